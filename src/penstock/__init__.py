@@ -1,0 +1,21 @@
+"""Penstock: the whole LLM inference pipeline in one readable package."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.flow.params import SamplingParams
+
+if TYPE_CHECKING:
+    from penstock.offline import LLM
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "SamplingParams", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LLM":  # loaded when asked for: `import penstock` stays cheap
+        from penstock.offline import LLM
+
+        return LLM
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")

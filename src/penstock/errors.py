@@ -1,0 +1,81 @@
+"""Every error Penstock raises on purpose, and what each one means to a client.
+
+    PenstockError                    500  internal
+    ├── InvalidRequest               400  a request's field is wrong; `param` names it
+    │   └── ContextOverflow          400  prompt and requested output do not fit the context
+    ├── InvalidSetting               400  a setting is wrong; `param` names it
+    ├── ModelNotFound                404  no such model, file or catalogue entry
+    ├── ModelInvalid                 422  the files are there but cannot be used
+    │   ├── ArchitectureUnsupported  422
+    │   └── WeightsMismatch          422  tensors missing or left over
+    ├── PullFailed                   502  the source of a model did not deliver it
+    ├── OutOfMemory                  507  the model or its cache does not fit
+    ├── QueueFull                    429
+    └── EngineDied                   503  the engine process is gone; the request may be sent again
+
+Only `intake` turns these into HTTP; everybody else raises them with a sentence a user can act on.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    status = 500
+    code = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class InvalidRequest(PenstockError):
+    status = 400
+    code = "invalid_request"
+
+
+class ContextOverflow(InvalidRequest):
+    code = "context_length_exceeded"
+
+
+class InvalidSetting(PenstockError):
+    status = 400
+    code = "invalid_setting"
+
+
+class ModelNotFound(PenstockError):
+    status = 404
+    code = "model_not_found"
+
+
+class ModelInvalid(PenstockError):
+    status = 422
+    code = "model_invalid"
+
+
+class ArchitectureUnsupported(ModelInvalid):
+    code = "architecture_unsupported"
+
+
+class WeightsMismatch(ModelInvalid):
+    code = "weights_mismatch"
+
+
+class PullFailed(PenstockError):
+    status = 502
+    code = "pull_failed"
+
+
+class OutOfMemory(PenstockError):
+    status = 507
+    code = "out_of_memory"
+
+
+class QueueFull(PenstockError):
+    status = 429
+    code = "queue_full"
+
+
+class EngineDied(PenstockError):
+    status = 503
+    code = "engine_died"

@@ -1,0 +1,58 @@
+"""What moves between the stages of a request, and the protocols the stages meet through.
+
+    Request ──prompt, tokenize──► Submit ──engine──► Delta ──stream──► Chunk ──► Completion
+                                    │                  ▲
+                          schedule: StepPlan ──► forward: StepResult
+
+Plain msgspec structs: no torch, no HTTP, nothing that cannot cross a process border.
+"""
+
+from penstock.flow.messages import (
+    Cancel,
+    Delta,
+    Failure,
+    FinishReason,
+    Frame,
+    Query,
+    Ready,
+    Reply,
+    Start,
+    Submit,
+    Timings,
+    TokenLogprobs,
+)
+from penstock.flow.params import SamplingParams
+from penstock.flow.protocols import Engine, Runner, TextStream, Tokenizer
+from penstock.flow.request import Choice, Chunk, Completion, Message, Request
+from penstock.flow.step import Admit, Extend, Row, RowResult, StepPlan, StepResult
+
+__all__ = [
+    "Admit",
+    "Cancel",
+    "Choice",
+    "Chunk",
+    "Completion",
+    "Delta",
+    "Engine",
+    "Extend",
+    "Failure",
+    "FinishReason",
+    "Frame",
+    "Message",
+    "Query",
+    "Ready",
+    "Reply",
+    "Request",
+    "Row",
+    "RowResult",
+    "Runner",
+    "SamplingParams",
+    "Start",
+    "StepPlan",
+    "StepResult",
+    "Submit",
+    "TextStream",
+    "Timings",
+    "TokenLogprobs",
+    "Tokenizer",
+]

@@ -1,0 +1,155 @@
+"""What crosses the border between the frontend and an engine. Times are `time.monotonic()` seconds."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from penstock.flow.params import SamplingParams
+
+
+class FinishReason(StrEnum):
+    END = "end"  # the model's own end-of-sequence token
+    STOP_TOKEN = "stop_token"  # noqa: S105
+    STOP_STRING = "stop_string"
+    LENGTH = "length"  # max_tokens reached
+    CONTEXT = "context"  # the context is full
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class Wire(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Base of everything that crosses: a tagged array on the wire."""
+
+
+# --- to the engine
+
+
+class Start(Wire, frozen=True):
+    """First message to an engine process: the resolved settings, as `settings.to_wire` writes them."""
+
+    settings: dict[str, Any]
+
+
+class Submit(Wire, frozen=True):
+    """One sequence to run: the frontend sends n of them for n choices. Answered by exactly one terminal Delta.
+
+    The sender has checked it: token ids are in the vocabulary, `tokens` and `max_output` fit the context.
+    """
+
+    id: str
+    tokens: list[int]
+    params: SamplingParams
+    seed: int  # params.seed, or the one drawn for the request
+    max_output: int  # tokens it may produce: params.max_tokens, or what is left of the context
+    choice: int = 0
+    end_tokens: tuple[int, ...] = ()  # end-of-sequence ids that count for this request
+    priority: int = 0
+    salt: str = ""
+    arrival: float = 0.0
+    deadline: float | None = None
+
+
+class Cancel(Wire, frozen=True):
+    """End a sequence. Its terminal Delta carries `finish`.
+
+    `at_output` is how many output tokens the client was given: what the engine produced beyond is surplus, which is
+    neither counted nor left in the prefix cache.
+    """
+
+    id: str
+    finish: FinishReason = FinishReason.CANCELLED
+    at_output: int | None = None
+
+
+class Query(Wire, frozen=True):
+    """Ask the engine about itself. `kind` is one of the names in `engine.loop.QUERIES`; answered by one Reply."""
+
+    id: int
+    kind: str
+
+
+class Stop(Wire, frozen=True):
+    """Leave the loop; running sequences end as cancelled."""
+
+
+# --- from the engine
+
+
+class Ready(Wire, frozen=True):
+    """The engine is up. `facts` are for people and for the frontend: dtype, device, cache capacity, load times."""
+
+    facts: dict[str, Any]
+
+
+class Failure(Wire, frozen=True):
+    """The engine could not start; the fields rebuild the exception on the other side."""
+
+    code: str
+    message: str
+    param: str | None = None
+
+
+class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True):
+    """Log-probabilities at one position, of the model's own distribution (before penalties and temperature)."""
+
+    token: int
+    logprob: float
+    rank: int  # 1: the likeliest
+    top: list[tuple[int, float]]  # the k likeliest, best first
+
+
+class Timings(msgspec.Struct, array_like=True, frozen=True):
+    arrival: float
+    admitted: float | None  # first scheduled; None if it never was
+    first_token: float | None
+    finished: float
+    preemptions: int = 0
+
+    @property
+    def queue_s(self) -> float:
+        return (self.admitted or self.finished) - self.arrival
+
+    @property
+    def prefill_s(self) -> float | None:
+        return None if self.first_token is None or self.admitted is None else self.first_token - self.admitted
+
+    @property
+    def first_token_s(self) -> float | None:
+        return None if self.first_token is None else self.first_token - self.arrival
+
+    @property
+    def decode_s(self) -> float | None:
+        return None if self.first_token is None else self.finished - self.first_token
+
+
+class Delta(msgspec.Struct, array_like=True, kw_only=True):
+    """News of one sequence. The last one of every sequence, and only that, has `finish`."""
+
+    id: str
+    tokens: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None  # of prompt tokens 1.., sent once with the first output
+    cached_tokens: int = 0
+    finish: FinishReason | None = None
+    error: str | None = None
+    timings: Timings | None = None  # with `finish`
+
+
+class Frame(Wire, frozen=True):
+    """Everything one step has to say."""
+
+    deltas: list[Delta]
+
+
+class Reply(Wire, frozen=True):
+    id: int
+    value: Any = None
+    error: str | None = None
+
+
+ToEngine = Start | Submit | Cancel | Query | Stop
+FromEngine = Ready | Failure | Frame | Reply

@@ -1,0 +1,101 @@
+"""How a request wants its tokens drawn and when it wants them to stop."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+
+MAX_LOGPROBS = 20
+MAX_CHOICES = 128
+MAX_STOPS = 16
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The defaults draw from the model's own distribution until it ends or 256 tokens are out.
+
+    The order in which these act on the logits is documented in `penstock.sample`.
+    """
+
+    max_tokens: int | None = 256  # None: to the end of the context
+    min_tokens: int = 0
+    n: int = 1
+    seed: int | None = None  # None: a fresh one for every request
+
+    temperature: float = 1.0  # 0: greedy
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+
+    repetition_penalty: float = 1.0  # over prompt and output, divides or multiplies the logit
+    presence_penalty: float = 0.0  # over the output, subtracted once
+    frequency_penalty: float = 0.0  # over the output, subtracted per occurrence
+
+    logit_bias: dict[int, float] = {}
+    allowed_tokens: tuple[int, ...] = ()  # empty: all
+    banned_tokens: tuple[int, ...] = ()
+
+    stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    timeout_s: float | None = None
+
+    logprobs: int | None = None  # None: none; 0: of the drawn token; k: and of the k likeliest
+    prompt_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check("temperature", 0.0, 100.0)
+        self._check("top_p", 0.0, 1.0, open_low=True)
+        self._check("min_p", 0.0, 1.0)
+        self._check("typical_p", 0.0, 1.0, open_low=True)
+        self._check("repetition_penalty", 0.0, 100.0, open_low=True)
+        self._check("presence_penalty", -100.0, 100.0)
+        self._check("frequency_penalty", -100.0, 100.0)
+        self._check("top_k", 0, 2**31 - 1)
+        self._check("n", 1, MAX_CHOICES)
+        self._check("min_tokens", 0, 2**31 - 1)
+        if self.max_tokens is not None:
+            self._check("max_tokens", 1, 2**31 - 1)
+            if self.min_tokens > self.max_tokens:
+                raise InvalidRequest(
+                    f"min_tokens ({self.min_tokens}) is larger than max_tokens ({self.max_tokens})", param="min_tokens"
+                )
+        if self.seed is not None:
+            self._check("seed", -(2**63), 2**64 - 1)
+        if self.timeout_s is not None:
+            self._check("timeout_s", 0.0, math.inf, open_low=True)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                self._check(name, 0, MAX_LOGPROBS)
+        if len(self.stop) > MAX_STOPS:
+            raise InvalidRequest(f"at most {MAX_STOPS} stop strings, got {len(self.stop)}", param="stop")
+        if any(not text for text in self.stop):
+            raise InvalidRequest("a stop string must not be empty", param="stop")
+        for token, bias in self.logit_bias.items():
+            if not -100.0 <= bias <= 100.0:
+                raise InvalidRequest(f"the bias of token {token} is {bias}, not in [-100, 100]", param="logit_bias")
+
+    def _check(self, name: str, low: float, high: float, *, open_low: bool = False) -> None:
+        value: object = getattr(self, name)
+        if not isinstance(value, int if isinstance(low, int) else (int, float)) or isinstance(value, bool):
+            kind = "an integer" if isinstance(low, int) else "a number"
+            raise InvalidRequest(f"{name} must be {kind}, got {value!r}", param=name)
+        inside = low < value <= high if open_low else low <= value <= high
+        if not inside:  # also when it is not a number at all: every comparison with NaN is false
+            raise InvalidRequest(f"{name} must be in {'(' if open_low else '['}{low}, {high}], got {value}", param=name)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    def token_ids(self) -> dict[str, tuple[int, ...]]:
+        """The fields that name token ids, for checking them against a vocabulary."""
+        return {
+            "logit_bias": tuple(self.logit_bias),
+            "allowed_tokens": self.allowed_tokens,
+            "banned_tokens": self.banned_tokens,
+            "stop_tokens": self.stop_tokens,
+        }

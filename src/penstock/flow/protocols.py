@@ -1,0 +1,52 @@
+"""The small interfaces the stages meet through; the composition root hands the implementations in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.flow.messages import Cancel, Frame, Query, Reply, Submit
+from penstock.flow.step import StepPlan, StepResult
+
+
+class TextStream(Protocol):
+    """Token ids in, text out, never half a character."""
+
+    def push(self, token: int) -> str:
+        """The text this token completes; may be empty."""
+
+    def flush(self) -> str:
+        """What is left at the end of the sequence, incomplete characters replaced."""
+
+
+class Tokenizer(Protocol):
+    vocab_size: int
+
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]: ...
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+    def text_stream(self, prompt: Sequence[int], *, skip_special: bool = True) -> TextStream: ...
+
+
+class Runner(Protocol):
+    """The device side of a step. `launch` may return before the device is done; `collect` waits for the oldest."""
+
+    def launch(self, plan: StepPlan) -> None: ...
+
+    def collect(self) -> StepResult: ...
+
+
+class Engine(Protocol):
+    """An engine as the frontend sees it, in this process or in another. Not thread-safe."""
+
+    def submit(self, message: Submit) -> None: ...
+
+    def cancel(self, message: Cancel) -> None: ...
+
+    def query(self, message: Query) -> None: ...
+
+    def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
+        """What has happened since; waits up to `timeout_s` (None: for as long as sequences are open) if nothing has."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,75 @@
+"""The two ends of the pipeline: what a client asks, and what it gets back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.flow.messages import FinishReason, Timings, TokenLogprobs
+from penstock.flow.params import SamplingParams
+
+# A chat message as templates see it: {"role": ..., "content": ..., ...}. Templates of different families read
+# different keys, so it stays a mapping; `intake` and `offline` check it before it comes here.
+Message = dict[str, Any]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One parsed request. Exactly one of `text`, `tokens` and `messages` is set."""
+
+    id: str
+    params: SamplingParams
+    text: str | None = None
+    tokens: list[int] | None = None
+    messages: list[Message] | None = None
+    template_arguments: dict[str, Any] = {}
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    priority: int = 0  # smaller runs first, under the priority policy
+    salt: str = ""  # requests share cached prefixes only with requests of the same salt
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A piece of one choice, ready to be shown: text that no later token can change or take back."""
+
+    choice: int
+    text: str
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    finish: FinishReason | None = None
+    stop: str | int | None = None  # the stop string or stop token that ended it
+
+
+class Choice(msgspec.Struct):
+    """One finished answer."""
+
+    index: int
+    text: str
+    tokens: list[int]
+    finish: FinishReason
+    stop: str | int | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    timings: Timings | None = None
+
+
+class Completion(msgspec.Struct):
+    """The whole result of one request."""
+
+    id: str
+    prompt_tokens: list[int]
+    choices: list[Choice]
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # the first prompt token has none
+    error: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.choices[0].tokens
+
+    @property
+    def finish(self) -> FinishReason:
+        return self.choices[0].finish

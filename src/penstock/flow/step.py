@@ -1,0 +1,67 @@
+"""One engine step, as the scheduler orders it and as the runner answers it.
+
+    schedule: StepPlan ──► forward ──► StepResult ──► schedule.settle()
+
+The runner keeps a permanent row (*slot*) per running sequence: its token ids, block tables and sampling parameters. A
+plan says only what changed in those rows and which of them compute how many tokens. A row's input tokens are therefore
+not in the plan: at look-ahead depth 1 the newest one is not even known to the host when the plan is made.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.flow.messages import TokenLogprobs
+from penstock.flow.params import SamplingParams
+
+
+class Admit(msgspec.Struct, array_like=True, frozen=True):
+    """A sequence takes a slot (whatever was in it is gone)."""
+
+    slot: int
+    tokens: list[int]  # all that is known: the prompt, and after a preemption the output so far
+    prompt_length: int
+    params: SamplingParams
+    seed: int
+    choice: int
+    end_tokens: tuple[int, ...]  # what min_tokens forbids: end and stop tokens of the request
+    blocks: list[list[int]]  # [cache groups][blocks]: the block table so far, cached prefix first
+
+
+class Extend(msgspec.Struct, array_like=True, frozen=True):
+    """A slot's block table in one cache group grows by `blocks`."""
+
+    slot: int
+    group: int
+    blocks: list[int]
+
+
+class Row(msgspec.Struct, array_like=True, frozen=True):
+    """One sequence's share of a step: compute positions start .. start + count - 1."""
+
+    slot: int
+    start: int
+    count: int
+    sample: bool  # draw a token from the logits of its last position
+
+
+class StepPlan(msgspec.Struct, array_like=True, frozen=True):
+    """Apply `admits`, then `extends`, then compute `rows`: those of one token first, longer chunks after them."""
+
+    number: int  # counts up by one per plan
+    admits: list[Admit]
+    extends: list[Extend]
+    rows: list[Row]
+
+
+class RowResult(msgspec.Struct, array_like=True):
+    """What one row gave: `tokens` is empty unless it was sampled."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None  # of the tokens that follow this chunk's positions in the prompt
+
+
+class StepResult(msgspec.Struct, array_like=True):
+    number: int  # of the plan it answers
+    rows: list[RowResult]  # in the plan's order

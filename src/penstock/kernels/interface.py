@@ -1,0 +1,91 @@
+"""The operations a model is wired from. One implementation per kind of device stands behind them.
+
+A model's `forward(ops, batch)` is nothing but calls of these; that is what lets a CUDA graph capture it, a recorder
+flatten it into a list of native operations, and a reader see the architecture. Tokens of all rows are packed along the
+first dimension, without padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+Activation = Literal["silu", "gelu_tanh"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The KV blocks of one layer. Block 0 belongs to nobody: padding may write there."""
+
+    keys: Tensor  # [blocks, block_size, kv_heads, head_dim]
+    values: Tensor  # [blocks, block_size, kv_heads, head_dim]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMap:
+    """Where the rows of a step have their KV in one cache group."""
+
+    tables: Tensor  # [rows, blocks of the longest row] int32: block ids by position // block_size; the rest is 0
+    targets: Tensor  # [tokens] int64: block * block_size + offset where each token's key and value are written
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's inputs, on the device. Rows of a single token come first, longer chunks after them."""
+
+    tokens: Tensor  # [tokens] int64
+    positions: Tensor  # [tokens] int64
+    starts: Tensor  # [rows + 1] int32: row r owns packed tokens starts[r] .. starts[r + 1] - 1
+    lengths: Tensor  # [rows] int32: positions 0 .. lengths[r] - 1 exist once this step's keys are written
+    maps: tuple[BlockMap, ...]  # [cache groups]
+    num_rows: int
+    num_single: int  # rows 0 .. num_single - 1 have one token each
+    # The same facts for code that runs on the host (lists, so that reading them costs nothing).
+    host_starts: list[int]
+    host_lengths: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """cos and sin by position, from `layers.rope`."""
+
+    table: Tensor  # [positions, 2, dim / 2] float32
+    dim: int  # the first `dim` dimensions of a head are rotated, in halves (x[i] with x[i + dim / 2])
+
+
+class Operations(Protocol):
+    def embed(self, tokens: Tensor, table: Tensor, scale: float) -> Tensor:
+        """[tokens] -> [tokens, hidden]"""
+
+    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """RMS norm over the last dimension."""
+
+    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """x + residual, and its norm: (normed, sum). May reuse the memory of both inputs."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """[tokens, in] × [out, in] -> [tokens, out]"""
+
+    def rotate_store(
+        self,
+        qkv: Tensor,  # [tokens, (heads + 2 * kv_heads) * head_dim]
+        pages: Pages,
+        block_map: BlockMap,
+        batch: Batch,
+        rotary: Rotary,
+        norms: tuple[Tensor, Tensor, float] | None,  # weights of the q and k norms over head_dim, and eps
+    ) -> Tensor:
+        """Normalise q and k where asked, rotate them, write k and v to the pages; gives q [tokens, heads, head_dim]."""
+
+    def attention(
+        self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, *, scale: float, window: int, softcap: float
+    ) -> Tensor:
+        """Causal attention of each row's queries over its own pages; gives [tokens, heads * head_dim]."""
+
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        """[tokens, 2 * n] -> activation(first half) * second half, [tokens, n]"""
+
+    def logits(self, x: Tensor, rows: Tensor, weight: Tensor, softcap: float) -> Tensor:
+        """Pick packed tokens `rows` of x [tokens, hidden] and project them on the vocabulary, float32."""

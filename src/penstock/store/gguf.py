@@ -1,0 +1,164 @@
+"""Reads the header of a GGUF file: its metadata and where its tensors lie. The tensors themselves stay on disk.
+
+A reader of our own because the `gguf` package's takes seconds on a 50k-token vocabulary; this one takes tens of
+milliseconds. Layout: magic, version, tensor count, metadata count, metadata, tensor table, padding, tensor data.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from penstock.errors import ModelInvalid, ModelNotFound
+
+MAGIC = b"GGUF"
+MAX_HEADER_BYTES = 1 << 28  # a hostile length field must not make us read a whole disk
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    name: str
+    block_elements: int
+    block_bytes: int
+
+
+# ggml type id -> how its elements are packed; the ones we can use
+TENSOR_TYPES = {
+    0: TensorType("F32", 1, 4),
+    1: TensorType("F16", 1, 2),
+    2: TensorType("Q4_0", 32, 18),
+    3: TensorType("Q4_1", 32, 20),
+    6: TensorType("Q5_0", 32, 22),
+    7: TensorType("Q5_1", 32, 24),
+    8: TensorType("Q8_0", 32, 34),
+    12: TensorType("Q4_K", 256, 144),
+    13: TensorType("Q5_K", 256, 176),
+    14: TensorType("Q6_K", 256, 210),
+    30: TensorType("BF16", 1, 2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    shape: tuple[int, ...]  # as torch would say it: rows first (GGUF stores it reversed)
+    type: TensorType
+    offset: int  # from the start of the file
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    metadata: dict[str, Any]
+    tensors: dict[str, TensorInfo]
+
+    @property
+    def architecture(self) -> str:
+        return str(self.metadata.get("general.architecture", ""))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value by its full key, or by its key under the architecture's name: "block_count" -> "llama.block_count"."""
+        return self.metadata.get(key, self.metadata.get(f"{self.architecture}.{key}", default))
+
+
+def read_header(path: Path) -> Header:
+    try:
+        with path.open("rb") as file:
+            return _Reader(path, file).header()
+    except FileNotFoundError:
+        raise ModelNotFound(f"no such file: {path}", param="model") from None
+
+
+_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_STRING, _ARRAY = 8, 9
+
+
+class _Reader:
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path = path
+        self.file = file
+        self.size = path.stat().st_size
+
+    def header(self) -> Header:
+        if self.take(4) != MAGIC:
+            raise ModelInvalid(f"{self.path} is not a GGUF file (it does not start with 'GGUF')", param="model")
+        version = self.number("<I")
+        if version not in (2, 3):
+            raise ModelInvalid(f"{self.path}: GGUF version {version} is not supported (2 and 3 are)", param="model")
+        num_tensors, num_values = self.number("<Q"), self.number("<Q")
+        if num_tensors > 1_000_000 or num_values > 1_000_000:
+            raise self.broken(f"it claims {num_tensors} tensors and {num_values} metadata values")
+        metadata = {}
+        for _ in range(num_values):
+            key = self.text()
+            metadata[key] = self.value(self.number("<I"))
+        table = [self.tensor_entry() for _ in range(num_tensors)]
+        alignment = metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise self.broken(f"alignment {alignment!r}")
+        data_start = -(-self.file.tell() // alignment) * alignment
+        return Header(metadata, dict(self.locate(entry, data_start) for entry in table))
+
+    def tensor_entry(self) -> tuple[str, tuple[int, ...], int, int]:
+        name, num_dims = self.text(), self.number("<I")
+        if num_dims > 4:
+            raise self.broken(f"tensor {name} has {num_dims} dimensions")
+        shape = tuple(reversed([self.number("<Q") for _ in range(num_dims)]))
+        return name, shape, self.number("<I"), self.number("<Q")
+
+    def locate(self, entry: tuple[str, tuple[int, ...], int, int], data_start: int) -> tuple[str, TensorInfo]:
+        name, shape, type_id, offset = entry
+        kind = TENSOR_TYPES.get(type_id)
+        if kind is None:
+            supported = ", ".join(sorted(kind.name for kind in TENSOR_TYPES.values()))
+            raise ModelInvalid(
+                f"{self.path}: tensor {name} has ggml type {type_id}, which is not supported ({supported} are)",
+                param="model",
+            )
+        elements = 1
+        for extent in shape:
+            elements *= extent
+        if elements % kind.block_elements or (shape and shape[-1] % kind.block_elements):
+            raise self.broken(f"tensor {name} of shape {shape} is no whole number of {kind.name} blocks")
+        num_bytes = elements // kind.block_elements * kind.block_bytes
+        start = data_start + offset
+        if start + num_bytes > self.size:
+            raise ModelInvalid(
+                f"{self.path} is truncated: tensor {name} ends at byte {start + num_bytes}, the file at {self.size}",
+                param="model",
+            )
+        return name, TensorInfo(shape, kind, start, num_bytes)
+
+    def value(self, kind: int) -> Any:
+        if kind in _SCALARS:
+            return self.number(_SCALARS[kind])
+        if kind == _STRING:
+            return self.text()
+        if kind != _ARRAY:
+            raise self.broken(f"metadata type {kind}")
+        item, count = self.number("<I"), self.number("<Q")
+        if item == _STRING:
+            self.require(count * 8)
+            return [self.text() for _ in range(count)]
+        if item not in _SCALARS:
+            raise self.broken(f"array of metadata type {item}")
+        code = _SCALARS[item]
+        return list(struct.unpack(f"<{count}{code[1]}", self.take(count * struct.calcsize(code))))
+
+    def text(self) -> str:
+        return self.take(self.number("<Q")).decode("utf-8", errors="surrogateescape")
+
+    def number(self, code: str) -> Any:
+        return struct.unpack(code, self.take(struct.calcsize(code)))[0]
+
+    def take(self, count: int) -> bytes:
+        self.require(count)
+        return self.file.read(count)
+
+    def require(self, count: int) -> None:
+        if count > MAX_HEADER_BYTES or self.file.tell() + count > self.size:
+            raise self.broken(f"it ends inside its header, at byte {self.size}")
+
+    def broken(self, what: str) -> ModelInvalid:
+        return ModelInvalid(f"{self.path} is not a valid GGUF file: {what}", param="model")

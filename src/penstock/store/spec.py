@@ -1,0 +1,77 @@
+"""ModelSpec: everything there is to know about a model except its weights.
+
+Made from a Hugging Face `config.json` or from GGUF metadata, written beside the weights when a model is pulled. The
+frontend reads it without opening the weights; the engine builds the model from it alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Rope(msgspec.Struct, frozen=True, kw_only=True):
+    """Rotary position embedding: base frequencies, and how they are stretched to longer contexts."""
+
+    theta: float = 10_000.0
+    dim: int  # of the head's dimensions, the first `dim` are rotated
+    kind: Literal["default", "linear", "llama3", "yarn", "longrope"] = "default"
+    factor: float = 1.0
+    original_context: int = 0  # what the model was first trained for (llama3, yarn, longrope)
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    attention_factor: float = 1.0  # cos and sin are multiplied by it (yarn, longrope)
+    short_factors: tuple[float, ...] = ()  # longrope, [dim / 2]
+    long_factors: tuple[float, ...] = ()  # longrope, [dim / 2]; also llama3 factors given as a GGUF tensor
+
+
+class CacheGroup(msgspec.Struct, frozen=True):
+    """Layers whose KV blocks live and die together, because they look back equally far."""
+
+    window: int  # tokens a query sees, itself included; 0: all
+    layers: tuple[int, ...]
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
+    architecture: str  # a name in model.registry: "llama", "mistral", "qwen2", "qwen3", "gemma3", "phi3"
+    name: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    context: int  # longest sequence the model was made for
+    norm_eps: float
+    rope: Rope
+    local_rope: Rope | None = None  # of the layers with a window, where it differs (Gemma 3)
+    windows: tuple[int, ...] = ()  # [num_layers] or empty: sliding window per layer, 0 for full attention
+    tied: bool = False  # the output projection is the embedding table
+    attention_bias: bool = False  # q, k and v projections have a bias
+    output_bias: bool = False  # the attention's output projection has one
+    mlp_bias: bool = False
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    attention_scale: float  # multiplies q·k
+    attention_softcap: float = 0.0  # 0: off
+    logit_softcap: float = 0.0  # 0: off
+    embedding_scale: float = 1.0
+    dtype: str = "float32"  # what the checkpoint was made in
+    weights: str = ""  # for people: "Q4_1", "bfloat16"
+    bos_token: int | None = None
+    end_tokens: tuple[int, ...] = ()
+
+    def window(self, layer: int) -> int:
+        return self.windows[layer] if self.windows else 0
+
+    @property
+    def cache_groups(self) -> tuple[CacheGroup, ...]:
+        """The layers by how far they look back: first those with the longest view (full attention is longest)."""
+        views = {self.window(layer) for layer in range(self.num_layers)}
+        return tuple(
+            CacheGroup(view, tuple(layer for layer in range(self.num_layers) if self.window(layer) == view))
+            for view in sorted(views, key=lambda window: (window != 0, -window))
+        )
