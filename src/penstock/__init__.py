@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from penstock.flow.params import SamplingParams
@@ -15,7 +16,5 @@ __all__ = ["LLM", "SamplingParams", "__version__"]
 
 def __getattr__(name: str) -> Any:
     if name == "LLM":  # loaded when asked for: `import penstock` stays cheap
-        from penstock.offline import LLM
-
-        return LLM
+        return importlib.import_module("penstock.offline").LLM
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")

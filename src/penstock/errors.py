@@ -79,3 +79,15 @@ class QueueFull(PenstockError):
 class EngineDied(PenstockError):
     status = 503
     code = "engine_died"
+
+
+def by_code(code: str | None, message: str, param: str | None = None) -> PenstockError:
+    """The error another process described by its code."""
+    return _leaves(PenstockError).get(code or "", PenstockError)(message, param=param)
+
+
+def _leaves(root: type[PenstockError]) -> dict[str, type[PenstockError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found |= _leaves(child)
+    return found

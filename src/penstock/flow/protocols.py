@@ -36,6 +36,9 @@ class Runner(Protocol):
 
     def collect(self) -> StepResult: ...
 
+    def reset(self) -> None:
+        """Forget the steps whose results nobody will collect; the sequences in them have been given up."""
+
 
 class Engine(Protocol):
     """An engine as the frontend sees it, in this process or in another. Not thread-safe."""

@@ -51,6 +51,13 @@ class Choice(msgspec.Struct):
     logprobs: list[TokenLogprobs] | None = None
     timings: Timings | None = None
 
+    @property
+    def per_token_s(self) -> float | None:
+        """Mean time between two output tokens."""
+        if self.timings is None or self.timings.decode_s is None or len(self.tokens) < 2:
+            return None
+        return self.timings.decode_s / (len(self.tokens) - 1)
+
 
 class Completion(msgspec.Struct):
     """The whole result of one request."""
@@ -60,7 +67,8 @@ class Completion(msgspec.Struct):
     choices: list[Choice]
     cached_tokens: int = 0  # of the prompt, found in the prefix cache
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # the first prompt token has none
-    error: str | None = None
+    error: str | None = None  # set if a choice finished with FinishReason.ERROR
+    error_code: str | None = None
 
     @property
     def text(self) -> str:

@@ -1,0 +1,13 @@
+"""Models: architectures wired from shared layers, and the weights that fill them.
+
+model = load(spec, open_source(paths, "gguf"), dtype=..., device=..., context=...)
+hidden = model.forward(ops, batch, pages)
+scores = ops.logits(hidden, rows, model.head, spec.logit_softcap)
+"""
+
+from penstock.model.layers.decoder import Decoder
+from penstock.model.load import choose_dtype, load, open_source
+from penstock.model.weights.dummy import DummySource
+from penstock.model.weights.source import Source
+
+__all__ = ["Decoder", "DummySource", "Source", "choose_dtype", "load", "open_source"]

@@ -1,0 +1,1 @@
+"""From messages to the text the model was trained to continue."""

@@ -1,0 +1,27 @@
+"""From logits to tokens. What a request asks for acts on its row of the logits in this order:
+
+    1. logit_bias           added                                                     masks
+    2. repetition_penalty   tokens of prompt and output: x / r if x >= 0, else x * r  penalties
+    3. presence_penalty     tokens of the output: x - p                               penalties
+       frequency_penalty    tokens of the output: x - f * occurrences                 penalties
+    4. allowed_tokens       everything else to -inf                                   masks
+       banned_tokens        to -inf
+    5. min_tokens           end and stop tokens to -inf until then                    masks
+    6. temperature          x / t; 0: take the largest and stop here                  filters
+    7. top_k                keep the k largest                                        filters
+    8. top_p                keep the largest until their mass reaches p
+    9. min_p                keep what has at least min_p of the largest's probability
+    10. typical_p           keep those nearest to the expected surprise, mass p
+    11. draw                the largest of x + Gumbel noise                           noise
+
+That is the order of `transformers` for all that both have. Filters 7 to 9 see the distribution that the filter before
+left, renormalised, and cut at a value: tokens of equal score stay or go together, so that what is kept does not depend
+on how a sort breaks ties. The noise depends on (seed, choice, position, token id) and nothing else.
+
+Log-probabilities are those of the model itself, before 1.
+"""
+
+from penstock.sample.logprobs import Logprobs
+from penstock.sample.sampler import Draws, Sampler
+
+__all__ = ["Draws", "Logprobs", "Sampler"]

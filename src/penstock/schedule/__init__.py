@@ -1,0 +1,13 @@
+"""What runs when. Plans steps and settles their results; knows tokens and blocks, but no tensors.
+
+scheduler.Scheduler   the front: submit, cancel, plan, settle, drain, fail
+planner.Planner       shares out the tokens of a step
+roster.Roster         where every sequence is, and the moves between places
+claims.Claims         who computes which prefix right now, and who waits for it
+sequence.Sequence     one sequence's state
+policy                who goes first
+"""
+
+from penstock.schedule.scheduler import Scheduler
+
+__all__ = ["Scheduler"]

@@ -58,7 +58,7 @@ class Header:
         return str(self.metadata.get("general.architecture", ""))
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value by its full key, or by its key under the architecture's name: "block_count" -> "llama.block_count"."""
+        """A value by its full key or by the one under the architecture: "block_count" -> "llama.block_count"."""
         return self.metadata.get(key, self.metadata.get(f"{self.architecture}.{key}", default))
 
 
@@ -68,6 +68,8 @@ def read_header(path: Path) -> Header:
             return _Reader(path, file).header()
     except FileNotFoundError:
         raise ModelNotFound(f"no such file: {path}", param="model") from None
+    except OSError as error:
+        raise ModelInvalid(f"cannot read {path}: {error.strerror}", param="model") from None
 
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}

@@ -1,0 +1,237 @@
+"""The KV cache as the scheduler sees it: one block table per sequence, over one pool per cache group.
+
+    match ─► claim ─► (extend ─► advance)* ─► [forget] ─► release
+
+Why a write never hits a shared block, and copy-on-write is never needed: only full blocks whose keys and values are
+final are published (`advance`), only published blocks are shared (`match`, `claim`), and a match always leaves at least
+the last known token to be computed, so the first position written lies behind every shared block, in a block of the
+sequence's own. `check_integrity` verifies it for every table.
+
+Blocks given up while steps are in flight rest until those have retired (see `pool`); the scheduler reports steps with
+`planned` and `retire`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.cache.pool import Pool, Usage
+from penstock.cache.prefix import Chain, Link
+from penstock.errors import PenstockError
+from penstock.store.spec import CacheGroup
+
+
+class Hit(NamedTuple):
+    """What a sequence may start from. Valid until the cache next changes."""
+
+    tokens: int  # leading tokens that need not be computed; whole blocks
+    blocks: list[list[int]]  # [groups][tokens / block_size]; 0 where the group's window has passed
+
+
+@dataclass(slots=True, eq=False)
+class Table:
+    """The blocks of one sequence, from `claim` to `release`. Written by the manager only."""
+
+    blocks: list[list[int]]  # [groups][blocks] by position // block_size; 0 where the group's window has passed
+    first: list[int]  # [groups] index of the first block still held
+    capacity: int  # tokens that every group has blocks for
+    settled: int  # leading tokens whose keys and values are final, as of the last `advance`
+    due: int  # `advance` has nothing to do before this many tokens are settled
+
+
+class CacheManager:
+    def __init__(
+        self, groups: Sequence[CacheGroup], num_blocks: Sequence[int], block_size: int, prefix_caching: bool
+    ) -> None:
+        """`num_blocks` counts block 0 of each group, which is never handed out."""
+        self.block_size = block_size
+        self.prefix_caching = prefix_caching
+        self.windows = [group.window for group in groups]
+        self._pools = [Pool(count) for count in num_blocks]
+        self._groups = list(zip(self.windows, self._pools, strict=True))
+        self._tables: dict[Table, None] = {}  # for check_integrity
+        self._planned = 0
+
+    # --- questions; none of these mutates the cache
+
+    def match(self, chain: Chain, tokens: Sequence[int]) -> Hit:
+        """How many of the leading `tokens` are cached, agreed over all groups. Grows the chain to all full blocks.
+
+        A group with full attention needs every block from the first; one with a window only those that the first
+        computed token will see. The last token is never part of a hit: its logits are what the sequence is run for.
+        """
+        if not self.prefix_caching:
+            return self.miss()
+        chain.grow(tokens, len(tokens) // self.block_size)
+        links = chain.links
+        bound = self._agree(links, (len(tokens) - 1) // self.block_size)
+        blocks = []
+        for window, pool in self._groups:
+            first = self._first(window, bound * self.block_size)
+            blocks.append([0] * first + [_found(pool, link) for link in links[first:bound]])
+        return Hit(bound * self.block_size, blocks)
+
+    def miss(self) -> Hit:
+        """Where a sequence starts that reads nothing from the cache."""
+        return Hit(0, [[] for _ in self._pools])
+
+    def will_fit(self, table: Table, tokens: int, position: int) -> bool:
+        """Whether `extend` can succeed once nothing is in flight any more and the table has advanced to `position`."""
+        blocks = self._blocks(tokens)
+        return all(
+            blocks - len(held) <= pool.available + pool.resting + max(0, self._first(window, position) - first)
+            for (window, pool), held, first in zip(self._groups, table.blocks, table.first, strict=True)
+        )
+
+    def demand(self, context: int, step_tokens: int) -> list[int]:
+        """Blocks per group that one sequence of `context` tokens holds at most, computed `step_tokens` at a time."""
+        whole = self._blocks(context)
+        # The span a step touches, from the first position its first query sees, at its worst alignment.
+        return [min(whole, 1 + self._blocks(w - 2 + step_tokens)) if w else whole for w in self.windows]
+
+    def usage(self) -> list[Usage]:
+        return [pool.usage() for pool in self._pools]
+
+    # --- a table's life; all of these mutate
+
+    def claim(self, hit: Hit, tokens: int, ahead: int, reserve: int) -> Table | None:
+        """A table that starts from `hit`, whose lists it takes over; None, and nothing has changed, if blocks lack.
+
+        Groups with full attention get blocks for all of `tokens` at once, so that what was begun can be finished; those
+        with a window, whose blocks come and go, for the first `ahead`. `reserve` more must be left in every group.
+        """
+        targets = [self._blocks(min(tokens, ahead) if window else tokens) for window in self.windows]
+        for pool, target, found in zip(self._pools, targets, hit.blocks, strict=True):
+            lost = sum(map(pool.is_cached, found))
+            if target - len(found) + lost + reserve > pool.available:
+                return None
+        for pool, target, found in zip(self._pools, targets, hit.blocks, strict=True):
+            for block in found:
+                if block:
+                    pool.hold(block)
+            found.extend(pool.take() for _ in range(target - len(found)))
+        first = [self._first(window, hit.tokens) for window in self.windows]
+        table = Table(hit.blocks, first, 0, hit.tokens, 0)
+        self._measure(table)
+        self._tables[table] = None
+        return table
+
+    def extend(self, table: Table, tokens: int) -> list[list[int]] | None:
+        """Have blocks for `tokens` in all groups: gives the new ones, or None, and nothing has changed."""
+        blocks = self._blocks(tokens)
+        counts = [max(0, blocks - len(held)) for held in table.blocks]
+        if any(count > pool.available for count, pool in zip(counts, self._pools, strict=True)):
+            return None
+        news = [[pool.take() for _ in range(count)] for count, pool in zip(counts, self._pools, strict=True)]
+        for held, new in zip(table.blocks, news, strict=True):
+            held.extend(new)
+        self._measure(table)
+        return news
+
+    def advance(self, table: Table, chain: Chain, tokens: Sequence[int], settled: int) -> None:
+        """The first `settled` of `tokens` are final: publish the blocks they fill, give up those no window reaches."""
+        full = settled // self.block_size
+        if self.prefix_caching:
+            chain.grow(tokens, full)
+            for index in range(table.settled // self.block_size, full):
+                for held, pool in zip(table.blocks, self._pools, strict=True):
+                    pool.publish(held[index], chain.links[index])
+        table.settled = settled
+        for group, (window, pool) in enumerate(self._groups):
+            held, begin = table.blocks[group], table.first[group]
+            table.first[group] = self._first(window, settled)
+            for index in range(begin, table.first[group]):
+                pool.drop(held[index], self._planned)
+                held[index] = 0
+        self._measure(table)
+
+    def forget(self, table: Table | None, chain: Chain, keep: int) -> None:
+        """Leave nothing cached of a sequence beyond its first `keep` tokens. `table` is None when it holds no blocks.
+
+        A block that another sequence holds stays: it is that one's text too.
+        """
+        for index in range(keep // self.block_size, len(chain.links)):
+            for group, pool in enumerate(self._pools):
+                block = pool.find(chain.links[index].key)
+                held = table.blocks[group][index] if table and index < len(table.blocks[group]) else 0
+                own = held in (0, block)  # 0: it was given up, to the window or at a preemption
+                if block is not None and own and pool.references(block) == (held == block):
+                    pool.unpublish(block)
+
+    def release(self, table: Table) -> None:
+        """The end of a table: its last blocks first, so that what others are likelier to share is evicted later."""
+        for held, pool in zip(table.blocks, self._pools, strict=True):
+            for block in reversed(held):
+                if block:
+                    pool.drop(block, self._planned)
+        del self._tables[table]
+
+    # --- steps; both mutate
+
+    def planned(self, step: int) -> None:
+        """Step `step` is in flight: blocks given up from now on rest until it has retired."""
+        self._planned = step
+
+    def retire(self, step: int) -> None:
+        """Step `step` and all before it are over."""
+        for pool in self._pools:
+            pool.retire(step)
+
+    # --- proof
+
+    def check_integrity(self) -> None:
+        """Raise if any two things that say the same thing disagree. Does not mutate."""
+        for table in self._tables:
+            self._check_table(table)
+        for group, pool in enumerate(self._pools):
+            pool.check_integrity(Counter(block for table in self._tables for block in table.blocks[group] if block))
+
+    def _check_table(self, table: Table) -> None:
+        for window, pool, held, first in zip(self.windows, self._pools, table.blocks, table.first, strict=True):
+            if first != self._first(window, table.settled) or any(held[:first]) or not all(held[first:]):
+                raise PenstockError(f"a table settled to {table.settled} holds {held} in a window of {window}")
+            for block in held[table.settled // self.block_size :]:
+                if pool.references(block) > 1 or pool.is_published(block):
+                    raise PenstockError(f"block {block} is yet to be written, but shared or published")
+
+    # --- arithmetic
+
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def _first(self, window: int, position: int) -> int:
+        """Index of the first block that a query at `position` sees."""
+        return max(0, position - window + 1) // self.block_size if window else 0
+
+    def _measure(self, table: Table) -> None:
+        size = self.block_size
+        table.capacity = min(map(len, table.blocks)) * size
+        table.due = (table.settled // size + 1) * size
+        for window, first in zip(self.windows, table.first, strict=True):
+            if window:
+                table.due = min(table.due, (first + 1) * size + window - 1)
+
+    def _agree(self, links: Sequence[Link], bound: int) -> int:
+        """The most blocks, at most `bound`, that every group can start after."""
+        for window, pool in self._groups:
+            if not window:
+                bound = next((index for index in range(bound) if pool.find(links[index].key) is None), bound)
+        # From the end backwards: a block that some window reaches from `bound` and that is gone pulls the bound to it.
+        reaches = [(self._blocks(window - 1), pool) for window, pool in self._groups if window]
+        furthest = max((reach for reach, _ in reaches), default=0)
+        index = bound - 1
+        while index >= max(0, bound - furthest):
+            key = links[index].key
+            if any(bound - index <= reach and pool.find(key) is None for reach, pool in reaches):
+                bound = index
+            index -= 1
+        return bound
+
+
+def _found(pool: Pool, link: Link) -> int:
+    block = pool.find(link.key)
+    assert block is not None, "a hit reaches beyond what is cached"
+    return block

@@ -1,0 +1,173 @@
+"""The blocks of one cache group. A block is always in exactly one of four states:
+
+    held     by one or more sequences (reference count > 0)
+    resting  given up by its last holder while steps are in flight that may still touch it: nobody may write to it yet
+    cached   held by nobody, but full and known by its key: may be held again, or evicted, least recently used first
+    free     held by nobody and worth nothing
+
+               take                 drop                 retire
+    free ─────────────────► held ─────────────► resting ─────────► cached (published) or free
+    cached ── take (evict) ──┘ ▲                   │ │
+       └────── hold (hit) ─────┴─── hold (hit) ────┘ └ (straight through when nothing is in flight)
+
+A published block is full and never written again, so a hit may hold it even while it rests: reading is safe at once.
+Block 0 belongs to nobody: it pads block tables, and padding may write there. Every operation is O(1).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from penstock.cache.prefix import Link, digest
+from penstock.errors import PenstockError
+
+
+class Usage(NamedTuple):
+    """How many blocks of a pool are in which state; `total` is their sum."""
+
+    total: int
+    held: int
+    resting: int
+    cached: int
+    free: int
+
+
+class Pool:
+    def __init__(self, num_blocks: int) -> None:
+        """Blocks 1 .. num_blocks - 1 are there to be used."""
+        self._references = [0] * num_blocks
+        self._links: list[Link | None] = [None] * num_blocks  # of published blocks
+        self._index: dict[bytes, int] = {}  # key -> published block
+        self._free = list(range(num_blocks - 1, 0, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._resting: OrderedDict[int, int] = OrderedDict()  # block -> the step it rests for, ascending
+        self._retired = 0  # the last step known to be over
+
+    # --- questions; nothing here mutates
+
+    @property
+    def available(self) -> int:
+        """How many blocks `take` can give now."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def resting(self) -> int:
+        return len(self._resting)
+
+    def find(self, key: bytes) -> int | None:
+        return self._index.get(key)
+
+    def references(self, block: int) -> int:
+        return self._references[block]
+
+    def is_published(self, block: int) -> bool:
+        return self._links[block] is not None
+
+    def is_cached(self, block: int) -> bool:
+        """Whether holding this block takes it away from `available`."""
+        return block in self._cached
+
+    def usage(self) -> Usage:
+        total = len(self._references) - 1
+        idle = len(self._resting) + len(self._cached) + len(self._free)
+        return Usage(total, total - idle, len(self._resting), len(self._cached), len(self._free))
+
+    # --- changes
+
+    def take(self) -> int:
+        """A block to write to, held once. Evicts the least recently used cached block when no other is left."""
+        if self._free:
+            block = self._free.pop()
+        else:
+            block, _ = self._cached.popitem(last=False)
+            self._withdraw(block)
+        self._references[block] = 1
+        return block
+
+    def hold(self, block: int) -> None:
+        """One more holder of a published block."""
+        if self._references[block] == 0:
+            self._cached.pop(block, None)
+            self._resting.pop(block, None)
+        self._references[block] += 1
+
+    def drop(self, block: int, step: int) -> None:
+        """One holder less. The last one leaves it resting until `step`, the newest one planned, has retired."""
+        self._references[block] -= 1
+        if self._references[block] == 0:
+            if step > self._retired:
+                self._resting[block] = step
+            else:
+                self._lay_down(block)
+
+    def retire(self, step: int) -> None:
+        """Step `step` and all before it are over: what rested for them may be written to again."""
+        self._retired = step
+        while self._resting:
+            block, until = next(iter(self._resting.items()))
+            if until > step:
+                return
+            del self._resting[block]
+            self._lay_down(block)
+
+    def publish(self, block: int, link: Link) -> None:
+        """Let a held, full, final block be found by its key. The first block of a key keeps it."""
+        if self._index.setdefault(link.key, block) == block:
+            self._links[block] = link
+
+    def unpublish(self, block: int) -> None:
+        """The opposite: the block ends as free, at once or when its holders drop it."""
+        self._withdraw(block)
+        if block in self._cached:
+            del self._cached[block]
+            self._free.append(block)
+
+    def _lay_down(self, block: int) -> None:
+        if self._links[block] is None:
+            self._free.append(block)
+        else:
+            self._cached[block] = None
+
+    def _withdraw(self, block: int) -> None:
+        link = self._links[block]
+        assert link is not None, f"block {block} is not published"
+        self._links[block] = None
+        del self._index[link.key]
+
+    # --- proof
+
+    def check_integrity(self, holders: Mapping[int, int]) -> None:
+        """Raise if anything disagrees with itself or with `holders`: how many tables name each block."""
+        blocks = range(1, len(self._references))
+        for block in blocks:
+            references, expected = self._references[block], holders.get(block, 0)
+            if references != expected:
+                raise PenstockError(f"block {block} has {references} references, but {expected} tables hold it")
+            states = (references > 0) + (block in self._resting) + (block in self._cached)
+            if states > 1:
+                raise PenstockError(f"block {block} is in {states} states at once")
+        idle = [*self._free, *self._resting, *self._cached]
+        expected_idle = [block for block in blocks if not self._references[block]]
+        if sorted(idle) != expected_idle:
+            raise PenstockError(f"blocks without a holder are {expected_idle}, the pool lists {sorted(idle)}")
+        if list(self._resting.values()) != sorted(self._resting.values()):
+            raise PenstockError("resting blocks are out of order")
+        if any(step <= self._retired for step in self._resting.values()):
+            raise PenstockError(f"a block still rests for a step that retired before {self._retired}")
+        self._check_index()
+
+    def _check_index(self) -> None:
+        published = {block: link for block, link in enumerate(self._links) if link is not None}
+        free = set(self._free)
+        if {link.key: block for block, link in published.items()} != self._index or len(published) != len(self._index):
+            raise PenstockError("the index and the blocks' own keys disagree")
+        for block, link in published.items():
+            if digest(link.parent, link.packed) != link.key:
+                raise PenstockError(f"the key of block {block} is not the hash of its tokens")
+            if block in free:
+                raise PenstockError(f"block {block} is free but can be found by its key")
+        for block in self._cached:
+            if block not in published:
+                raise PenstockError(f"block {block} is cached but has no key")

@@ -1,0 +1,64 @@
+"""The keys under which full blocks are found again: a hash chain over a sequence's tokens.
+
+    root(salt) ──► key of block 0 ──► key of block 1 ──► ...
+
+A key stands for its block's tokens and for everything before them, so equal keys mean equal keys and values on the
+device, and sequences of different salt never meet. It is computed once per block and travels with it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+KEY_BYTES = 16  # an accidental collision would hand out wrong keys and values: 2^64 blocks away
+TOKEN = "I"  # noqa: S105 - the array code of a packed token id
+TOKEN_BYTES = array(TOKEN).itemsize
+
+
+class Link(NamedTuple):
+    """One full block's place in a chain. Keeps the tokens, so that the cache can say what it holds."""
+
+    key: bytes
+    parent: bytes
+    packed: bytes  # the block's token ids
+
+    @property
+    def tokens(self) -> list[int]:
+        return array(TOKEN, self.packed).tolist()
+
+
+def digest(parent: bytes, packed: bytes) -> bytes:
+    return blake2b(parent + packed, digest_size=KEY_BYTES).digest()
+
+
+def root(salt: str) -> bytes:
+    """Where the chains of a salt begin. Personalised, so that no block's key can equal it by construction."""
+    return blake2b(salt.encode(), digest_size=KEY_BYTES, person=b"chain root").digest()
+
+
+class Chain:
+    """The links of one sequence's full blocks, as far as they were asked for. Only grows."""
+
+    __slots__ = ("_block_size", "_root", "links")
+
+    def __init__(self, salt: str, block_size: int) -> None:
+        self._root = root(salt)
+        self._block_size = block_size
+        self.links: list[Link] = []
+
+    def grow(self, tokens: Sequence[int], num_blocks: int) -> None:
+        """Have links for the first `num_blocks` full blocks of `tokens`, which begin with those linked so far."""
+        begin, size = len(self.links), self._block_size
+        if num_blocks <= begin:
+            return
+        parent = self.links[-1].key if self.links else self._root
+        packed = array(TOKEN, tokens[begin * size : num_blocks * size]).tobytes()
+        step = size * TOKEN_BYTES
+        for offset in range(0, len(packed), step):
+            piece = packed[offset : offset + step]
+            key = digest(parent, piece)
+            self.links.append(Link(key, parent, piece))
+            parent = key

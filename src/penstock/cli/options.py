@@ -1,0 +1,77 @@
+"""Options that several commands share, made from the settings and sampling parameters themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import click
+import msgspec
+
+from penstock.flow import SamplingParams
+from penstock.settings import SECTIONS, Settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def debug_option(command: Command) -> Command:
+    option = click.option("--debug", is_flag=True, expose_value=False, help="Show the whole trace of an error.")
+    return option(command)
+
+
+def settings_options(command: Command) -> Command:
+    """One option per engine setting, all None when not given, and --config for a file of them."""
+    for name, section in reversed(SECTIONS.items()):
+        hints = get_type_hints(_section(section), include_extras=True)
+        default = getattr(getattr(Settings(), section), name)
+        command = _option(name, hints[name], default)(command)
+    config = click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings.")
+    return debug_option(config(command))
+
+
+def sampling_options(command: Command) -> Command:
+    """What people change from the command line. None when not given: then the model's own defaults hold."""
+    options = [
+        click.option("--max-tokens", type=int, help="Most tokens of the answer."),
+        click.option("--temperature", type=float, help="0 is greedy."),
+        click.option("--top-p", type=float, help="Keep the likeliest tokens that make up this share."),
+        click.option("--top-k", type=int, help="Keep the k likeliest tokens."),
+        click.option("--min-p", type=float, help="Keep tokens at least this likely, relative to the likeliest."),
+        click.option("--repetition-penalty", type=float, help="Above 1: against tokens already seen."),
+        click.option("--stop", multiple=True, help="End the answer before this text; may be given several times."),
+        click.option("--seed", type=int, help="Make the answer repeatable."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def sampling_params(defaults: dict[str, Any], values: dict[str, Any], **extra: Any) -> SamplingParams:
+    """Takes the sampling options out of a command's values."""
+    names = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "seed")
+    given = {name: value for name in names if (value := values.pop(name)) not in (None, ())}
+    return SamplingParams(**{**defaults, **given, **extra})
+
+
+def _section(name: str) -> Any:
+    return next(field.type for field in msgspec.structs.fields(Settings) if field.name == name)
+
+
+def _option(name: str, annotation: Any, default: Any) -> Callable[[Command], Command]:
+    kind, meta = get_args(annotation)[0], annotation.__metadata__[0]
+    flag = name.replace("_", "-")
+    names = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
+    note = "" if default is None else f" [default: {str(default).lower() if kind is bool else default}]"
+    return click.option(names, name, type=_click_type(kind), default=None, help=f"{meta.description}{note}")
+
+
+def _click_type(kind: Any) -> Any:
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(part for part in get_args(kind) if part is not type(None))
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) is Literal:
+        return click.Choice([str(choice) for choice in get_args(kind)])
+    return kind

@@ -1,0 +1,37 @@
+"""A download bar on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from penstock.store.progress import Progress as Report
+
+
+@contextmanager
+def download_bar() -> Iterator[Report]:
+    """Nothing is shown until there is something to show. Without a terminal, one line per phase."""
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console
+    )
+    tasks: dict[str, TaskID] = {}
+
+    def report(what: str, done_bytes: int, total_bytes: int | None) -> None:
+        if what not in tasks:
+            tasks[what] = bar.add_task(what, total=total_bytes)
+            if not console.is_terminal:
+                console.print(what)
+            elif len(tasks) == 1:
+                bar.start()
+        bar.update(tasks[what], completed=done_bytes, total=total_bytes)
+        if bar.finished:
+            bar.stop()
+
+    try:
+        yield report
+    finally:
+        bar.stop()

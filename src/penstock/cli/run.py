@@ -1,0 +1,63 @@
+"""penstock run: one prompt, one answer (or n)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from penstock.cli.options import sampling_options, sampling_params, settings_options
+from penstock.cli.session import open_model
+from penstock.errors import InvalidRequest
+from penstock.flow import Completion, Message
+
+
+@click.command()
+@click.argument("prompt")
+@click.option("--system", help="A system message before the prompt.")
+@click.option("--raw", is_flag=True, help="Continue the prompt as it is, without the chat template.")
+@click.option("--n", type=int, default=1, help="Number of answers.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+@sampling_options
+@settings_options
+def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, **values: Any) -> None:
+    """Answer PROMPT ("-" reads it from standard input)."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if raw and system:
+        raise InvalidRequest("--system has no place in a --raw prompt", param="system")
+    sampling_params({}, dict(values), n=n)  # what is wrong with these is said before anything is loaded
+    with open_model(values) as llm:
+        params = sampling_params(llm.defaults, values, n=n)
+        question = text if raw or llm.pipeline.template is None else _conversation(system, text)
+        if as_json or n > 1:
+            result = llm.chat(question, params) if isinstance(question, list) else llm.generate(question, params)
+            _print_result(result, as_json)
+        else:
+            for chunk in llm.stream(question, params):
+                click.echo(chunk.text, nl=False)
+            click.echo()
+
+
+def _conversation(system: str | None, text: str) -> list[Message]:
+    return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": text}]
+
+
+def _print_result(result: Completion, as_json: bool) -> None:
+    if not as_json:
+        for choice in result.choices:
+            click.echo(f"[{choice.index}] {choice.text}")
+        return
+    report = msgspec.to_builtins(result)
+    for choice, shown in zip(result.choices, report["choices"], strict=True):
+        timings = choice.timings
+        shown["timings"] = timings and {
+            "queue_s": timings.queue_s,
+            "prefill_s": timings.prefill_s,
+            "first_token_s": timings.first_token_s,
+            "decode_s": timings.decode_s,
+            "per_token_s": choice.per_token_s,
+            "preemptions": timings.preemptions,
+        }
+    click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())

@@ -1,0 +1,26 @@
+"""A loaded model for the length of a command, with its progress told on standard error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from penstock.cli.progress import download_bar
+from penstock.offline import LLM
+
+
+@contextmanager
+def open_model(values: dict[str, Any]) -> Iterator[LLM]:
+    """`values` are those of settings_options; sampling values are left in it."""
+    from penstock.settings import SECTIONS
+
+    config = values.get("config")
+    settings = {name: values[name] for name in SECTIONS}
+    started = time.monotonic()
+    with download_bar() as pulling, LLM(config=config, pulling=pulling, **settings) as llm:
+        click.echo(click.style(f"{llm.model.name} ready in {time.monotonic() - started:.1f} s", dim=True), err=True)
+        yield llm

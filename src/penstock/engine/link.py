@@ -1,0 +1,73 @@
+"""The socket between the frontend and an engine process: msgpack of the structs in `flow`, nothing else.
+
+A pair of sockets on a path in a private folder, so that only this user's processes can reach it. Each end also holds a
+lifeline: a pipe whose other end lives in the other process. It becomes readable when that process is gone, however it
+went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import zmq
+
+from penstock.flow.messages import FromEngine, ToEngine
+
+T = TypeVar("T")
+
+
+class PeerGone(Exception):
+    """The process at the other end has died."""
+
+
+class Link(Generic[T]):
+    def __init__(self, socket: zmq.Socket[bytes], incoming: Any, lifeline: int) -> None:
+        self.socket = socket
+        self.lifeline = lifeline
+        self.encoder = msgspec.msgpack.Encoder()
+        self.decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(incoming)
+        self.poller = zmq.Poller()
+        self.poller.register(socket, zmq.POLLIN)
+        self.poller.register(lifeline, zmq.POLLIN)
+
+    def send(self, message: msgspec.Struct) -> None:
+        self.socket.send(self.encoder.encode(message))
+
+    def receive(self, timeout_s: float | None) -> list[T]:
+        """All that has arrived; waits for the first up to `timeout_s` (None: without end). Raises PeerGone."""
+        ready = dict(self.poller.poll(None if timeout_s is None else round(timeout_s * 1000)))
+        messages = list(self._drain())
+        if not messages and self.lifeline in ready:  # what it still had to say comes first
+            raise PeerGone
+        return messages
+
+    def _drain(self) -> Iterable[T]:
+        while True:
+            try:
+                data = self.socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            yield self.decoder.decode(data)
+
+    def close(self) -> None:
+        self.socket.close(linger=0)
+
+
+def frontend_link(address: str, lifeline: int) -> Link[FromEngine]:
+    socket = _pair()
+    socket.sndhwm = 0  # what may be queued is bounded by the sender, who must never block on an engine in a long step
+    socket.bind(address)
+    return Link(socket, FromEngine, lifeline)
+
+
+def engine_link(address: str, lifeline: int) -> Link[ToEngine]:
+    socket = _pair()
+    socket.rcvhwm = 0
+    socket.connect(address)
+    return Link(socket, ToEngine, lifeline)
+
+
+def _pair() -> zmq.Socket[bytes]:
+    return zmq.Context.instance().socket(zmq.PAIR)

@@ -1,0 +1,127 @@
+"""An engine in a process of its own, as the frontend sees it.
+
+The process is started as a fresh interpreter (`python -m penstock.worker`), not forked and not by `multiprocessing`:
+it inherits neither threads nor locks, nothing is pickled, and a user's script needs no `__main__` guard.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from penstock import errors
+from penstock.engine.link import PeerGone, frontend_link
+from penstock.errors import EngineDied
+from penstock.flow import Cancel, Delta, Failure, FinishReason, Frame, Query, Ready, Reply, Start, Submit
+from penstock.flow.messages import Stop
+from penstock.settings import Settings, to_wire
+
+STOP_GRACE_S = 5.0
+
+
+class ProcessEngine:
+    """Implements flow.Engine. Every open sequence gets a terminal Delta, also when the process dies."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.open: set[str] = set()
+        self.queries: set[int] = set()
+        self.dead: str | None = None
+        self.folder = tempfile.mkdtemp(prefix="penstock-")  # mode 0700
+        address = f"ipc://{Path(self.folder) / 'engine'}"
+        read_end, write_end = os.pipe()
+        self.link = frontend_link(address, read_end)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.worker", address], stdin=subprocess.PIPE, pass_fds=(write_end,)
+        )
+        os.close(write_end)  # the child holds the only copy now: it closes when the child ends
+        self.link.send(Start(to_wire(settings)))
+
+    def wait_ready(self) -> dict[str, Any]:
+        """The engine's facts once it is up; raises what kept it from starting."""
+        while True:
+            for message in self._receive(None):
+                match message:
+                    case Ready():
+                        return message.facts
+                    case Failure():
+                        self.close()
+                        raise errors.by_code(message.code, message.message, message.param)
+            if self.dead is not None:
+                self.close()
+                raise EngineDied(self.dead)
+
+    def submit(self, message: Submit) -> None:
+        self._check_alive()
+        self.open.add(message.id)
+        self.link.send(message)
+
+    def cancel(self, message: Cancel) -> None:
+        if self.dead is None:
+            self.link.send(message)
+
+    def query(self, message: Query) -> None:
+        self._check_alive()
+        self.queries.add(message.id)
+        self.link.send(message)
+
+    def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
+        if timeout_s is None and not self.open and not self.queries:
+            timeout_s = 0.0
+        news: list[Frame | Reply] = []
+        for message in self._receive(timeout_s):
+            if isinstance(message, Frame):
+                self.open.difference_update(delta.id for delta in message.deltas if delta.finish is not None)
+                news.append(message)
+            elif isinstance(message, Reply):
+                self.queries.discard(message.id)
+                news.append(message)
+        if self.dead is not None:
+            news += self._last_words(self.dead)
+        return news
+
+    def close(self) -> None:
+        if self.dead is None:
+            self.link.send(Stop())
+            try:
+                self.process.wait(STOP_GRACE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+            self.dead = "the engine was closed"
+        self.process.wait()
+        self._release()
+
+    def _receive(self, timeout_s: float | None) -> list[Any]:
+        if self.dead is not None:
+            return []
+        try:
+            return self.link.receive(timeout_s)
+        except PeerGone:
+            code = self.process.wait()
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            self.dead = f"the engine process died ({how}); start it again"
+            return []
+
+    def _last_words(self, why: str) -> list[Frame | Reply]:
+        deltas = [
+            Delta(id=name, finish=FinishReason.ERROR, error=why, code=EngineDied.code) for name in sorted(self.open)
+        ]
+        replies = [Reply(number, error=why) for number in sorted(self.queries)]
+        self.open.clear()
+        self.queries.clear()
+        return [*([Frame(deltas)] if deltas else []), *replies]
+
+    def _check_alive(self) -> None:
+        if self.dead is not None:
+            raise EngineDied(self.dead)
+
+    def _release(self) -> None:
+        if self.process.stdin and not self.process.stdin.closed:
+            self.process.stdin.close()
+            self.link.close()
+            os.close(self.link.lifeline)
+            shutil.rmtree(self.folder, ignore_errors=True)

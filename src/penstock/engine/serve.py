@@ -1,0 +1,60 @@
+"""What runs in an engine process: build the engine, then serve the frontend until it says stop or is gone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from penstock.engine.link import Link, PeerGone
+from penstock.engine.loop import EngineLoop
+from penstock.errors import PenstockError
+from penstock.flow import Failure, Ready, Start
+from penstock.flow.messages import Stop, ToEngine
+from penstock.settings import Settings, from_wire
+
+logger = logging.getLogger(__name__)
+
+Build = Callable[[Settings], tuple[EngineLoop, dict[str, Any]]]
+
+
+def serve(link: Link[ToEngine], build: Build) -> int:
+    """Runs to the end; gives the process's exit code."""
+    try:
+        loop = _start(link, build)
+        if loop is None:
+            return 1
+        while _turn(link, loop):
+            pass
+    except PeerGone:
+        logger.info("the frontend is gone; ending")
+    return 0
+
+
+def _start(link: Link[ToEngine], build: Build) -> EngineLoop | None:
+    (start,) = link.receive(None)  # the frontend waits for Ready before it sends more
+    assert isinstance(start, Start)
+    try:
+        loop, facts = build(from_wire(start.settings))
+    except PenstockError as error:
+        link.send(Failure(error.code, error.message, error.param))
+        return None
+    except Exception as error:
+        logger.exception("the engine could not start")
+        link.send(Failure(PenstockError.code, f"the engine could not start: {type(error).__name__}: {error}"))
+        return None
+    link.send(Ready(facts))
+    return loop
+
+
+def _turn(link: Link[ToEngine], loop: EngineLoop) -> bool:
+    """Take in what has come (waiting for it only when there is nothing to do), then one step. False: stop."""
+    for message in link.receive(0.0 if loop.has_work else None):
+        if isinstance(message, Stop):
+            return False
+        assert not isinstance(message, Start)
+        if reply := loop.handle(message):
+            link.send(reply)
+    if frame := loop.step():
+        link.send(frame)
+    return True

@@ -1,0 +1,131 @@
+"""How many KV blocks there is room for, and the memory of them.
+
+A block of a cache group holds the keys and values of `block_size` tokens in all layers of the group. Block 0 of each
+group belongs to nobody (see `kernels.interface.Pages`) and is counted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import torch
+
+from penstock.errors import OutOfMemory
+from penstock.forward import available
+from penstock.kernels.interface import Pages
+from penstock.settings import CacheSettings, parse_bytes
+from penstock.store.spec import CacheGroup, ModelSpec
+
+CPU_FRACTION = 0.25  # of what is free: the machine is not ours alone
+DEVICE_FRACTION = 0.9  # of all there is
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    block_size: int  # tokens
+    blocks: tuple[int, ...]  # [groups], block 0 included
+    block_bytes: tuple[int, ...]  # [groups]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(count * size for count, size in zip(self.blocks, self.block_bytes, strict=True))
+
+
+def size_cache(
+    spec: ModelSpec,
+    settings: CacheSettings,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    context: int,
+    max_sequences: int,
+    step_tokens: int,
+) -> CacheSize:
+    """As many blocks as the settings allow and the sequences can use. Call it once the weights are in memory.
+
+    All groups get room for equally many tokens, since that is what short sequences need; a group with a window is full
+    when it has all that `max_sequences` can hold at once, and the rest goes to the others.
+    """
+    budget, free, source = _budget(settings, device)
+    block_size = settings.block_size
+    block_bytes = tuple(_block_bytes(spec, group, block_size, dtype) for group in spec.cache_groups)
+    one = [_blocks_of_sequence(group, context, step_tokens, block_size) for group in spec.cache_groups]
+    most = [count * max_sequences for count in one]
+
+    def sized(blocks: int) -> CacheSize:
+        held = (min(max(blocks, low), high) + 1 for low, high in zip(one, most, strict=True))
+        return CacheSize(block_size, tuple(held), block_bytes)
+
+    least = sized(0)
+    if least.num_bytes > budget:
+        knob = "kv_memory" if settings.kv_memory else "memory_fraction"
+        raise OutOfMemory(
+            f"a sequence of {context} tokens needs {_readable(least.num_bytes)} of KV cache, but there is "
+            f"{_readable(budget)} ({source}): {_readable(least.num_bytes - budget)} are missing; lower context or "
+            f"raise {knob}",
+            param=knob,
+        )
+    size = sized(bisect_right(range(max(most) + 1), budget, key=lambda blocks: sized(blocks).num_bytes) - 1)
+    if size.num_bytes > free:
+        raise OutOfMemory(
+            f"kv_memory allows {_readable(size.num_bytes)} of KV cache, but only {_readable(free)} are free: "
+            f"{_readable(size.num_bytes - free)} are missing; lower kv_memory",
+            param="kv_memory",
+        )
+    return size
+
+
+def allocate_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype, device: torch.device) -> list[Pages]:
+    """The pages of each layer. Not initialised: on a CPU, memory is taken up when a block is first written."""
+    blocks = {
+        layer: count for group, count in zip(spec.cache_groups, size.blocks, strict=True) for layer in group.layers
+    }
+    shape = (size.block_size, spec.num_kv_heads, spec.head_dim)
+    try:
+        return [
+            Pages(*(torch.empty(blocks[layer], *shape, dtype=dtype, device=device) for _ in ("keys", "values")))
+            for layer in range(spec.num_layers)
+        ]
+    except RuntimeError as error:
+        raise OutOfMemory(
+            f"{_readable(size.num_bytes)} for the KV cache could not be allocated: {error}. Lower kv_memory or "
+            "memory_fraction",
+            param="kv_memory",
+        ) from None
+
+
+def _budget(settings: CacheSettings, device: torch.device) -> tuple[int, int, str]:
+    """Bytes for KV blocks, bytes that are free, and in words where the first number comes from."""
+    if device.type == "cpu":
+        free = available.host_bytes()
+        fraction = settings.memory_fraction or CPU_FRACTION
+        budget = int(free * fraction)
+        source = f"memory_fraction {fraction} of the {_readable(free)} that are free"
+    else:
+        free, total = available.device_bytes(device)
+        fraction = settings.memory_fraction or DEVICE_FRACTION
+        budget = max(0, int(total * fraction) - (total - free))
+        source = f"memory_fraction {fraction} of {_readable(total)}, less the {_readable(total - free)} in use"
+    if settings.kv_memory is not None:
+        budget, source = parse_bytes(settings.kv_memory, "kv_memory"), "kv_memory"
+    return budget, free, source
+
+
+def _blocks_of_sequence(group: CacheGroup, context: int, step_tokens: int, block_size: int) -> int:
+    """Most blocks one sequence holds at once: the window, and the chunk being computed, at any alignment."""
+    whole = -(-context // block_size)
+    return min(whole, -(-(group.window + step_tokens) // block_size) + 1) if group.window else whole
+
+
+def _block_bytes(spec: ModelSpec, group: CacheGroup, block_size: int, dtype: torch.dtype) -> int:
+    return 2 * len(group.layers) * block_size * spec.num_kv_heads * spec.head_dim * dtype.itemsize
+
+
+def _readable(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"

@@ -1,0 +1,60 @@
+"""The permanent device rows of running sequences: token ids and block tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from penstock.flow import Admit, Extend
+
+
+class Slots:
+    """State that steps gather their inputs from. Beyond a sequence's own tokens its row holds what an earlier one left
+    there; beyond its own blocks the tables are 0."""
+
+    def __init__(
+        self, max_sequences: int, context: int, block_size: int, num_groups: int, device: torch.device
+    ) -> None:
+        self.block_size = block_size
+        # One more than the context: a step planned ahead may draw a token that turns out to be surplus.
+        self.tokens = torch.zeros(max_sequences, context + 1, dtype=torch.int32, device=device)
+        width = -(-(context + 1) // block_size)
+        self.tables = tuple(
+            torch.zeros(max_sequences, width, dtype=torch.int32, device=device) for _ in range(num_groups)
+        )
+        self._held = [[0] * max_sequences for _ in range(num_groups)]  # [groups][slots]: blocks in the table
+
+    def apply(self, admits: Sequence[Admit], extends: Sequence[Extend]) -> None:
+        if admits:
+            _write(self.tokens, [(admit.slot, 0, admit.tokens) for admit in admits])
+        for group, (table, held) in enumerate(zip(self.tables, self._held, strict=True)):
+            pieces = []
+            for admit in admits:
+                pieces.append((admit.slot, 0, admit.blocks[group]))
+                held[admit.slot] = len(admit.blocks[group])
+            for extend in extends:
+                if extend.group == group:
+                    pieces.append((extend.slot, held[extend.slot], extend.blocks))
+                    held[extend.slot] += len(extend.blocks)
+            if admits:
+                table[[admit.slot for admit in admits]] = 0
+            if pieces:
+                _write(table, pieces)
+
+    def record(self, slots: Tensor, positions: Tensor, tokens: Tensor) -> None:
+        """Drawn tokens, [rows] each: they are the next step's input."""
+        self.tokens[slots, positions] = tokens.to(torch.int32)
+
+
+def _write(rows: Tensor, pieces: list[tuple[int, int, list[int]]]) -> None:
+    """Write values from a column of a row on, for all pieces (row, column, values) in one go."""
+    width = rows.shape[1]
+    at = chain.from_iterable(
+        range(row * width + column, row * width + column + len(values)) for row, column, values in pieces
+    )
+    values = chain.from_iterable(values for *_, values in pieces)
+    index = torch.tensor(list(at), device=rows.device)
+    rows.view(-1)[index] = torch.tensor(list(values), dtype=rows.dtype, device=rows.device)

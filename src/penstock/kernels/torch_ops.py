@@ -1,0 +1,73 @@
+"""The operations in plain torch, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TypeVar, cast
+
+from torch import Tensor
+
+from penstock.kernels import attention, embed, gate, linear, logits, norm, rotate_store
+from penstock.kernels.interface import Activation, Batch, BlockMap, Pages, Rotary
+
+T = TypeVar("T")
+
+
+class TorchOperations:
+    """Implements `interface.Operations`. Keeps, for the newest batch only, what all its layers have in common: a batch
+    must not change once it has been given to an operation."""
+
+    def __init__(self) -> None:
+        self._batch: Batch | None = None
+        self._memo: dict[Hashable, object] = {}
+
+    def embed(self, tokens: Tensor, table: Tensor, scale: float) -> Tensor:
+        return embed.reference(tokens, table, scale)
+
+    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return norm.reference(x, weight, eps)
+
+    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return norm.add_reference(x, residual, weight, eps)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return linear.packed(x, weight, bias) if weight.is_mkldnn else linear.reference(x, weight, bias)
+
+    def rotate_store(
+        self,
+        qkv: Tensor,
+        pages: Pages,
+        block_map: BlockMap,
+        batch: Batch,
+        rotary: Rotary,
+        norms: tuple[Tensor, Tensor, float] | None,
+    ) -> Tensor:
+        turn = self._once(
+            batch, ("angles", id(rotary)), lambda: rotate_store.angles(rotary, batch.positions, qkv.dtype)
+        )
+        return rotate_store.reference(qkv, pages, block_map, turn, norms)
+
+    def attention(
+        self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, *, scale: float, window: int, softcap: float
+    ) -> Tensor:
+        block_size = pages.keys.shape[1]
+        plan = self._once(
+            batch,
+            ("plan", id(block_map), window),
+            lambda: attention.plan(batch, block_map, block_size, window, q.dtype),
+        )
+        return attention.reference(q, pages, plan, scale=scale, softcap=softcap)
+
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        return gate.reference(gate_up, activation)
+
+    def logits(self, x: Tensor, rows: Tensor, weight: Tensor, softcap: float) -> Tensor:
+        return logits.capped(self.linear(x[rows], weight).float(), softcap)
+
+    def _once(self, batch: Batch, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gives, made once per batch. Objects named by id in the key live as long as the batch."""
+        if batch is not self._batch:
+            self._batch, self._memo = batch, {}
+        if key not in self._memo:
+            self._memo[key] = make()
+        return cast(T, self._memo[key])

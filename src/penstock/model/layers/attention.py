@@ -1,0 +1,88 @@
+"""Attention: projection to q, k and v, the cache, and the projection back; and which tensors it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from penstock.kernels.interface import Batch, Operations, Pages, Rotary
+from penstock.model.weights.map import Parameter, Part, Transform, Weights
+from penstock.store.spec import ModelSpec
+
+HF = "model.layers.{layer}.self_attn."
+GGUF = "blk.{layer}.attn_"
+
+
+def projections(qk_from_gguf: Transform | None = None) -> tuple[Parameter, ...]:
+    """q, k and v apart in the checkpoint, one matrix here."""
+
+    def parts(what: str) -> tuple[Part, ...]:
+        return (
+            Part(f"{HF}q_proj.{what}", f"{GGUF}q.{what}", "q", from_gguf=qk_from_gguf),
+            Part(f"{HF}k_proj.{what}", f"{GGUF}k.{what}", "kv", from_gguf=qk_from_gguf),
+            Part(f"{HF}v_proj.{what}", f"{GGUF}v.{what}", "kv"),
+        )
+
+    return (
+        Parameter("layers.{layer}.qkv", "matrix", parts("weight"), "hidden"),
+        Parameter("layers.{layer}.qkv_bias", "bias", parts("bias"), exists=lambda spec: spec.attention_bias),
+    )
+
+
+OUTPUT = (
+    Parameter("layers.{layer}.output", "matrix", (Part(f"{HF}o_proj.weight", f"{GGUF}output.weight", "hidden"),), "q"),
+    Parameter(
+        "layers.{layer}.output_bias",
+        "bias",
+        (Part(f"{HF}o_proj.bias", f"{GGUF}output.bias", "hidden"),),
+        exists=lambda spec: spec.output_bias,
+    ),
+)
+
+
+def qk_norms(from_hf: Transform | None = None) -> tuple[Parameter, ...]:
+    return tuple(
+        Parameter(
+            f"layers.{{layer}}.{name}",
+            "norm",
+            (Part(f"{HF}{name}.weight", f"{GGUF}{name}.weight", "head", from_hf=from_hf),),
+        )
+        for name in ("q_norm", "k_norm")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    output: Tensor
+    output_bias: Tensor | None
+    norms: tuple[Tensor, Tensor, float] | None
+    rotary: Rotary
+    cache_group: int
+    window: int
+    scale: float
+    softcap: float
+
+    @classmethod
+    def build(cls, spec: ModelSpec, layer: int, weights: Weights, rotary: Rotary) -> Attention:
+        return cls(
+            qkv=weights["qkv"],
+            qkv_bias=weights.get("qkv_bias"),
+            output=weights["output"],
+            output_bias=weights.get("output_bias"),
+            norms=(weights["q_norm"], weights["k_norm"], spec.norm_eps) if "q_norm" in weights else None,
+            rotary=rotary,
+            cache_group=next(index for index, group in enumerate(spec.cache_groups) if layer in group.layers),
+            window=spec.window(layer),
+            scale=spec.attention_scale,
+            softcap=spec.attention_softcap,
+        )
+
+    def __call__(self, ops: Operations, x: Tensor, batch: Batch, pages: Pages) -> Tensor:
+        block_map = batch.maps[self.cache_group]
+        qkv = ops.linear(x, self.qkv, self.qkv_bias)
+        q = ops.rotate_store(qkv, pages, block_map, batch, self.rotary, self.norms)
+        mixed = ops.attention(q, pages, block_map, batch, scale=self.scale, window=self.window, softcap=self.softcap)
+        return ops.linear(mixed, self.output, self.output_bias)

@@ -1,0 +1,36 @@
+"""Random weights, for benchmarks of models whose weights are not there."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from penstock.model.weights.map import Format
+from penstock.model.weights.source import Shape
+
+# Numbers drawn once; tensors are cut out of their endless repetition, because drawing billions takes a minute on a CPU.
+# Prime, so that the rows of a matrix differ.
+POOL = 4_194_301
+
+
+class DummySource:
+    """Implements `Source`. Matrices keep the size of what they multiply, so that nothing overflows through any number
+    of layers; vectors are ones. The same seed and device give the same weights."""
+
+    format: Format = "hf"
+    shapes = None
+
+    def __init__(self, device: torch.device, seed: int = 0) -> None:
+        self._seed = seed
+        generator = torch.Generator(device).manual_seed(seed)
+        self._pool = torch.randn(POOL, generator=generator, device=device)
+
+    def read(self, name: str, shape: Shape) -> Tensor:
+        if len(shape) == 1:
+            return torch.ones(shape, device=self._pool.device)
+        count, start = shape[0] * shape[1], crc32(name.encode(), self._seed) % POOL
+        repeats = -(-(start + count) // POOL)
+        drawn = self._pool.repeat(repeats)[start : start + count].view(shape)
+        return drawn.mul_(float(shape[1]) ** -0.5)

@@ -1,0 +1,33 @@
+"""Tensors of a GGUF file, dequantized as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from penstock.model.weights.dequantize import dequantize
+from penstock.model.weights.map import Format
+from penstock.model.weights.source import MappedFile, Shape
+from penstock.store.gguf import read_header
+
+
+class GgufSource:
+    """Implements `Source`."""
+
+    format: Format = "gguf"
+
+    def __init__(self, path: Path) -> None:
+        self._tensors = read_header(path).tensors
+        self._file = MappedFile(path)
+        self._shapes = {name: info.shape for name, info in self._tensors.items()}
+
+    @property
+    def shapes(self) -> Mapping[str, Shape]:
+        return self._shapes
+
+    def read(self, name: str, shape: Shape) -> Tensor:
+        info = self._tensors[name]
+        raw = self._file.bytes(info.offset, info.offset + info.num_bytes)
+        return dequantize(info.type.name, raw.view(-1, info.type.block_bytes)).view(shape)

@@ -1,0 +1,47 @@
+"""Where tensors come from: one small protocol, and the file mapping that the readers of both formats share."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from penstock.errors import ModelInvalid, ModelNotFound
+from penstock.model.weights.map import Format
+
+Shape = tuple[int, ...]
+
+
+class Source(Protocol):
+    """Tensors by the name they have in a checkpoint."""
+
+    format: Format
+
+    @property
+    def shapes(self) -> Mapping[str, Shape] | None:
+        """What there is; None: anything that is asked for."""
+
+    def read(self, name: str, shape: Shape) -> Tensor:
+        """The tensor, in any floating-point type, on any device. Not to be written to."""
+
+
+class MappedFile:
+    """A file in memory without being read: pages are fetched when a tensor over them is used."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with path.open("rb") as file:
+                # copy-on-write because torch wants writable memory; nobody writes
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except FileNotFoundError:
+            raise ModelNotFound(f"no such file: {path}", param="model") from None
+        except (OSError, ValueError) as error:
+            raise ModelInvalid(f"cannot read {path}: {error}", param="model") from None
+
+    def bytes(self, begin: int, end: int) -> Tensor:
+        """[end - begin] uint8, over the file's own memory. The caller has checked that the file is long enough."""
+        return torch.frombuffer(self._map, dtype=torch.uint8, count=end - begin, offset=begin)

@@ -1,0 +1,131 @@
+"""Temperature, top_k, top_p, min_p and typical_p, on the likeliest tokens of a row instead of all of them.
+
+top_k, top_p and min_p each keep the tokens from some score upwards. Of a row's largest scores, in order, they are
+decided by the first few: if what they keep ends inside the w largest, nothing beyond can matter. Rows for which it does
+not end there are tried again with a larger w, at last with the whole vocabulary; so a row's result never depends on the
+rows beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from penstock.flow import SamplingParams
+
+WIDTHS = (128, 2048)  # how many of the largest scores to look at; the whole vocabulary comes last
+_LOWEST = torch.finfo(torch.float32).min  # below it is only -inf: banned
+_TINY = torch.finfo(torch.float32).tiny
+
+
+def wanted(params: SamplingParams, vocab_size: int) -> bool:
+    return 0 < params.top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0 or params.typical_p < 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """The parameters of n rows, each [n, 1], with values that change nothing where a filter is off."""
+
+    temperature: Tensor  # float32
+    top_k: Tensor  # int64; off: 0
+    top_p: Tensor  # float32; off: inf
+    log_min_p: Tensor  # float32; off: -inf
+    typical_p: Tensor  # float32; off: inf
+    any_open: bool  # a row has top_p without top_k: its mass is that of the whole vocabulary
+    any_typical: bool
+
+    @classmethod
+    def of(cls, params: list[SamplingParams], vocab_size: int, device: torch.device) -> Filters:
+        def column(values: list[float]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
+
+        return cls(
+            temperature=column([max(p.temperature, _TINY) for p in params]),
+            top_k=torch.tensor([p.top_k if p.top_k < vocab_size else 0 for p in params], device=device)[:, None],
+            top_p=column([p.top_p if p.top_p < 1.0 else math.inf for p in params]),
+            log_min_p=column([math.log(p.min_p) if p.min_p else -math.inf for p in params]),
+            typical_p=column([p.typical_p if p.typical_p < 1.0 else math.inf for p in params]),
+            any_open=any(p.top_p < 1.0 and not 0 < p.top_k < vocab_size for p in params),
+            any_typical=any(p.typical_p < 1.0 for p in params),
+        )
+
+    def pick(self, rows: Tensor) -> Filters:
+        return replace(
+            self,
+            temperature=self.temperature[rows],
+            top_k=self.top_k[rows],
+            top_p=self.top_p[rows],
+            log_min_p=self.log_min_p[rows],
+            typical_p=self.typical_p[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What is left of some rows."""
+
+    rows: Tensor | None  # [n] int64, of those that were filtered; None: all of them
+    tokens: Tensor  # [n, w] int64
+    scores: Tensor  # [n, w] float32: logits by temperature; -inf for tokens filtered out
+
+
+def candidates(logits: Tensor, filters: Filters) -> Iterator[Candidates]:
+    """Filter `logits` [rows, vocab]; each row comes out once. Reads one flag back per width tried."""
+    rows: Tensor | None = None
+    for width in (*(w for w in WIDTHS if w < logits.shape[1]), logits.shape[1]):
+        top = logits.topk(width, dim=-1)
+        scores = scale(top.values, top.values[:, :1], filters.temperature)
+        scores, covered = _cut(scores, top.indices, logits, filters)
+        if covered.all():
+            yield Candidates(rows, top.indices, _typical(scores, filters) if filters.any_typical else scores)
+            return
+        done, rest = covered.nonzero()[:, 0], (~covered).nonzero()[:, 0]
+        if len(done):
+            kept = filters.pick(done)
+            scores = _typical(scores[done], kept) if filters.any_typical else scores[done]
+            yield Candidates(done if rows is None else rows[done], top.indices[done], scores)
+        rows = rest if rows is None else rows[rest]
+        logits, filters = logits[rest], filters.pick(rest)
+
+
+def scale(logits: Tensor, largest: Tensor, temperature: Tensor) -> Tensor:
+    """Logits by temperature, as differences to the largest: no temperature is so low that this overflows to NaN."""
+    return torch.sub(logits, largest).div_(temperature)
+
+
+def _cut(scores: Tensor, tokens: Tensor, logits: Tensor, filters: Filters) -> tuple[Tensor, Tensor]:
+    """top_k, top_p, min_p on the largest scores [n, w] in falling order: what is left of them, and for which rows [n]
+    that is all there is."""
+    width = scores.shape[1]
+    everything = width == logits.shape[1]
+    unlimited = filters.top_k == 0
+    last = torch.where(unlimited, width, filters.top_k).clamp_(max=width) - 1
+    kept = scores >= scores.gather(1, last).clamp_(min=_LOWEST)
+    covered = everything | unlimited | ~kept[:, -1:]  # is the mass that top_p starts from known?
+
+    mass = torch.softmax(scores.masked_fill(~kept, -math.inf), dim=-1)
+    if filters.any_open and not everything:
+        whole = torch.softmax(scale(logits, logits.gather(1, tokens[:, :1]), filters.temperature), dim=-1)
+        mass = torch.where(unlimited, whole.gather(1, tokens), mass)
+    before = mass.cumsum(dim=-1).roll(1, dims=-1)
+    before[:, 0] = 0.0
+    last = (kept & (before < filters.top_p)).sum(dim=-1, keepdim=True).sub_(1).clamp_(min=0)
+    threshold = torch.maximum(scores.gather(1, last), filters.log_min_p)  # the largest score is 0
+    kept = scores >= threshold.clamp_(min=_LOWEST)
+    covered = covered & (everything | ~kept[:, -1:])
+    return scores.masked_fill_(~kept, -math.inf), covered[:, 0]
+
+
+def _typical(scores: Tensor, filters: Filters) -> Tensor:
+    logprobs = torch.log_softmax(scores, dim=-1)
+    probs = logprobs.exp()
+    entropy = -(logprobs * probs).nansum(dim=-1, keepdim=True)  # filtered out: -inf * 0
+    surprise = (logprobs + entropy).abs()  # inf where filtered out
+    nearest, order = surprise.sort(dim=-1)
+    reached = probs.gather(1, order).cumsum(dim=-1)
+    last = (reached < filters.typical_p).sum(dim=-1, keepdim=True).clamp_(max=scores.shape[1] - 1)
+    return scores.masked_fill_(surprise > nearest.gather(1, last), -math.inf)

@@ -1,0 +1,67 @@
+"""Repetition, presence and frequency penalties.
+
+They need no state of their own: the tokens of a sequence lie in its slot row on the device, the newest included, and
+each step counts them again. That costs time in proportion to the sequence, as its attention does, and stays right
+through preemption, slot reuse and drafts that are taken back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock.flow import SamplingParams
+
+
+def wanted(params: SamplingParams) -> bool:
+    return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Penalties:
+    """Of the n rows that have any."""
+
+    rows: Tensor  # [n] int64, into the logits
+    slots: Tensor  # [n] int64, into the token rows
+    prompt_lengths: Tensor  # [n, 1] int64
+    repetition: Tensor  # [n, 1] float32
+    presence: Tensor  # [n, 1] float32
+    frequency: Tensor  # [n, 1] float32
+
+    @classmethod
+    def of(cls, entries: list[tuple[int, int, int, SamplingParams]], device: torch.device) -> Penalties:
+        """`entries`: row of the logits, slot, prompt length and parameters of each."""
+
+        def column(values: list[float]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
+
+        rows, slots, prompt_lengths, params = zip(*entries, strict=True)
+        return cls(
+            rows=torch.tensor(rows, device=device),
+            slots=torch.tensor(slots, device=device),
+            prompt_lengths=torch.tensor(prompt_lengths, device=device)[:, None],
+            repetition=column([p.repetition_penalty for p in params]),
+            presence=column([p.presence_penalty for p in params]),
+            frequency=column([p.frequency_penalty for p in params]),
+        )
+
+    def apply(self, logits: Tensor, tokens: Tensor, positions: Tensor, width: int) -> None:
+        """Change `logits` [rows, vocab] in place. `tokens` [slots, context] are the slot rows; row r draws the token of
+        `positions[r]`, so that those before it are known; no row has more than `width` of them."""
+        vocab_size = logits.shape[1]
+        lengths = positions[self.rows][:, None]
+        column = torch.arange(width, device=logits.device)
+        known = column < lengths
+        ids = tokens[:, :width].index_select(0, self.slots).to(torch.int64)
+        ids = torch.where(known, ids, ids[:, :1])  # a token seen twice gets the same new value twice
+        output = (known & (column >= self.prompt_lengths)).to(torch.float32)
+        counts = torch.zeros(len(ids), vocab_size, device=logits.device).scatter_add_(1, ids, output).gather(1, ids)
+        at = (ids + self.rows[:, None] * vocab_size).view(-1)
+        flat = logits.view(-1)
+        values = flat[at].view_as(ids)
+        values = torch.where(values < 0, values * self.repetition, values / self.repetition)
+        values -= self.presence * (counts > 0)
+        values -= self.frequency * counts
+        flat[at] = values.view(-1)

@@ -1,0 +1,116 @@
+"""What the rows of a step need, grouped so that every operation touches only the rows that asked for it.
+
+A recipe stays good for as long as the same slots are sampled in the same order; in steady decoding it is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from penstock.flow import Admit, SamplingParams
+from penstock.sample import filters, masks, noise, penalties
+from penstock.sample.filters import Filters
+from penstock.sample.masks import StepMasks, TokenMasks
+from penstock.sample.penalties import Penalties
+
+Kind = Literal["greedy", "plain", "filtered"]  # plain: temperature alone
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What the host remembers of the request in a slot."""
+
+    number: int
+    params: SamplingParams
+    prompt_length: int
+    kind: Kind
+    stream: int  # of noise
+    masks: TokenMasks | None
+
+    @classmethod
+    def of(cls, admit: Admit, vocab_size: int, device: torch.device) -> Slot:
+        params = admit.params
+        return cls(
+            number=admit.slot,
+            params=params,
+            prompt_length=admit.prompt_length,
+            kind="greedy" if params.greedy else "filtered" if filters.wanted(params, vocab_size) else "plain",
+            stream=noise.stream(admit.seed, admit.choice),
+            masks=TokenMasks.of(admit, vocab_size, device),
+        )
+
+    def early(self, position: int) -> bool:
+        """Is the token of `position` one of the first `min_tokens`?"""
+        return position - self.prompt_length < self.params.min_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that are drawn alike."""
+
+    rows: Tensor | None  # [n] int64; None: all rows of the step
+    streams: Tensor  # [n] int64
+    filters: Filters
+
+    @classmethod
+    def of(cls, rows: list[int], slots: Sequence[Slot], vocab_size: int, device: torch.device) -> Group:
+        return cls(
+            rows=torch.tensor(rows, device=device) if len(rows) < len(slots) else None,
+            streams=torch.tensor([slots[row].stream for row in rows], device=device),
+            filters=Filters.of([slots[row].params for row in rows], vocab_size, device),
+        )
+
+    def pick(self, values: Tensor) -> Tensor:
+        """The group's part of a tensor with one entry per row of the step."""
+        return values if self.rows is None else values.index_select(0, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The rows that want log-probabilities of what was drawn."""
+
+    rows: list[int]
+    index: Tensor  # the same rows, [n] int64
+    counts: list[int]  # [n]: how many of the likeliest tokens too
+
+    @classmethod
+    def of(cls, slots: Sequence[Slot], device: torch.device) -> Asked | None:
+        counts = {row: slot.params.logprobs for row, slot in enumerate(slots) if slot.params.logprobs is not None}
+        return cls(list(counts), torch.tensor(list(counts), device=device), list(counts.values())) if counts else None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    masks: StepMasks | None
+    penalties: Penalties | None
+    greedy: Group | None
+    plain: Group | None
+    filtered: Group | None
+    asked: Asked | None
+
+    @classmethod
+    def of(cls, slots: Sequence[Slot], early: Sequence[bool], vocab_size: int, device: torch.device) -> Recipe:
+        masked = [(row, slot.masks, early[row]) for row, slot in enumerate(slots) if slot.masks is not None]
+        penalised = [
+            (row, slot.number, slot.prompt_length, slot.params)
+            for row, slot in enumerate(slots)
+            if penalties.wanted(slot.params)
+        ]
+
+        def group(kind: Kind) -> Group | None:
+            rows = [row for row, slot in enumerate(slots) if slot.kind == kind]
+            return Group.of(rows, slots, vocab_size, device) if rows else None
+
+        return cls(
+            masks=masks.combine(masked, vocab_size) if masked else None,
+            penalties=Penalties.of(penalised, device) if penalised else None,
+            greedy=group("greedy"),
+            plain=group("plain"),
+            filtered=group("filtered"),
+            asked=Asked.of(slots, device),
+        )

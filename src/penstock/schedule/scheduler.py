@@ -1,0 +1,260 @@
+"""The scheduler: sequences in, step plans out, results back in, news out.
+
+    submit, cancel ─► plan() ─► StepPlan ─► (the runner) ─► StepResult ─► settle() ─► Deltas
+
+Its owner calls `plan` and `settle` in turn, with up to `lookahead` plans not yet settled when it calls `plan`. At depth 1
+the newest token of a row is not known when the next one is planned; if it turns out to have ended the sequence, that one
+row was surplus, and its result is dropped here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+from penstock.cache import CacheManager, Chain
+from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError, QueueFull
+from penstock.flow import Cancel, Delta, FinishReason, Row, RowResult, StepPlan, StepResult, Submit, Timings
+from penstock.schedule import policy as policies
+from penstock.schedule.planner import Planner, Step
+from penstock.schedule.roster import Roster
+from penstock.schedule.sequence import Sequence, State
+
+
+class Scheduler:
+    def __init__(
+        self,
+        cache: CacheManager,
+        *,
+        step_tokens: int,
+        max_sequences: int,
+        max_waiting: int,
+        policy: str,
+        lookahead: int,
+        context: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        _check_capacity(cache, context, step_tokens)
+        self.lookahead = lookahead
+        self._context = context
+        self._max_waiting = max_waiting
+        self._policy = policies.named(policy)
+        self._clock = clock
+        self._roster = Roster(cache, max_sequences)
+        self._planner = Planner(self._roster, step_tokens)
+        self._steps: deque[Step] = deque()  # in flight, oldest first
+        self._number = 0  # of the newest plan
+        self._submitted = 0
+        self._output_tokens = 0
+        self._deadlines: list[tuple[float, str]] = []  # a heap; ids of ended sequences may still be in it
+        self._news: list[Delta] = []  # not yet handed out
+
+    # --- from the frontend
+
+    def submit(self, message: Submit) -> None:
+        """Queue a sequence. Raises, and has kept nothing, if it is refused; see `refuse`."""
+        self._check(message)
+        self._submitted += 1
+        cache = self._roster.cache
+        sequence = Sequence(
+            message,
+            rank=(*self._policy(message), self._submitted),
+            limit=min(len(message.tokens) + message.max_output, self._context),
+            chain=Chain(message.salt, cache.block_size),
+        )
+        self._roster.enter(sequence)
+        if message.deadline is not None:
+            heappush(self._deadlines, (message.deadline, message.id))
+
+    def refuse(self, message: Submit, error: PenstockError) -> None:
+        """The terminal Delta of a message that `submit` has raised for."""
+        timings = Timings(message.arrival, None, None, self._clock())
+        self._news.append(Delta(id=message.id, finish=FinishReason.ERROR, error=error.message, timings=timings))
+
+    def cancel(self, message: Cancel) -> None:
+        """End a sequence; one that is unknown or has ended already is ignored."""
+        sequence = self._roster.sequences.get(message.id)
+        if sequence is None:
+            return
+        if message.at_output is not None:
+            self._roster.truncate(sequence, sequence.prompt_length + message.at_output)
+        self._finish(sequence, message.finish, self._clock())
+
+    # --- the step
+
+    def plan(self) -> StepPlan | None:
+        """The next step to run; None if there is nothing to compute, or nothing until a step in flight is settled."""
+        assert len(self._steps) <= self.lookahead, "settle() the oldest step first"
+        now = self._clock()
+        self._expire(now)
+        step = self._planner.plan(self._number + 1, now, in_flight=bool(self._steps))
+        if step is None:
+            return None
+        self._number += 1
+        self._roster.step(self._number)
+        self._steps.append(step)
+        return step.plan
+
+    def settle(self, result: StepResult) -> list[Delta]:
+        """Take in the result of the oldest step in flight; gives all news there are, as `drain` does."""
+        step = self._steps[0]
+        assert result.number == step.plan.number, f"result {result.number} does not answer plan {step.plan.number}"
+        self._steps.popleft()
+        now = self._clock()
+        self._roster.retire(result.number)
+        for sequence, row, outcome in zip(step.sequences, step.plan.rows, result.rows, strict=True):
+            sequence.in_flight -= 1
+            sequence.pending -= row.sample
+            if sequence.state is not State.FINISHED:  # else the row was surplus
+                self._settle_row(sequence, row, outcome, now)
+        self._expire(now)
+        return self.drain()
+
+    def drain(self) -> list[Delta]:
+        """The news since the last `settle` or `drain`: cancelled, timed out, refused and failed sequences."""
+        news, self._news = self._news, []
+        return news
+
+    def fail(self, message: str) -> None:
+        """The runner has failed: no step in flight will be answered. Ends all running sequences, with an error."""
+        now = self._clock()
+        self._steps.clear()
+        self._roster.retire(self._number)
+        for sequence in list(self._roster.running):
+            self._finish(sequence, FinishReason.ERROR, now, error=message)
+        for sequence in self._roster.sequences.values():
+            if sequence.in_flight:  # preempted, and what it had in flight will be computed anew
+                sequence.in_flight = sequence.pending = 0
+                self._roster.recover(sequence)
+
+    # --- questions
+
+    @property
+    def in_flight(self) -> int:
+        """Plans not settled."""
+        return len(self._steps)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._roster.sequences or self._steps)
+
+    def open_ids(self) -> list[str]:
+        return list(self._roster.sequences)
+
+    def stats(self) -> dict[str, Any]:
+        """What is going on, and totals since the start. Tokens count when their sequence ends, the prompt's earlier."""
+        return {
+            "running": len(self._roster.running),
+            "waiting": self._roster.num_waiting,
+            "in_flight": len(self._steps),
+            "steps": self._number,
+            "submitted": self._submitted,
+            "preemptions": self._roster.preemptions,
+            "prompt_tokens": self._planner.prompt_tokens,
+            "prefix_hit_tokens": self._planner.prefix_hit_tokens,
+            "output_tokens": self._output_tokens,
+            "blocks": [usage._asdict() for usage in self._roster.cache.usage()],
+        }
+
+    def check_integrity(self) -> None:
+        """Raise if any two things that say the same thing disagree."""
+        self._roster.check_integrity()
+        rows = [pair for step in self._steps for pair in zip(step.sequences, step.plan.rows, strict=True)]
+        for sequence in self._roster.sequences.values():
+            own = [row for owner, row in rows if owner is sequence]
+            if (sequence.in_flight, sequence.pending) != (len(own), sum(row.sample for row in own)):
+                raise PenstockError(f"sequence {sequence.id} has lost count of its rows in flight")
+
+    # --- inside
+
+    def _check(self, message: Submit) -> None:
+        if self._roster.num_waiting >= self._max_waiting:
+            raise QueueFull(f"{self._max_waiting} sequences are waiting already; try again later")
+        if message.id in self._roster.sequences:
+            raise InvalidRequest(f"a sequence with id {message.id!r} is open already", param="id")
+        if not message.tokens:
+            raise InvalidRequest("the prompt is empty", param="prompt")
+        if message.max_output < 1:
+            raise InvalidRequest("max_tokens must be at least 1", param="max_tokens")
+        if len(message.tokens) >= self._context:
+            raise ContextOverflow(
+                f"the prompt has {len(message.tokens)} tokens and leaves no room for output in a context of "
+                f"{self._context}",
+                param="prompt",
+            )
+
+    def _settle_row(self, sequence: Sequence, row: Row, outcome: RowResult, now: float) -> None:
+        if outcome.prompt_logprobs:
+            sequence.collect_prompt_logprobs(row.start, outcome.prompt_logprobs)
+        if sequence.table is not None:
+            sequence.settled = row.start + row.count
+            if sequence.settled >= sequence.table.due:
+                self._roster.advance(sequence)
+        elif not sequence.in_flight:
+            self._roster.recover(sequence)
+        if outcome.tokens:
+            self._append(sequence, outcome, now)
+
+    def _append(self, sequence: Sequence, outcome: RowResult, now: float) -> None:
+        """New tokens, up to the one that ends the sequence."""
+        finish: FinishReason | None = None
+        count = 0
+        for token in outcome.tokens:
+            count += 1
+            sequence.tokens.append(token)
+            finish = sequence.stops.get(token)
+            if finish is None and len(sequence.tokens) == sequence.limit:
+                finish = FinishReason.CONTEXT if sequence.limit == self._context else FinishReason.LENGTH
+            if finish is not None:
+                break
+        if sequence.first_token is None:
+            sequence.first_token = now
+        delta = Delta(id=sequence.message.id, tokens=outcome.tokens[:count], cached_tokens=sequence.cached or 0)
+        if outcome.logprobs is not None:
+            delta.logprobs = outcome.logprobs[:count]
+        if sequence.prompt_logprobs is not None:
+            delta.prompt_logprobs, sequence.prompt_logprobs = sequence.prompt_logprobs, None
+        if finish is None:
+            self._news.append(delta)
+        else:
+            self._finish(sequence, finish, now, delta)
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        finish: FinishReason,
+        now: float,
+        delta: Delta | None = None,
+        *,
+        error: str | None = None,
+    ) -> None:
+        """End a sequence; `delta` is the news it has yet to tell."""
+        self._roster.leave(sequence)
+        self._output_tokens += len(sequence.tokens) - sequence.prompt_length
+        delta = delta or Delta(id=sequence.id, cached_tokens=sequence.cached or 0)
+        delta.finish, delta.error, delta.timings = finish, error, sequence.timings(now)
+        self._news.append(delta)
+
+    def _expire(self, now: float) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline, id = heappop(self._deadlines)
+            sequence = self._roster.sequences.get(id)
+            if sequence is not None and sequence.message.deadline == deadline:
+                self._finish(sequence, FinishReason.TIMEOUT, now)
+
+
+def _check_capacity(cache: CacheManager, context: int, step_tokens: int) -> None:
+    """One sequence alone must always be able to fill the context."""
+    demand = cache.demand(context, step_tokens)
+    for window, usage, needed in zip(cache.windows, cache.usage(), demand, strict=True):
+        if usage.total < needed:
+            view = f"layers with a window of {window}" if window else "layers with full attention"
+            raise OutOfMemory(
+                f"one sequence of {context} tokens needs {needed} KV blocks of {cache.block_size} tokens in the {view}, "
+                f"and there is memory for {usage.total}: {needed - usage.total} are missing; raise kv_memory or "
+                "memory_fraction, or lower context",
+                param="kv_memory",
+            )

@@ -1,0 +1,105 @@
+"""One sequence on its way through the scheduler.
+
+    WAITING ──admit──► RUNNING ──finish──► FINISHED
+       ▲                  │
+       └─────preempt──────┘                (a waiting one may finish too: cancelled, timed out)
+
+How far it is, in positions; each step lets `computed` catch up with what is known:
+
+    0 ........... settled ........... computed ........... len(tokens) ........... len(tokens) + pending
+      results are      planned, and       known, not yet        sampled by steps in flight:
+      back             in flight          computed              they exist, their values do not yet
+
+At look-ahead depth 1 `computed` may exceed len(tokens): the position of a pending token can be planned before the
+host has seen it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from penstock.cache import Chain, Table
+from penstock.flow import Admit, FinishReason, Submit, Timings, TokenLogprobs
+
+
+class State(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Written by the scheduler's own modules only. `tokens` is the prompt and then the output, as far as known."""
+
+    message: Submit
+    rank: tuple[float, ...]  # by policy, then by order of submission: no two are equal
+    limit: int  # tokens it may have in all, prompt included
+    chain: Chain
+    tokens: list[int] = field(init=False)
+    stops: dict[int, FinishReason] = field(init=False)
+
+    state: State = State.WAITING
+    slot: int = -1  # while RUNNING
+    table: Table | None = None  # while RUNNING
+    settled: int = 0
+    computed: int = 0
+    pending: int = 0
+    in_flight: int = 0  # rows planned and not settled; survives a preemption, unlike the above
+    parked: bytes | None = None  # the key of the block it waits for (see `claims`)
+    claimed: range = range(0)  # the blocks, by index in its chain, that it has announced to compute
+
+    cached: int | None = None  # prompt tokens found in the cache when it was first admitted
+    admitted: float | None = None
+    first_token: float | None = None
+    preemptions: int = 0
+    prompt_logprobs: list[TokenLogprobs] | None = field(init=False)  # collected; None: not asked for, or sent
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.message.tokens)
+        self.stops = dict.fromkeys(self.message.params.stop_tokens, FinishReason.STOP_TOKEN)
+        self.stops |= dict.fromkeys(self.message.end_tokens, FinishReason.END)
+        self.prompt_logprobs = [] if self.reads_nothing else None
+
+    @property
+    def id(self) -> str:
+        return self.message.id
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.message.tokens)
+
+    @property
+    def reads_nothing(self) -> bool:
+        """Whether every position must be computed: log-probabilities of the prompt are not in the cache."""
+        return self.message.params.prompt_logprobs is not None
+
+    @property
+    def lacking(self) -> int:
+        """Tokens to compute before the next one can be sampled; 0 once the last one has been, settled or not."""
+        length = len(self.tokens) + self.pending
+        return length - self.computed if length < self.limit else 0
+
+    def admit(self) -> Admit:
+        """Its row on the device, as of now. A copy: the device side owns it."""
+        assert self.table is not None
+        message = self.message
+        return Admit(
+            self.slot,
+            self.tokens.copy(),
+            self.prompt_length,
+            message.params,
+            message.seed,
+            message.choice,
+            tuple(self.stops),
+            [blocks.copy() for blocks in self.table.blocks],
+        )
+
+    def collect_prompt_logprobs(self, start: int, logprobs: list[TokenLogprobs]) -> None:
+        """Those of prompt tokens start + 1 and on. After a preemption some come a second time."""
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs += logprobs[len(self.prompt_logprobs) - start :]
+
+    def timings(self, now: float) -> Timings:
+        return Timings(self.message.arrival, self.admitted, self.first_token, now, self.preemptions)

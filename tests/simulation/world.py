@@ -1,0 +1,221 @@
+"""A scheduler, the simulated device, a clock and some clients, and what must be true of them at any time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from simulation.device import Device, draw, logprob_of, marks_of
+
+from penstock.cache import CacheManager, Chain
+from penstock.flow import Cancel, Delta, FinishReason, SamplingParams, Submit
+from penstock.schedule import Scheduler
+from penstock.schedule.sequence import State
+from penstock.store.spec import CacheGroup
+
+NATURAL = {FinishReason.END, FinishReason.STOP_TOKEN, FinishReason.LENGTH, FinishReason.CONTEXT}
+
+
+@dataclass
+class Client:
+    """What was asked, and what came back."""
+
+    message: Submit
+    tokens: list[int] = field(default_factory=list)
+    deltas: list[Delta] = field(default_factory=list)
+    cancel: Cancel | None = None
+
+    @property
+    def end(self) -> Delta | None:
+        return next((delta for delta in self.deltas if delta.finish is not None), None)
+
+    @property
+    def counted(self) -> list[int]:
+        """The output that counts: what `at_output` cut off does not."""
+        at = self.cancel.at_output if self.cancel else None
+        return self.tokens if at is None else self.tokens[:at]
+
+
+class World:
+    def __init__(
+        self,
+        *,
+        windows: tuple[int, ...] = (0,),
+        block_size: int = 4,
+        spare_blocks: int = 100,
+        context: int = 64,
+        step_tokens: int = 32,
+        max_sequences: int = 8,
+        max_waiting: int = 1000,
+        lookahead: int = 0,
+        policy: str = "fcfs",
+        prefix_caching: bool = True,
+    ) -> None:
+        """Each group has the blocks that one sequence needs, and `spare_blocks` more."""
+        groups = [CacheGroup(window, (index,)) for index, window in enumerate(windows)]
+        sizing = CacheManager(groups, [1] * len(groups), block_size, prefix_caching)
+        num_blocks = [1 + needed + spare_blocks for needed in sizing.demand(context, step_tokens)]
+        self.context = context
+        self.now = 0.0
+        self.cache = CacheManager(groups, num_blocks, block_size, prefix_caching)
+        self.scheduler = Scheduler(
+            self.cache,
+            step_tokens=step_tokens,
+            max_sequences=max_sequences,
+            max_waiting=max_waiting,
+            policy=policy,
+            lookahead=lookahead,
+            context=context,
+            clock=lambda: self.now,
+        )
+        self.device = Device(list(windows), num_blocks, block_size, step_tokens)
+        self.clients: dict[str, Client] = {}
+
+    # --- what can happen
+
+    def submit(
+        self,
+        prompt: list[int],
+        *,
+        max_output: int = 8,
+        end_tokens: tuple[int, ...] = (),
+        seed: int = 0,
+        salt: str = "",
+        priority: int = 0,
+        timeout_s: float | None = None,
+        **params: int | tuple[int, ...] | None,
+    ) -> str:
+        number = len(self.clients)
+        message = Submit(
+            id=f"r{number}",
+            tokens=list(prompt),
+            params=SamplingParams(**params),  # type: ignore[arg-type]
+            seed=seed,
+            max_output=min(max_output, self.context - len(prompt)),
+            choice=number,
+            end_tokens=end_tokens,
+            priority=priority,
+            salt=salt,
+            arrival=self.now,
+            deadline=None if timeout_s is None else self.now + timeout_s,
+        )
+        self.device.salts[number] = salt
+        self.scheduler.submit(message)
+        self.clients[message.id] = Client(message)
+        return message.id
+
+    def step(self) -> bool:
+        """What the engine's loop does, once. Gives whether anything could be done."""
+        first = next(iter(self.scheduler._roster.running), None)
+        plan = self.scheduler.plan()
+        self.scheduler.check_integrity()
+        assert first is None or first.state is not State.WAITING, "the first in line was preempted"
+        if plan is not None:
+            self.device.launch(plan)
+        busy = plan is not None or self.scheduler.in_flight > 0
+        if self.scheduler.in_flight > (self.scheduler.lookahead if plan is not None else 0):
+            self._receive(self.scheduler.settle(self.device.collect()))
+        else:
+            self._receive(self.scheduler.drain())
+        self.scheduler.check_integrity()
+        return busy
+
+    def cancel(self, id: str, finish: FinishReason = FinishReason.CANCELLED, at_output: int | None = None) -> None:
+        message = Cancel(id, finish, at_output)
+        if id in self.clients and self.clients[id].end is None:
+            self.clients[id].cancel = message
+        self.scheduler.cancel(message)
+        self._receive(self.scheduler.drain())
+        self.scheduler.check_integrity()
+
+    def fail(self) -> None:
+        self.device.break_down()
+        self.scheduler.fail("the device broke down")
+        self._receive(self.scheduler.drain())
+        self.scheduler.check_integrity()
+
+    def run(self, most_steps: int = 20_000) -> None:
+        """Until nothing is open; a deadlock or a livelock fails."""
+        for _ in range(most_steps):
+            if not self.scheduler.has_work:
+                return
+            assert self.step() or not self.scheduler.has_work, "work is left, but nothing can be done"
+        raise AssertionError(f"not done after {most_steps} steps")
+
+    def _receive(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            client = self.clients[delta.id]
+            assert client.end is None, "news of a sequence that has ended"
+            assert delta.tokens or delta.finish, "a delta without news"
+            client.deltas.append(delta)
+            client.tokens += delta.tokens
+
+    # --- what must be true
+
+    def reference(self, message: Submit) -> tuple[list[int], FinishReason]:
+        """The output of this request if it were alone, its tokens computed one after the other."""
+        history = list(message.tokens)
+        while True:
+            token = draw(marks_of(history, message.salt)[-1], message.seed)
+            history.append(token)
+            output = history[len(message.tokens) :]
+            if token in message.end_tokens:
+                return output, FinishReason.END
+            if token in message.params.stop_tokens:
+                return output, FinishReason.STOP_TOKEN
+            if len(output) == message.max_output:
+                full = len(history) == self.context
+                return output, FinishReason.CONTEXT if full else FinishReason.LENGTH
+
+    def check_over(self) -> None:
+        """After `run`: everybody was answered rightly, and nothing is left behind."""
+        for client in self.clients.values():
+            self._check_client(client)
+        for usage in self.cache.usage():
+            assert usage.held == usage.resting == 0, f"blocks leaked: {usage}"
+        assert len(self.scheduler._roster.slots) == len(self.scheduler._roster.slots.idle())
+        self._check_nothing_surplus_cached()
+        assert self.scheduler.stats()["output_tokens"] == sum(len(c.counted) for c in self.clients.values())
+
+    def _check_client(self, client: Client) -> None:
+        message, end = client.message, client.end
+        assert end is not None, f"{message.id} was never ended"
+        assert end.timings is not None
+        assert 0 <= end.cached_tokens < len(message.tokens)
+        assert (end.finish is FinishReason.ERROR) == (end.error is not None)
+        tokens, finish = self.reference(message)
+        if end.finish in NATURAL and client.cancel is None:
+            assert (client.tokens, end.finish) == (tokens, finish)
+        else:
+            assert client.tokens == tokens[: len(client.tokens)]
+        if client.cancel is not None:
+            assert end.finish == client.cancel.finish
+        if end.finish is FinishReason.TIMEOUT and client.cancel is None:
+            assert message.deadline is not None
+            assert message.deadline <= end.timings.finished
+        assert (end.timings.first_token is None) == (not client.tokens)
+        self._check_logprobs(client)
+
+    def _check_logprobs(self, client: Client) -> None:
+        message = client.message
+        begin = len(message.tokens)
+        if message.params.logprobs is not None:
+            logprobs = [entry for delta in client.deltas for entry in delta.logprobs or ()]
+            assert logprobs == [logprob_of(token, begin + i) for i, token in enumerate(client.tokens)]
+        sent = [delta.prompt_logprobs for delta in client.deltas if delta.prompt_logprobs is not None]
+        if message.params.prompt_logprobs is not None and client.tokens:
+            assert sent == [[logprob_of(token, i) for i, token in enumerate(message.tokens)][1:]]
+            assert client.deltas[0].prompt_logprobs is not None, "they go out with the first output"
+            assert client.deltas[-1].cached_tokens == 0
+        else:
+            assert not sent
+
+    def _check_nothing_surplus_cached(self) -> None:
+        """Every key in the cache stands for text that some client sent or was given."""
+        legitimate = set()
+        for client in self.clients.values():
+            tokens = client.message.tokens + client.counted
+            chain = Chain(client.message.salt, self.cache.block_size)
+            chain.grow(tokens, len(tokens) // self.cache.block_size)
+            legitimate |= {link.key for link in chain.links}
+        for pool in self.cache._pools:
+            assert set(pool._index) <= legitimate, "surplus tokens stayed in the cache"

@@ -1,0 +1,183 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from penstock.errors import OutOfMemory
+from penstock.forward import available
+from penstock.forward.memory import CacheSize, allocate_pages, size_cache
+from penstock.settings import CacheSettings
+from penstock.store.spec import ModelSpec, Rope
+
+GIB = 1 << 30
+CPU = torch.device("cpu")
+
+
+def spec(*windows: int) -> ModelSpec:
+    return ModelSpec(
+        architecture="llama",
+        name="tiny",
+        vocab_size=100,
+        hidden_size=64,
+        intermediate_size=64,
+        num_layers=len(windows),
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        context=4096,
+        norm_eps=1e-5,
+        rope=Rope(dim=16),
+        windows=windows,
+        attention_scale=0.25,
+    )
+
+
+FULL = spec(0, 0)  # two layers: a block of 16 tokens takes 2 * 2 * 16 * 2 * 16 * 2 bytes = 4 KiB in bfloat16
+BLOCK_BYTES = 4096
+
+
+def size(model: ModelSpec = FULL, settings: CacheSettings | None = None, **changes: Any) -> CacheSize:
+    options = {"context": 4096, "max_sequences": 8, "step_tokens": 256, "dtype": torch.bfloat16, "device": CPU}
+    return size_cache(model, settings or CacheSettings(), **(options | changes))
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A machine with 2 MiB to spare."""
+    monkeypatch.setattr(available, "host_bytes", lambda: 2 << 20)
+    return 2 << 20
+
+
+def test_takes_a_quarter_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(available, "host_bytes", lambda: 16 << 20)
+    result = size()
+    assert result.block_bytes == (BLOCK_BYTES,)
+    assert result.blocks == ((4 << 20) // BLOCK_BYTES,)
+    assert result.num_bytes == 4 << 20
+    assert size(settings=CacheSettings(memory_fraction=0.5)).num_bytes == 8 << 20
+    assert size(settings=CacheSettings(kv_memory="6MiB")).num_bytes == 6 << 20
+    assert size(dtype=torch.float32).blocks == ((4 << 20) // (2 * BLOCK_BYTES),)
+
+
+def test_never_takes_more_than_the_sequences_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(available, "host_bytes", lambda: 100 * GIB)
+    assert size().blocks == (8 * 256 + 1,)
+    assert size(context=100).blocks == (8 * 7 + 1,)
+    assert size(max_sequences=1, settings=CacheSettings(kv_memory="50GiB", block_size=1024)).blocks == (5,)
+
+
+@pytest.mark.usefixtures("free")
+def test_says_what_is_missing_for_one_sequence() -> None:
+    with pytest.raises(OutOfMemory) as caught:
+        size()
+    assert caught.value.param == "memory_fraction"
+    for part in ("4096 tokens", "1.0 MiB", "512.0 KiB", "516.0 KiB are missing", "context", "memory_fraction"):
+        assert part in caught.value.message
+    with pytest.raises(OutOfMemory, match="raise kv_memory") as caught:
+        size(settings=CacheSettings(kv_memory="1MiB"))
+    assert caught.value.param == "kv_memory"
+    assert size(settings=CacheSettings(kv_memory="1028KiB")).blocks == (257,)
+    assert size(context=2032).blocks == (128,)
+
+
+@pytest.mark.usefixtures("free")
+def test_refuses_kv_memory_that_is_not_there() -> None:
+    with pytest.raises(OutOfMemory, match=r"only 2\.0 MiB are free") as caught:
+        size(settings=CacheSettings(kv_memory="5MiB"))
+    assert caught.value.param == "kv_memory"
+    assert size(settings=CacheSettings(kv_memory="5GiB"), max_sequences=1).blocks == (257,)
+
+
+class TestWindows:
+    """One full layer and three with a window of 100: a block of the second group takes three times as much."""
+
+    model = spec(100, 0, 100, 100)
+    full_bytes, window_bytes = BLOCK_BYTES // 2, BLOCK_BYTES * 3 // 2
+    window_most = 8 * (-(-(100 + 256) // 16) + 1)
+
+    def test_a_window_has_all_it_can_use_and_the_rest_is_for_full_attention(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(available, "host_bytes", lambda: 100 * GIB)
+        assert size(self.model).blocks == (8 * 256 + 1, self.window_most + 1)
+        budget = (self.window_most + 1) * self.window_bytes + 1001 * self.full_bytes + self.full_bytes - 1
+        result = size(self.model, CacheSettings(kv_memory=f"{budget}B"))
+        assert result.block_bytes == (self.full_bytes, self.window_bytes)
+        assert result.blocks == (1001, self.window_most + 1)
+
+    def test_groups_share_alike_when_memory_is_short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A context of 512 needs 32 full blocks and 24 with a window."""
+        monkeypatch.setattr(available, "host_bytes", lambda: 100 * GIB)
+        budget = 101 * (self.full_bytes + self.window_bytes)
+        assert size(self.model, CacheSettings(kv_memory=f"{budget}B"), context=512).blocks == (101, 101)
+
+    def test_one_sequence_comes_before_sharing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(available, "host_bytes", lambda: 100 * GIB)
+        least = 257 * self.full_bytes + 25 * self.window_bytes
+        assert size(self.model, CacheSettings(kv_memory=f"{least}B")).blocks == (257, 25)
+        with pytest.raises(OutOfMemory):
+            size(self.model, CacheSettings(kv_memory=f"{least - 1}B"))
+
+
+def test_accelerators_count_what_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(available, "device_bytes", lambda device: (60 << 20, 100 << 20))
+    result = size(device=torch.device("cuda"), max_sequences=100)
+    assert result.num_bytes == 50 << 20
+
+
+def test_pages_have_the_blocks_of_their_group() -> None:
+    model = spec(100, 0, 100)
+    pages = allocate_pages(model, CacheSize(16, (7, 3), (0, 0)), torch.float16, CPU)
+    assert [page.keys.shape for page in pages] == [(3, 16, 2, 16), (7, 16, 2, 16), (3, 16, 2, 16)]
+    assert all(page.values.shape == page.keys.shape and page.values.dtype == torch.float16 for page in pages)
+    assert len({tensor.data_ptr() for page in pages for tensor in (page.keys, page.values)}) == 6
+
+
+def test_an_impossible_allocation_is_a_clear_error() -> None:
+    with pytest.raises(OutOfMemory, match="could not be allocated"):
+        allocate_pages(FULL, CacheSize(16, (1 << 55,), (BLOCK_BYTES,)), torch.float16, CPU)
+
+
+class TestHostBytes:
+    def machine(self, root: Path, cgroup: str, files: dict[str, str], available_kib: int = 8 << 20) -> int:
+        for name, text in {
+            "proc/meminfo": f"MemTotal: 99999999 kB\nMemAvailable: {available_kib} kB\n",
+            "proc/self/cgroup": cgroup,
+            **files,
+        }.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        return available.host_bytes(root)
+
+    def test_without_limits_it_is_what_the_machine_has(self, tmp_path: Path) -> None:
+        assert self.machine(tmp_path, "0::/\n", {}) == 8 * GIB
+
+    def test_the_tightest_limit_above_the_process_counts(self, tmp_path: Path) -> None:
+        base = "sys/fs/cgroup"
+        files = {
+            f"{base}/a/memory.max": str(4 * GIB),
+            f"{base}/a/memory.current": str(3 * GIB),
+            f"{base}/a/memory.stat": f"anon 1\ninactive_file {1 * GIB}\n",
+            f"{base}/a/b/memory.max": "max\n",
+            f"{base}/a/b/memory.current": "5",
+            f"{base}/a/b/memory.stat": "",
+        }
+        assert self.machine(tmp_path, "0::/a/b\n", files) == 2 * GIB
+
+    def test_version_1_and_a_path_that_leads_nowhere(self, tmp_path: Path) -> None:
+        base = "sys/fs/cgroup/memory"
+        files = {
+            f"{base}/memory.limit_in_bytes": str(3 * GIB),
+            f"{base}/memory.usage_in_bytes": str(1 * GIB),
+            f"{base}/memory.stat": "total_inactive_file 0\n",
+        }
+        assert self.machine(tmp_path, "4:memory:/elsewhere\n3:cpu:/x\n", files) == 2 * GIB
+
+    def test_a_group_over_its_limit_leaves_nothing(self, tmp_path: Path) -> None:
+        base = "sys/fs/cgroup"
+        files = {f"{base}/memory.max": "5", f"{base}/memory.current": "9", f"{base}/memory.stat": ""}
+        assert self.machine(tmp_path, "0::/\n", files) == 0
+
+    def test_of_this_machine(self) -> None:
+        assert available.host_bytes() > 0

@@ -1,0 +1,84 @@
+"""What the comparison with transformers cannot show: ties, bans and extreme temperatures."""
+
+import math
+
+import pytest
+import torch
+
+from penstock.flow import SamplingParams
+from penstock.sample import filters
+from penstock.sample.filters import Filters, candidates
+
+CPU = torch.device("cpu")
+
+
+def kept(logits: torch.Tensor, *params: SamplingParams) -> list[set[int]]:
+    result: list[set[int]] = [set() for _ in params]
+    for part in candidates(logits, Filters.of(list(params), logits.shape[1], CPU)):
+        rows = range(len(params)) if part.rows is None else part.rows.tolist()
+        for row, tokens, scores in zip(rows, part.tokens, part.scores, strict=True):
+            result[row] = set(tokens[scores > -math.inf].tolist())
+    return result
+
+
+@pytest.mark.parametrize("vocab", [300, 5000])
+def test_tokens_of_equal_score_stay_or_go_together(vocab: int) -> None:
+    """Also when there are more of them than the first width looks at."""
+    logits = torch.zeros(1, vocab)
+    logits[0, 10] = 5.0
+    logits[0, 20:240] = 2.0
+    tied = {10, *range(20, 240)}
+    assert kept(logits, SamplingParams(top_k=5)) == [tied]
+    assert kept(logits, SamplingParams(temperature=0.5, top_p=0.8)) == [tied]
+    assert kept(logits, SamplingParams(top_k=1)) == [{10}]
+
+
+def test_the_last_kept_may_be_the_last_that_was_looked_at() -> None:
+    logits = torch.arange(1000, 0, -1).float()[None] / 10
+    for k in (127, 128, 129):
+        assert kept(logits, SamplingParams(top_k=k)) == [set(range(k))]
+
+
+def test_banned_tokens_are_never_kept_and_do_not_widen_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.full((2, 5000), -math.inf)
+    logits[:, [7, 9, 4000]] = torch.tensor([1.0, 2.0, 3.0])
+    monkeypatch.setattr(filters, "WIDTHS", (128,))
+    widths = [
+        part.tokens.shape[1]
+        for part in candidates(
+            logits, Filters.of([SamplingParams(top_k=40), SamplingParams(top_p=0.9999)], logits.shape[1], CPU)
+        )
+    ]
+    assert widths == [128]
+    assert kept(logits, SamplingParams(top_k=40), SamplingParams(min_p=1e-9)) == [{7, 9, 4000}] * 2
+
+
+def test_a_row_without_any_token_left_does_not_break_the_others() -> None:
+    logits = torch.full((2, 400), -math.inf)
+    logits[1, 5] = 0.0
+    params = SamplingParams(top_k=3, top_p=0.9, min_p=0.1, typical_p=0.9)
+    assert kept(logits, params, params)[1] == {5}
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-38, 1e-6, 100.0])
+def test_any_temperature_is_safe(temperature: float) -> None:
+    logits = torch.tensor([[1000.0, -1000.0, 999.0, 0.0]])
+    (result,) = kept(logits, SamplingParams(temperature=temperature, top_p=0.5))
+    assert 0 in result
+    if temperature < 1:
+        assert result == {0}
+
+
+def test_top_k_of_the_whole_vocabulary_is_no_filter() -> None:
+    assert not filters.wanted(SamplingParams(top_k=50), vocab_size=50)
+    assert filters.wanted(SamplingParams(top_k=49), vocab_size=50)
+    assert not filters.wanted(SamplingParams(), vocab_size=50)
+
+
+def test_a_row_is_filtered_alike_alone_and_among_others() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 6000, generator=generator) * torch.tensor([0.5, 1, 2, 3, 4, 8])[:, None]
+    params = [SamplingParams(temperature=0.9, top_p=0.9), *[SamplingParams(top_p=0.7, min_p=0.001)] * 5]
+    together = kept(logits, *params)
+    assert together == [kept(logits[row : row + 1], params[row])[0] for row in range(6)]
+    assert len({len(tokens) > 128 for tokens in together}) == 2, "both narrow and wide rows must be there"

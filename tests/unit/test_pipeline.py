@@ -1,0 +1,155 @@
+import pytest
+
+from penstock.errors import ContextOverflow, InvalidRequest
+from penstock.flow import Cancel, Delta, FinishReason, Request, SamplingParams, Timings, TokenLogprobs
+from penstock.pipeline import Flight, Pipeline
+from penstock.prompt.template import ChatTemplate
+from penstock.store.spec import ModelSpec, Rope
+
+SPEC = ModelSpec(
+    architecture="llama",
+    name="letters",
+    vocab_size=128,
+    hidden_size=8,
+    intermediate_size=8,
+    num_layers=1,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=8,
+    context=32,
+    norm_eps=1e-5,
+    rope=Rope(dim=8),
+    attention_scale=1.0,
+    end_tokens=(0,),
+)
+ENDED = Timings(0.0, 0.0, 0.1, 0.2)
+
+
+class Letters:
+    """A tokenizer whose tokens are ASCII characters."""
+
+    vocab_size = 128
+
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        return ([1] if add_special else []) + [ord(letter) for letter in text]
+
+    def decode(self, tokens: list[int], *, skip_special: bool = True) -> str:
+        return "".join(map(chr, tokens))
+
+    def text_stream(self, prompt: list[int], *, skip_special: bool = True) -> "Letters":
+        return self
+
+    def push(self, token: int) -> str:
+        return chr(token)
+
+    def flush(self) -> str:
+        return ""
+
+
+TEMPLATE = ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", {})
+PIPELINE = Pipeline(SPEC, Letters(), TEMPLATE, context=32, clock=lambda: 5.0)
+
+
+def accept(**fields: object) -> Flight:
+    return PIPELINE.accept(Request(id="r", **{"params": SamplingParams(max_tokens=4), **fields}))
+
+
+def test_text_gets_special_tokens_and_a_template_writes_its_own() -> None:
+    assert accept(text="hi").submits[0].tokens == [1, *b"hi"]
+    assert accept(messages=[{"role": "user", "content": "hi"}]).submits[0].tokens == [*b"<user>hi"]
+    assert accept(tokens=[5, 6]).submits[0].tokens == [5, 6]
+
+
+def test_choices_share_the_seed_and_differ_by_their_number() -> None:
+    params = SamplingParams(n=3, max_tokens=4, prompt_logprobs=1, timeout_s=2.0)
+    submits = accept(text="hi", params=params).submits
+    assert [submit.id for submit in submits] == ["r/0", "r/1", "r/2"]
+    assert [submit.choice for submit in submits] == [0, 1, 2]
+    assert len({submit.seed for submit in submits}) == 1
+    assert [submit.params.prompt_logprobs for submit in submits] == [1, None, None]
+    assert {submit.deadline for submit in submits} == {7.0}
+
+
+def test_ignore_eos_leaves_no_end_token() -> None:
+    assert accept(text="hi").submits[0].end_tokens == (0,)
+    assert accept(text="hi", params=SamplingParams(max_tokens=4, ignore_eos=True)).submits[0].end_tokens == ()
+
+
+def test_without_max_tokens_a_request_may_fill_the_context() -> None:
+    assert accept(tokens=[5] * 10, params=SamplingParams(max_tokens=None)).submits[0].max_output == 22
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tokens": []}, "prompt"),
+        ({"tokens": [5, 128]}, "prompt"),
+        ({"tokens": [-1]}, "prompt"),
+        ({"messages": []}, "messages"),
+        ({"text": "x" * 29}, "max_tokens"),
+        ({"text": "x" * 40}, "prompt"),
+        ({"text": "x", "params": SamplingParams(max_tokens=4, stop_tokens=(128,))}, "stop_tokens"),
+        ({"text": "x", "params": SamplingParams(max_tokens=4, logit_bias={500: 1.0})}, "logit_bias"),
+        ({"text": "x", "params": SamplingParams(max_tokens=4, banned_tokens=(-3,))}, "banned_tokens"),
+        ({"text": "x", "params": SamplingParams(max_tokens=None, min_tokens=31)}, "max_tokens"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_name(fields: dict[str, object], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        accept(**fields)
+    assert caught.value.param == param
+
+
+def test_an_overflow_says_how_much_was_asked_and_how_much_there_is() -> None:
+    with pytest.raises(ContextOverflow, match=r"41 tokens and up to 4 more .* holds 32"):
+        accept(text="x" * 40)
+
+
+def test_a_model_without_tokenizer_or_template_says_so() -> None:
+    bare = Pipeline(SPEC, None, None, context=32)
+    params = SamplingParams(max_tokens=4)
+    assert bare.accept(Request(id="r", params=params, tokens=[1])).submits[0].tokens == [1]
+    with pytest.raises(InvalidRequest, match="no tokenizer"):
+        bare.accept(Request(id="r", params=params, text="hi"))
+    with pytest.raises(InvalidRequest, match="no chat template"):
+        Pipeline(SPEC, Letters(), None, context=32).accept(
+            Request(id="r", params=params, messages=[{"role": "user", "content": "hi"}])
+        )
+
+
+def test_a_stop_string_cancels_the_sequence_at_the_token_that_completed_it() -> None:
+    flight = accept(text="hi", params=SamplingParams(max_tokens=8, stop=("cd",)))
+    chunk, cancel = flight.push(Delta(id="r/0", tokens=[*b"abcde"]))
+    assert chunk is not None
+    assert (chunk.text, chunk.finish) == ("ab", FinishReason.STOP_STRING)
+    assert cancel == Cancel("r/0", FinishReason.STOP_STRING, at_output=4)
+    assert not flight.done
+    assert flight.push(Delta(id="r/0", finish=FinishReason.STOP_STRING, timings=ENDED)) == (None, None)
+    assert flight.done
+    assert flight.completion().choices[0].tokens == [*b"abcd"]
+
+
+def test_a_stop_string_in_the_last_delta_needs_no_cancel() -> None:
+    flight = accept(text="hi", params=SamplingParams(max_tokens=4, stop=("cd",)))
+    _, cancel = flight.push(Delta(id="r/0", tokens=[*b"abcd"], finish=FinishReason.LENGTH, timings=ENDED))
+    assert cancel is None
+    assert flight.completion().finish is FinishReason.STOP_STRING
+
+
+def test_who_leaves_cancels_only_what_still_runs() -> None:
+    flight = accept(text="hi", params=SamplingParams(max_tokens=4, n=2))
+    flight.push(Delta(id="r/0", tokens=[*b"ab"], finish=FinishReason.LENGTH, timings=ENDED))
+    flight.push(Delta(id="r/1", tokens=[*b"a"]))
+    assert flight.cancels() == [Cancel("r/1", at_output=1)]
+
+
+def test_the_completion_tells_all() -> None:
+    flight = accept(text="hi", params=SamplingParams(max_tokens=4, prompt_logprobs=0))
+    of_prompt = [TokenLogprobs(token, -1.0, 1, []) for token in b"hi"]
+    flight.push(Delta(id="r/0", tokens=[*b"a"], prompt_logprobs=of_prompt, cached_tokens=2))
+    flight.push(Delta(id="r/0", finish=FinishReason.ERROR, error="broke", code="engine_died", timings=ENDED))
+    result = flight.completion()
+    assert result.prompt_tokens == [1, *b"hi"]
+    assert result.prompt_logprobs == [None, *of_prompt]
+    assert (result.cached_tokens, result.error, result.error_code) == (2, "broke", "engine_died")
+    assert (result.text, result.finish) == ("a", FinishReason.ERROR)

@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import pytest
+
+from penstock import settings
+from penstock.errors import InvalidSetting
+
+
+def test_arguments_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text('[cache]\nblock_size = 8\nkv_memory = "1GiB"\n[model]\ncontext = 100\n')
+    environ = {"PENSTOCK_KV_MEMORY": "2GiB", "PENSTOCK_CONTEXT": "200", "PENSTOCK_PREFIX_CACHING": "false"}
+    found = settings.load({"context": 300, "dtype": None}, environ=environ, file=file)
+    assert (found.cache.block_size, found.cache.kv_memory, found.model.context) == (8, "2GiB", 300)
+    assert found.cache.prefix_caching is False
+    assert found.model.dtype == "auto"
+
+
+def test_settings_cross_a_process_border() -> None:
+    found = settings.load({"model": "x", "lookahead": 1, "isolate": True}, environ={})
+    assert settings.from_wire(settings.to_wire(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "param"),
+    [
+        ({"block_size": 0}, "block_size"),
+        ({"block_size": "many"}, "block_size"),
+        ({"dtype": "int3"}, "dtype"),
+        ({"memory_fraction": 1.5}, "memory_fraction"),
+        ({"kv_memory": "a lot"}, "kv_memory"),
+        ({"kv_memory": "0"}, "kv_memory"),
+        ({"context": -1}, "context"),
+        ({"lookahead": 2}, "lookahead"),
+        ({"blok_size": 16}, "blok_size"),
+        ({"step_tokens": 4, "max_sequences": 8}, "step_tokens"),
+    ],
+)
+def test_a_wrong_setting_is_named(arguments: dict[str, object], param: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        settings.load(arguments, environ={})
+    assert caught.value.param == param
+    assert param in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["[cahce]\nblock_size = 8", "[cache]\nblok_size = 8", "block_size = 8", "not toml"])
+def test_a_wrong_file_is_an_error(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidSetting):
+        settings.load(file=file, environ={})
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="cannot read"):
+        settings.load(file=tmp_path / "nowhere.toml", environ={})
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("2GiB", 2 << 30), ("512M", 512_000_000), ("1.5kb", 1500), ("1e9", 10**9), ("64 MiB", 64 << 20)]
+)
+def test_sizes_as_people_write_them(text: str, size: int) -> None:
+    assert settings.parse_bytes(text, "kv_memory") == size
