@@ -1,9 +1,9 @@
 """A runner without a model: device memory as lists, attention as a comparison.
 
-What a real device would store as a position's key and value is here its *mark*: a hash of the sequence's tokens up to and
-including that position. A step writes the marks of its rows into the pages, then reads through the block tables
-everything its queries may see and demands to find its own history there. The next token is a function of the last mark,
-that is of the whole history: any block shared wrongly, reused early, or missing shows up at once or in the output.
+What a real device would store as a position's key and value is here its *mark*: a hash of the sequence's tokens up to
+and including that position. A step writes the marks of its rows into the pages, then reads through the block tables
+everything its queries may see and demands to find its own history there. The next token is a function of the last
+mark, that is of the whole history: any block shared wrongly, reused early or missing shows up.
 """
 
 from __future__ import annotations

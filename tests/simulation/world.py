@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from simulation.device import Device, draw, logprob_of, marks_of
-
 from penstock.cache import CacheManager, Chain
 from penstock.flow import Cancel, Delta, FinishReason, SamplingParams, Submit
 from penstock.schedule import Scheduler
 from penstock.schedule.sequence import State
 from penstock.store.spec import CacheGroup
+from simulation.device import Device, draw, logprob_of, marks_of
 
 NATURAL = {FinishReason.END, FinishReason.STOP_TOKEN, FinishReason.LENGTH, FinishReason.CONTEXT}
 

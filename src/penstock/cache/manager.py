@@ -92,6 +92,11 @@ class CacheManager:
         # The span a step touches, from the first position its first query sees, at its worst alignment.
         return [min(whole, 1 + self._blocks(w - 2 + step_tokens)) if w else whole for w in self.windows]
 
+    @property
+    def freed(self) -> int:
+        """Grows whenever a block becomes available: as long as it has not, a failed `claim` need not be tried again."""
+        return sum(pool.freed for pool in self._pools)
+
     def usage(self) -> list[Usage]:
         return [pool.usage() for pool in self._pools]
 
@@ -156,7 +161,7 @@ class CacheManager:
         for index in range(keep // self.block_size, len(chain.links)):
             for group, pool in enumerate(self._pools):
                 block = pool.find(chain.links[index].key)
-                held = table.blocks[group][index] if table and index < len(table.blocks[group]) else 0
+                held = table.blocks[group][index] if table is not None and index < len(table.blocks[group]) else 0
                 own = held in (0, block)  # 0: it was given up, to the window or at a preemption
                 if block is not None and own and pool.references(block) == (held == block):
                     pool.unpublish(block)

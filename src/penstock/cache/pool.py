@@ -44,6 +44,7 @@ class Pool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._resting: OrderedDict[int, int] = OrderedDict()  # block -> the step it rests for, ascending
         self._retired = 0  # the last step known to be over
+        self.freed = 0  # how many times a block has become available
 
     # --- questions; nothing here mutates
 
@@ -125,6 +126,7 @@ class Pool:
             self._free.append(block)
 
     def _lay_down(self, block: int) -> None:
+        self.freed += 1
         if self._links[block] is None:
             self._free.append(block)
         else:

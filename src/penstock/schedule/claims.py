@@ -1,8 +1,8 @@
 """Prefixes that are being computed right now, and who waits for them.
 
-A running sequence *claims* the full blocks it is about to compute. A waiting one whose next block is claimed *parks* until
-that block is published, and then finds it in the cache, instead of computing it a second time: this is what makes the
-choices of one request, or a burst of requests with one system prompt, compute their common prefix once.
+A running sequence *claims* the full blocks it is about to compute. A waiting one whose next block is claimed *parks*
+until that block is published, and then finds it in the cache instead of computing it a second time. This is what makes
+the choices of one request, or a burst of requests with one system prompt, compute their common prefix once.
 
 It cannot deadlock: a claim lives exactly as long as its owner runs and the block is not published, so a parked sequence
 always waits for a running one, and running ones never wait for claims. Whatever ends the claim wakes the sequence.

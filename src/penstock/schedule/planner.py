@@ -1,8 +1,8 @@
 """What the next step computes: who gets how many of its tokens.
 
-There are no phases: every running sequence lets its computed tokens catch up with its known ones. Blocks and slots go by
-policy order; of the token budget, those that lack a single token are served first, since theirs are the tokens somebody
-is waiting to read; the rest goes to longer chunks, and what is then left admits new sequences.
+There are no phases: every running sequence lets its computed tokens catch up with its known ones. Blocks and slots go
+by policy order. Of the token budget, those that lack a single token are served first, for somebody is waiting to read
+what comes next; the rest goes to longer chunks, and what is then left admits new sequences.
 """
 
 from __future__ import annotations
@@ -24,49 +24,69 @@ class Step:
 
 @dataclass(slots=True)
 class Draft:
-    """A plan in the making. What it grants is taken from the cache already, but noted nowhere else yet."""
+    """A plan in the making."""
 
     budget: int  # tokens left
-    counts: dict[Sequence, int] = field(default_factory=dict)  # tokens granted
     admits: list[Admit] = field(default_factory=list)
     extends: list[Extend] = field(default_factory=list)
+    singles: list[tuple[Sequence, Row]] = field(default_factory=list)
+    longer: list[tuple[Sequence, Row]] = field(default_factory=list)
     blocks_short: bool = False  # a sequence waits for blocks: those behind it may not take any
     preempted: bool = False
+
+    def grant(self, sequence: Sequence, count: int, lacking: int) -> None:
+        """Give it a row, and move it on to where that will leave it.
+
+        This is never taken back: rows are granted in policy order, and victims of preemption come from its other end.
+        """
+        sample = count == lacking
+        row = Row(sequence.slot, sequence.computed, count, sample)
+        (self.singles if count == 1 else self.longer).append((sequence, row))
+        self.budget -= count
+        sequence.computed += count
+        sequence.pending += sample
+        sequence.in_flight += 1
+
+    def issue(self, number: int) -> Step | None:
+        rows = self.singles + self.longer
+        if not rows:
+            return None
+        plan = StepPlan(number, self.admits, self.extends, [row for _, row in rows])
+        return Step(plan, [sequence for sequence, _ in rows])
 
 
 class Planner:
     def __init__(self, roster: Roster, step_tokens: int) -> None:
         self._roster = roster
         self._step_tokens = step_tokens
-        self.prefix_hit_tokens = 0
-        self.prompt_tokens = 0
+        self._stuck: tuple[Sequence, int] | None = None  # found no blocks when the cache had freed that many
+        self.prompt_tokens = 0  # of all sequences ever admitted
+        self.prefix_hit_tokens = 0  # of those, found in the cache
 
     def plan(self, number: int, now: float, in_flight: bool) -> Step | None:
-        """The next step, taken note of in its sequences; None if there is nothing to compute."""
+        """The next step; None if there is nothing to compute. `in_flight`: whether earlier steps are not settled."""
         draft = Draft(self._step_tokens)
         self._serve_running(draft, in_flight)
         if not draft.blocks_short and not draft.preempted:
             self._serve_ready(draft, now)
-        return _issue(draft, number) if draft.counts else None
+        return draft.issue(number)
 
     def _serve_running(self, draft: Draft, in_flight: bool) -> None:
         running = self._roster.running
-        lacking = [sequence.lacking for sequence in running]
-        spare = max(0, self._step_tokens - lacking.count(1))  # for longer chunks
-        for sequence, lack in zip(running, lacking, strict=False):  # preemption takes from the end of `running` only
-            count = min(lack, draft.budget if lack == 1 else spare)
-            if not count or not self._has_room(draft, sequence, sequence.computed + count, in_flight):
-                continue
-            if lack > 1:
-                spare -= count
-            draft.budget -= count
-            draft.counts[sequence] = count
+        lacks = [sequence.lacking for sequence in running]
+        spare = max(0, self._step_tokens - lacks.count(1))  # for longer chunks
+        for sequence, lacking in zip(running, lacks, strict=False):  # a preemption shortens `running`, at its end
+            count = min(lacking, draft.budget if lacking == 1 else spare)
+            if count and self._has_room(draft, sequence, sequence.computed + count, in_flight):
+                draft.grant(sequence, count, lacking)
+                if lacking > 1:
+                    spare -= count
 
     def _has_room(self, draft: Draft, sequence: Sequence, tokens: int, in_flight: bool) -> bool:
         """Have blocks for `tokens`, if need be by preempting the last in policy order, which may be this one itself.
 
-        While steps are in flight, what they are going to give back is waited for rather than preempted for. As the ones
-        behind may take no blocks meanwhile, the wait is one of a single step.
+        While steps are in flight, what they are going to give back is waited for rather than preempted for. As those
+        behind may take no blocks meanwhile, it is there when the next step is planned.
         """
         table, cache, running = sequence.table, self._roster.cache, self._roster.running
         assert table is not None
@@ -88,34 +108,21 @@ class Planner:
         return True
 
     def _serve_ready(self, draft: Draft, now: float) -> None:
+        """Admit in policy order. Nobody overtakes one that finds no blocks: else it might never find enough."""
         roster = self._roster
         while draft.budget and roster.ready and roster.slots:
             sequence = roster.ready.first
+            if self._stuck == (sequence, roster.cache.freed):
+                return
             hit = roster.match(sequence)
             if roster.park(sequence, hit):
                 continue
             if not roster.admit(sequence, hit, ahead=self._step_tokens):
-                return  # nobody behind may overtake it: else it might never find enough blocks
+                self._stuck = (sequence, roster.cache.freed)
+                return
             if sequence.admitted is None:
                 sequence.admitted, sequence.cached = now, hit.tokens
-                self.prefix_hit_tokens += hit.tokens
                 self.prompt_tokens += sequence.prompt_length
+                self.prefix_hit_tokens += hit.tokens
             draft.admits.append(sequence.admit())
-            draft.counts[sequence] = count = min(sequence.lacking, draft.budget)
-            draft.budget -= count
-
-
-def _issue(draft: Draft, number: int) -> Step:
-    """Make the plan and move its sequences on to where it will leave them. Rows of one token come first."""
-    plan = StepPlan(number, draft.admits, draft.extends, [])
-    step = Step(plan, [])
-    longer = [item for item in draft.counts.items() if item[1] > 1]
-    singles = [item for item in draft.counts.items() if item[1] == 1]
-    for sequence, count in singles + longer:
-        sample = sequence.lacking == count
-        plan.rows.append(Row(sequence.slot, sequence.computed, count, sample))
-        step.sequences.append(sequence)
-        sequence.computed += count
-        sequence.pending += sample
-        sequence.in_flight += 1
-    return step
+            draft.grant(sequence, min(sequence.lacking, draft.budget), sequence.lacking)

@@ -153,5 +153,5 @@ class Roster:
         if any(self.sequences.get(sequence.id) is not sequence for sequence in (*running, *ready)):
             raise PenstockError("a sequence that has ended is still in a queue")
         taken = [sequence.slot for sequence in running]
-        if sorted([*taken, *self.slots.idle()]) != list(range(len(taken) + len(self.slots.idle()))):
+        if sorted([*taken, *self.slots.idle()]) != list(range(self.slots.count)):
             raise PenstockError(f"slots {taken} are taken and {self.slots.idle()} are not: some are lost or doubled")

@@ -2,9 +2,15 @@
 
     submit, cancel ─► plan() ─► StepPlan ─► (the runner) ─► StepResult ─► settle() ─► Deltas
 
-Its owner calls `plan` and `settle` in turn, with up to `lookahead` plans not yet settled when it calls `plan`. At depth 1
-the newest token of a row is not known when the next one is planned; if it turns out to have ended the sequence, that one
-row was surplus, and its result is dropped here.
+Its owner calls `plan` and `settle` in turn, with up to `lookahead` plans not yet settled when it calls `plan`. At depth
+1 the newest token of a sequence is not known when its next row is planned; if it turns out to have ended the sequence,
+that one row was surplus, and its result is dropped here.
+
+    plan = scheduler.plan()
+    if plan:
+        runner.launch(plan)
+    due = scheduler.in_flight > (scheduler.lookahead if plan else 0)
+    deltas = scheduler.settle(runner.collect()) if due else scheduler.drain()
 """
 
 from __future__ import annotations
@@ -253,8 +259,8 @@ def _check_capacity(cache: CacheManager, context: int, step_tokens: int) -> None
         if usage.total < needed:
             view = f"layers with a window of {window}" if window else "layers with full attention"
             raise OutOfMemory(
-                f"one sequence of {context} tokens needs {needed} KV blocks of {cache.block_size} tokens in the {view}, "
-                f"and there is memory for {usage.total}: {needed - usage.total} are missing; raise kv_memory or "
-                "memory_fraction, or lower context",
+                f"one sequence of {context} tokens needs {needed} KV blocks of {cache.block_size} tokens in the "
+                f"{view}, and there is memory for {usage.total}: {needed - usage.total} are missing; raise kv_memory "
+                "or memory_fraction, or lower context",
                 param="kv_memory",
             )

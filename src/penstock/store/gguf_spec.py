@@ -184,10 +184,10 @@ def _gemma3(values: Values, windows: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _weights(header: Header) -> dict[str, Any]:
-    """The type most of the weights are in, and the dtype that stands for: quantized files come from bfloat16 models."""
+    """The type most of the layers' weights are in, and the dtype to run in: quantized models were made in bfloat16."""
     sizes: Counter[str] = Counter()
-    for info in header.tensors.values():
-        sizes[info.type.name] += prod(info.shape)
+    for name, info in header.tensors.items():
+        sizes[info.type.name] += prod(info.shape) if name.startswith("blk.") else 1
     label = sizes.most_common(1)[0][0] if sizes else ""
     return {"weights": label, "dtype": {"F32": "float32", "F16": "float16"}.get(label, "bfloat16")}
 

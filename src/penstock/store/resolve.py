@@ -38,9 +38,9 @@ def resolve(
         return pull.ensure(CATALOGUE[name], root, progress, offline=offline)
     path = _as_path(name)
     if path is not None and path.is_dir():
-        return hf_folder.read(path, path.absolute().name, weights=weights)
-    if path is not None and path.is_file():
-        return _gguf_file(path.absolute(), root)
+        return hf_folder.read(path, path.name, weights=weights)
+    if path is not None:
+        return _gguf_file(path, root)
     if _HUB_ID.fullmatch(name) and not name.endswith((".gguf", ".safetensors")):
         folder = hub.ensure(name, root, progress, offline=offline, weights=weights, fetch=fetch)
         return hf_folder.read(folder, name, weights=weights)
@@ -53,12 +53,12 @@ def _package_entry(name: str) -> Entry:
 
 
 def _as_path(name: str) -> Path | None:
+    """Where the name leads if it is a path; None if nothing is there."""
     try:
-        path = Path(name).expanduser()
-        path.exists()
+        path = Path(name).expanduser().absolute()
+        return path if name and path.exists() else None
     except (RuntimeError, ValueError, OSError):  # ~nobody, a NUL, a name too long for the disk
         return None
-    return path
 
 
 def _gguf_file(path: Path, root: Path) -> ModelFiles:

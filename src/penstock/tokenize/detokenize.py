@@ -60,7 +60,10 @@ class WindowStream:
             return ""
         self._window.append(token)
         text = self._decode(self._window)
-        return "" if text.endswith(REPLACEMENT) else self._give(text)
+        num_held = len(self._window) - self._num_given
+        if text.endswith(REPLACEMENT) and num_held < LONGEST_CHARACTER_BYTES:  # it may become a character yet
+            return ""
+        return self._give(text)
 
     def flush(self) -> str:
         return self._give(self._decode(self._window))

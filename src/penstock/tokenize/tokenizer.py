@@ -40,8 +40,8 @@ class Tokenizer:
     def load(cls, path: Path) -> Tokenizer:
         try:
             data = path.read_bytes()
-        except FileNotFoundError:
-            raise ModelNotFound(f"no such file: {path}", param="model") from None
+        except OSError as error:
+            raise ModelNotFound(f"cannot read the tokenizer {path}: {error.strerror}", param="model") from None
         try:
             document = msgspec.json.decode(data, type=_Document)
             backend = tokenizers.Tokenizer.from_buffer(data)

@@ -16,11 +16,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from simulation.device import VOCABULARY
-from simulation.world import Client, World
 
 from penstock.errors import QueueFull
 from penstock.flow import FinishReason
+from simulation.device import VOCABULARY
+from simulation.world import Client, World
 
 MULTIPLIER = int(os.environ.get("PENSTOCK_EXAMPLES", "1"))
 COMMON = {
@@ -42,6 +42,11 @@ WORLDS = {
     "lookahead": st.sampled_from([0, 1]),
     "policy": st.sampled_from(["fcfs", "priority"]),
     "prefix_caching": st.sampled_from([True, True, False]),
+}
+CROWDED = WORLDS | {
+    "spare_blocks": st.integers(0, 8),
+    "step_tokens": st.sampled_from([3, 5, 8, 13, 24]),
+    "max_sequences": st.sampled_from([3, 4, 6, 8]),
 }
 
 
@@ -140,7 +145,7 @@ TestEngine.settings = settings(max_examples=250 * MULTIPLIER, stateful_step_coun
 
 
 @settings(max_examples=250 * MULTIPLIER, **COMMON)
-@given(seed=st.integers(0, 2**32), **WORLDS)
+@given(seed=st.integers(0, 2**32), **CROWDED)
 def test_storm(seed: int, **arguments: Any) -> None:
     random = Random(seed)
     world = World(max_waiting=MAX_WAITING, **arguments)
@@ -170,7 +175,7 @@ def _submit_any(world: World, random: Random, choice: int) -> None:
         prompt = prompt[: random.choice([len(prompt), world.context // 2])]
     submit(
         world,
-        prompt + [random.randrange(VOCABULARY)],
+        [*prompt, random.randrange(VOCABULARY)],
         salt=salt,
         seed=choice if random.random() < 0.8 else 0,
         max_output=random.choice([1, 3, 8, 20, 40]),

@@ -12,14 +12,16 @@ from penstock.errors import ModelInvalid, ModelNotFound
 from penstock.store.gguf import read_header
 from store_samples import LLAMA, TOKENIZER, write_gguf
 
+TENSORS = {
+    "one": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "two": np.arange(4, dtype=np.float16),
+}
+SMALL = {"a": 1, "b": 0.5, "c": "text", "d": ["x", "y"], "e": [1, 2], "f": True}
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    tensors = {
-        "one": np.arange(6, dtype=np.float32).reshape(2, 3),
-        "two": np.arange(4, dtype=np.float16),
-    }
-    return write_gguf(tmp_path / "x.gguf", tensors=tensors)
+    return write_gguf(tmp_path / "x.gguf", tensors=TENSORS)
 
 
 def test_header_agrees_with_the_reference_reader(path: Path) -> None:
@@ -53,7 +55,8 @@ def test_quantized_tensors_have_the_sizes_of_the_reference(tmp_path: Path) -> No
     assert last.offset + last.num_bytes <= (tmp_path / "q.gguf").stat().st_size
 
 
-def test_a_file_cut_anywhere_is_refused(path: Path) -> None:
+def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "x.gguf", metadata=SMALL, tensors=TENSORS)
     content, header = path.read_bytes(), read_header(path)
     end = max(info.offset + info.num_bytes for info in header.tensors.values())
     for length in range(end):
@@ -62,10 +65,13 @@ def test_a_file_cut_anywhere_is_refused(path: Path) -> None:
             read_header(path)
 
 
-def test_no_flipped_byte_gets_past_as_another_error(path: Path) -> None:
+def test_no_flipped_byte_gets_past_as_another_error(tmp_path: Path) -> None:
+    path = write_gguf(
+        tmp_path / "x.gguf", metadata={"a": 1, "b": 0.5, "c": "text", "d": ["x", "y"], "e": [1, 2], "f": True}
+    )
     content, header = path.read_bytes(), read_header(path)
     for position in range(min(info.offset for info in header.tensors.values())):
-        for flipped in (0x00, 0x7F, 0xFF):
+        for flipped in (0xFF, content[position] ^ 1):
             path.write_bytes(content[:position] + bytes([flipped]) + content[position + 1 :])
             with suppress(ModelInvalid):
                 read_header(path)

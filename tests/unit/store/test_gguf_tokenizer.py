@@ -252,6 +252,8 @@ def test_unigram_spaces() -> None:
         (sentencepiece(scores=None), "no scores"),
         (sentencepiece(unknown_token_id=10_000), "unknown token is 10000"),
         (unigram(scores=[0.0]), "1 entries for"),
+        (unigram(precompiled_charsmap=[1, 2, 3, 4, 5]), "charsmap is damaged"),
+        (unigram(precompiled_charsmap="abc"), "charsmap is not a list of int"),
     ],
 )
 def test_a_broken_vocabulary_is_an_error_that_says_what_is_wrong(source: Header, what: str) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
 from functools import cache
 from pathlib import Path
 
 import pytest
 import tokenizers
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ModelInvalid
 from penstock.store.gguf import read_header
 from penstock.store.gguf_tokenizer import build_tokenizer
-from reference_data import ggml_vocabularies, npm_tokenizer
+from reference_data import fingerprints, ggml_vocabularies, npm_tokenizer, smollm2
 
 WITH_VECTORS = [
     "command-r",
@@ -93,9 +94,25 @@ def test_every_published_vocabulary_is_accounted_for() -> None:
     assert names == {*WITH_VECTORS, *WITHOUT_VECTORS, *UNSUPPORTED}
 
 
+@pytest.mark.weights
+def test_the_tokens_of_smollm2_are_those_of_its_makers() -> None:
+    (weights,) = smollm2().weights
+    tokenizer = tokenizers.Tokenizer.from_str(build_tokenizer(read_header(weights)))
+    text, digests = fingerprints()
+
+    ids = tokenizer.encode(text).ids
+
+    assert hashlib.sha256(str(ids).encode()).hexdigest() == digests["smollm"]
+    assert tokenizer.decode(ids) == text
+
+
 @cache
 def pair(reference: str, name: str) -> tuple[tokenizers.Tokenizer, tokenizers.Tokenizer]:
     return tokenizers.Tokenizer.from_file(str(npm_tokenizer(reference))), build(name)
+
+
+def added(tokenizer: tokenizers.Tokenizer) -> set[str]:
+    return {token.content for token in tokenizer.get_added_tokens_decoder().values()}
 
 
 TEXTS = st.lists(
@@ -115,9 +132,10 @@ TEXTS = st.lists(
     [("gpt2", "gpt-2"), ("llama3_2", "llama-bpe"), ("qwen2_5", "qwen2"), ("qwen3", "qwen2")],
 )
 @given(text=TEXTS)
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 def test_tokens_equal_those_of_the_models_own_tokenizer(reference: str, name: str, text: str) -> None:
     theirs, ours = pair(reference, name)
+    assume(not any(token in text for token in added(theirs) ^ added(ours)))  # of another release of the same family
 
     assert ours.encode(text).ids == theirs.encode(text).ids
     assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(text, add_special_tokens=False).ids

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import (
     Gemma3Config,
     Gemma3TextConfig,
@@ -228,6 +231,21 @@ def test_longrope(kind: str, tmp_path: Path) -> None:
     new = spec_from_config(saved(config, tmp_path), None, "x")
     assert new.rope == spec.rope
     assert new.rope.attention_factor == pytest.approx(ROPE_INIT_FUNCTIONS["longrope"](config, "cpu")[1])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda items: st.lists(items, max_size=3) | st.dictionaries(st.sampled_from(["rope_type", "factor"]), items),
+    max_leaves=4,
+)
+KEYS = [*OLD, "head_dim", "rope_parameters", "layer_types", "sliding_window", "text_config", "quantization_config"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(list(FAMILIES)), st.dictionaries(st.sampled_from(KEYS), JSON, min_size=1, max_size=2))
+def test_no_value_of_any_key_gets_past_as_another_error(family: str, changes: dict[str, Any]) -> None:
+    with suppress(ModelInvalid):
+        spec_from_config({**OLD, "architectures": None, "model_type": family, **changes}, changes, "x")
 
 
 def test_end_tokens() -> None:

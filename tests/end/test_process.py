@@ -1,0 +1,97 @@
+"""The engine in its own process: what happens when it, or its frontend, dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tiny_models
+from penstock import LLM, SamplingParams
+from penstock.errors import EngineDied, InvalidRequest, ModelInvalid, ModelNotFound
+from penstock.flow import FinishReason
+
+LONG = SamplingParams(temperature=0.0, max_tokens=400, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.make("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture
+def llm(folder: Path) -> Iterator[LLM]:
+    with LLM(str(folder), isolate=True, threads=1) as llm:
+        yield llm
+
+
+def kill(llm: LLM) -> None:
+    llm._driver.engine.process.send_signal(signal.SIGKILL)  # type: ignore[attr-defined]
+
+
+def test_death_under_load_ends_every_request_at_once(llm: LLM) -> None:
+    streams = [llm.stream([5, 6, place], LONG) for place in range(4)]
+    for stream in streams:
+        next(stream)
+    kill(llm)
+    for stream in streams:
+        with pytest.raises(EngineDied, match="signal 9"):
+            list(stream)
+    with pytest.raises(EngineDied):
+        llm.generate([5, 6], LONG)
+    with pytest.raises(EngineDied):
+        llm.stats()
+
+
+def test_death_while_a_batch_waits(llm: LLM) -> None:
+    stream = llm.stream([5, 6], LONG)
+    next(stream)
+    kill(llm)
+    with pytest.raises(EngineDied):
+        llm.generate([[5, 6, 7]] * 8, LONG)
+
+
+def test_what_keeps_an_engine_from_starting_is_told(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(ModelNotFound):
+        LLM(str(tmp_path / "nowhere"), isolate=True)
+    broken = tmp_path / "broken"
+    tiny_models.make("llama", broken)
+    weights = next(broken.glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ModelInvalid, match="truncated|incomplete|ends"):
+        LLM(str(broken), isolate=True)
+
+
+def test_bad_requests_do_not_reach_the_engine(llm: LLM) -> None:
+    with pytest.raises(InvalidRequest):
+        llm.generate([100_000], LONG)
+    assert llm.generate([5, 6], SamplingParams(max_tokens=2, ignore_eos=True)).finish is FinishReason.LENGTH
+    llm.check_integrity()
+
+
+def test_the_engine_ends_with_its_frontend(folder: Path, tmp_path: Path) -> None:
+    """Also when the frontend is killed and cannot say goodbye."""
+    script = textwrap.dedent(
+        f"""
+        from penstock import LLM
+        llm = LLM({str(folder)!r}, isolate=True, threads=1)
+        print(llm._driver.engine.process.pid, flush=True)
+        input()
+        """
+    )
+    frontend = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert frontend.stdout is not None
+    pid = int(frontend.stdout.readline())
+    watch = os.pidfd_open(pid)
+    frontend.kill()
+    frontend.communicate()
+    import select
+
+    assert select.select([watch], [], [], 30)[0], "the engine process outlived its frontend"
+    os.close(watch)

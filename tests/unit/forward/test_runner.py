@@ -1,0 +1,337 @@
+"""The runner over hand-made plans, with real tiny models and transformers as the oracle."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import tiny_models
+from paged import make_pages
+from penstock.flow import Admit, Extend, Row, SamplingParams, StepPlan, StepResult, TokenLogprobs
+from penstock.forward import ModelRunner, runner
+from penstock.kernels.torch_ops import TorchOperations
+from penstock.model import Decoder, load, open_source
+from penstock.store import hf_folder
+
+BLOCK = 4
+BLOCKS = 400
+CONTEXT = 128
+GREEDY = SamplingParams(temperature=0.0)
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Models:
+    model: Decoder
+    oracle: Any
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3"])
+def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """One with a single cache group, one with two."""
+    folder = tiny_models.make(request.param, tmp_path_factory.mktemp(request.param))
+    files = hf_folder.read(folder, "tiny")
+    source = open_source(files.weights, files.format)
+    return Models(
+        load(files.spec, source, dtype=torch.float32, device=CPU, context=CONTEXT), tiny_models.oracle(folder)
+    )
+
+
+@dataclass
+class Sequence_:
+    slot: int
+    tokens: list[int]
+    computed: int = 0
+    pending: int = 0  # tokens drawn by steps not settled yet
+    blocks: list[list[int]] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+class Desk:
+    """A scheduler run by hand: says which sequence computes how much, keeps blocks (scattered) and what comes back."""
+
+    def __init__(self, model: Decoder, *, slots: int = 8, lookahead: int = 0, model_runner: ModelRunner | None = None):
+        groups = model.spec.cache_groups
+        pages = make_pages(model.spec, BLOCKS, BLOCK, torch.float32)
+        self.runner = model_runner or ModelRunner(model, TorchOperations(), pages, context=CONTEXT, max_sequences=slots)
+        self.lookahead = lookahead
+        self.free = [random.Random(group).sample(range(1, BLOCKS), BLOCKS - 1) for group, _ in enumerate(groups)]
+        self.sequences: dict[str, Sequence_] = {}
+        self.admits: list[Admit] = []
+        self.flying: list[tuple[int, list[Sequence_]]] = []
+        self.number = 0
+
+    def admit(
+        self,
+        name: str,
+        slot: int,
+        tokens: Sequence[int],
+        params: SamplingParams = GREEDY,
+        *,
+        prompt_length: int | None = None,
+        seed: int = 0,
+        first_blocks: int = 1,
+    ) -> None:
+        sequence = Sequence_(
+            slot, list(tokens), blocks=[[free.pop() for _ in range(first_blocks)] for free in self.free]
+        )
+        self.sequences[name] = sequence
+        blocks = [list(blocks) for blocks in sequence.blocks]
+        self.admits.append(
+            Admit(slot, list(tokens), prompt_length or len(tokens), params, seed, 0, (tiny_models.END_TOKEN,), blocks)
+        )
+
+    def step(self, **counts: int) -> None:
+        """Launch a step; at look-ahead 1 the one before it is settled only now."""
+        self.number += 1
+        order = sorted(counts, key=lambda name: counts[name] != 1)
+        extends: list[Extend] = []
+        rows = []
+        for name in order:
+            sequence, count = self.sequences[name], counts[name]
+            end = sequence.computed + count
+            for group, (blocks, free) in enumerate(zip(sequence.blocks, self.free, strict=True)):
+                if new := [free.pop() for _ in range(-(-end // BLOCK) - len(blocks))]:
+                    blocks += new
+                    extends.append(Extend(sequence.slot, group, new))
+            sample = end == len(sequence.tokens) + sequence.pending
+            rows.append(Row(sequence.slot, sequence.computed, count, sample))
+            sequence.computed = end
+            sequence.pending += sample
+        self.runner.launch(StepPlan(self.number, self.admits, extends, rows))
+        self.admits = []
+        self.flying.append((self.number, [self.sequences[name] for name in order]))
+        while len(self.flying) > self.lookahead:
+            self.settle()
+
+    def settle(self) -> StepResult:
+        number, sequences = self.flying.pop(0)
+        result = self.runner.collect()
+        assert result.number == number
+        for sequence, row in zip(sequences, result.rows, strict=True):
+            sequence.tokens += row.tokens
+            sequence.pending -= len(row.tokens)
+            sequence.logprobs += row.logprobs or []
+            sequence.prompt_logprobs += row.prompt_logprobs or []
+        return result
+
+    def run(self, name: str, count: int, **others: int) -> list[int]:
+        """Compute what `name` lacks, then draw until it has `count` more tokens."""
+        sequence = self.sequences[name]
+        known = len(sequence.tokens)
+        while len(sequence.tokens) + sequence.pending < known + count:
+            self.step(**{name: len(sequence.tokens) + sequence.pending - sequence.computed}, **others)
+        while self.flying:
+            self.settle()
+        return sequence.tokens[known:]
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(2, tiny_models.VOCAB), k=length)
+
+
+def generate(oracle: Any, tokens: list[int], count: int) -> list[int]:
+    """transformers' greedy tokens, the end token being one like the others."""
+    inputs = torch.tensor([tokens])
+    output = oracle.generate(
+        inputs, attention_mask=torch.ones_like(inputs), do_sample=False, max_new_tokens=count, eos_token_id=9999
+    )
+    return output[0, len(tokens) :].tolist()
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_greedy_tokens_are_those_of_transformers(models: Models, lookahead: int) -> None:
+    """Chunked prompts, mixed steps, scattered blocks, slots out of order, and a slot used again by a shorter one."""
+    desk = Desk(models.model, lookahead=lookahead)
+    prompts = {"a": prompt(37, 1), "b": prompt(5, 2), "c": prompt(50, 3), "d": prompt(1, 4)}
+    desk.admit("a", 6, prompts["a"])
+    desk.step(a=10)
+    desk.admit("b", 0, prompts["b"], first_blocks=3)
+    desk.step(a=13, b=5)
+    desk.step(b=1, a=14)
+    desk.admit("c", 3, prompts["c"])
+    for _ in range(4):
+        desk.step(a=1, b=1, c=12)
+    for _ in range(3):
+        desk.step(b=1)
+    desk.step(a=1, b=1, c=2)
+    while desk.flying:
+        desk.settle()
+    b = desk.sequences.pop("b")
+    desk.admit("d", b.slot, prompts["d"])
+    for _ in range(12):
+        desk.step(a=1, d=1, c=1)
+    while desk.flying:
+        desk.settle()
+    for name, sequence in {**desk.sequences, "b": b}.items():
+        drawn = sequence.tokens[len(prompts[name]) :]
+        assert len(drawn) >= 9
+        assert drawn == generate(models.oracle, prompts[name], len(drawn)), name
+
+
+PARAMS = {
+    "temperature": SamplingParams(temperature=0.8),
+    "filtered": SamplingParams(temperature=1.2, top_k=40, top_p=0.9),
+    "penalised": SamplingParams(temperature=0.7, repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.3),
+    "greedy penalised": SamplingParams(temperature=0.0, repetition_penalty=1.5, frequency_penalty=0.5),
+    "late end": SamplingParams(temperature=2.0, min_tokens=8, logit_bias={tiny_models.END_TOKEN: 100.0}),
+}
+
+
+@pytest.mark.parametrize("name", PARAMS)
+def test_a_seeded_sequence_does_not_depend_on_neighbours_slots_or_lookahead(models: Models, name: str) -> None:
+    params, tokens = PARAMS[name], prompt(19, 7)
+
+    def alone(lookahead: int) -> list[int]:
+        desk = Desk(models.model, lookahead=lookahead)
+        desk.admit("x", 0, tokens, params, seed=42)
+        return desk.run("x", 16)
+
+    expected = alone(0)
+    assert alone(1) == expected
+
+    desk = Desk(models.model, lookahead=1)
+    for slot, (other, wanted) in enumerate(PARAMS.items()):
+        desk.admit(f"other{slot}", slot, prompt(9, slot), wanted, seed=len(other))
+    desk.step(other0=9, other1=4, other2=9, other3=9, other4=9)
+    desk.admit("x", 7, tokens, params, seed=42)
+    desk.step(x=12, other0=1, other1=5)
+    assert desk.run("x", 16, other0=1, other1=1, other4=1) == expected
+    if name == "late end":
+        assert tiny_models.END_TOKEN not in expected[:8]
+        assert expected[8] == tiny_models.END_TOKEN
+
+
+@pytest.mark.parametrize("name", ["penalised", "greedy penalised", "late end"])
+def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(models: Models, name: str) -> None:
+    params, tokens = PARAMS[name], prompt(11, 3)
+    desk = Desk(models.model)
+    desk.admit("x", 2, tokens, params, seed=5)
+    expected = desk.run("x", 14)
+
+    desk = Desk(models.model, lookahead=1)
+    desk.admit("x", 2, tokens, params, seed=5)
+    begun = desk.run("x", 6)
+    desk.admit("y", 2, prompt(40, 9), PARAMS["penalised"])  # somebody else in the slot meanwhile
+    desk.run("y", 3)
+    desk.admit("x", 4, tokens + begun, params, prompt_length=len(tokens), seed=5)
+    assert begun + desk.run("x", 8) == expected
+
+
+def test_prompt_logprobs_over_chunks(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In sub-chunks of three positions, beside rows that do not ask."""
+    monkeypatch.setattr(runner, "PROMPT_LOGITS", 3 * tiny_models.VOCAB)
+    tokens = prompt(23, 11)
+    desk = Desk(models.model)
+    desk.admit("x", 1, tokens, SamplingParams(temperature=0.0, prompt_logprobs=4))
+    desk.admit("y", 0, prompt(8, 1))
+    desk.step(x=10, y=8)
+    desk.step(x=1, y=1)
+    desk.step(x=11, y=1)
+    desk.step(x=1, y=1)
+    desk.step(x=1, y=1)
+    sequence = desk.sequences["x"]
+    assert desk.sequences["y"].prompt_logprobs == []
+    assert len(sequence.tokens) == 25
+    with torch.no_grad():
+        expected = models.oracle(torch.tensor([tokens])).logits[0].log_softmax(-1)
+    _assert_logprobs(sequence.prompt_logprobs, expected[:-1], tokens[1:], top=4)
+
+
+def test_logprobs_of_drawn_tokens(models: Models) -> None:
+    tokens = prompt(9, 12)
+    desk = Desk(models.model, lookahead=1)
+    desk.admit("x", 1, tokens, SamplingParams(temperature=1.5, logprobs=2, logit_bias={7: 3.0}), seed=1)
+    desk.admit("y", 2, prompt(4, 1))
+    desk.step(x=9, y=4)
+    drawn = desk.run("x", 5, y=1)
+    sequence = desk.sequences["x"]
+    assert desk.sequences["y"].logprobs == []
+    with torch.no_grad():
+        expected = models.oracle(torch.tensor([sequence.tokens])).logits[0].log_softmax(-1)[8:-1]
+    assert drawn == sequence.tokens[-5:]
+    _assert_logprobs(sequence.logprobs, expected, sequence.tokens[9:], top=2)
+
+
+def test_logprobs_go_to_their_own_rows(models: Models) -> None:
+    """Beside a row that is not sampled, and in a slot whose last request asked for its prompt's."""
+    desk = Desk(models.model)
+    desk.admit("old", 3, prompt(6, 1), SamplingParams(prompt_logprobs=0))
+    desk.step(old=6)
+    desk.admit("x", 3, prompt(5, 2), SamplingParams(temperature=0.0, logprobs=0))
+    desk.admit("y", 1, prompt(4, 3))
+    desk.number += 1
+    rows = [Row(1, 0, 1, False), Row(3, 0, 5, True)]
+    extends = [Extend(3, group, [free.pop()]) for group, free in enumerate(desk.free)]
+    desk.runner.launch(StepPlan(desk.number, desk.admits, extends, rows))
+    first, second = desk.runner.collect().rows
+    assert (first.tokens, first.logprobs, first.prompt_logprobs) == ([], None, None)
+    assert second.logprobs is not None
+    assert [entry.token for entry in second.logprobs] == second.tokens
+    assert second.prompt_logprobs is None
+
+
+def test_prompt_chunks_that_are_not_sampled_give_no_tokens(models: Models) -> None:
+    desk = Desk(models.model, lookahead=1)
+    desk.admit("x", 0, prompt(12, 1))
+    desk.step(x=4)
+    desk.step(x=4)
+    result = desk.settle()
+    assert [(row.tokens, row.logprobs, row.prompt_logprobs) for row in result.rows] == [([], None, None)]
+
+
+class Fails(TorchOperations):
+    """Operations that break when told to."""
+
+    broken: Callable[[], None] | None = None
+
+    def gate(self, gate_up: torch.Tensor, activation: Any) -> torch.Tensor:
+        if self.broken is not None:
+            self.broken()
+        return super().gate(gate_up, activation)
+
+
+def test_an_exception_reaches_the_caller_and_leaves_the_runner_usable(models: Models) -> None:
+    def fail() -> None:
+        raise RuntimeError("out of something")
+
+    ops = Fails()
+    pages = make_pages(models.model.spec, BLOCKS, BLOCK, torch.float32)
+    desk = Desk(
+        models.model,
+        lookahead=1,
+        model_runner=ModelRunner(models.model, ops, pages, context=CONTEXT, max_sequences=4),
+    )
+    desk.admit("x", 0, prompt(10, 1), PARAMS["penalised"])
+    desk.step(x=10)
+    ops.broken = fail
+    with pytest.raises(RuntimeError, match="out of something"):
+        desk.step(x=1)
+    ops.broken = None
+    desk.runner.reset()
+
+    after = Desk(models.model, model_runner=desk.runner)
+    after.admit("y", 0, prompt(20, 2))
+    assert after.run("y", 6) == generate(models.oracle, prompt(20, 2), 6)
+
+
+def test_warm_up_touches_nobody_s_blocks(models: Models) -> None:
+    pages = make_pages(models.model.spec, 12, BLOCK, torch.float32)
+    warm = ModelRunner(models.model, TorchOperations(), pages, context=CONTEXT, max_sequences=4)
+    warm.warm_up(21)
+    assert all(torch.isnan(tensor[1:]).all() for page in pages for tensor in (page.keys, page.values))
+    assert not any(torch.isnan(page.keys[0]).any() for page in pages)
+
+
+def _assert_logprobs(entries: list[TokenLogprobs], expected: torch.Tensor, tokens: list[int], top: int) -> None:
+    assert [entry.token for entry in entries] == tokens
+    for entry, row in zip(entries, expected, strict=True):
+        assert entry.logprob == pytest.approx(row[entry.token].item(), abs=1e-4)
+        assert entry.rank == 1 + int((row > row[entry.token]).sum())
+        best = row.topk(top)
+        assert [token for token, _ in entry.top] == best.indices.tolist()
+        assert [logprob for _, logprob in entry.top] == pytest.approx(best.values.tolist(), abs=1e-4)
