@@ -1,8 +1,13 @@
+import os
+
 import pytest
 
 from penstock.errors import PullFailed
 from penstock.store.files import ModelFiles
 from penstock.store.resolve import resolve
+
+# Threads that spin while they wait make everything crawl where two test runs share a machine. Read as torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -54,7 +54,9 @@ def make_batch(rows: Sequence[Row], block_size: int, device: torch.device = CPU)
         return BlockMap(tables.to(device), torch.tensor(targets, device=device))
 
     return Batch(
-        tokens=torch.tensor([row.tokens[p] for row in rows for p in range(row.start, row.start + row.count)]).to(device),
+        tokens=torch.tensor([row.tokens[p] for row in rows for p in range(row.start, row.start + row.count)]).to(
+            device
+        ),
         positions=torch.tensor(positions, device=device),
         starts=torch.tensor(host_starts, dtype=torch.int32, device=device),
         lengths=torch.tensor(host_lengths, dtype=torch.int32, device=device),
@@ -105,7 +107,10 @@ class PagedModel:
         self.device = device
         self.pages = make_pages(model.spec, num_blocks, block_size, dtype, device)
         self.groups = model.spec.cache_groups
-        self.free = [random.Random(seed + group).sample(range(1, num_blocks), num_blocks - 1) for group in range(len(self.groups))]
+        self.free = [
+            random.Random(seed + group).sample(range(1, num_blocks), num_blocks - 1)
+            for group in range(len(self.groups))
+        ]
         self.sequences: list[Sequence_] = []
 
     def add(self, tokens: Sequence[int]) -> int:

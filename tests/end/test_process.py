@@ -62,7 +62,7 @@ def test_what_keeps_an_engine_from_starting_is_told(tmp_path: Path, folder: Path
     tiny_models.make("llama", broken)
     weights = next(broken.glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(ModelInvalid, match="truncated|incomplete|ends"):
+    with pytest.raises(ModelInvalid, match="truncated"):
         LLM(str(broken), isolate=True)
 
 
@@ -95,3 +95,9 @@ def test_the_engine_ends_with_its_frontend(folder: Path, tmp_path: Path) -> None
 
     assert select.select([watch], [], [], 30)[0], "the engine process outlived its frontend"
     os.close(watch)
+
+
+def test_an_engine_that_dies_before_it_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(EngineDied, match="exit code 1"):
+        LLM(str(folder), isolate=True)

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from penstock.flow import Admit, SamplingParams
-from penstock.sample import Sampler, noise
+from penstock.sample import Sampler, draw, noise
 from penstock.sample.filters import Filters, candidates
 
 CPU = torch.device("cpu")
@@ -76,21 +76,23 @@ FILTERS = [
 
 
 def filtered(logits: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
-    """What `candidates` leaves of the logits, as probabilities [rows, vocab]."""
+    """What the filters leave of the logits, as probabilities [rows, vocab]; by the likeliest few where they will do."""
     scores = torch.full_like(logits, -math.inf)
-    seen = torch.zeros(len(logits), dtype=torch.int64)
-    for part in candidates(logits, Filters.of(params, logits.shape[1], CPU)):
-        rows = torch.arange(len(logits)) if part.rows is None else part.rows
-        scores[rows[:, None], part.tokens] = part.scores
-        seen[rows] += 1
-    assert (seen == 1).all(), "each row comes out exactly once"
+    filters = Filters.of(params, logits.shape[1], CPU)
+    for width in (logits.shape[1], draw.WIDTH):
+        found = candidates(logits, filters, width)
+        rows = found.covered.nonzero()
+        scores[rows] = -math.inf
+        scores[rows, found.tokens[rows[:, 0]]] = found.scores[rows[:, 0]]
     return scores.softmax(-1)
 
 
 @pytest.mark.parametrize("spread", [1.0, 4.0])
 def test_filters_keep_what_transformers_keeps(spread: float) -> None:
-    """All of them in one batch, on a vocabulary wider than every width the filters try first."""
+    """All of them in one batch; for some the likeliest few are enough, for some they are not."""
     logits = torch.randn(len(FILTERS), 10_000, generator=torch.Generator().manual_seed(1)) * spread
+    covered = candidates(logits, Filters.of(FILTERS, 10_000, CPU), draw.WIDTH).covered
+    assert 5 <= covered.sum() <= len(FILTERS) - 5
     ours = filtered(logits, FILTERS)
     for row, params in enumerate(FILTERS):
         theirs = processors(params, 0)(torch.zeros(1, 1, dtype=torch.int64), logits[row : row + 1])[0]
@@ -152,6 +154,27 @@ def test_the_whole_chain_is_that_of_transformers(greedy: bool) -> None:
     assert sampler.sample(logits, list(range(rows)), positions).tokens.tolist() == expected
 
 
+@pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
+def test_rejection_draws_what_sorting_would(spread: float) -> None:
+    """The same tokens as the largest of what transformers keeps plus the noise, however wide top_p is."""
+    vocab, rows = 3000, 200
+    logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(8)) * spread
+    params = [
+        SamplingParams(temperature=0.5 + row % 5 / 4, top_p=0.05 + 0.94 * row / rows, min_p=0.01 * (row % 3))
+        for row in range(rows)
+    ]
+    keys = noise.row_keys(torch.tensor([noise.stream(row, 0) for row in range(rows)]), torch.arange(rows))
+    hashes = noise.token_hashes(vocab, CPU)
+    scores = torch.cat(
+        [
+            processors(wanted, 0)(torch.zeros(1, 1, dtype=torch.int64), logits[row : row + 1])
+            for row, wanted in enumerate(params)
+        ]
+    )
+    expected = (scores + noise.gumbel(keys, hashes)).argmax(-1)
+    assert draw.by_rejection(logits, Filters.of(params, vocab, CPU), keys, hashes).tolist() == expected.tolist()
+
+
 def test_presence_and_frequency_follow_openai() -> None:
     """mu[j] - c[j] * frequency - (c[j] > 0) * presence, with c counting output tokens only."""
     vocab = 50
@@ -172,6 +195,7 @@ DISTRIBUTIONS = {
     "temperature": SamplingParams(temperature=0.9),
     "top_k": SamplingParams(temperature=1.2, top_k=12),
     "top_p": SamplingParams(temperature=0.8, top_p=0.8),
+    "wide top_p": SamplingParams(temperature=4.0, top_p=0.9),
     "all": SamplingParams(temperature=1.1, top_k=30, top_p=0.95, min_p=0.01, typical_p=0.9),
 }
 

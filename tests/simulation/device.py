@@ -12,7 +12,7 @@ import zlib
 from collections import deque
 from dataclasses import dataclass, field
 
-from penstock.flow import Admit, Row, RowResult, SamplingParams, StepPlan, StepResult, TokenLogprobs
+from penstock.flow import Admit, Row, RowResult, SamplingParams, StepPlan, StepResult, Submit, TokenLogprobs
 
 VOCABULARY = 7
 
@@ -39,9 +39,9 @@ class Slot:
     tokens: list[int]
     marks: list[int]
     prompt_length: int
+    limit: int  # tokens it may have in all
     params: SamplingParams
     seed: int
-    salt: str
     blocks: list[list[int]]
 
 
@@ -62,7 +62,7 @@ class Device:
         self.step_tokens = step_tokens
         self.pages: list[list[list[int | None]]] = [[[None] * block_size for _ in range(n)] for n in num_blocks]
         self.slots: dict[int, Slot] = {}
-        self.salts: dict[int, str] = {}  # by Admit.choice, which the tests make unique per request
+        self.requests: dict[int, Submit] = {}  # by Admit.choice, which the tests make unique per request
         self.flight: deque[Launched] = deque()
         self.number = 0
         self.computed_tokens = 0
@@ -106,10 +106,16 @@ class Device:
             self.slots[extend.slot].blocks[extend.group] += extend.blocks
 
     def _slot(self, admit: Admit) -> Slot:
-        salt = self.salts[admit.choice]
-        blocks = [list(group) for group in admit.blocks]
-        marks = marks_of(admit.tokens, salt)
-        return Slot(list(admit.tokens), marks, admit.prompt_length, admit.params, admit.seed, salt, blocks)
+        request = self.requests[admit.choice]
+        return Slot(
+            tokens=list(admit.tokens),
+            marks=marks_of(admit.tokens, request.salt),
+            prompt_length=admit.prompt_length,
+            limit=admit.prompt_length + request.max_output,
+            params=admit.params,
+            seed=admit.seed,
+            blocks=[list(group) for group in admit.blocks],
+        )
 
     def _check_shape(self, plan: StepPlan) -> None:
         assert plan.rows, "an empty plan is no plan"
@@ -120,6 +126,7 @@ class Device:
         assert singles == sorted(singles, reverse=True), "single-token rows come first"
         for row in plan.rows:
             length = len(self.slots[row.slot].tokens)
+            assert length < self.slots[row.slot].limit, "a token is computed that nobody can ask for"
             assert row.count >= 1
             assert row.start + row.count <= length
             assert row.sample == (row.start + row.count == length)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.cache import CacheManager, Chain
-from penstock.flow import Cancel, Delta, FinishReason, SamplingParams, Submit
+from penstock.flow import Cancel, Delta, FinishReason, SamplingParams, StepPlan, Submit
 from penstock.schedule import Scheduler
-from penstock.schedule.sequence import State
+from penstock.schedule.sequence import Sequence, State
 from penstock.store.spec import CacheGroup
 from simulation.device import Device, draw, logprob_of, marks_of
 
@@ -68,6 +68,8 @@ class World:
         )
         self.device = Device(list(windows), num_blocks, block_size, step_tokens)
         self.clients: dict[str, Client] = {}
+        self.planned: bool | None = None  # between the halves of a step: whether there was anything to plan
+        self.stalled = 0  # plans in a row that the first in line got nothing from
 
     # --- what can happen
 
@@ -97,36 +99,58 @@ class World:
             arrival=self.now,
             deadline=None if timeout_s is None else self.now + timeout_s,
         )
-        self.device.salts[number] = salt
+        self.device.requests[number] = message
         self.scheduler.submit(message)
         self.clients[message.id] = Client(message)
         return message.id
 
-    def step(self) -> bool:
-        """What the engine's loop does, once. Gives whether anything could be done."""
-        first = next(iter(self.scheduler._roster.running), None)
-        plan = self.scheduler.plan()
+    def half_step(self) -> None:
+        """The next half of what the engine's loop does: plan and launch, or settle what is due."""
+        if self.planned is None:
+            self._plan()
+        else:
+            self._settle()
         self.scheduler.check_integrity()
-        assert first is None or first.state is not State.WAITING, "the first in line was preempted"
+
+    def step(self) -> bool:
+        """A whole step, after the rest of one begun. Gives whether anything could be done."""
+        if self.planned is not None:
+            self.half_step()
+        self.half_step()
+        busy = self.scheduler.in_flight > 0
+        self.half_step()
+        return busy
+
+    def _plan(self) -> None:
+        roster = self.scheduler._roster
+        first, preemptions = next(iter(roster.running), None), roster.preemptions
+        plan = self.scheduler.plan()
         if plan is not None:
             self.device.launch(plan)
-        busy = plan is not None or self.scheduler.in_flight > 0
-        if self.scheduler.in_flight > (self.scheduler.lookahead if plan is not None else 0):
-            self._receive(self.scheduler.settle(self.device.collect()))
-        else:
-            self._receive(self.scheduler.drain())
-        self.scheduler.check_integrity()
-        return busy
+        self.planned = plan is not None
+        self._check_deadlines()
+        if first is not None:
+            self._check_first(first, plan)
+        if plan is not None and roster.preemptions > preemptions:
+            assert not plan.admits, "what was taken from one is given to the next"
+
+    def _settle(self) -> None:
+        due = self.scheduler.in_flight > (self.scheduler.lookahead if self.planned else 0)
+        self.planned = None
+        self._receive(self.scheduler.settle(self.device.collect()) if due else self.scheduler.drain())
 
     def cancel(self, id: str, finish: FinishReason = FinishReason.CANCELLED, at_output: int | None = None) -> None:
         message = Cancel(id, finish, at_output)
-        if id in self.clients and self.clients[id].end is None:
+        if id in self.scheduler.open_ids():  # else it comes too late
             self.clients[id].cancel = message
         self.scheduler.cancel(message)
         self._receive(self.scheduler.drain())
         self.scheduler.check_integrity()
+        if at_output is not None:
+            self._check_nothing_surplus_cached()
 
     def fail(self) -> None:
+        self.planned = None
         self.device.break_down()
         self.scheduler.fail("the device broke down")
         self._receive(self.scheduler.drain())
@@ -149,6 +173,19 @@ class World:
             client.tokens += delta.tokens
 
     # --- what must be true
+
+    def _check_first(self, first: Sequence, plan: StepPlan | None) -> None:
+        """The first in line is never preempted, and never waits long for blocks."""
+        assert first.state is not State.WAITING, "the first in line was preempted"
+        served = first.in_flight and plan is not None and any(row.slot == first.slot for row in plan.rows)
+        scarce = self.device.step_tokens < self.scheduler._roster.slots.count
+        self.stalled = 0 if served or scarce or not first.lacking else self.stalled + 1
+        assert self.stalled <= 2, "the first in line starves"
+
+    def _check_deadlines(self) -> None:
+        for sequence in self.scheduler._roster.sequences.values():
+            deadline = sequence.message.deadline
+            assert deadline is None or deadline > self.now, f"{sequence.id} is overdue"
 
     def reference(self, message: Submit) -> tuple[list[int], FinishReason]:
         """The output of this request if it were alone, its tokens computed one after the other."""

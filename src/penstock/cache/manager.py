@@ -162,8 +162,10 @@ class CacheManager:
             for group, pool in enumerate(self._pools):
                 block = pool.find(chain.links[index].key)
                 held = table.blocks[group][index] if table is not None and index < len(table.blocks[group]) else 0
-                own = held in (0, block)  # 0: it was given up, to the window or at a preemption
-                if block is not None and own and pool.references(block) == (held == block):
+                if block is None or held not in (0, block):  # 0: it was given up, to the window or at a preemption
+                    continue
+                others = pool.references(block) - (held == block)
+                if not others:
                     pool.unpublish(block)
 
     def release(self, table: Table) -> None:

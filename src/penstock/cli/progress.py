@@ -23,15 +23,14 @@ def download_bar() -> Iterator[Report]:
     def report(what: str, done_bytes: int, total_bytes: int | None) -> None:
         if what not in tasks:
             tasks[what] = bar.add_task(what, total=total_bytes)
-            if not console.is_terminal:
-                console.print(what)
-            elif len(tasks) == 1:
+            if console.is_terminal:
                 bar.start()
+            else:
+                console.print(what)
         bar.update(tasks[what], completed=done_bytes, total=total_bytes)
-        if bar.finished:
-            bar.stop()
 
     try:
         yield report
     finally:
-        bar.stop()
+        if console.is_terminal and tasks:
+            bar.stop()

@@ -11,16 +11,17 @@ import click
 
 from penstock.cli.progress import download_bar
 from penstock.offline import LLM
+from penstock.settings import SECTIONS
 
 
 @contextmanager
 def open_model(values: dict[str, Any]) -> Iterator[LLM]:
     """`values` are those of settings_options; sampling values are left in it."""
-    from penstock.settings import SECTIONS
-
     config = values.get("config")
     settings = {name: values[name] for name in SECTIONS}
     started = time.monotonic()
-    with download_bar() as pulling, LLM(config=config, pulling=pulling, **settings) as llm:
+    with download_bar() as pulling:
+        llm = LLM(config=config, pulling=pulling, **settings)
+    with llm:
         click.echo(click.style(f"{llm.model.name} ready in {time.monotonic() - started:.1f} s", dim=True), err=True)
         yield llm

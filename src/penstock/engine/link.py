@@ -28,20 +28,30 @@ class Link(Generic[T]):
         self.lifeline = lifeline
         self.encoder = msgspec.msgpack.Encoder()
         self.decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(incoming)
-        self.poller = zmq.Poller()
-        self.poller.register(socket, zmq.POLLIN)
-        self.poller.register(lifeline, zmq.POLLIN)
 
     def send(self, message: msgspec.Struct) -> None:
-        self.socket.send(self.encoder.encode(message))
+        """Waits only while the other end is not yet there or far behind. Raises PeerGone."""
+        data = self.encoder.encode(message)
+        while True:
+            try:
+                return self.socket.send(data, zmq.NOBLOCK)
+            except zmq.Again:
+                if self.lifeline in self._wait(zmq.POLLOUT, None):
+                    raise PeerGone from None
 
     def receive(self, timeout_s: float | None) -> list[T]:
         """All that has arrived; waits for the first up to `timeout_s` (None: without end). Raises PeerGone."""
-        ready = dict(self.poller.poll(None if timeout_s is None else round(timeout_s * 1000)))
+        ready = self._wait(zmq.POLLIN, timeout_s)
         messages = list(self._drain())
         if not messages and self.lifeline in ready:  # what it still had to say comes first
             raise PeerGone
         return messages
+
+    def _wait(self, what: int, timeout_s: float | None) -> dict[Any, int]:
+        poller = zmq.Poller()
+        poller.register(self.socket, what)
+        poller.register(self.lifeline, zmq.POLLIN)
+        return dict(poller.poll(None if timeout_s is None else round(timeout_s * 1000)))
 
     def _drain(self) -> Iterable[T]:
         while True:

@@ -39,7 +39,7 @@ class ProcessEngine:
             [sys.executable, "-m", "penstock.worker", address], stdin=subprocess.PIPE, pass_fds=(write_end,)
         )
         os.close(write_end)  # the child holds the only copy now: it closes when the child ends
-        self.link.send(Start(to_wire(settings)))
+        self._send(Start(to_wire(settings)))
 
     def wait_ready(self) -> dict[str, Any]:
         """The engine's facts once it is up; raises what kept it from starting."""
@@ -58,16 +58,15 @@ class ProcessEngine:
     def submit(self, message: Submit) -> None:
         self._check_alive()
         self.open.add(message.id)
-        self.link.send(message)
+        self._send(message)
 
     def cancel(self, message: Cancel) -> None:
-        if self.dead is None:
-            self.link.send(message)
+        self._send(message)
 
     def query(self, message: Query) -> None:
         self._check_alive()
         self.queries.add(message.id)
-        self.link.send(message)
+        self._send(message)
 
     def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
         if timeout_s is None and not self.open and not self.queries:
@@ -86,25 +85,35 @@ class ProcessEngine:
 
     def close(self) -> None:
         if self.dead is None:
-            self.link.send(Stop())
+            self._send(Stop())
             try:
                 self.process.wait(STOP_GRACE_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-            self.dead = "the engine was closed"
+            self.dead = self.dead or "the engine was closed"
         self.process.wait()
         self._release()
 
+    def _send(self, message: Any) -> None:
+        """To a process that has died nothing is sent; `receive` tells of it."""
+        if self.dead is None:
+            try:
+                self.link.send(message)
+            except PeerGone:
+                self._bury()
+
     def _receive(self, timeout_s: float | None) -> list[Any]:
-        if self.dead is not None:
-            return []
-        try:
-            return self.link.receive(timeout_s)
-        except PeerGone:
-            code = self.process.wait()
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self.dead = f"the engine process died ({how}); start it again"
-            return []
+        if self.dead is None:
+            try:
+                return self.link.receive(timeout_s)
+            except PeerGone:
+                self._bury()
+        return []
+
+    def _bury(self) -> None:
+        code = self.process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        self.dead = f"the engine process died ({how}); start it again"
 
     def _last_words(self, why: str) -> list[Frame | Reply]:
         deltas = [

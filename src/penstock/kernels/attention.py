@@ -50,35 +50,77 @@ class Plan:
 
 
 def plan(batch: Batch, block_map: BlockMap, block_size: int, window: int, dtype: torch.dtype) -> Plan:
-    groups = _split([_view(length, window) for length in batch.host_lengths[: batch.num_single]])
-    return Plan(
-        tuple(_singles(rows, batch, block_map, block_size, window, dtype) for rows in groups),
-        tuple(
-            _chunk(row, batch, block_map, block_size, window, dtype) for row in range(batch.num_single, batch.num_rows)
-        ),
-    )
+    return _Planner(batch, block_map, block_size, window, dtype).plan()
 
 
-def reference(q: Tensor, pages: Pages, steps: Plan, *, scale: float, softcap: float) -> Tensor:
+def reference(q: Tensor, pages: Pages, planned: Plan, *, scale: float, softcap: float) -> Tensor:
     keys, values = pages.keys.flatten(0, 1), pages.values.flatten(0, 1)  # [slots, kv_heads, head_dim]
-    if len(steps.singles) == 1 and not steps.chunks:  # the common step: nothing to put together
-        return _attend_singles(q, keys, values, steps.singles[0], scale, softcap)
+    if len(planned.singles) == 1 and not planned.chunks:  # the common step: nothing to put together
+        return _attend_singles(q, keys, values, planned.singles[0], scale, softcap)
     mixed = q.new_empty(q.shape[0], q.shape[1] * q.shape[2])
-    for group in steps.singles:
+    for group in planned.singles:
         part = q[: group.count] if group.rows is None else q[group.rows]
         attended = _attend_singles(part, keys, values, group, scale, softcap)
         if group.rows is None:
             mixed[: group.count] = attended
         else:
             mixed.index_copy_(0, group.rows, attended)
-    for chunk in steps.chunks:
+    for chunk in planned.chunks:
         mixed[chunk.start : chunk.end] = _attend_chunk(q[chunk.start : chunk.end], keys, values, chunk, scale, softcap)
     return mixed
 
 
-def _view(length: int, window: int) -> int:
-    """How many keys the newest of `length` tokens sees."""
-    return min(length, window) if window else length
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    batch: Batch
+    block_map: BlockMap
+    block_size: int
+    window: int
+    dtype: torch.dtype
+
+    def plan(self) -> Plan:
+        batch = self.batch
+        groups = _split([self.view(length) for length in batch.host_lengths[: batch.num_single]])
+        chunks = range(batch.num_single, batch.num_rows)
+        return Plan(tuple(map(self.singles, groups)), tuple(map(self.chunk, chunks)))
+
+    def view(self, length: int) -> int:
+        """How many keys the newest of `length` tokens sees."""
+        return min(length, self.window) if self.window else length
+
+    def singles(self, rows: list[int]) -> Singles:
+        batch, device = self.batch, self.batch.lengths.device
+        views = [self.view(batch.host_lengths[row]) for row in rows]
+        index = None if len(rows) == batch.num_single else torch.tensor(rows, device=device)
+        taken = slice(len(rows)) if index is None else index
+        lengths, tables = batch.lengths[taken, None], self.block_map.tables[taken]
+        first = (lengths - self.window).clamp_(min=0) if self.window else torch.zeros_like(lengths)
+        positions = first + torch.arange(max(views), device=device)
+        bias = None
+        if min(views) < max(views):
+            bias = self.bias(positions >= lengths)[:, None, None]
+        return Singles(index, len(rows), self.slots(tables, positions.minimum(lengths - 1)), bias)
+
+    def chunk(self, row: int) -> Chunk:
+        batch, device, window = self.batch, self.batch.lengths.device, self.window
+        start, end, length = batch.host_starts[row], batch.host_starts[row + 1], batch.host_lengths[row]
+        first_query = length - (end - start)
+        first_key = max(0, first_query - window + 1) if window else 0
+        keys = torch.arange(first_key, length, device=device)
+        bias = None
+        if first_query > 0 or 0 < window < length:
+            queries = torch.arange(first_query, length, device=device)[:, None]
+            hidden = keys > queries
+            bias = self.bias(hidden | (keys <= queries - window) if window else hidden)
+        return Chunk(start, end, self.slots(self.block_map.tables[row : row + 1], keys[None]), bias)
+
+    def slots(self, tables: Tensor, positions: Tensor) -> Tensor:
+        """[rows, blocks], [rows, n] -> [rows * n]"""
+        blocks = tables.gather(1, positions // self.block_size)
+        return (blocks * self.block_size + positions % self.block_size).flatten()
+
+    def bias(self, hidden: Tensor) -> Tensor:
+        return torch.zeros(hidden.shape, dtype=self.dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
 
 
 def _split(views: list[int]) -> list[list[int]]:
@@ -94,48 +136,6 @@ def _split(views: list[int]) -> list[list[int]]:
         else:
             pending += [rows[place:], rows[:place]]
     return groups
-
-
-def _singles(
-    rows: list[int], batch: Batch, block_map: BlockMap, block_size: int, window: int, dtype: torch.dtype
-) -> Singles:
-    views = [_view(batch.host_lengths[row], window) for row in rows]
-    longest = max(views)
-    device = batch.lengths.device
-    index = None if len(rows) == batch.num_single else torch.tensor(rows, device=device)
-    lengths = (batch.lengths[: len(rows)] if index is None else batch.lengths[index])[:, None]
-    tables = block_map.tables[: len(rows)] if index is None else block_map.tables[index]
-    first = (lengths - window).clamp_(min=0) if window else torch.zeros_like(lengths)
-    positions = first + torch.arange(longest, device=device)
-    slots = _slots(tables, positions.minimum(lengths - 1), block_size)
-    bias = None
-    if min(views) < longest:
-        bias = torch.zeros(positions.shape, dtype=dtype, device=device)
-        bias.masked_fill_(positions >= lengths, -torch.inf)
-        bias = bias[:, None, None]
-    return Singles(index, len(rows), slots.flatten(), bias)
-
-
-def _chunk(row: int, batch: Batch, block_map: BlockMap, block_size: int, window: int, dtype: torch.dtype) -> Chunk:
-    start, end, length = batch.host_starts[row], batch.host_starts[row + 1], batch.host_lengths[row]
-    device = batch.lengths.device
-    first_query = length - (end - start)
-    first_key = max(0, first_query - window + 1) if window else 0
-    keys = torch.arange(first_key, length, device=device)
-    bias = None
-    if first_query > 0 or 0 < window < length:
-        queries = torch.arange(first_query, length, device=device)[:, None]
-        hidden = keys > queries
-        if window:
-            hidden |= keys <= queries - window
-        bias = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
-    return Chunk(start, end, _slots(block_map.tables[row : row + 1], keys[None], block_size).flatten(), bias)
-
-
-def _slots(tables: Tensor, positions: Tensor, block_size: int) -> Tensor:
-    """[rows, blocks], [rows, n] -> [rows, n]"""
-    blocks = tables.gather(1, positions // block_size)
-    return blocks * block_size + positions % block_size
 
 
 def _attend_singles(q: Tensor, keys: Tensor, values: Tensor, group: Singles, scale: float, softcap: float) -> Tensor:

@@ -19,9 +19,16 @@ def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
+def packs(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether `pack` gives such weights another form."""
+    built_in: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    is_x86 = torch.backends.cpu.get_cpu_capability().startswith("AVX")
+    return device.type == "cpu" and dtype == torch.float32 and built_in and is_x86
+
+
 def pack(weight: Tensor) -> Tensor:
     """The weight in the form that `linear` reads fastest; the weight itself where there is nothing better."""
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not _has_onednn():
+    if not packs(weight.dtype, weight.device):
         return weight
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)
     return packed
@@ -31,8 +38,3 @@ def packed(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`reference` for a weight that `pack` has made opaque."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return product
-
-
-def _has_onednn() -> bool:
-    built_in: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return built_in and torch.backends.cpu.get_cpu_capability().startswith("AVX")

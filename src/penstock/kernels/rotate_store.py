@@ -12,15 +12,15 @@ from penstock.kernels.interface import BlockMap, Pages, Rotary
 
 
 class Angles(NamedTuple):
-    """A step's rotation, the same for all heads of all layers: x * cos + (x with its halves swapped) * sin."""
+    """A step's rotation, the same for all heads of all layers: x * cos + (x with its halves swapped) * sin. Float32."""
 
     cos: Tensor  # [tokens, 1, dim]
     sin: Tensor  # [tokens, 1, dim], the first half negated
     dim: int
 
 
-def angles(rotary: Rotary, positions: Tensor, dtype: torch.dtype) -> Angles:
-    cos, sin = rotary.table[positions].to(dtype).unbind(dim=1)
+def angles(rotary: Rotary, positions: Tensor) -> Angles:
+    cos, sin = rotary.table[positions].unbind(dim=1)
     return Angles(torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None], rotary.dim)
 
 
@@ -53,4 +53,4 @@ def _normed(qk: Tensor, heads: int, q_weight: Tensor, k_weight: Tensor, eps: flo
 def _rotated(x: Tensor, turn: Angles) -> Tensor:
     if turn.dim < x.shape[-1]:
         return torch.cat((_rotated(x[..., : turn.dim], turn), x[..., turn.dim :]), dim=-1)
-    return torch.addcmul(x * turn.cos, x.roll(turn.dim // 2, dims=-1), turn.sin)
+    return torch.addcmul(x * turn.cos, x.roll(turn.dim // 2, dims=-1), turn.sin).to(x.dtype)

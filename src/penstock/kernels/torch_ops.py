@@ -42,9 +42,7 @@ class TorchOperations:
         rotary: Rotary,
         norms: tuple[Tensor, Tensor, float] | None,
     ) -> Tensor:
-        turn = self._once(
-            batch, ("angles", id(rotary)), lambda: rotate_store.angles(rotary, batch.positions, qkv.dtype)
-        )
+        turn = self._once(batch, ("angles", id(rotary)), lambda: rotate_store.angles(rotary, batch.positions))
         return rotate_store.reference(qkv, pages, block_map, turn, norms)
 
     def attention(

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from penstock.kernels import linear
 from penstock.model import registry
 from penstock.model.layers.decoder import Decoder
 from penstock.model.weights import loader
@@ -25,6 +26,13 @@ def load(spec: ModelSpec, source: Source, *, dtype: torch.dtype, device: torch.d
     kind = registry.architecture(spec.architecture)
     weights = loader.load(kind.weight_map, source, spec, dtype=dtype, device=device)
     return kind(spec, weights, device=device, context=context)
+
+
+def weight_bytes(spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -> int:
+    """What the weights will take once loaded, from the spec alone."""
+    total = loader.num_bytes(registry.architecture(spec.architecture).weight_map, spec, dtype)
+    second_table = spec.tied and linear.packs(dtype, device)  # an embedding table cannot be read once it is packed
+    return total + (spec.vocab_size * spec.hidden_size * dtype.itemsize if second_table else 0)
 
 
 def open_source(paths: Sequence[Path], form: Literal["safetensors", "gguf"]) -> Source:

@@ -12,7 +12,7 @@
     8. top_p                keep the largest until their mass reaches p
     9. min_p                keep what has at least min_p of the largest's probability
     10. typical_p           keep those nearest to the expected surprise, mass p
-    11. draw                the largest of x + Gumbel noise                           noise
+    11. draw                the largest of x + Gumbel noise                           draw, noise
 
 That is the order of `transformers` for all that both have. Filters 7 to 9 see the distribution that the filter before
 left, renormalised, and cut at a value: tokens of equal score stay or go together, so that what is kept does not depend

@@ -1,15 +1,13 @@
-"""Temperature, top_k, top_p, min_p and typical_p, on the likeliest tokens of a row instead of all of them.
+"""Temperature, top_k, top_p, min_p and typical_p.
 
 top_k, top_p and min_p each keep the tokens from some score upwards. Of a row's largest scores, in order, they are
-decided by the first few: if what they keep ends inside the w largest, nothing beyond can matter. Rows for which it does
-not end there are tried again with a larger w, at last with the whole vocabulary; so a row's result never depends on the
-rows beside it.
+decided by the first few: if what they keep ends inside the w largest, nothing beyond can matter, and the row is
+*covered* by them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,7 +15,6 @@ from torch import Tensor
 
 from penstock.flow import SamplingParams
 
-WIDTHS = (128, 2048)  # how many of the largest scores to look at; the whole vocabulary comes last
 _LOWEST = torch.finfo(torch.float32).min  # below it is only -inf: banned
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -35,7 +32,7 @@ class Filters:
     top_p: Tensor  # float32; off: inf
     log_min_p: Tensor  # float32; off: -inf
     typical_p: Tensor  # float32; off: inf
-    any_open: bool  # a row has top_p without top_k: its mass is that of the whole vocabulary
+    any_unlimited: bool  # a row has top_p without top_k: it cuts the mass of the whole vocabulary
     any_typical: bool
 
     @classmethod
@@ -49,7 +46,7 @@ class Filters:
             top_p=column([p.top_p if p.top_p < 1.0 else math.inf for p in params]),
             log_min_p=column([math.log(p.min_p) if p.min_p else -math.inf for p in params]),
             typical_p=column([p.typical_p if p.typical_p < 1.0 else math.inf for p in params]),
-            any_open=any(p.top_p < 1.0 and not 0 < p.top_k < vocab_size for p in params),
+            any_unlimited=any(p.top_p < 1.0 and not 0 < p.top_k < vocab_size for p in params),
             any_typical=any(p.typical_p < 1.0 for p in params),
         )
 
@@ -63,33 +60,27 @@ class Filters:
             typical_p=self.typical_p[rows],
         )
 
+    @property
+    def are_cuts(self) -> Tensor:
+        """[n, 1] bool: rows that top_p and min_p alone filter. See `draw.by_rejection`."""
+        return (self.top_k == 0) & (self.typical_p == math.inf)
+
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What is left of some rows."""
+    """The w likeliest tokens of n rows, less those filtered out."""
 
-    rows: Tensor | None  # [n] int64, of those that were filtered; None: all of them
     tokens: Tensor  # [n, w] int64
-    scores: Tensor  # [n, w] float32: logits by temperature; -inf for tokens filtered out
+    scores: Tensor  # [n, w] float32: logits by temperature, -inf for tokens filtered out
+    covered: Tensor  # [n] bool: whether that is all the filters leave of the row; if not, the rest means nothing
 
 
-def candidates(logits: Tensor, filters: Filters) -> Iterator[Candidates]:
-    """Filter `logits` [rows, vocab]; each row comes out once. Reads one flag back per width tried."""
-    rows: Tensor | None = None
-    for width in (*(w for w in WIDTHS if w < logits.shape[1]), logits.shape[1]):
-        top = logits.topk(width, dim=-1)
-        scores = scale(top.values, top.values[:, :1], filters.temperature)
-        scores, covered = _cut(scores, top.indices, logits, filters)
-        if covered.all():
-            yield Candidates(rows, top.indices, _typical(scores, filters) if filters.any_typical else scores)
-            return
-        done, rest = covered.nonzero()[:, 0], (~covered).nonzero()[:, 0]
-        if len(done):
-            kept = filters.pick(done)
-            scores = _typical(scores[done], kept) if filters.any_typical else scores[done]
-            yield Candidates(done if rows is None else rows[done], top.indices[done], scores)
-        rows = rest if rows is None else rows[rest]
-        logits, filters = logits[rest], filters.pick(rest)
+def candidates(logits: Tensor, filters: Filters, width: int) -> Candidates:
+    """Filter `logits` [n, vocab]. With the whole vocabulary as `width` every row is covered."""
+    top = logits.topk(min(width, logits.shape[1]), dim=-1)
+    scores = scale(top.values, top.values[:, :1], filters.temperature)
+    scores, covered = _cut(scores, top.indices, logits, filters)
+    return Candidates(top.indices, _typical(scores, filters) if filters.any_typical else scores, covered)
 
 
 def scale(logits: Tensor, largest: Tensor, temperature: Tensor) -> Tensor:
@@ -108,7 +99,7 @@ def _cut(scores: Tensor, tokens: Tensor, logits: Tensor, filters: Filters) -> tu
     covered = everything | unlimited | ~kept[:, -1:]  # is the mass that top_p starts from known?
 
     mass = torch.softmax(scores.masked_fill(~kept, -math.inf), dim=-1)
-    if filters.any_open and not everything:
+    if filters.any_unlimited and not everything:
         whole = torch.softmax(scale(logits, logits.gather(1, tokens[:, :1]), filters.temperature), dim=-1)
         mass = torch.where(unlimited, whole.gather(1, tokens), mass)
     before = mass.cumsum(dim=-1).roll(1, dims=-1)

@@ -88,9 +88,7 @@ class Asked:
 class Recipe:
     masks: StepMasks | None
     penalties: Penalties | None
-    greedy: Group | None
-    plain: Group | None
-    filtered: Group | None
+    groups: dict[Kind, Group]  # none of them empty
     asked: Asked | None
 
     @classmethod
@@ -101,16 +99,12 @@ class Recipe:
             for row, slot in enumerate(slots)
             if penalties.wanted(slot.params)
         ]
-
-        def group(kind: Kind) -> Group | None:
-            rows = [row for row, slot in enumerate(slots) if slot.kind == kind]
-            return Group.of(rows, slots, vocab_size, device) if rows else None
-
+        kinds: dict[Kind, list[int]] = {}
+        for row, slot in enumerate(slots):
+            kinds.setdefault(slot.kind, []).append(row)
         return cls(
             masks=masks.combine(masked, vocab_size) if masked else None,
             penalties=Penalties.of(penalised, device) if penalised else None,
-            greedy=group("greedy"),
-            plain=group("plain"),
-            filtered=group("filtered"),
+            groups={kind: Group.of(rows, slots, vocab_size, device) for kind, rows in kinds.items()},
             asked=Asked.of(slots, device),
         )

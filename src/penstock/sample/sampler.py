@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from penstock.flow import Admit
-from penstock.sample import logprobs, noise
-from penstock.sample.filters import candidates, scale
+from penstock.sample import draw, logprobs, noise
 from penstock.sample.logprobs import Logprobs
-from penstock.sample.recipe import Group, Recipe, Slot
+from penstock.sample.recipe import Group, Kind, Recipe, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,40 +64,21 @@ class Sampler:
             recipe.penalties.apply(logits, self._tokens, positions, max(host_positions))
         if recipe.masks is not None:
             recipe.masks.ban(logits)
-        drawn = [
-            (group, draw(group.pick(logits), group, positions))
-            for group, draw in (
-                (recipe.greedy, self._draw_greedy),
-                (recipe.plain, self._draw_plain),
-                (recipe.filtered, self._draw_filtered),
-            )
-            if group is not None
+        parts = [
+            (group, self._draw_group(kind, group, group.pick(logits), group.pick(positions)))
+            for kind, group in recipe.groups.items()
         ]
-        if len(drawn) == 1:
-            return drawn[0][1]
+        if len(parts) == 1:
+            return parts[0][1]
         tokens = torch.empty_like(positions)
-        for group, part in drawn:
+        for group, part in parts:
             tokens[group.rows] = part
         return tokens
 
-    def _draw_greedy(self, logits: Tensor, group: Group, positions: Tensor) -> Tensor:
-        return logits.argmax(dim=-1)
-
-    def _draw_plain(self, logits: Tensor, group: Group, positions: Tensor) -> Tensor:
-        keys = noise.row_keys(group.streams, group.pick(positions))
-        scores = scale(logits, logits.amax(dim=-1, keepdim=True), group.filters.temperature)
-        return scores.add_(noise.gumbel(keys, self._hashes)).argmax(dim=-1)
-
-    def _draw_filtered(self, logits: Tensor, group: Group, positions: Tensor) -> Tensor:
-        keys = noise.row_keys(group.streams, group.pick(positions))
-        tokens = torch.empty_like(keys)
-        for part in candidates(logits, group.filters):
-            part_keys = keys if part.rows is None else keys[part.rows]
-            values = part.scores.add_(noise.gumbel(part_keys, self._hashes[part.tokens]))
-            best = values.amax(dim=-1, keepdim=True)
-            # of equal values the smallest id, as argmax over the whole vocabulary would have it
-            chosen = part.tokens.masked_fill(values != best, self._vocab_size - 1).amin(dim=-1)
-            if part.rows is None:
-                return chosen
-            tokens[part.rows] = chosen
-        return tokens
+    def _draw_group(self, kind: Kind, group: Group, logits: Tensor, positions: Tensor) -> Tensor:
+        if kind == "greedy":
+            return draw.greedy(logits)
+        keys = noise.row_keys(group.streams, positions)
+        if kind == "plain":
+            return draw.plain(logits, group.filters.temperature, keys, self._hashes)
+        return draw.filtered(logits, group.filters, keys, self._hashes)

@@ -85,8 +85,8 @@ class Planner:
     def _has_room(self, draft: Draft, sequence: Sequence, tokens: int, in_flight: bool) -> bool:
         """Have blocks for `tokens`, if need be by preempting the last in policy order, which may be this one itself.
 
-        While steps are in flight, what they are going to give back is waited for rather than preempted for. As those
-        behind may take no blocks meanwhile, it is there when the next step is planned.
+        While steps are in flight, what they are going to give back is waited for rather than preempted for. Those
+        behind may take no blocks meanwhile, so it is there a step or two later.
         """
         table, cache, running = sequence.table, self._roster.cache, self._roster.running
         assert table is not None

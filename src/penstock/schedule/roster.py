@@ -1,9 +1,9 @@
 """Where every open sequence is, and the moves between those places.
 
-    WAITING   ready    next to be admitted, in policy order
-              parked   until a running sequence has computed the prefix it shares (see `claims`)
-              or it has rows in flight from before its preemption: it comes to ready when they are settled
-    RUNNING   running  holds a slot and blocks, in policy order
+    WAITING   ready       may be admitted, in policy order
+              parked      until a running sequence has computed the prefix it shares (see `claims`)
+              recovering  was preempted with rows in flight, one of which may bring a token: until they are settled
+    RUNNING   running     holds a slot and blocks, in policy order
 
 Every move takes slot, blocks and claims along, so that nothing outside this module can leave one of them behind.
 """
@@ -72,7 +72,7 @@ class Roster:
         return True
 
     def preempt(self, sequence: Sequence) -> None:
-        """running -> ready; not before its rows in flight are settled, for they may bring a token."""
+        """running -> ready, or recovering if it has rows in flight."""
         self._stop_running(sequence)
         sequence.state = State.WAITING
         sequence.preemptions += 1
@@ -81,7 +81,7 @@ class Roster:
             self.ready.add(sequence)
 
     def recover(self, sequence: Sequence) -> None:
-        """A preempted sequence's last row in flight is settled: -> ready."""
+        """recovering -> ready: the last row it had in flight is settled."""
         self.ready.add(sequence)
 
     def leave(self, sequence: Sequence) -> None:
@@ -150,6 +150,8 @@ class Roster:
                 raise PenstockError(f"sequence {sequence.id} is {sequence.state.name} and its blocks are not")
             if not sequence.settled <= sequence.computed <= len(sequence.tokens) + sequence.pending:
                 raise PenstockError(f"sequence {sequence.id} computes what does not exist")
+            if sequence.claimed and sequence.claimed.start < sequence.settled // self.cache.block_size:
+                raise PenstockError(f"sequence {sequence.id} still claims what it has computed")
         if any(self.sequences.get(sequence.id) is not sequence for sequence in (*running, *ready)):
             raise PenstockError("a sequence that has ended is still in a queue")
         taken = [sequence.slot for sequence in running]

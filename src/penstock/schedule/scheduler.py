@@ -86,7 +86,7 @@ class Scheduler:
         if sequence is None:
             return
         if message.at_output is not None:
-            self._roster.truncate(sequence, sequence.prompt_length + message.at_output)
+            self._roster.truncate(sequence, sequence.prompt_length + max(0, message.at_output))
         self._finish(sequence, message.finish, self._clock())
 
     # --- the step
@@ -145,7 +145,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._roster.sequences or self._steps)
+        """Whether there is anything to plan, to settle or to drain."""
+        return bool(self._roster.sequences or self._steps or self._news)
 
     def open_ids(self) -> list[str]:
         return list(self._roster.sequences)

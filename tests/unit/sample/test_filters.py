@@ -7,23 +7,29 @@ import torch
 
 from penstock.flow import SamplingParams
 from penstock.sample import filters
+from penstock.sample.draw import WIDTH
 from penstock.sample.filters import Filters, candidates
 
 CPU = torch.device("cpu")
 
 
 def kept(logits: torch.Tensor, *params: SamplingParams) -> list[set[int]]:
-    result: list[set[int]] = [set() for _ in params]
-    for part in candidates(logits, Filters.of(list(params), logits.shape[1], CPU)):
-        rows = range(len(params)) if part.rows is None else part.rows.tolist()
-        for row, tokens, scores in zip(rows, part.tokens, part.scores, strict=True):
-            result[row] = set(tokens[scores > -math.inf].tolist())
+    """The same by sorting the whole vocabulary and, where those will do, by the likeliest few."""
+    filters = Filters.of(list(params), logits.shape[1], CPU)
+    whole = candidates(logits, filters, logits.shape[1])
+    assert whole.covered.all()
+    result = [
+        set(tokens[scores > -math.inf].tolist()) for tokens, scores in zip(whole.tokens, whole.scores, strict=True)
+    ]
+    few = candidates(logits, filters, WIDTH)
+    for row in few.covered.nonzero()[:, 0].tolist():
+        assert set(few.tokens[row][few.scores[row] > -math.inf].tolist()) == result[row]
     return result
 
 
 @pytest.mark.parametrize("vocab", [300, 5000])
 def test_tokens_of_equal_score_stay_or_go_together(vocab: int) -> None:
-    """Also when there are more of them than the first width looks at."""
+    """Also when there are more of them than are looked at first."""
     logits = torch.zeros(1, vocab)
     logits[0, 10] = 5.0
     logits[0, 20:240] = 2.0
@@ -39,18 +45,12 @@ def test_the_last_kept_may_be_the_last_that_was_looked_at() -> None:
         assert kept(logits, SamplingParams(top_k=k)) == [set(range(k))]
 
 
-def test_banned_tokens_are_never_kept_and_do_not_widen_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = torch.full((2, 5000), -math.inf)
+def test_banned_tokens_are_never_kept_and_do_not_make_a_row_wide() -> None:
+    logits = torch.full((3, 5000), -math.inf)
     logits[:, [7, 9, 4000]] = torch.tensor([1.0, 2.0, 3.0])
-    monkeypatch.setattr(filters, "WIDTHS", (128,))
-    widths = [
-        part.tokens.shape[1]
-        for part in candidates(
-            logits, Filters.of([SamplingParams(top_k=40), SamplingParams(top_p=0.9999)], logits.shape[1], CPU)
-        )
-    ]
-    assert widths == [128]
-    assert kept(logits, SamplingParams(top_k=40), SamplingParams(min_p=1e-9)) == [{7, 9, 4000}] * 2
+    params = [SamplingParams(top_k=40), SamplingParams(top_p=0.9999), SamplingParams(min_p=1e-9)]
+    assert candidates(logits, Filters.of(params, 5000, CPU), WIDTH).covered.all()
+    assert kept(logits, *params) == [{7, 9, 4000}] * 3
 
 
 def test_a_row_without_any_token_left_does_not_break_the_others() -> None:

@@ -178,6 +178,26 @@ def test_a_window_holds_few_blocks_however_long_the_sequence(lookahead: int) -> 
     assert most <= (8 + (1 + lookahead) * 16) // 4 + 1
 
 
+def test_those_behind_do_not_take_the_blocks_that_the_first_in_line_waits_for() -> None:
+    world = World(
+        windows=(12,),
+        block_size=1,
+        spare_blocks=11,
+        context=200,
+        step_tokens=16,
+        lookahead=1,
+        policy="priority",
+        prefix_caching=False,
+    )
+    for token in range(3):
+        world.submit([token], max_output=150, priority=1)
+    for _ in range(8):
+        world.step()
+    world.submit(prompt(150), max_output=2)
+    world.run()  # which notices when the first in line starves
+    world.check_over()
+
+
 # --- shared prefixes
 
 

@@ -224,6 +224,16 @@ def test_failure_ends_what_runs_and_spares_what_waits(lookahead: int) -> None:
     world.check_over()
 
 
+def test_there_is_work_until_the_last_news_is_handed_out() -> None:
+    world = World()
+    world.submit(PROMPT, timeout_s=1.0)
+    world.now = 2.0
+    assert world.scheduler.plan() is None
+    assert world.scheduler.has_work
+    assert [delta.finish for delta in world.scheduler.drain()] == [FinishReason.TIMEOUT]
+    assert not world.scheduler.has_work
+
+
 def test_everything_open_can_be_named() -> None:
     world = World(max_sequences=1)
     ids = [world.submit(PROMPT) for _ in range(3)]
@@ -326,7 +336,7 @@ def test_no_more_steps_than_allowed_are_in_flight(lookahead: int) -> None:
 def test_a_submitted_prompt_is_not_written_to() -> None:
     message = submit_message(list(PROMPT))
     world = World()
-    world.device.salts[0] = ""
+    world.device.requests[0] = message
     world.scheduler.submit(message)
     while world.scheduler.has_work:
         plan = world.scheduler.plan()

@@ -65,13 +65,9 @@ class Gemma3(decoder.Decoder):
             decoder.norm("norm", "model.norm", "output_norm", plus_one),
             decoder.HEAD,
         ),
-        # checkpoints of text and vision, as two generations of transformers save them
-        ignored=(r"(model\.)?(vision_tower|multi_modal_projector)\..*",),
-        renamed=(
-            ("language_model.model.", "model."),
-            ("language_model.lm_head.", "lm_head."),
-            ("model.language_model.", "model."),
-        ),
+        # checkpoints of text and vision
+        ignored=(r"(vision_tower|multi_modal_projector)\..*",),
+        renamed=(("language_model.model.", "model."), ("language_model.lm_head.", "lm_head.")),
     )
 
     def __init__(self, spec: ModelSpec, weights: Weights, *, device: torch.device, context: int) -> None:

@@ -30,7 +30,10 @@ class DummySource:
     def read(self, name: str, shape: Shape) -> Tensor:
         if len(shape) == 1:
             return torch.ones(shape, device=self._pool.device)
-        count, start = shape[0] * shape[1], crc32(name.encode(), self._seed) % POOL
-        repeats = -(-(start + count) // POOL)
-        drawn = self._pool.repeat(repeats)[start : start + count].view(shape)
-        return drawn.mul_(float(shape[1]) ** -0.5)
+        drawn = torch.empty(shape[0] * shape[1], device=self._pool.device)
+        begin, start = 0, crc32(name.encode(), self._seed) % POOL
+        while begin < len(drawn):
+            piece = self._pool[start : start + len(drawn) - begin]
+            drawn[begin : begin + len(piece)] = piece
+            begin, start = begin + len(piece), 0
+        return drawn.mul_(float(shape[1]) ** -0.5).view(shape)

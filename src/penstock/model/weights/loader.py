@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
 
-from penstock.errors import WeightsMismatch
+from penstock.errors import OutOfMemory, WeightsMismatch
 from penstock.kernels import linear
 from penstock.model.weights.map import Format, Kind, Parameter, Transform, WeightMap, Weights, extents
 from penstock.model.weights.source import Shape, Source
@@ -39,13 +40,36 @@ class _Target:
     kind: Kind
     pieces: tuple[_Piece, ...]
 
+    @property
+    def shape(self) -> Shape:
+        return (sum(piece.shape[0] for piece in self.pieces), *self.pieces[0].shape[1:])
+
+    def dtype(self, chosen: torch.dtype) -> torch.dtype:
+        return torch.float32 if self.kind == "norm" else chosen
+
 
 def load(
     weight_map: WeightMap, source: Source, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device
 ) -> Weights:
     targets = list(_targets(weight_map.parameters, source.format, spec))
     names = _checkpoint_names(targets, weight_map, source, spec)
-    return Weights((target.name, _fill(target, names, source, spec, dtype=dtype, device=device)) for target in targets)
+    try:
+        return Weights(
+            (target.name, _fill(target, names, source, spec, dtype=dtype, device=device)) for target in targets
+        )
+    except torch.OutOfMemoryError:
+        needed = num_bytes(weight_map, spec, dtype) / 2**30
+        raise OutOfMemory(
+            f"weights of {spec.name} take {needed:.1f} GiB as {str(dtype).removeprefix('torch.')}, more than is free "
+            f"on {device}",
+            param="model",
+        ) from None
+
+
+def num_bytes(weight_map: WeightMap, spec: ModelSpec, dtype: torch.dtype) -> int:
+    """Of all parameters, before anything is read."""
+    targets = _targets(weight_map.parameters, "hf", spec)
+    return sum(prod(target.shape) * target.dtype(dtype).itemsize for target in targets)
 
 
 def _targets(parameters: Collection[Parameter], form: Format, spec: ModelSpec) -> Iterator[_Target]:
@@ -109,10 +133,7 @@ def _fill(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    rows = sum(piece.shape[0] for piece in target.pieces)
-    filled = torch.empty(
-        (rows, *target.pieces[0].shape[1:]), dtype=torch.float32 if target.kind == "norm" else dtype, device=device
-    )
+    filled = torch.empty(target.shape, dtype=target.dtype(dtype), device=device)
     begin = 0
     for piece in target.pieces:
         tensor = source.read(names[piece.name], piece.shape)

@@ -1,0 +1,34 @@
+"""Every architecture on a GPU against transformers on the CPU."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny_models
+from paged import run_alone
+from penstock.model import load, open_source
+from penstock.store.hf_config import spec_from_config
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+PROMPT = random.Random(0).choices(range(2, tiny_models.VOCAB), k=100)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float16, 0.2)])
+@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+def test_family(tmp_path: Path, family: str, dtype: torch.dtype, tolerance: float) -> None:
+    folder = tiny_models.make(family, tmp_path / "model")
+    spec = spec_from_config(json.loads((folder / "config.json").read_text()), None, family)
+    source = open_source(sorted(folder.glob("*.safetensors")), "safetensors")
+    device = torch.device("cuda")
+    model = load(spec, source, dtype=dtype, device=device, context=512)
+    with torch.inference_mode():
+        theirs = tiny_models.oracle(folder)(torch.tensor([PROMPT])).logits[0]
+    for portions in ((), (40, 1, 1, 7)):
+        ours = run_alone(model, PROMPT, portions, dtype=dtype, device=device)
+        assert (ours.cpu() - theirs).abs().max() < tolerance
