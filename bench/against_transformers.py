@@ -1,0 +1,141 @@
+"""Penstock and transformers on the same weights, in one process, turn by turn: the ratios are what counts.
+
+    python bench/against_transformers.py [--rounds 3] [--threads 2] [--json bench/results/transformers-cpu.json]
+
+Rows: one prompt of 512 tokens to its first token; one stream of 64 tokens after it; 16 uneven requests at once.
+For the last one transformers gets the better of two ways: one request after the other, or one padded batch (left
+padding, everybody runs as long as the longest). Only tokens somebody asked for are counted.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from penstock import LLM, SamplingParams, __version__
+
+PREFILL, DECODE, CONCURRENT = 512, 64, 16
+
+
+@dataclass
+class Row:
+    name: str
+    unit: str
+    tokens: int  # what the figure counts
+    penstock: Callable[[], float]  # seconds
+    transformers: dict[str, Callable[[], float]]  # seconds, by way of doing it
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--threads", type=int, default=2)
+    arguments.add_argument("--json", type=Path)
+    options = arguments.parse_args()
+    torch.set_num_threads(options.threads)
+    with LLM("smollm2", dtype="float32", threads=options.threads, prefix_caching=False) as llm:
+        (weights,) = llm.model.weights
+        peer = transformers.AutoModelForCausalLM.from_pretrained(
+            weights.parent, gguf_file=weights.name, dtype=torch.float32
+        ).eval()
+        results = [measure(row, options.rounds) for row in rows(llm, peer)]
+    print(f"{'row':44} {'penstock':>10} {'transformers':>13} {'ratio':>6}")
+    for result in results:
+        print(f"{result['row']:44} {result['penstock']:>10} {result['transformers']:>13} {result['ratio']:>6}")
+    if options.json:
+        versions = {"penstock": __version__, "transformers": transformers.__version__, "torch": torch.__version__}
+        report = {"rows": results, "threads": options.threads, "rounds": options.rounds, "versions": versions}
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def rows(llm: LLM, peer: Any) -> list[Row]:
+    drawn = random.Random(0)
+    vocab = llm.model.spec.vocab_size
+
+    def tokens(count: int) -> list[int]:
+        return [drawn.randrange(10, vocab) for _ in range(count)]
+
+    def ours(prompts: list[list[int]], lengths: list[int]) -> float:
+        params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths]
+        return timed(lambda: llm.generate(prompts, params))
+
+    def one_by_one(prompts: list[list[int]], lengths: list[int]) -> float:
+        return sum(timed(lambda p=p, n=n: generate(peer, [p], n)) for p, n in zip(prompts, lengths, strict=True))
+
+    def padded(prompts: list[list[int]], lengths: list[int]) -> float:
+        return timed(lambda: generate(peer, prompts, max(lengths)))
+
+    prompt = tokens(PREFILL)
+    prompts = [tokens(drawn.randint(16, 384)) for _ in range(CONCURRENT)]
+    lengths = [drawn.randint(8, 128) for _ in range(CONCURRENT)]
+    return [
+        Row(
+            f"prefill of {PREFILL}",
+            "tok/s",
+            PREFILL,
+            lambda: ours([prompt], [1]),
+            {"alone": lambda: one_by_one([prompt], [1])},
+        ),
+        Row(
+            f"decode, 1 stream, {DECODE} tokens after {PREFILL}",
+            "tok/s",
+            DECODE,
+            lambda: ours([prompt], [DECODE + 1]) - ours([prompt], [1]),
+            {"alone": lambda: one_by_one([prompt], [DECODE + 1]) - one_by_one([prompt], [1])},
+        ),
+        Row(
+            f"{CONCURRENT} requests, in 16..384, out 8..128",
+            "output tok/s",
+            sum(lengths),
+            lambda: ours(prompts, lengths),
+            {"one by one": lambda: one_by_one(prompts, lengths), "padded": lambda: padded(prompts, lengths)},
+        ),
+    ]
+
+
+def measure(row: Row, rounds: int) -> dict[str, Any]:
+    """Medians over rounds in which each side runs once."""
+    ours: list[float] = []
+    theirs: dict[str, list[float]] = {way: [] for way in row.transformers}
+    for _ in range(rounds):
+        ours.append(row.penstock())
+        for way, run in row.transformers.items():
+            theirs[way].append(run())
+    way, best = min(((way, statistics.median(times)) for way, times in theirs.items()), key=lambda item: item[1])
+    mine = statistics.median(ours)
+    return {
+        "row": row.name,
+        "unit": row.unit,
+        "penstock": round(row.tokens / mine, 1),
+        "transformers": round(row.tokens / best, 1),
+        "transformers_way": way,
+        "ratio": round(best / mine, 2),
+    }
+
+
+def timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+@torch.inference_mode()
+def generate(model: Any, prompts: list[list[int]], new_tokens: int) -> None:
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    model.generate(
+        ids, attention_mask=mask, do_sample=False, min_new_tokens=new_tokens, max_new_tokens=new_tokens, pad_token_id=0
+    )
+
+
+if __name__ == "__main__":
+    main()
