@@ -10,10 +10,11 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.errors import InvalidSetting
+from penstock.errors import InvalidSetting, ModelInvalid
 from penstock.flow import Engine
 from penstock.pipeline import Pipeline
 from penstock.prompt.template import ChatTemplate
+from penstock.route.replica import Replica
 from penstock.settings import Settings
 from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
@@ -23,8 +24,10 @@ from penstock.tokenize.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import torch
+    from starlette.types import ASGIApp
 
     from penstock.engine.loop import EngineLoop
+    from penstock.intake.desk import Desk
 
 
 def model(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
@@ -48,6 +51,27 @@ def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
 
     loop, facts = engine_loop(settings)
     return LocalEngine(loop), facts
+
+
+def replica(settings: Settings) -> Replica:
+    """An engine process that has been started and will be kept running; it has yet to be waited for."""
+    from penstock.engine.process import ProcessEngine
+
+    return Replica(lambda: ProcessEngine(settings))
+
+
+def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASGIApp, Desk]:
+    from penstock.intake.app import build
+    from penstock.intake.desk import Desk
+    from penstock.observe.metrics import Metrics
+
+    if files.tokenizer is None:
+        raise ModelInvalid(f"{files.name} has no tokenizer, so it cannot be served", param="model")
+    tokenizer = Tokenizer.load(files.tokenizer)
+    template = ChatTemplate(files.chat_template, files.special_tokens) if files.chat_template is not None else None
+    pipeline = Pipeline(files.spec, tokenizer, template, context=context(settings, files.spec))
+    desk = Desk(files, pipeline, tokenizer, replica, Metrics(files.name))
+    return build(desk, settings.serve), desk
 
 
 def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:

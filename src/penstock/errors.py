@@ -4,14 +4,19 @@
     ├── InvalidRequest               400  a request's field is wrong; `param` names it
     │   └── ContextOverflow          400  prompt and requested output do not fit the context
     ├── InvalidSetting               400  a setting is wrong; `param` names it
+    ├── Unauthorized                 401  no API key, or a wrong one
+    ├── NotFound                     404  no such page, method or object
+    │   └── MethodNotAllowed         405
     ├── ModelNotFound                404  no such model, file or catalogue entry
     ├── ModelInvalid                 422  the files are there but cannot be used
     │   ├── ArchitectureUnsupported  422
     │   └── WeightsMismatch          422  tensors missing or left over
     ├── PullFailed                   502  the source of a model did not deliver it
     ├── OutOfMemory                  507  the model or its cache does not fit
+    ├── RequestTooLarge              413  more bytes than the server reads
     ├── QueueFull                    429
-    └── EngineDied                   503  the engine process is gone; the request may be sent again
+    ├── EngineDied                   503  the engine process is gone; the request may be sent again
+    └── ShuttingDown                 503  the server takes no more requests
 
 Only `intake` turns these into HTTP; everybody else raises them with a sentence a user can act on.
 """
@@ -43,6 +48,21 @@ class InvalidSetting(PenstockError):
     code = "invalid_setting"
 
 
+class Unauthorized(PenstockError):
+    status = 401
+    code = "invalid_api_key"
+
+
+class NotFound(PenstockError):
+    status = 404
+    code = "not_found"
+
+
+class MethodNotAllowed(NotFound):
+    status = 405
+    code = "method_not_allowed"
+
+
 class ModelNotFound(PenstockError):
     status = 404
     code = "model_not_found"
@@ -71,6 +91,11 @@ class OutOfMemory(PenstockError):
     code = "out_of_memory"
 
 
+class RequestTooLarge(PenstockError):
+    status = 413
+    code = "request_too_large"
+
+
 class QueueFull(PenstockError):
     status = 429
     code = "queue_full"
@@ -79,6 +104,11 @@ class QueueFull(PenstockError):
 class EngineDied(PenstockError):
     status = 503
     code = "engine_died"
+
+
+class ShuttingDown(PenstockError):
+    status = 503
+    code = "shutting_down"
 
 
 def by_code(code: str | None, message: str, param: str | None = None) -> PenstockError:

@@ -45,7 +45,9 @@ class LLM:
         self.settings = settings.load({"model": model, **values}, file=config)
         self.model = assemble.model(self.settings, pulling)
         self.pipeline = assemble.pipeline(self.settings, self.model)
-        self.defaults: dict[str, Any] = dict(self.model.sampling)  # what its makers recommend: used where no params are given
+        self.defaults: dict[str, Any] = dict(
+            self.model.sampling
+        )  # what its makers recommend: used where no params are given
         engine, self.facts = assemble.engine(self.settings)
         self._driver = _Driver(engine)
         self._numbers = itertools.count()
@@ -54,9 +56,7 @@ class LLM:
     def generate(self, prompts: Prompt, params: Params = ..., *, progress: bool | None = ...) -> Completion: ...
 
     @overload
-    def generate(
-        self, prompts: Prompts, params: Params = ..., *, progress: bool | None = ...
-    ) -> list[Completion]: ...
+    def generate(self, prompts: Prompts, params: Params = ..., *, progress: bool | None = ...) -> list[Completion]: ...
 
     def generate(
         self, prompts: Prompt | Prompts, params: Params = None, *, progress: bool | None = None

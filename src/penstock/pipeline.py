@@ -41,7 +41,7 @@ class Pipeline:
 
     def accept(self, request: Request) -> Flight:
         """Turn a request into sequences for the engine, or raise InvalidRequest before any model time is spent."""
-        tokens = self._tokenize(request)
+        tokens = self.tokenize(request)
         max_output = self._check(request, tokens)
         params = request.params
         now = self.clock()
@@ -66,7 +66,8 @@ class Pipeline:
         answers = [Answer(choice, params, self._text_stream(tokens)) for choice in range(params.n)]
         return Flight(request.id, submits, answers)
 
-    def _tokenize(self, request: Request) -> list[int]:
+    def tokenize(self, request: Request) -> list[int]:
+        """The prompt as the model will see it."""
         if request.tokens is not None:
             return request.tokens
         if self.tokenizer is None:
@@ -88,10 +89,10 @@ class Pipeline:
         where = "messages" if request.messages is not None else "prompt"
         if not tokens:
             raise InvalidRequest("the prompt is empty", param=where)
-        _check_ids(tokens, self.spec.vocab_size, where)
+        check_ids(tokens, self.spec.vocab_size, where)
         params = request.params
         for name, ids in params.token_ids().items():
-            _check_ids(ids, self.spec.vocab_size, name)
+            check_ids(ids, self.spec.vocab_size, name)
         room = self.context - len(tokens)
         asked = params.max_tokens if params.max_tokens is not None else max(params.min_tokens, 1)
         if asked > room:
@@ -168,7 +169,7 @@ class _NoText:
         return ""
 
 
-def _check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
+def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
     if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
         wrong = next(token for token in ids if not 0 <= token < vocab_size)
         raise InvalidRequest(f"{param}: token id {wrong} is not in the vocabulary of {vocab_size}", param=param)

@@ -21,6 +21,7 @@ from msgspec import Meta
 from penstock.errors import InvalidSetting
 
 ENV_PREFIX = "PENSTOCK_"
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 # The description is the setting's --help; bounds are checked when settings are resolved.
@@ -81,11 +82,27 @@ class EngineSettings(Section, frozen=True):
     ] = None
 
 
+class ServeSettings(Section, frozen=True):
+    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8000
+    api_key: Annotated[
+        str | None, Meta(description="Key that clients must send, or several with commas between. [default: none]")
+    ] = None
+    unprotected: Annotated[bool, Meta(description="Allow another host than loopback without an API key.")] = False
+    drain_s: Annotated[float, Meta(ge=0, description="Seconds that requests get to finish at shutdown.")] = 30.0
+    max_body: Annotated[str, Meta(description="Largest request body, such as 16MiB.")] = "16MiB"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(key.strip() for key in (self.api_key or "").split(",") if key.strip())
+
+
 class Settings(Section, frozen=True):
     model: ModelSettings = ModelSettings()
     cache: CacheSettings = CacheSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     engine: EngineSettings = EngineSettings()
+    serve: ServeSettings = ServeSettings()
 
 
 # flat name -> section; names are unique across sections
@@ -120,7 +137,8 @@ def load(
 
 
 def to_wire(settings: Settings) -> dict[str, Any]:
-    return msgspec.to_builtins(settings)  # type: ignore[no-any-return]
+    """For an engine process, which has no business with keys."""
+    return msgspec.to_builtins(msgspec.structs.replace(settings, serve=ServeSettings()))  # type: ignore[no-any-return]
 
 
 def from_wire(values: dict[str, Any]) -> Settings:
@@ -160,6 +178,12 @@ def _check(settings: Settings) -> None:
     """What single fields cannot say of themselves."""
     if settings.cache.kv_memory is not None:
         parse_bytes(settings.cache.kv_memory, "kv_memory")
+    parse_bytes(settings.serve.max_body, "max_body")
+    if settings.serve.host not in LOOPBACK and not settings.serve.keys and not settings.serve.unprotected:
+        raise InvalidSetting(
+            f"host {settings.serve.host} can be reached from elsewhere: set api_key, or unprotected if that is meant",
+            param="host",
+        )
     schedule = settings.schedule
     if schedule.step_tokens and schedule.max_sequences and schedule.step_tokens < schedule.max_sequences:
         raise InvalidSetting(

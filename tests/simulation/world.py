@@ -69,7 +69,8 @@ class World:
         self.device = Device(list(windows), num_blocks, block_size, step_tokens)
         self.clients: dict[str, Client] = {}
         self.planned: bool | None = None  # between the halves of a step: whether there was anything to plan
-        self.stalled = 0  # plans in a row that the first in line got nothing from
+        self.first: Sequence | None = None  # in line, when a step was last planned
+        self.stalled = 0  # plans in a row that it got nothing from
 
     # --- what can happen
 
@@ -177,7 +178,9 @@ class World:
     def _check_first(self, first: Sequence, plan: StepPlan | None) -> None:
         """The first in line is never preempted, and never waits long for blocks."""
         assert first.state is not State.WAITING, "the first in line was preempted"
-        served = first.in_flight and plan is not None and any(row.slot == first.slot for row in plan.rows)
+        if first.state is State.FINISHED or first is not self.first:
+            self.first, self.stalled = first, 0
+        served = plan is not None and any(row.slot == first.slot for row in plan.rows)
         scarce = self.device.step_tokens < self.scheduler._roster.slots.count
         self.stalled = 0 if served or scarce or not first.lacking else self.stalled + 1
         assert self.stalled <= 2, "the first in line starves"

@@ -156,16 +156,16 @@ class CacheManager:
     def forget(self, table: Table | None, chain: Chain, keep: int) -> None:
         """Leave nothing cached of a sequence beyond its first `keep` tokens. `table` is None when it holds no blocks.
 
-        A block that another sequence holds stays: it is that one's text too.
+        A block that another sequence holds stays: it is that one's text too. One that nobody holds goes, whoever has
+        computed it: it may be this sequence's own, given up to the window or at a preemption.
         """
         for index in range(keep // self.block_size, len(chain.links)):
             for group, pool in enumerate(self._pools):
                 block = pool.find(chain.links[index].key)
-                held = table.blocks[group][index] if table is not None and index < len(table.blocks[group]) else 0
-                if block is None or held not in (0, block):  # 0: it was given up, to the window or at a preemption
+                if block is None:
                     continue
-                others = pool.references(block) - (held == block)
-                if not others:
+                held = table is not None and block in table.blocks[group][index : index + 1]
+                if pool.references(block) == held:
                     pool.unpublish(block)
 
     def release(self, table: Table) -> None:

@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 
 # command -> module of this package with a click command of the same name; listed in this order
 COMMANDS = {
+    "serve": "Serve a model over HTTP, compatible with OpenAI's API.",
     "run": "Answer one prompt.",
     "chat": "Talk with a model in the terminal.",
     "pull": "Fetch a model into the cache.",

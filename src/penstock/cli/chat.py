@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.options import sampling_options, sampling_params, settings_options
+from penstock.cli.options import ENGINE, sampling_options, sampling_params, settings_options
 from penstock.cli.session import open_model
 from penstock.errors import ContextOverflow, InvalidRequest
 from penstock.flow import Message, SamplingParams
@@ -23,7 +23,7 @@ HELP = "/reset forgets the conversation, /system TEXT sets the system message, /
 @click.command()
 @click.option("--system", help="System message of the conversation.")
 @sampling_options
-@settings_options
+@settings_options(*ENGINE)
 def chat(system: str | None, **values: Any) -> None:
     """Talk with a model. Ctrl-C stops an answer, Ctrl-D leaves."""
     sampling_params({}, dict(values))

@@ -13,6 +13,8 @@ import msgspec
 from penstock.flow import SamplingParams
 from penstock.settings import SECTIONS, Settings
 
+ENGINE = ("model", "cache", "schedule", "engine")
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -21,14 +23,26 @@ def debug_option(command: Command) -> Command:
     return option(command)
 
 
-def settings_options(command: Command) -> Command:
-    """One option per engine setting, all None when not given, and --config for a file of them."""
-    for name, section in reversed(SECTIONS.items()):
-        hints = get_type_hints(_section(section), include_extras=True)
-        default = getattr(getattr(Settings(), section), name)
-        command = _option(name, hints[name], default)(command)
-    config = click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings.")
-    return debug_option(config(command))
+def settings_options(*sections: str, but: str | None = None) -> Callable[[Command], Command]:
+    """One option per setting of these sections (`but` one), all None when not given, and --config for a file of them."""
+
+    def decorate(command: Command) -> Command:
+        for name, section in reversed(SECTIONS.items()):
+            if section in sections and name != but:
+                hints = get_type_hints(_section(section), include_extras=True)
+                default = getattr(getattr(Settings(), section), name)
+                command = _option(name, hints[name], default)(command)
+        config = click.option(
+            "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
+        )
+        return debug_option(config(command))
+
+    return decorate
+
+
+def given_settings(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings among a command's values."""
+    return {name: values[name] for name in SECTIONS if name in values}
 
 
 def sampling_options(command: Command) -> Command:

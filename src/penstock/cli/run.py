@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from penstock.cli.options import sampling_options, sampling_params, settings_options
+from penstock.cli.options import ENGINE, sampling_options, sampling_params, settings_options
 from penstock.cli.session import open_model
 from penstock.errors import InvalidRequest
 from penstock.flow import Completion, Message
@@ -21,7 +21,7 @@ from penstock.flow import Completion, Message
 @click.option("--n", type=int, default=1, help="Number of answers.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 @sampling_options
-@settings_options
+@settings_options(*ENGINE)
 def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, **values: Any) -> None:
     """Answer PROMPT ("-" reads it from standard input)."""
     text = sys.stdin.read() if prompt == "-" else prompt

@@ -9,16 +9,16 @@ from typing import Any
 
 import click
 
+from penstock.cli.options import given_settings
 from penstock.cli.progress import download_bar
 from penstock.offline import LLM
-from penstock.settings import SECTIONS
 
 
 @contextmanager
 def open_model(values: dict[str, Any]) -> Iterator[LLM]:
     """`values` are those of settings_options; sampling values are left in it."""
     config = values.get("config")
-    settings = {name: values[name] for name in SECTIONS}
+    settings = given_settings(values)
     started = time.monotonic()
     with download_bar() as pulling:
         llm = LLM(config=config, pulling=pulling, **settings)

@@ -66,16 +66,18 @@ class Link(Generic[T]):
 
 
 def frontend_link(address: str, lifeline: int) -> Link[FromEngine]:
+    """The side that connects: what it sends before the engine is there waits in its queue."""
     socket = _pair()
+    socket.reconnect_ivl = 10  # ms
     socket.sndhwm = 0  # what may be queued is bounded by the sender, who must never block on an engine in a long step
-    socket.bind(address)
+    socket.connect(address)
     return Link(socket, FromEngine, lifeline)
 
 
 def engine_link(address: str, lifeline: int) -> Link[ToEngine]:
     socket = _pair()
     socket.rcvhwm = 0
-    socket.connect(address)
+    socket.bind(address)
     return Link(socket, ToEngine, lifeline)
 
 

@@ -18,18 +18,20 @@ from penstock import errors
 from penstock.engine.link import PeerGone, frontend_link
 from penstock.errors import EngineDied
 from penstock.flow import Cancel, Delta, Failure, FinishReason, Frame, Query, Ready, Reply, Start, Submit
-from penstock.flow.messages import Stop
+from penstock.flow.messages import FromEngine, Stop
 from penstock.settings import Settings, to_wire
 
 STOP_GRACE_S = 5.0
 
 
 class ProcessEngine:
-    """Implements flow.Engine. Every open sequence gets a terminal Delta, also when the process dies."""
+    """Implements flow.WatchedEngine. Every open sequence gets a terminal Delta, also when the process dies."""
 
     def __init__(self, settings: Settings) -> None:
         self.open: set[str] = set()
         self.queries: set[int] = set()
+        self.facts: dict[str, Any] | None = None
+        self.failure: errors.PenstockError | None = None
         self.dead: str | None = None
         self.folder = tempfile.mkdtemp(prefix="penstock-")  # mode 0700
         address = f"ipc://{Path(self.folder) / 'engine'}"
@@ -41,19 +43,18 @@ class ProcessEngine:
         os.close(write_end)  # the child holds the only copy now: it closes when the child ends
         self._send(Start(to_wire(settings)))
 
+    @property
+    def handles(self) -> tuple[int, ...]:
+        return (int(self.link.socket.fd), self.link.lifeline)
+
     def wait_ready(self) -> dict[str, Any]:
         """The engine's facts once it is up; raises what kept it from starting."""
-        while True:
-            for message in self._receive(None):
-                match message:
-                    case Ready():
-                        return message.facts
-                    case Failure():
-                        self.close()
-                        raise errors.by_code(message.code, message.message, message.param)
-            if self.dead is not None:
+        while self.facts is None:
+            self._read(None)
+            if self.failure is not None or self.dead is not None:
                 self.close()
-                raise EngineDied(self.dead)
+                raise self.failure or EngineDied(self.dead or "")
+        return self.facts
 
     def submit(self, message: Submit) -> None:
         self._check_alive()
@@ -71,14 +72,7 @@ class ProcessEngine:
     def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
         if timeout_s is None and not self.open and not self.queries:
             timeout_s = 0.0
-        news: list[Frame | Reply] = []
-        for message in self._receive(timeout_s):
-            if isinstance(message, Frame):
-                self.open.difference_update(delta.id for delta in message.deltas if delta.finish is not None)
-                news.append(message)
-            elif isinstance(message, Reply):
-                self.queries.discard(message.id)
-                news.append(message)
+        news = self._read(timeout_s)
         if self.dead is not None:
             news += self._last_words(self.dead)
         return news
@@ -94,6 +88,12 @@ class ProcessEngine:
         self.process.wait()
         self._release()
 
+    def kill(self) -> None:
+        """At once, without a word."""
+        self.process.kill()
+        self._bury()
+        self._release()
+
     def _send(self, message: Any) -> None:
         """To a process that has died nothing is sent; `receive` tells of it."""
         if self.dead is None:
@@ -102,7 +102,23 @@ class ProcessEngine:
             except PeerGone:
                 self._bury()
 
-    def _receive(self, timeout_s: float | None) -> list[Any]:
+    def _read(self, timeout_s: float | None) -> list[Frame | Reply]:
+        news: list[Frame | Reply] = []
+        for message in self._receive(timeout_s):
+            match message:
+                case Frame():
+                    self.open.difference_update(delta.id for delta in message.deltas if delta.finish is not None)
+                    news.append(message)
+                case Reply():
+                    self.queries.discard(message.id)
+                    news.append(message)
+                case Ready():
+                    self.facts = message.facts
+                case Failure():
+                    self.failure = errors.by_code(message.code, message.message, message.param)
+        return news
+
+    def _receive(self, timeout_s: float | None) -> list[FromEngine]:
         if self.dead is None:
             try:
                 return self.link.receive(timeout_s)

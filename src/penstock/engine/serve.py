@@ -32,8 +32,10 @@ def serve(link: Link[ToEngine], build: Build) -> int:
 
 
 def _start(link: Link[ToEngine], build: Build) -> EngineLoop | None:
-    (start,) = link.receive(None)  # the frontend waits for Ready before it sends more
+    start, *others = link.receive(None)  # the frontend waits for Ready before it sends more, unless it gives up
     assert isinstance(start, Start)
+    if others:
+        return None
     try:
         loop, facts = build(from_wire(start.settings))
     except PenstockError as error:

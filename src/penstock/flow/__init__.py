@@ -22,7 +22,7 @@ from penstock.flow.messages import (
     TokenLogprobs,
 )
 from penstock.flow.params import SamplingParams
-from penstock.flow.protocols import Engine, Runner, TextStream, Tokenizer
+from penstock.flow.protocols import Engine, Runner, TextStream, Tokenizer, WatchedEngine
 from penstock.flow.request import Choice, Chunk, Completion, Message, Request
 from penstock.flow.step import Admit, Extend, Row, RowResult, StepPlan, StepResult
 
@@ -55,4 +55,5 @@ __all__ = [
     "Timings",
     "TokenLogprobs",
     "Tokenizer",
+    "WatchedEngine",
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from penstock.errors import PenstockError
 from penstock.flow.messages import Cancel, Frame, Query, Reply, Submit
 from penstock.flow.step import StepPlan, StepResult
 
@@ -53,3 +54,18 @@ class Engine(Protocol):
         """What has happened since; waits up to `timeout_s` (None: for as long as sequences are open) if nothing has."""
 
     def close(self) -> None: ...
+
+
+class WatchedEngine(Engine, Protocol):
+    """An engine in its own process, for an event loop to watch over. It starts by itself; read with `receive(0)`."""
+
+    facts: dict[str, Any] | None  # once it is up
+    failure: PenstockError | None  # what kept it from starting
+    dead: str | None  # once its process has ended: how
+
+    @property
+    def handles(self) -> tuple[int, ...]:
+        """File descriptors that become readable when there is something to receive. Edge-triggered: read until empty,
+        and look again after every message sent."""
+
+    def kill(self) -> None: ...

@@ -20,7 +20,7 @@ from torch import Tensor
 from penstock.kernels.interface import Batch, BlockMap, Pages
 
 # Rows are split into two calls where that saves this many padded tokens: about what a call costs on a CPU.
-SPLIT_TOKENS = 512
+SPLIT_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ class BlockMap:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's inputs, on the device. Rows of a single token come first, longer chunks after them."""
+    """One step's inputs, on the device. Rows of a single token come first, longer chunks after them. Never changed once
+    made: operations keep what they derive from it for the layers to come."""
 
     tokens: Tensor  # [tokens] int64
     positions: Tensor  # [tokens] int64
@@ -60,13 +61,13 @@ class Operations(Protocol):
         """[tokens] -> [tokens, hidden]"""
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """RMS norm over the last dimension."""
+        """RMS norm over the last dimension, in float32; `weight` is float32 whatever x is."""
 
     def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """x + residual, and its norm: (normed, sum). May reuse the memory of both inputs."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """[tokens, in] × [out, in] -> [tokens, out]"""
+        """[tokens, in] × [out, in] -> [tokens, out]. The weight is plain, or as `kernels.linear.pack` made it."""
 
     def rotate_store(
         self,

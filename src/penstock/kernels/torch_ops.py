@@ -14,8 +14,7 @@ T = TypeVar("T")
 
 
 class TorchOperations:
-    """Implements `interface.Operations`. Keeps, for the newest batch only, what all its layers have in common: a batch
-    must not change once it has been given to an operation."""
+    """Implements `interface.Operations`. Keeps, for the newest batch only, what all its layers have in common."""
 
     def __init__(self) -> None:
         self._batch: Batch | None = None

@@ -204,15 +204,19 @@ def test_forget_spares_what_another_sequence_holds() -> None:
     cache.release(other)
 
 
-def test_forget_spares_another_sequences_block_of_the_same_text() -> None:
-    cache = manager(0)
-    one, chain_one, _ = start(cache, TOKENS[:8])
-    two, chain_two, _ = start(cache, TOKENS[:8])
-    cache.advance(one, chain_one, TOKENS[:8], 8)
-    cache.advance(two, chain_two, TOKENS[:8], 8)
-    cache.release(one)
-    cache.forget(two, chain_two, keep=0)
-    assert cached(cache, TOKENS[:9]) == 8
+def test_forget_reaches_what_was_computed_a_second_time() -> None:
+    cache = manager(0, 6)
+    first, chain, _ = start(cache, TOKENS[:24])
+    cache.advance(first, chain, TOKENS[:24], 24)
+    cache.release(first)  # preempted; then the window's blocks are evicted, so that it begins anew
+    for link in chain.links:
+        _evict(cache._pools[1], link.key)
+    second, _, hit = start(cache, TOKENS[:24])
+    assert hit == 0
+    cache.advance(second, chain, TOKENS[:24], 24)
+    cache.forget(second, chain, keep=9)
+    cache.release(second)
+    assert [usage.cached for usage in cache.usage()] == [2, 2]
 
 
 def test_the_tail_of_a_released_table_is_evicted_first() -> None:

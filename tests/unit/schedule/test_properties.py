@@ -13,7 +13,7 @@ import os
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -151,6 +151,7 @@ TestEngine.settings = settings(max_examples=400 * MULTIPLIER, stateful_step_coun
 @settings(max_examples=600 * MULTIPLIER, **COMMON)
 @given(seed=st.integers(0, 2**32), arguments=st.fixed_dictionaries(CROWDED))
 def test_storm(seed: int, arguments: dict[str, Any]) -> None:
+    note(f"{seed=} {arguments=}")
     random = Random(seed)
     world = World(max_waiting=MAX_WAITING, **arguments)
     busy = random.uniform(0.05, 0.3)  # how likely a request comes in at any time

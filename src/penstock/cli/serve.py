@@ -1,0 +1,80 @@
+"""penstock serve: the HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock import assemble
+from penstock.cli.options import ENGINE, given_settings, settings_options
+from penstock.cli.progress import download_bar
+from penstock.cli.text import size_text
+from penstock.settings import LOOPBACK, Settings, load
+
+if TYPE_CHECKING:
+    from penstock.route.replica import Replica
+    from penstock.store.files import ModelFiles
+
+
+@click.command()
+@click.argument("model", required=False)
+@settings_options("serve", *ENGINE, but="model")
+def serve(**values: Any) -> None:
+    """Serve MODEL (a catalogue name, folder, .gguf file, hub id or pypi: source) over HTTP."""
+    started = time.monotonic()
+    settings = load(given_settings(values), file=values["config"])
+    _log_to_stderr()
+
+    def say(text: str) -> None:
+        click.echo(click.style(f"{time.monotonic() - started:5.1f} s  ", dim=True) + text, err=True)
+
+    if settings.serve.host not in LOOPBACK and not settings.serve.keys:
+        click.secho(f"warning: anybody who can reach {settings.serve.host} can use this server", fg="yellow", err=True)
+    with download_bar() as bar:
+        files = assemble.model(settings, bar)
+    say(f"model {files.name}: {files.spec.architecture}, {files.spec.weights}")
+    replica = assemble.replica(settings)
+    say("engine process started; loading weights")
+    sys.exit(_run(_serve(settings, files, replica, say)))
+
+
+async def _serve(settings: Settings, files: ModelFiles, replica: Replica, say: Callable[[str], None]) -> int:
+    from penstock.intake.server import serve as serve_http  # imported while the engine loads its weights
+
+    app, desk = assemble.server(settings, files, replica)
+    await replica.start()
+    facts = replica.facts
+    say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
+
+    def announce(url: str) -> None:
+        say("ready")
+        rows = {
+            "url": f"{url}/v1",
+            "model": files.name,
+            "device": f"{facts['device']}, {facts['dtype']}",
+            "KV cache": f"{facts['kv_tokens']:,} tokens ({size_text(facts['kv_bytes'])}), "
+            f"{facts['kv_tokens'] // facts['context']} requests at the full context of {facts['context']:,}",
+            "docs": f"{url}/docs",
+        }
+        width = max(map(len, rows))
+        click.echo("\n" + "\n".join(f"  {name:{width}}  {value}" for name, value in rows.items()) + "\n", err=True)
+
+    return await serve_http(app, desk, settings.serve, announce)
+
+
+def _run(main: Coroutine[Any, Any, int]) -> int:
+    try:
+        import uvloop
+    except ImportError:  # not on every platform
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)

@@ -1,0 +1,183 @@
+"""The HTTP application: which route does what. Bodies are parsed and written by `intake.openai`, never by FastAPI."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+import penstock
+from penstock.errors import MethodNotAllowed, NotFound, PenstockError
+from penstock.intake import docs
+from penstock.intake.desk import Desk
+from penstock.intake.failure import failure
+from penstock.intake.guards import BodyLimit, Keys, RequestIds
+from penstock.intake.openai import chat, completions, models, openapi, tokens
+from penstock.intake.openai.parse import parse
+from penstock.intake.problems import ErrorBody
+from penstock.intake.respond import EventStream, Whole, Writer
+from penstock.route.replica import Ticket
+from penstock.settings import ServeSettings, parse_bytes
+
+STATS_WAIT_S = 2.0  # a scrape does not wait longer for an engine in a long step
+
+
+def build(desk: Desk, settings: ServeSettings) -> ASGIApp:
+    app = FastAPI(title="Penstock", version=penstock.__version__, docs_url=None, redoc_url=None)
+    _add_generation(app, desk)
+    _add_models_and_tokens(app, desk)
+    _add_operations(app, desk)
+    docs.add(app, openapi.components())
+    _add_failures(app)
+    guarded = BodyLimit(app, parse_bytes(settings.max_body, "max_body"))
+    return RequestIds(Keys(guarded, settings.keys))
+
+
+def _add_generation(app: FastAPI, desk: Desk) -> None:
+    @app.post("/v1/chat/completions", **_documented(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
+    async def chat_completions(request: Request) -> Response:
+        """Answer a conversation."""
+        body = parse(chat.REQUEST, await request.body())
+        desk.check_model(body.model)
+        name = uuid.uuid4().hex
+        writer = chat.ChatWriter(body, request_id=name, **_about(desk))
+        asked = chat.to_requests(body, request_id=name, recommended=desk.files.sampling)
+        return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
+
+    @app.post("/v1/completions", **_documented(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))
+    async def text_completions(request: Request) -> Response:
+        """Continue one or several prompts."""
+        body = parse(completions.REQUEST, await request.body())
+        desk.check_model(body.model)
+        name = uuid.uuid4().hex
+        writer = completions.CompletionWriter(body, request_id=name, **_about(desk))
+        asked = completions.to_requests(body, request_id=name, recommended=desk.files.sampling)
+        return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
+
+
+def _about(desk: Desk) -> dict[str, Any]:
+    """What answers say of their origin."""
+    return {"model": desk.files.name, "created": int(time.time()), "vocabulary": desk.tokenizer}
+
+
+def _respond(desk: Desk, ticket: Ticket, writer: Writer, *, stream: bool | None) -> Response:
+    return EventStream(desk, ticket, writer) if stream else Whole(desk, ticket, writer)
+
+
+def _add_models_and_tokens(app: FastAPI, desk: Desk) -> None:
+    def model() -> models.Model:
+        return models.Model(id=desk.files.name, created=desk.created, max_model_len=desk.pipeline.context)
+
+    @app.get("/v1/models", **_documented(None, models.ModelList))
+    async def list_models() -> Response:
+        """The models of this server."""
+        return _json(models.listed([model()]))
+
+    @app.get("/v1/models/{model_id:path}", **_documented(None, models.Model))
+    async def retrieve_model(model_id: str) -> Response:
+        """One model."""
+        desk.check_model(model_id)
+        return _json(models.one(model()))
+
+    @app.post("/tokenize", **_documented(tokens.TokenizeRequest, tokens.Tokens))
+    async def tokenize(request: Request) -> Response:
+        """The token ids of a text or a conversation."""
+        body = parse(tokens.TokenizeRequest, await request.body())
+        if body.model is not None:
+            desk.check_model(body.model)
+        ids = await asyncio.to_thread(desk.tokenize, body)
+        return _json(tokens.tokenized(body, ids, context=desk.pipeline.context, vocabulary=desk.tokenizer))
+
+    @app.post("/detokenize", **_documented(tokens.DetokenizeRequest, tokens.Text))
+    async def detokenize(request: Request) -> Response:
+        """The text of token ids."""
+        body = parse(tokens.DetokenizeRequest, await request.body())
+        if body.model is not None:
+            desk.check_model(body.model)
+        text = await asyncio.to_thread(desk.detokenize, body.tokens)
+        return _json(tokens.detokenized(text))
+
+
+def _add_operations(app: FastAPI, desk: Desk) -> None:
+    @app.get("/health", responses={200: {"description": "The process answers."}}, response_class=Response)
+    async def health() -> Response:
+        """Whether the process is there. Needs no key."""
+        return _json(b'{"status":"ok"}')
+
+    @app.get(
+        "/ready", responses={**_STATES, 503: {"description": "Not yet, or not any more."}}, response_class=Response
+    )
+    async def ready() -> Response:
+        """Whether requests are taken: the engine is up and the server is not shutting down."""
+        state = "shutting down" if desk.closing else desk.replica.state.value
+        return _json(msgspec.json.encode({"status": state}), 200 if desk.ready else 503)
+
+    @app.get("/version", responses=_STATES, response_class=Response)
+    async def version() -> Response:
+        """The server's version, and what it runs."""
+        facts = {"version": penstock.__version__, "model": desk.files.name, **desk.replica.facts}
+        return _json(msgspec.json.encode(facts))
+
+    @app.get("/metrics", responses=_STATES, response_class=Response)
+    async def metrics() -> Response:
+        """For Prometheus."""
+        stats: dict[str, Any] | None = None
+        try:
+            async with asyncio.timeout(STATS_WAIT_S):
+                stats = await desk.replica.ask("stats")
+        except (PenstockError, TimeoutError):
+            pass
+        text = desk.metrics.text(stats, restarts=desk.replica.restarts, ready=desk.ready)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_failures(app: FastAPI) -> None:
+    async def on_error(request: Request, error: Exception) -> Response:
+        return failure(error, request.scope)
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        where = f"{request.method} {request.url.path}"
+        kind = MethodNotAllowed if error.status_code == 405 else NotFound
+        return failure(kind(f"there is no {where} here; /docs lists what there is"), request.scope)
+
+    app.add_exception_handler(PenstockError, on_error)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(Exception, on_error)
+
+
+_STATES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The answer."},
+    401: openapi.response(ErrorBody, "No API key, or a wrong one."),
+}
+
+
+def _documented(
+    request: type[BaseModel] | None, answer: type[msgspec.Struct], *, chunk: type[msgspec.Struct] | None = None
+) -> dict[str, Any]:
+    """What FastAPI is told of a route, for the OpenAPI document."""
+    described = {
+        **_STATES,
+        200: openapi.response(answer, "The answer.", chunk=chunk),
+        404: openapi.response(ErrorBody, "No such model."),
+    }
+    if request is not None:
+        described[400] = openapi.response(ErrorBody, "A field is wrong; `param` names it.")
+        described[413] = openapi.response(ErrorBody, "The body is too large.")
+    if chunk is not None:
+        described[429] = openapi.response(ErrorBody, "The queue is full; Retry-After says when to come back.")
+        described[500] = openapi.response(ErrorBody, "Something broke; the message has an id to quote.")
+        described[503] = openapi.response(ErrorBody, "The engine is not there, or the server is shutting down.")
+    extra = openapi.request_body(request) if request is not None else {}
+    return {"responses": described, "openapi_extra": extra, "response_class": Response}
+
+
+def _json(data: bytes, status: int = 200) -> Response:
+    return Response(data, status, media_type="application/json")

@@ -1,0 +1,86 @@
+"""What the routes have in common: the model, the pipeline in front of the engine, and whether anybody is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from penstock.errors import ModelNotFound, ShuttingDown
+from penstock.flow import FinishReason, Request, SamplingParams
+from penstock.intake.openai.messages import to_template
+from penstock.intake.openai.tokens import TokenizeRequest
+from penstock.observe.metrics import Metrics
+from penstock.pipeline import Flight, Pipeline, check_ids
+from penstock.route.replica import Replica, State, Ticket
+from penstock.store.files import ModelFiles
+from penstock.tokenize.tokenizer import Tokenizer
+
+LONG_TEXT = 20_000  # characters: tokenizing more than that would hold up everybody else's tokens
+
+
+class Desk:
+    def __init__(
+        self, files: ModelFiles, pipeline: Pipeline, tokenizer: Tokenizer, replica: Replica, metrics: Metrics
+    ) -> None:
+        self.files = files
+        self.pipeline = pipeline
+        self.tokenizer = tokenizer
+        self.replica = replica
+        self.metrics = metrics
+        self.created = int(time.time())
+        self.closing = False
+
+    @property
+    def ready(self) -> bool:
+        return not self.closing and self.replica.state is State.READY
+
+    def check_model(self, name: str) -> None:
+        if name != self.files.name:
+            raise ModelNotFound(
+                f"the model {name!r} does not exist; this server has {self.files.name!r}", param="model"
+            )
+
+    async def submit(self, requests: list[Request]) -> Ticket:
+        """All of them or none."""
+        if self.closing:
+            raise ShuttingDown("the server is shutting down and takes no more requests")
+        return self.replica.submit([await self._accept(request) for request in requests])
+
+    def tokenize(self, body: TokenizeRequest) -> list[int]:
+        if body.messages is None:
+            return self.tokenizer.encode(body.prompt or "", add_special=body.add_special_tokens is not False)
+        asked = Request(id="", params=SamplingParams(), messages=to_template(body.messages), **body.template_options())
+        return self.pipeline.tokenize(asked)
+
+    def detokenize(self, tokens: list[int]) -> str:
+        check_ids(tokens, self.files.spec.vocab_size, "tokens")
+        return self.tokenizer.decode(tokens, skip_special=False)
+
+    def finish(self, ticket: Ticket) -> None:
+        """The client has its answer, or has gone. What is still running for it ends; the books are closed."""
+        if not ticket.done:
+            self.replica.cancel(ticket)
+        for flight in ticket.flights:
+            for answer in flight.answers:
+                reason = answer.finish or FinishReason.CANCELLED
+                cached = flight.cached_tokens if answer.index == 0 else 0
+                self.metrics.ended(reason, len(flight.submits[0].tokens), cached, len(answer.tokens), answer.timings)
+
+    async def drain(self, deadline_s: float) -> None:
+        """Let nobody in, and wait for those inside; after the deadline they are shown out."""
+        self.closing = True
+        until = time.monotonic() + deadline_s
+        while self.replica.open and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        self.replica.end_all("the server is shutting down")
+
+    async def _accept(self, request: Request) -> Flight:
+        if _length(request) > LONG_TEXT:
+            return await asyncio.to_thread(self.pipeline.accept, request)
+        return self.pipeline.accept(request)
+
+
+def _length(request: Request) -> int:
+    if request.messages is not None:
+        return sum(len(str(message.get("content", ""))) for message in request.messages)
+    return len(request.text or "")

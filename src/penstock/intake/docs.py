@@ -1,0 +1,85 @@
+"""/openapi.json, and /docs made from it: one page that needs no script and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.responses import HTMLResponse
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+:root { color-scheme: light dark }
+.verb { display: inline-block; min-width: 3.5rem; font-weight: 700 }
+details { border: 1px solid #8884; border-radius: 6px; margin: .5rem 0; padding: .5rem 1rem }
+table { border-collapse: collapse; width: 100% }
+td { border-top: 1px solid #8883; padding: .3rem .6rem .3rem 0; vertical-align: top }
+pre { overflow-x: auto; background: #8881; padding: .6rem; border-radius: 6px }
+"""
+POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
+
+
+def add(app: FastAPI, schemas: dict[str, Any]) -> None:
+    plain = app.openapi
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            made = plain()
+            made.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+            app.openapi_schema = made
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(page(document()), headers=POLICY)
+
+
+def page(document: dict[str, Any]) -> str:
+    schemas = document["components"]["schemas"]
+    sections = [
+        _operation(verb.upper(), path, operation, schemas)
+        for path, verbs in document["paths"].items()
+        for verb, operation in verbs.items()
+    ]
+    title = f"{document['info']['title']} {document['info']['version']}"
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title>"
+        f"<meta name=viewport content='width=device-width'><style>{STYLE}</style><h1>{html.escape(title)}</h1>"
+        "<p>The same as a document for machines: <a href=/openapi.json>/openapi.json</a>.</p>" + "".join(sections)
+    )
+
+
+def _operation(verb: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
+    text = html.escape(operation.get("description", ""))
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    fields = _fields(_resolved(body, schemas), schemas) if body else ""
+    answers = "".join(
+        f"<tr><td><code>{status}</code><td>{html.escape(answer['description'])}"
+        for status, answer in operation["responses"].items()
+    )
+    return (
+        f"<details><summary><span class=verb>{verb}</span> <code>{html.escape(path)}</code> {text}</summary>"
+        f"{fields}<h4>Answers</h4><table>{answers}</table></details>"
+    )
+
+
+def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
+    required = schema.get("required", [])
+    rows = "".join(
+        f"<tr><td><code>{html.escape(name)}</code>{' (required)' if name in required else ''}"
+        f"<td>{html.escape(field.get('description', ''))}"
+        for name, field in schema.get("properties", {}).items()
+    )
+    examples = "".join(
+        f"<pre>{html.escape(json.dumps(example, indent=2))}</pre>" for example in schema.get("examples", [])
+    )
+    return f"<h4>Body</h4>{examples}<table>{rows}</table>"
+
+
+def _resolved(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = schemas[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    return found

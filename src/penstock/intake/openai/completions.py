@@ -1,0 +1,165 @@
+"""POST /v1/completions. Several prompts make several flow.Requests, and one answer with the choices of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock.flow import Choice, Chunk, Completion, Request
+from penstock.intake.openai.answers import FINISH, TextChoice, TextCompletion, TextLogprobs, Timings, Usage, usage
+from penstock.intake.openai.fields import each
+from penstock.intake.openai.logprobs import TextLogprobsWriter, Vocabulary, for_prompt, joined
+from penstock.intake.openai.sampling import sampling_params
+from penstock.intake.openai.schemas import CompletionRequest
+from penstock.intake.openai.wishes import Wishes
+
+REQUEST = CompletionRequest
+RESPONSE = CHUNK = TextCompletion
+
+DEFAULT_MAX_TOKENS = 16
+
+_encode = msgspec.json.Encoder().encode
+
+
+def to_requests(body: CompletionRequest, *, request_id: str, recommended: Mapping[str, float | int]) -> list[Request]:
+    """One for each prompt, in order. `recommended` is ModelFiles.sampling.
+
+    Raises InvalidRequest for what the schema cannot tell.
+    """
+    asked = [body.prompt_logprobs, body.logprobs if body.echo else None]
+    params = sampling_params(
+        body,
+        recommended,
+        max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
+        logprobs=body.logprobs,
+        prompt_logprobs=max((count for count in asked if count is not None), default=None),
+    )
+    prompts = each(body.prompt)
+    return [
+        Request(
+            id=request_id if len(prompts) == 1 else f"{request_id}-{place}",
+            params=params,
+            text=prompt if isinstance(prompt, str) else None,
+            tokens=None if isinstance(prompt, str) else prompt,
+            priority=body.priority or 0,
+            salt=body.cache_salt or "",
+        )
+        for place, prompt in enumerate(prompts)
+    ]
+
+
+class CompletionWriter:
+    """Writes the answer to one request, as JSON texts. A stream is `first` for each choice of each prompt, then the
+    chunks as they come, then `last`. Choices are counted through: those of the first prompt, those of the second."""
+
+    def __init__(
+        self, body: CompletionRequest, *, request_id: str, model: str, created: int, vocabulary: Vocabulary
+    ) -> None:
+        """`created` is in seconds since 1970."""
+        self._id = f"cmpl-{request_id}"
+        self._model = model
+        self._created = created
+        self._vocabulary = vocabulary
+        self._wishes = Wishes(body, vocabulary)
+        self._prompts = each(body.prompt)
+        self._choices_per_prompt = body.n or 1
+        self._echo = bool(body.echo)
+        self._k = body.logprobs
+        self._every_token = body.logprobs is not None or bool(body.return_token_ids)
+        self._logprobs: dict[int, TextLogprobsWriter] = {}  # by choice, of a stream
+
+    def first(self, prompt: int, choice: int, prompt_tokens: list[int]) -> list[bytes]:
+        """The echo, if it is wanted."""
+        text = self._echoed(prompt, prompt_tokens)
+        index = self._index(prompt, choice)
+        if self._k is not None:
+            self._logprobs[index] = TextLogprobsWriter(self._vocabulary, prompt_tokens, len(text))
+        if not (text or self._wishes.token_ids):
+            return []
+        return [self._body([TextChoice(text=text, index=index, prompt_token_ids=self._wishes.ids(prompt_tokens))])]
+
+    def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
+        """Nothing if there is nothing to show yet. Of a sequence that failed, only its text: an error must follow."""
+        reason = FINISH.get(chunk.finish)
+        if not (chunk.text or reason or (self._every_token and chunk.tokens)):
+            return []
+        index = self._index(prompt, chunk.choice)
+        entries = self._wishes.logprobs(chunk.logprobs, chunk.finish)
+        choice = TextChoice(
+            text=chunk.text,
+            index=index,
+            logprobs=None if entries is None else self._logprobs[index].push(entries, self._k or 0),
+            finish_reason=reason,
+            stop_reason=UNSET if chunk.stop is None else chunk.stop,
+            token_ids=self._wishes.ids(chunk.tokens),
+        )
+        return [self._body([choice])]
+
+    def last(self, completions: Sequence[Completion]) -> list[bytes]:
+        """What comes behind all choices: what the client asked to know of the request as a whole."""
+        wishes = self._wishes
+        if not (wishes.stream_usage or wishes.timings_wanted):
+            return []
+        return [self._body([], usage=wishes.usage(completions), timings=wishes.timings(completions))]
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        """The answer in one piece, of completions that did not fail, one for each prompt."""
+        choices = [
+            self._choice(prompt, completion, choice)
+            for prompt, completion in enumerate(completions)
+            for choice in completion.choices
+        ]
+        return self._body(choices, usage=usage(completions), timings=self._wishes.timings(completions))
+
+    def _choice(self, prompt: int, completion: Completion, choice: Choice) -> TextChoice:
+        echoed = self._echoed(prompt, completion.prompt_tokens)
+        return TextChoice(
+            text=echoed + choice.text,
+            index=self._index(prompt, choice.index),
+            logprobs=self._lists(completion, choice, echoed),
+            finish_reason=FINISH[choice.finish],
+            stop_reason=UNSET if choice.stop is None else choice.stop,
+            token_ids=self._wishes.ids(choice.tokens),
+            prompt_token_ids=self._wishes.ids(completion.prompt_tokens),
+            prompt_logprobs=self._wishes.prompt_logprobs(completion),
+        )
+
+    def _lists(self, completion: Completion, choice: Choice, echoed: str) -> TextLogprobs | None:
+        entries = self._wishes.logprobs(choice.logprobs, choice.finish)
+        if entries is None or self._k is None:
+            return None
+        tokens = completion.prompt_tokens
+        lists = TextLogprobsWriter(self._vocabulary, tokens, len(echoed)).push(entries, self._k)
+        if not self._echo or completion.prompt_logprobs is None:
+            return lists
+        return joined(for_prompt(echoed, tokens, completion.prompt_logprobs, self._k, self._vocabulary), lists)
+
+    def _index(self, prompt: int, choice: int) -> int:
+        return prompt * self._choices_per_prompt + choice
+
+    def _echoed(self, prompt: int, tokens: list[int]) -> str:
+        """The prompt as it was given; token ids as the text they stand for."""
+        if not self._echo:
+            return ""
+        given = self._prompts[prompt]
+        return given if isinstance(given, str) else self._vocabulary.decode(tokens, skip_special=False)
+
+    def _body(
+        self,
+        choices: list[TextChoice],
+        *,
+        usage: Usage | UnsetType | None = UNSET,
+        timings: Timings | UnsetType = UNSET,
+    ) -> bytes:
+        return _encode(
+            TextCompletion(
+                id=self._id,
+                created=self._created,
+                model=self._model,
+                choices=choices,
+                usage=usage or self._wishes.no_usage,
+                timings=timings,
+            )
+        )

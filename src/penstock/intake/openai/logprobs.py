@@ -1,0 +1,115 @@
+"""Log-probabilities in OpenAI's two forms: one object per token for chat, four parallel lists for completions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from penstock.flow import TextStream, TokenLogprobs
+from penstock.intake.openai.answers import TextLogprobs, TokenLogprob, TopLogprob
+
+LEAST = -9999.0  # what OpenAI writes where a probability is too small to have a logarithm; JSON has no infinity
+
+
+class Vocabulary(Protocol):
+    """What answers need of a tokenizer."""
+
+    @property
+    def special_ids(self) -> Collection[int]: ...
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+    def text_stream(self, prompt: Sequence[int], *, skip_special: bool = True) -> TextStream: ...
+
+
+def per_token(entry: TokenLogprobs, vocabulary: Vocabulary) -> TokenLogprob:
+    spelling = vocabulary.token_bytes(entry.token)
+    return TokenLogprob(
+        token=spelling.decode(errors="replace"),
+        logprob=max(entry.logprob, LEAST),
+        bytes=list(spelling),
+        top_logprobs=[_top(token, logprob, vocabulary) for token, logprob in entry.top],
+    )
+
+
+def _top(token: int, logprob: float, vocabulary: Vocabulary) -> TopLogprob:
+    spelling = vocabulary.token_bytes(token)
+    return TopLogprob(token=spelling.decode(errors="replace"), logprob=max(logprob, LEAST), bytes=list(spelling))
+
+
+# --- completions
+
+
+class TextLogprobsWriter:
+    """Of one choice. Keeps count of the characters before each token, for which it decodes the tokens itself: the text
+    of a chunk says nothing about where its tokens begin, and some of it may have been held back."""
+
+    def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int], offset: int) -> None:
+        """`offset` is where the answer begins: the length of the echoed prompt."""
+        self._vocabulary = vocabulary
+        self._stream = vocabulary.text_stream(prompt)
+        self._offset = offset
+
+    def push(self, entries: Sequence[TokenLogprobs], k: int) -> TextLogprobs:
+        offsets = []
+        for entry in entries:
+            offsets.append(self._offset)
+            self._offset += len(self._stream.push(entry.token))
+        return _lists([entry.token for entry in entries], entries, offsets, k, self._vocabulary)
+
+
+def for_prompt(
+    text: str, tokens: Sequence[int], entries: Sequence[TokenLogprobs | None], k: int, vocabulary: Vocabulary
+) -> TextLogprobs:
+    """Of an echoed prompt. Tokens that are not in its text, such as a begin token put in front, have no width."""
+    stream = vocabulary.text_stream((), skip_special=False)
+    offsets, offset = [], 0
+    for token in tokens:
+        special = token in vocabulary.special_ids
+        piece = _text(vocabulary.token_bytes(token)) if special else stream.push(token)
+        offsets.append(offset)
+        if text.startswith(piece, offset):
+            offset += len(piece)
+    return _lists(tokens, entries, offsets, k, vocabulary)
+
+
+def joined(first: TextLogprobs, second: TextLogprobs) -> TextLogprobs:
+    return TextLogprobs(
+        tokens=first.tokens + second.tokens,
+        token_logprobs=first.token_logprobs + second.token_logprobs,
+        top_logprobs=first.top_logprobs + second.top_logprobs,
+        text_offset=first.text_offset + second.text_offset,
+    )
+
+
+def _lists(
+    tokens: Sequence[int],
+    entries: Sequence[TokenLogprobs | None],
+    offsets: list[int],
+    k: int,
+    vocabulary: Vocabulary,
+) -> TextLogprobs:
+    return TextLogprobs(
+        tokens=[_text(vocabulary.token_bytes(token)) for token in tokens],
+        token_logprobs=[None if entry is None else max(entry.logprob, LEAST) for entry in entries],
+        top_logprobs=[None if entry is None else _ranking(entry, k, vocabulary) for entry in entries],
+        text_offset=offsets,
+    )
+
+
+def _ranking(entry: TokenLogprobs, k: int, vocabulary: Vocabulary) -> dict[str, float]:
+    """The k likeliest, and the token itself. Of tokens that read the same, the likelier counts."""
+    ranking: dict[str, float] = {}
+    for token, logprob in [*entry.top[:k], (entry.token, entry.logprob)]:
+        ranking.setdefault(_text(vocabulary.token_bytes(token)), max(logprob, LEAST))
+    return ranking
+
+
+def _text(spelling: bytes) -> str:
+    """Bytes that are no text on their own are spelt out, as OpenAI does: they would all read alike."""
+    try:
+        return spelling.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelling)

@@ -1,0 +1,99 @@
+"""Fields of OpenAI's API that Penstock does not act on, and the values of them that ask for nothing.
+
+Clients send such values all the time, because their own defaults say so. They are accepted, as null is everywhere; any
+other value is refused with an error that names the field. The schemas and /openapi.json are made from these tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+_LATER = "not supported yet"
+_NEVER = "not supported"
+
+
+@dataclass(frozen=True, slots=True)
+class Inert:
+    """Stands behind a field's type in `Annotated[Any, ...]`: takes null and the values in `accepts`."""
+
+    accepts: tuple[Any, ...] = ()
+    refusal: str = _NEVER
+
+    @property
+    def advice(self) -> str:
+        taken = " or ".join(msgspec.json.encode(value).decode() for value in self.accepts)
+        return f"is {self.refusal}: leave it out" + (f", or send {taken}" if taken else "")
+
+    def check(self, value: Any) -> Any:
+        if value is None or any(type(value) is type(accepted) and value == accepted for accepted in self.accepts):
+            return value
+        raise PydanticCustomError("field", "{text}", {"text": self.advice})
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {
+            "enum": [None, *self.accepts],
+            "description": f"{self.refusal.capitalize()}. Only these values are taken.",
+        }
+
+
+CHAT = {
+    # Come with tool calls and structured output.
+    "response_format": Inert(({"type": "text"},), _LATER),
+    "tools": Inert(([],), _LATER),
+    "tool_choice": Inert(("none", "auto"), _LATER),  # without tools, "auto" can choose nothing but text
+    "parallel_tool_calls": Inert((True, False), _LATER),  # of no tools
+    "functions": Inert(([],)),
+    "function_call": Inert(("none", "auto")),
+    # Nothing is stored, there is one tier of service, and text is all that comes out.
+    "store": Inert((False,)),
+    "service_tier": Inert(("auto", "default")),
+    "modalities": Inert((["text"],)),
+    "audio": Inert(),
+    "verbosity": Inert(("medium",)),  # OpenAI's default: as the model has it
+    # "none" is not in this list: a model that thinks would have to be told not to.
+    "reasoning_effort": Inert(),
+    "prediction": Inert(),
+    "web_search_options": Inert(),
+    "moderation": Inert(),
+    "prompt_cache_options": Inert(),
+    "prompt_cache_retention": Inert(("in_memory",)),  # which is what the prefix cache does
+}
+
+COMPLETIONS = {
+    "suffix": Inert(("",)),
+}
+
+EMBEDDINGS = {
+    "dimensions": Inert(),
+}
+
+STREAM_OPTIONS = {
+    "include_obfuscation": Inert((False,)),
+}
+
+# What OpenAI's answers have in an assistant message: clients append it to the conversation as it came.
+ASSISTANT_MESSAGE = {
+    "tool_calls": Inert(([],), _LATER),
+    "refusal": Inert(),
+    "annotations": Inert(([],)),
+    "audio": Inert(),
+    "function_call": Inert(),
+}
+
+# Names a client gives to things of its own, for OpenAI's books: any string is taken and nothing is done with it. The
+# cache key is one of them. To OpenAI it is a hint which machine may have the prefix and never changes an answer; here
+# prefixes are found without hints. What keeps prefixes apart is `cache_salt`.
+LABELS = {
+    "user": "The client's name for its end user. Taken for compatibility, not used.",
+    "safety_identifier": "The client's name for its end user. Taken for compatibility, not used.",
+    "prompt_cache_key": "The client's name for requests that begin alike. Not needed here: cached prefixes are found "
+    "by their tokens. Taken for compatibility, not used.",
+}

@@ -1,0 +1,61 @@
+"""The OpenAPI document's account of the bodies: made from the schemas that check requests and the structs of answers.
+
+FastAPI is not asked to parse or write them, so it cannot know them by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from penstock.intake.openai import chat, completions, embeddings, models, tokens
+from penstock.intake.problems import ErrorBody
+
+REQUESTS: tuple[type[BaseModel], ...] = (
+    chat.REQUEST,
+    completions.REQUEST,
+    embeddings.REQUEST,
+    tokens.TokenizeRequest,
+    tokens.DetokenizeRequest,
+)
+ANSWERS: tuple[type[Struct], ...] = (
+    chat.RESPONSE,
+    chat.CHUNK,
+    completions.RESPONSE,
+    embeddings.RESPONSE,
+    models.Model,
+    models.ModelList,
+    tokens.Tokens,
+    tokens.Text,
+    ErrorBody,
+)
+
+_REF = "#/components/schemas/"
+
+
+def request_body(schema: type[BaseModel]) -> dict[str, Any]:
+    """For a route's `openapi_extra`."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": _ref(schema)}}}}
+
+
+def response(answer: type[Struct], description: str, *, chunk: type[Struct] | None = None) -> dict[str, Any]:
+    """For one status of a route's `responses`. `chunk` is the data of an event, where the answer can be streamed."""
+    content: dict[str, Any] = {"application/json": {"schema": _ref(answer)}}
+    if chunk is not None:
+        content["text/event-stream"] = {"schema": _ref(chunk)}
+    return {"description": description, "content": content}
+
+
+def components() -> dict[str, Any]:
+    """The document's `components.schemas`: all that the two functions above refer to."""
+    _, requests = models_json_schema([(schema, "validation") for schema in REQUESTS], ref_template=_REF + "{model}")
+    _, answers = msgspec.json.schema_components(ANSWERS, ref_template=_REF + "{name}")
+    return {**requests["$defs"], **answers}
+
+
+def _ref(schema: type[BaseModel] | type[Struct]) -> dict[str, str]:
+    return {"$ref": _REF + schema.__name__}

@@ -1,0 +1,182 @@
+"""The bodies of requests. What is written here is what is checked, and what /openapi.json says.
+
+Null is as good as leaving a field out, wherever it may be left out. Fields that OpenAI does not have are marked
+"Extension". Bounds are OpenAI's where it states any.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, model_validator
+
+from penstock.flow.params import MAX_CHOICES, MAX_LOGPROBS
+from penstock.intake.openai import neutral
+from penstock.intake.openai.fields import (
+    MAX_INT,
+    MODEL,
+    LogitBias,
+    Metadata,
+    Prompts,
+    Stop,
+    Strict,
+    TokenId,
+    wrong,
+)
+from penstock.intake.openai.messages import Messages, Templated
+
+
+class StreamOptions(Strict):
+    include_usage: bool | None = Field(
+        None, description="End the stream with one more chunk that has the `usage` of the request and no choices."
+    )
+    include_obfuscation: Annotated[Any, neutral.STREAM_OPTIONS["include_obfuscation"]] = None
+
+
+class Generation(Strict):
+    """What chat and plain completions have in common."""
+
+    model: str = Field(description=MODEL)
+    stream: bool | None = Field(None, description="Send the answer as server-sent events while it is made.")
+    stream_options: StreamOptions | None = Field(None, description="Only with `stream`.")
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES, description="How many answers to make. Default: 1.")
+    seed: int | None = Field(
+        None, ge=-(2**63), le=2**63 - 1, description="The same seed gives the same answer. Default: a fresh one."
+    )
+    temperature: float | None = Field(
+        None,
+        ge=0,
+        le=2,
+        description="0: always the likeliest token. Default: what the model's makers recommend, else 1.",
+    )
+    top_p: float | None = Field(
+        None, gt=0, le=1, description="Draw from the likeliest tokens that have this share of the probability."
+    )
+    presence_penalty: float | None = Field(None, ge=-2, le=2, description="Taken from tokens that have been used.")
+    frequency_penalty: float | None = Field(None, ge=-2, le=2, description="Taken from tokens for each use so far.")
+    logit_bias: LogitBias | None = Field(None, description="Token id → what is added to its logit.")
+    stop: Stop | None = Field(None, description="Text that ends the answer, and is not part of it. Up to 4.")
+    user: str | None = Field(None, description=neutral.LABELS["user"])
+
+    top_k: int | None = Field(None, ge=0, le=MAX_INT, description="Extension. Draw from this many tokens. 0: all.")
+    min_p: float | None = Field(
+        None, ge=0, le=1, description="Extension. Leave out tokens less likely than this share of the likeliest."
+    )
+    typical_p: float | None = Field(
+        None, gt=0, le=1, description="Extension. Draw from the most typical tokens that have this probability."
+    )
+    repetition_penalty: float | None = Field(
+        None, gt=0, le=100, description="Extension. Above 1: tokens of the prompt and the answer become less likely."
+    )
+    min_tokens: int | None = Field(None, ge=0, le=MAX_INT, description="Extension. No end before this many tokens.")
+    stop_token_ids: list[TokenId] | None = Field(
+        None, max_length=128, fail_fast=True, description="Extension. Tokens that end the answer."
+    )
+    ignore_eos: bool | None = Field(None, description="Extension. Go on behind the model's own end.")
+    timeout: float | None = Field(
+        None, gt=0, description="Extension. Seconds after which the answer ends as it is, with finish_reason `timeout`."
+    )
+    priority: int | None = Field(
+        None, ge=-MAX_INT, le=MAX_INT, description="Extension. Smaller goes first, if the server goes by priority."
+    )
+    cache_salt: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Extension. Cached prefixes are shared only between requests of the same salt.",
+    )
+    prompt_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="Extension. Log-probabilities of the prompt's tokens, and of this many likeliest ones at each "
+        "place. Not with `stream`.",
+    )
+    return_token_ids: bool | None = Field(
+        None,
+        description="Extension. Send `prompt_token_ids` and `token_ids`. `logprobs` then has the token that ended "
+        "the answer as well, so that the two go together.",
+    )
+    include_timings: bool | None = Field(
+        None, description="Extension. Send `timings`; in a stream with its last chunk."
+    )
+
+    @model_validator(mode="after")
+    def _check_stream(self) -> Generation:
+        if self.stream_options is not None and not self.stream:
+            raise wrong("goes with stream: true only", "stream_options")
+        if self.prompt_logprobs is not None and self.stream:
+            raise wrong("cannot be streamed", "prompt_logprobs")
+        return self
+
+
+class ChatCompletionRequest(Generation, Templated):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}]}]}
+    )
+
+    messages: Messages = Field(description="The conversation so far.")
+    max_tokens: int | None = Field(
+        None, ge=1, le=MAX_INT, description="Most tokens of the answer. Default: to the end of the context."
+    )
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_INT, description="The newer name of `max_tokens`.")
+    logprobs: bool | None = Field(None, description="Send the log-probability of each token of the answer.")
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, description="And of this many likeliest tokens at its place. Needs `logprobs`."
+    )
+    metadata: Metadata | None = Field(None, description="The client's own notes. Taken for compatibility, not used.")
+    safety_identifier: str | None = Field(None, description=neutral.LABELS["safety_identifier"])
+    prompt_cache_key: str | None = Field(None, description=neutral.LABELS["prompt_cache_key"])
+
+    response_format: Annotated[Any, neutral.CHAT["response_format"]] = None
+    tools: Annotated[Any, neutral.CHAT["tools"]] = None
+    tool_choice: Annotated[Any, neutral.CHAT["tool_choice"]] = None
+    parallel_tool_calls: Annotated[Any, neutral.CHAT["parallel_tool_calls"]] = None
+    functions: Annotated[Any, neutral.CHAT["functions"]] = None
+    function_call: Annotated[Any, neutral.CHAT["function_call"]] = None
+    store: Annotated[Any, neutral.CHAT["store"]] = None
+    service_tier: Annotated[Any, neutral.CHAT["service_tier"]] = None
+    modalities: Annotated[Any, neutral.CHAT["modalities"]] = None
+    audio: Annotated[Any, neutral.CHAT["audio"]] = None
+    verbosity: Annotated[Any, neutral.CHAT["verbosity"]] = None
+    reasoning_effort: Annotated[Any, neutral.CHAT["reasoning_effort"]] = None
+    prediction: Annotated[Any, neutral.CHAT["prediction"]] = None
+    web_search_options: Annotated[Any, neutral.CHAT["web_search_options"]] = None
+    moderation: Annotated[Any, neutral.CHAT["moderation"]] = None
+    prompt_cache_options: Annotated[Any, neutral.CHAT["prompt_cache_options"]] = None
+    prompt_cache_retention: Annotated[Any, neutral.CHAT["prompt_cache_retention"]] = None
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> ChatCompletionRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise wrong("needs logprobs: true", "top_logprobs")
+        if None not in (asked := (self.max_tokens, self.max_completion_tokens)) and asked[0] != asked[1]:
+            raise wrong(f"is {asked[1]}, but max_tokens, its older name, is {asked[0]}", "max_completion_tokens")
+        return self
+
+
+class CompletionRequest(Generation):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"model": "smollm2", "prompt": "The capital of France is", "max_tokens": 8}]}
+    )
+
+    prompt: Prompts = Field(description="What to continue: a text or token ids, or a list of up to 2048 of either.")
+    max_tokens: int | None = Field(None, ge=1, le=MAX_INT, description="Most tokens of each answer. Default: 16.")
+    echo: bool | None = Field(None, description="Put the prompt in front of the answer.")
+    logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="Send the log-probability of each token, and of this many likeliest ones. With `echo` those of the "
+        "prompt too, but not in a stream. OpenAI's bound is 5.",
+    )
+    best_of: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Only the value of `n` is supported.")
+    suffix: Annotated[Any, neutral.COMPLETIONS["suffix"]] = None
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> CompletionRequest:
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise wrong("is not supported: leave it out, or send the value of n", "best_of")
+        if self.echo and self.stream and self.logprobs is not None:
+            raise wrong("cannot be streamed together with logprobs", "echo")
+        return self

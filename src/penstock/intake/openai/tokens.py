@@ -1,0 +1,72 @@
+"""POST /tokenize and POST /detokenize, which OpenAI does not have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from pydantic import Field, model_validator
+
+from penstock.intake.openai.answers import Body
+from penstock.intake.openai.fields import MODEL, Strict, TokenId, wrong
+from penstock.intake.openai.logprobs import Vocabulary
+from penstock.intake.openai.messages import Messages, Templated
+
+
+class TokenizeRequest(Templated):
+    """Exactly one of `prompt` and `messages`."""
+
+    model: str | None = Field(None, description=f"{MODEL} Default: the one that is served.")
+    prompt: str | None = Field(None, description="A text.")
+    messages: Messages | None = Field(None, description="A conversation, which the model's chat template makes a text.")
+    add_special_tokens: bool | None = Field(
+        None,
+        description="Whether the model's own begin and end tokens are put around a `prompt`. Default: true. Chat "
+        "templates write them themselves.",
+    )
+    return_token_strs: bool | None = Field(None, description="Send the text of each token, too.")
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise wrong("or messages is required, and not both", "prompt")
+        if self.messages is None:
+            for name in Templated.model_fields:
+                if getattr(self, name) is not None:
+                    raise wrong("goes with messages only", name)
+        elif self.add_special_tokens:
+            raise wrong("goes with prompt only: the chat template writes them itself", "add_special_tokens")
+        return self
+
+
+class DetokenizeRequest(Strict):
+    model: str | None = Field(None, description=f"{MODEL} Default: the one that is served.")
+    tokens: Annotated[list[TokenId], Field(fail_fast=True)] = Field(description="Token ids.")
+
+
+class Tokens(Body, kw_only=True, frozen=True):
+    count: int
+    max_model_len: int  # tokens the context holds
+    tokens: list[int]
+    token_strs: list[str] | UnsetType = UNSET  # on request
+
+
+class Text(Body, kw_only=True, frozen=True):
+    prompt: str
+
+
+def tokenized(body: TokenizeRequest, tokens: list[int], *, context: int, vocabulary: Vocabulary) -> bytes:
+    texts = [vocabulary.token_bytes(token).decode(errors="replace") for token in tokens]
+    return msgspec.json.encode(
+        Tokens(
+            count=len(tokens),
+            max_model_len=context,
+            tokens=tokens,
+            token_strs=texts if body.return_token_strs else UNSET,
+        )
+    )
+
+
+def detokenized(text: str) -> bytes:
+    return msgspec.json.encode(Text(prompt=text))

@@ -1,0 +1,159 @@
+"""How answers leave: whole, or as a stream of server-sent events. Either way the client is watched while they are made:
+one that hangs up, or does not read for a minute, cancels its request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from penstock.flow import Chunk, Completion
+from penstock.intake.desk import Desk
+from penstock.intake.failure import failure
+from penstock.intake.problems import describe
+from penstock.route.replica import Ticket
+
+STALL_S = 60.0  # so long may a client take to read what has been sent
+
+
+class Writer(Protocol):
+    """Writes the answers of one API as JSON texts; the framing is done here. Prompts are counted from 0."""
+
+    def first(self, prompt: int, choice: int, prompt_tokens: list[int]) -> list[bytes]: ...
+
+    def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]: ...
+
+    def last(self, completions: Sequence[Completion]) -> list[bytes]: ...
+
+    def whole(self, completions: Sequence[Completion]) -> bytes: ...
+
+
+class Whole(Response):
+    """The complete answer, once it is complete."""
+
+    def __init__(self, desk: Desk, ticket: Ticket, writer: Writer) -> None:
+        super().__init__()
+        self.desk, self.ticket, self.writer = desk, ticket, writer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if not await _unless_gone(receive, self.ticket.finished()):
+                return
+            if error := self.ticket.error:
+                await failure(error, scope)(scope, receive, send)
+                return
+            headers = {"server-timing": server_timing(self.ticket)}
+            data = self.writer.whole([flight.completion() for flight in self.ticket.flights])
+            await Response(data, 200, headers, "application/json")(scope, receive, send)
+        finally:
+            self.desk.finish(self.ticket)
+
+
+class EventStream(Response):
+    """Server-sent events, one per token as long as the client keeps up, several tokens in one when it does not."""
+
+    def __init__(self, desk: Desk, ticket: Ticket, writer: Writer) -> None:
+        super().__init__()
+        self.desk, self.ticket, self.writer = desk, ticket, writer
+        self.opened: set[tuple[int, int]] = set()  # choices whose first event is out, by prompt and choice
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await _unless_gone(receive, self._stream(scope, receive, send))
+        finally:
+            self.desk.finish(self.ticket)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Nothing is sent before there is something to say: what fails until then can still be told by a status.
+        chunks = await self.ticket.take()
+        if error := self.ticket.error:
+            await failure(error, scope)(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": _stream_headers(self.ticket)})
+        while chunks:
+            await _send(send, [text for prompt, chunk in merged(chunks) for text in self._texts(prompt, chunk)])
+            if error := self.ticket.error:
+                await _send(send, [describe(error, scope["state"]["request_id"]).body])
+                break
+            chunks = await self.ticket.take()
+        else:
+            completions = [flight.completion() for flight in self.ticket.flights]
+            await _send(send, [*self.writer.last(completions), b"[DONE]"])
+        await send({"type": "http.response.body", "body": b""})
+
+    def _texts(self, prompt: int, chunk: Chunk) -> list[bytes]:
+        texts = self.writer.chunk(prompt, chunk)
+        if (prompt, chunk.choice) in self.opened:
+            return texts
+        self.opened.add((prompt, chunk.choice))
+        return self.writer.first(prompt, chunk.choice, self.ticket.flights[prompt].submits[0].tokens) + texts
+
+
+def merged(chunks: list[tuple[int, Chunk]]) -> list[tuple[int, Chunk]]:
+    """What piled up while the client was slow, as one chunk per choice."""
+    if len(chunks) == 1:
+        return chunks
+    joined: dict[tuple[int, int], Chunk] = {}
+    for flight, chunk in chunks:
+        key = (flight, chunk.choice)
+        joined[key] = _join(joined[key], chunk) if key in joined else chunk
+    return [(flight, chunk) for (flight, _), chunk in joined.items()]
+
+
+def _join(first: Chunk, second: Chunk) -> Chunk:
+    logprobs = [*(first.logprobs or ()), *(second.logprobs or ())] or None
+    return Chunk(
+        first.choice, first.text + second.text, first.tokens + second.tokens, logprobs, second.finish, second.stop
+    )
+
+
+def server_timing(ticket: Ticket) -> str:
+    """The slowest choice's stages, in the form browsers and proxies know (Server-Timing)."""
+    timings = [answer.timings for flight in ticket.flights for answer in flight.answers if answer.timings]
+    if not timings:
+        return ""
+    last = max(timings, key=lambda one: one.finished)
+    stages = {"queue": last.queue_s, "prefill": last.prefill_s, "decode": last.decode_s}
+    return ", ".join(f"{name};dur={spent * 1000:.1f}" for name, spent in stages.items() if spent is not None)
+
+
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work as long as the client is there; whether it was done."""
+    doing = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({doing, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            return False
+        doing.result()
+        return True
+    finally:
+        for task in (doing, watching):
+            task.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send(send: Send, texts: Iterable[bytes]) -> None:
+    data = b"".join(b"data: " + text + b"\n\n" for text in texts)
+    if data:
+        async with asyncio.timeout(STALL_S):
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+def _stream_headers(ticket: Ticket) -> list[tuple[bytes, bytes]]:
+    arrival = ticket.flights[0].submits[0].arrival
+    first_ms = (time.monotonic() - arrival) * 1000
+    return [
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),  # proxies must not hold tokens back
+        (b"server-timing", f"first;dur={first_ms:.1f}".encode()),
+    ]

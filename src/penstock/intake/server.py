@@ -1,0 +1,88 @@
+"""The life of the HTTP server: up, serving, draining, down.
+
+The first SIGTERM or SIGINT stops the intake (`/ready` turns 503), lets running requests finish up to a deadline, ends
+the rest with a terminal error; a second one ends everything at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from penstock.errors import InvalidSetting
+from penstock.intake.desk import Desk
+from penstock.settings import ServeSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Uvicorn(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours: uvicorn would close the connections of running requests first."""
+        yield
+
+
+async def serve(app: ASGIApp, desk: Desk, settings: ServeSettings, announce: Callable[[str], None]) -> int:
+    """Serve until a signal; gives the exit code. `announce` is told the URL once it answers."""
+    listener = _listen(settings)
+    config = uvicorn.Config(
+        app, loop="none", http="httptools", ws="none", lifespan="off", log_config=None, access_log=False,
+        timeout_graceful_shutdown=5,
+    )  # fmt: skip
+    server = Uvicorn(config)
+    stop = asyncio.Event()
+    signals = 0
+
+    def on_signal() -> None:
+        nonlocal signals
+        signals += 1
+        stop.set()
+        if signals > 1:
+            logger.warning("second signal: ending at once")
+            desk.replica.close(at_once=True)
+            server.should_exit = server.force_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    supervising = asyncio.create_task(desk.replica.supervise())
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.005)
+    host, port = listener.getsockname()[:2]
+    announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+    if signals == 1:
+        logger.info("shutting down: %d requests are open", desk.replica.open)
+        draining = asyncio.create_task(desk.drain(settings.drain_s))
+        await asyncio.wait({draining, serving}, return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    await serving
+    supervising.cancel()
+    desk.replica.close()
+    return 0 if signals <= 1 else 1
+
+
+def _listen(settings: ServeSettings) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise InvalidSetting(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}", param="port"
+        ) from None
+    listener.setblocking(False)
+    return listener

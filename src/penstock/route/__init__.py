@@ -1,0 +1,1 @@
+"""Where a request goes: the engines behind this frontend."""

@@ -1,0 +1,261 @@
+"""One engine process under supervision, as the event loop sees it.
+
+    STARTING ──► READY ──► RESTARTING ──► READY …          (CLOSED at the end)
+
+When the process dies, what it had begun to answer ends in an error, since nobody can take back what was streamed. What
+had not begun is kept and submitted again to the next process, once: a request that kills engines must not go round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from penstock.errors import EngineDied, PenstockError, by_code
+from penstock.flow import Cancel, Chunk, Delta, FinishReason, Frame, Query, Reply, Submit, WatchedEngine
+from penstock.pipeline import Flight
+
+logger = logging.getLogger(__name__)
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # between restarts: doubled each time
+HEALTHY_AFTER_S = 60.0  # an engine that lived so long was not to blame for its restart
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    CLOSED = "closed"
+
+
+class Ticket:
+    """One client's request at a replica: a flight per prompt, and the chunks nobody has taken yet.
+
+    They are bounded by what the request may produce; a client that does not read only finds more of them at once.
+    """
+
+    def __init__(self, flights: list[Flight]) -> None:
+        self.flights = flights
+        self.chunks: list[tuple[int, Chunk]] = []  # (index of the flight, its chunk)
+        self._index = {submit.id: index for index, flight in enumerate(flights) for submit in flight.submits}
+        self._open = len(self._index)
+        self._news = asyncio.Event()
+
+    @property
+    def done(self) -> bool:
+        return self._open == 0
+
+    @property
+    def error(self) -> PenstockError | None:
+        found = next((flight.error for flight in self.flights if flight.error), None)
+        return found and by_code(found[1], found[0])
+
+    def push(self, delta: Delta) -> Cancel | None:
+        index = self._index[delta.id]
+        chunk, cancel = self.flights[index].push(delta)
+        if chunk is not None:
+            self.chunks.append((index, chunk))
+        if delta.finish is not None:
+            self._open -= 1
+        if chunk is not None or self.done:
+            self._news.set()
+        return cancel
+
+    async def take(self) -> list[tuple[int, Chunk]]:
+        """What has come since; waits for the first. Empty once everything has been taken and the engine is done."""
+        while not self.chunks and not self.done:
+            self._news.clear()
+            await self._news.wait()
+        chunks, self.chunks = self.chunks, []
+        return chunks
+
+    async def finished(self) -> None:
+        while not self.done:
+            self.chunks.clear()
+            self._news.clear()
+            await self._news.wait()
+
+    def submits(self) -> list[Submit]:
+        return [submit for flight in self.flights for submit in flight.submits]
+
+    def begun(self) -> bool:
+        return any(answer.tokens for flight in self.flights for answer in flight.answers)
+
+
+class Replica:
+    def __init__(self, spawn: Callable[[], WatchedEngine]) -> None:
+        """`spawn` starts an engine process and does not wait for it."""
+        self.state = State.STARTING
+        self.facts: dict[str, Any] = {}
+        self.restarts = 0
+        self._spawn = spawn
+        self._engine = spawn()
+        self._tickets: dict[str, Ticket] = {}  # by sequence id
+        self._orphans: list[Submit] = []  # of a dead engine, for the next one
+        self._retried: set[str] = set()  # sequences that have been orphans
+        self._replies: dict[int, asyncio.Future[Any]] = {}
+        self._queries = 0
+        self._changed = asyncio.Event()  # the engine became ready, failed or died
+
+    @property
+    def open(self) -> int:
+        return len(self._tickets)
+
+    async def start(self) -> None:
+        """Wait for the first engine; raises what keeps it from starting. `supervise` goes on from there."""
+        self._watch()
+        while self._engine.facts is None:
+            if self._engine.failure is not None or self._engine.dead is not None:
+                error = self._engine.failure or EngineDied(self._engine.dead or "")
+                self._unwatch()
+                self._engine.close()
+                self.state = State.CLOSED
+                raise error
+            await self._change()
+        self._ready()
+
+    async def supervise(self) -> None:
+        """Keep an engine running until the task is cancelled."""
+        wait_s, since = FIRST_WAIT_S, time.monotonic()
+        while True:
+            while self._engine.dead is None:
+                await self._change()
+            self._unwatch()
+            self._engine.close()
+            self.state = State.RESTARTING
+            if time.monotonic() - since > HEALTHY_AFTER_S:
+                wait_s = FIRST_WAIT_S
+            logger.error("%s; starting another in %.1f s", self._engine.dead, wait_s)
+            await asyncio.sleep(wait_s)
+            wait_s, since = min(2 * wait_s, LONGEST_WAIT_S), time.monotonic()
+            self.restarts += 1
+            self._engine = self._spawn()
+            self._watch()
+            while self._engine.facts is None and self._engine.dead is None:
+                await self._change()
+            if self._engine.dead is None:
+                self._ready()
+
+    def submit(self, flights: list[Flight]) -> Ticket:
+        if self.state is not State.READY:
+            raise EngineDied("the engine is not ready; try again in a moment")
+        ticket = Ticket(flights)
+        for submit in ticket.submits():
+            self._tickets[submit.id] = ticket
+            self._engine.submit(submit)
+        self._look_again()
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """The client has gone. The ticket stays until the engine has let go of its sequences."""
+        orphaned = {submit.id for submit in self._orphans}
+        for cancel in (cancel for flight in ticket.flights for cancel in flight.cancels()):
+            if cancel.id in orphaned:
+                self._deliver(Delta(id=cancel.id, finish=FinishReason.CANCELLED))
+            else:
+                self._engine.cancel(cancel)
+        self._orphans = [submit for submit in self._orphans if submit.id in self._tickets]
+        self._look_again()
+
+    def end_all(self, why: str) -> None:
+        """Give up on everything that is open: each request ends in an error."""
+        self._orphans.clear()
+        for name in list(self._tickets):
+            self._engine.cancel(Cancel(name))
+            self._deliver(Delta(id=name, finish=FinishReason.ERROR, error=why, code=EngineDied.code))
+
+    async def ask(self, kind: str) -> Any:
+        """An engine's answer about itself; see `engine.loop` for what it knows."""
+        if self.state is not State.READY:
+            raise EngineDied("the engine is not ready")
+        self._queries += 1
+        number, self._replies[self._queries] = self._queries, asyncio.get_running_loop().create_future()
+        self._engine.query(Query(number, kind))
+        self._look_again()
+        return await self._replies[number]
+
+    def close(self, *, at_once: bool = False) -> None:
+        if self.state is State.CLOSED:
+            return
+        self.state = State.CLOSED
+        self._unwatch()
+        if at_once:
+            self._engine.kill()
+        else:
+            self._engine.close()
+
+    # --- reading
+
+    def _ready(self) -> None:
+        assert self._engine.facts is not None
+        self.facts = self._engine.facts
+        self.state = State.READY
+        orphans, self._orphans = self._orphans, []
+        for submit in orphans:
+            self._engine.submit(submit)
+        self._look_again()
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        for handle in self._engine.handles:
+            loop.add_reader(handle, self._pump)
+        self._look_again()
+
+    def _unwatch(self) -> None:
+        for handle in self._engine.handles:
+            asyncio.get_running_loop().remove_reader(handle)
+
+    def _look_again(self) -> None:
+        asyncio.get_running_loop().call_soon(self._pump)
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _pump(self) -> None:
+        if self.state is State.CLOSED:
+            return
+        for message in self._engine.receive(0.0):
+            if isinstance(message, Frame):
+                for delta in message.deltas:
+                    self._bereave(delta) if delta.code == EngineDied.code else self._deliver(delta)
+            else:
+                self._reply(message)
+        if self._engine.dead is not None or (self._engine.facts or self._engine.failure):
+            self._changed.set()
+        if self._engine.dead is not None and self.state is State.READY:
+            self.state = State.RESTARTING
+
+    def _deliver(self, delta: Delta) -> None:
+        ticket = self._tickets.get(delta.id)
+        if ticket is None:
+            return
+        if cancel := ticket.push(delta):
+            self._engine.cancel(cancel)
+        if delta.finish is not None:
+            del self._tickets[delta.id]
+            self._retried.discard(delta.id)
+
+    def _bereave(self, delta: Delta) -> None:
+        """The engine died with this sequence: it is kept for the next one, if the client has seen nothing of it yet."""
+        ticket = self._tickets.get(delta.id)
+        if ticket is None:
+            return
+        if delta.id in self._retried or ticket.begun():
+            self._deliver(delta)
+            return
+        self._retried.add(delta.id)
+        self._orphans += [submit for submit in ticket.submits() if submit.id == delta.id]
+
+    def _reply(self, reply: Reply) -> None:
+        future = self._replies.pop(reply.id, None)
+        if future is None or future.done():
+            return
+        if reply.error is not None:
+            future.set_exception(PenstockError(reply.error))
+        else:
+            future.set_result(reply.value)

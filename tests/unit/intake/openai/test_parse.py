@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from openai_samples import CHAT, EMBED, TEXT, raw
+from penstock.errors import InvalidRequest
+from penstock.intake.openai import chat, completions, embeddings, tokens
+from penstock.intake.openai.fields import MAX_MEMBERS
+from penstock.intake.openai.parse import parse
+from penstock.intake.problems import describe
+
+DEEP = 100_000
+SCHEMAS = [chat.REQUEST, completions.REQUEST, embeddings.REQUEST, tokens.TokenizeRequest, tokens.DetokenizeRequest]
+
+
+def refused(schema: type[BaseModel], body: bytes) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(schema, body)
+    describe(caught.value, "req-1")  # it can be sent, whatever of the body it repeats
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "the body is empty"),
+        (b"{", "not valid JSON"),
+        (b'{"model": "m",}', "line 1, column 15"),
+        (b'{"model": "\x00"}', "not valid JSON"),
+        (b"\xef\xbb\xbf{}", "not valid JSON"),
+        (b"[]", "must be a JSON object, got a list"),
+        (b"null", "must be a JSON object, got null"),
+        (b'"text"', 'must be a JSON object, got "text"'),
+        (b'{"temperature": NaN}', "no NaN in JSON"),
+        (b'{"temperature": -Infinity}', "no -Infinity in JSON"),
+        (b'{"temperature": 1e999}', "too large: 1e999"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "more than 4300 digits"),
+        (b"\xff\xfe", "not UTF-8: byte 0"),
+        (b'{"model": "\xed\xa0\x80"}', "not UTF-8: byte 11"),
+        (b"[" * DEEP, "nested too deeply"),
+        (b'{"a":' * DEEP, "nested too deeply"),
+        (b'{"user": ' + b"[" * DEEP + b"]" * DEEP + b"}", "nested too deeply"),
+        (raw({"logit_bias": {str(index): 0 for index in range(MAX_MEMBERS + 1)}}), "more than 1024 members"),
+    ],
+)
+def test_bodies_that_are_not_json_objects(body: bytes, words: str) -> None:
+    error = refused(chat.REQUEST, body)
+
+    assert words in error.message
+    assert error.param is None
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"model": "\\ud800"}', "model"),
+        (b'{"model": "\\udc00\\ud800"}', "model"),
+        (b'{"model": "a\\u0000b"}', "model"),
+        (b'{"messages": [{"role": "user", "content": "\\uD83D"}]}', "messages[0].content"),
+        (b'{"messages": [{"\\ud800": 1}]}', "messages[0]"),
+    ],
+)
+def test_text_that_is_none(body: bytes, param: str) -> None:
+    error = refused(chat.REQUEST, body)
+
+    assert "is not valid text" in error.message
+    assert error.param == param
+
+
+def test_all_other_text_arrives_as_it_is() -> None:
+    text = "naïve 日本 🦙 \\u0000 \\ud800 \u2028 \x7f"
+    body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+
+    for escaped in (True, False):
+        parsed = parse(chat.REQUEST, json.dumps(body, ensure_ascii=escaped).encode())
+        assert parsed.messages[0].content == text
+
+
+def test_a_name_twice_is_refused_at_any_level() -> None:
+    assert refused(chat.REQUEST, b'{"model": "a", "model": "b"}').param == "model"
+    assert "twice" in refused(chat.REQUEST, b'{"messages": [{"role": "user", "role": "user"}]}').message
+    assert refused(chat.REQUEST, b'{"\\ud800": 1, "\\ud800": 2}').param == "?"
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "param", "message"),
+    [
+        (chat.REQUEST, {**CHAT, "temprature": 1}, "temprature", "did you mean temperature?"),
+        (chat.REQUEST, {**CHAT, "zzz": 1}, "zzz", "zzz is not a known field"),
+        (chat.REQUEST, {"model": "m", "mesages": []}, "mesages", "did you mean messages?"),
+        (chat.REQUEST, {**CHAT, "x" * 999: 1}, "x" * 64, "is not a known field"),
+        (
+            chat.REQUEST,
+            {**CHAT, "stream": True, "stream_options": {"usage": 1}},
+            "stream_options.usage",
+            "include_usage?",
+        ),
+        (chat.REQUEST, {"messages": CHAT["messages"]}, "model", "model is required"),
+        (chat.REQUEST, {**CHAT, "prompt": "x"}, "prompt", "not a known field"),
+        (completions.REQUEST, {**TEXT, "messages": []}, "messages", "not a known field"),
+        (completions.REQUEST, {"model": "m"}, "prompt", "prompt is required"),
+        (embeddings.REQUEST, {**EMBED, "inputs": []}, "inputs", "did you mean input?"),
+        (tokens.DetokenizeRequest, {"tokens": ["a"]}, "tokens[0]", 'tokens[0] must be an integer, got "a"'),
+    ],
+)
+def test_the_field_at_fault_is_named(schema: type[BaseModel], body: Any, param: str, message: str) -> None:
+    error = refused(schema, raw(body))
+
+    assert error.param == param
+    assert message in error.message
+
+
+def test_values_are_repeated_in_short() -> None:
+    assert len(refused(chat.REQUEST, raw({**CHAT, "temperature": "x" * 10_000})).message) < 120
+    assert len(refused(chat.REQUEST, raw({**CHAT, "temperature": 10**4000})).message) < 120
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(alphabet=st.characters()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+GOOD = st.sampled_from([CHAT, TEXT, EMBED, {"prompt": "x"}, {"tokens": [1]}])
+NAMES = sorted({name for schema in SCHEMAS for name in schema.model_fields})
+
+
+@settings(max_examples=300, deadline=None)
+@given(schema=st.sampled_from(SCHEMAS), body=st.binary(max_size=60) | JSON.map(raw))
+def test_nonsense_is_refused_and_nothing_worse(schema: type[BaseModel], body: bytes) -> None:
+    refused(schema, body)
+
+
+@settings(max_examples=600, deadline=None)
+@given(schema=st.sampled_from(SCHEMAS), good=GOOD, more=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=3))
+def test_near_misses_are_taken_or_refused_and_nothing_worse(
+    schema: type[BaseModel], good: dict[str, Any], more: dict[str, Any]
+) -> None:
+    try:
+        parse(schema, raw(good | more))
+    except InvalidRequest as error:
+        describe(error, "req-1")
+
+
+@settings(max_examples=300, deadline=None)
+@given(messages=st.lists(st.dictionaries(st.sampled_from(["role", "content", "name", "tool_calls"]), JSON), max_size=3))
+def test_messages_of_any_shape(messages: list[dict[str, Any]]) -> None:
+    messages = [{"role": "user"} | message for message in messages]
+    param = None
+    try:
+        parse(chat.REQUEST, raw({"model": "m", "messages": messages}))
+    except InvalidRequest as error:
+        param = error.param
+    assert param is None or param.startswith("messages")

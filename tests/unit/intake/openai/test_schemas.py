@@ -1,0 +1,318 @@
+"""Every field of every body: values that are taken, and values that are refused with an error that names the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from pydantic import BaseModel
+
+from openai_samples import CHAT, EMBED, TEXT, raw
+from penstock.errors import InvalidRequest
+from penstock.intake.openai import chat, completions, embeddings, neutral, openapi, tokens
+from penstock.intake.openai.parse import parse
+
+NO_INTEGERS = ("1", True, 1.5, [], {})
+NO_NUMBERS = ("1", True, [], {})
+NO_BOOLEANS = ("true", 1, 0, [], {})
+NO_STRINGS = (1, True, [], {})
+
+Table = dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]]  # field -> what is taken, what is not
+
+GENERATION: Table = {
+    "model": (("m", ""), (*NO_STRINGS, None)),
+    "stream": ((True, False), NO_BOOLEANS),
+    "stream_options": (
+        ({}, {"include_usage": True}, {"include_usage": None}, {"include_obfuscation": False}),
+        (True, [], {"include_usage": 1}, {"include_obfuscation": True}, {"include": True}),
+    ),
+    "n": ((1, 128), (0, 129, -1, *NO_INTEGERS)),
+    "seed": ((0, -(2**63), 2**63 - 1), (2**63, -(2**63) - 1, *NO_INTEGERS)),
+    "temperature": ((0, 2, 0.7, 1e-9), (-0.1, 2.1, 10**400, *NO_NUMBERS)),
+    "top_p": ((1, 0.1), (0, -1, 1.1, *NO_NUMBERS)),
+    "presence_penalty": ((-2, 2, 0.5), (-2.1, 2.1, *NO_NUMBERS)),
+    "frequency_penalty": ((-2, 2, 0.5), (-2.1, 2.1, *NO_NUMBERS)),
+    "logit_bias": (
+        ({}, {"0": -100, "42": 1.5, "50256": 100}),
+        ({"a": 1}, {"-1": 1}, {"01": 1}, {"1.0": 1}, {"": 1}, {"1": 101}, {"1": "1"}, {"1": True}, {"1": None}, [], 1),
+    ),
+    "stop": (("a", [], ["a"], ["a", "b", "c", "d"]), ("", [""], ["a"] * 5, [1], [None], 1, True, {})),
+    "user": (("somebody", ""), NO_STRINGS),
+    "top_k": ((0, 40), (-1, 2**31, *NO_INTEGERS)),
+    "min_p": ((0, 0.1, 1), (-0.1, 1.1, *NO_NUMBERS)),
+    "typical_p": ((0.1, 1), (0, 1.1, *NO_NUMBERS)),
+    "repetition_penalty": ((0.5, 1, 100), (0, -1, 101, *NO_NUMBERS)),
+    "min_tokens": ((0, 5), (-1, 2**31, *NO_INTEGERS)),
+    "stop_token_ids": (([], [0, 5]), ([-1], [2**31], ["1"], [True], [1.5], [0] * 129, 1, "1", {})),
+    "ignore_eos": ((True, False), NO_BOOLEANS),
+    "timeout": ((0.5, 60), (0, -1, *NO_NUMBERS)),
+    "priority": ((-5, 0, 5), (2**31, -(2**31), *NO_INTEGERS)),
+    "cache_salt": (("salt",), ("", "s" * 257, *NO_STRINGS)),
+    "prompt_logprobs": ((0, 20), (-1, 21, *NO_INTEGERS)),
+    "return_token_ids": ((True, False), NO_BOOLEANS),
+    "include_timings": ((True, False), NO_BOOLEANS),
+}
+TEMPLATED: Table = {
+    "add_generation_prompt": ((True, False), NO_BOOLEANS),
+    "continue_final_message": ((True, False), NO_BOOLEANS),
+    "chat_template_kwargs": (({}, {"enable_thinking": False, "levels": [[{"a": None}]]}), (True, [], "x")),
+}
+PART = {"type": "text", "text": "a"}
+MESSAGES = (
+    [{"role": "system", "content": "a"}, {"role": "developer", "content": "a"}, {"role": "user", "content": ""}],
+    [{"role": "user", "content": "a", "name": "Ann"}, {"role": "assistant", "content": "b", "name": None}],
+    [{"role": "user", "content": [PART, PART]}, {"role": "tool", "content": [PART], "tool_call_id": "1"}],
+    [{"role": "assistant", "content": "b", "refusal": None, "annotations": [], "tool_calls": [], "audio": None}],
+)
+NO_MESSAGES = (
+    [],
+    {},
+    "a",
+    [1],
+    [None],
+    [{}],
+    [{"content": "a"}],
+    [{"role": "function", "content": "a"}],
+    [{"role": None, "content": "a"}],
+    [{"role": "user"}],
+    [{"role": "user", "content": None}],
+    [{"role": "user", "content": 1}],
+    [{"role": "user", "content": []}],
+    [{"role": "user", "content": ["a"]}],
+    [{"role": "user", "content": [{"type": "text"}]}],
+    [{"role": "user", "content": [{"text": "a"}]}],
+    [{"role": "user", "content": [{**PART, "more": 1}]}],
+    [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+    [{"role": "user", "content": [{"type": "refusal", "refusal": "x"}]}],
+    [{"role": "user", "content": "a", "name": 1}],
+    [{"role": "user", "content": "a", "tool_call_id": "1"}],
+    [{"role": "tool", "content": "a"}],
+    [{"role": "tool", "content": "a", "tool_call_id": None}],
+    [{"role": "assistant"}],
+    [{"role": "assistant", "content": None}],
+    [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}],
+    [{"role": "assistant", "content": "a", "refusal": "no"}],
+)
+NO_PROMPTS = (None, [], [[]], [["a"]], [None], ["a", 1], [1, "a"], [1, [1]], [-1], [True], [1.5], 1, {}, ["a"] * 2049)
+PROMPTS = ("", "a", ["a", ""], [1, 2], [[1], [2, 3]], ["a"] * 2048)
+
+TABLES: dict[type[BaseModel], Table] = {
+    chat.REQUEST: GENERATION
+    | TEMPLATED
+    | {
+        "messages": (MESSAGES, (*NO_MESSAGES, None)),
+        "max_tokens": ((1, 2**31 - 1), (0, -1, 2**31, *NO_INTEGERS)),
+        "max_completion_tokens": ((1,), (0, -1, 2**31, *NO_INTEGERS)),
+        "logprobs": ((True, False), NO_BOOLEANS),
+        "top_logprobs": ((0, 20), (-1, 21, *NO_INTEGERS)),
+        "metadata": (
+            ({}, {"a": "b"}, {"k" * 64: "v" * 512}),
+            ({"a": 1}, {"a": None}, {"k" * 65: "v"}, {"k": "v" * 513}, {str(key): "" for key in range(17)}, [], "a"),
+        ),
+        "safety_identifier": (("somebody", ""), NO_STRINGS),
+        "prompt_cache_key": (("my prompts", ""), NO_STRINGS),
+        "response_format": (({"type": "text"},), ({"type": "json_object"}, {"type": "text", "a": 1}, {}, "text")),
+        "tools": (([],), ([{"type": "function", "function": {"name": "f"}}], {}, "none")),
+        "tool_choice": (("none", "auto"), ("required", {"type": "function"})),
+        "parallel_tool_calls": ((True, False), (1, 0, "true")),
+        "functions": (([],), ([{"name": "f"}], {})),
+        "function_call": (("none", "auto"), ({"name": "f"},)),
+        "store": ((False,), (True, 0, "false")),
+        "service_tier": (("auto", "default"), ("flex", "priority", 1)),
+        "modalities": ((["text"],), (["text", "audio"], ["audio"], [], "text")),
+        "audio": ((), ({"voice": "alloy", "format": "wav"}, {})),
+        "verbosity": (("medium",), ("low", "high", 1)),
+        "reasoning_effort": ((), ("none", "low", "medium", "high")),
+        "prediction": ((), ({"type": "content", "content": "a"},)),
+        "web_search_options": ((), ({},)),
+        "moderation": ((), ({"model": "m"},)),
+        "prompt_cache_options": ((), ({"mode": "explicit"}, {})),
+        "prompt_cache_retention": (("in_memory",), ("24h",)),
+    },
+    completions.REQUEST: GENERATION
+    | {
+        "prompt": (PROMPTS, NO_PROMPTS),
+        "max_tokens": ((1, 2**31 - 1), (0, -1, 2**31, *NO_INTEGERS)),
+        "echo": ((True, False), NO_BOOLEANS),
+        "logprobs": ((0, 5, 20), (-1, 21, *NO_INTEGERS)),
+        "best_of": ((1,), (0, 129, *NO_INTEGERS)),
+        "suffix": (("",), (" and so on", 1, [])),
+    },
+    embeddings.REQUEST: {
+        "model": GENERATION["model"],
+        "input": (PROMPTS, NO_PROMPTS),
+        "encoding_format": (("float", "base64"), ("int8", "", 1, True)),
+        "pooling": (("mean", "last"), ("cls", 1)),
+        "user": GENERATION["user"],
+        "dimensions": ((), (256, "256")),
+    },
+    tokens.TokenizeRequest: TEMPLATED
+    | {
+        "model": (("m",), NO_STRINGS),
+        "prompt": (("", "a"), (1, ["a"], True, {})),
+        "messages": (MESSAGES, NO_MESSAGES),
+        "add_special_tokens": ((True, False), NO_BOOLEANS),
+        "return_token_strs": ((True, False), NO_BOOLEANS),
+    },
+    tokens.DetokenizeRequest: {
+        "model": (("m",), NO_STRINGS),
+        "tokens": (([], [0, 7]), (None, [-1], [2**31], ["a"], [True], "a", 1)),
+    },
+}
+BASES: dict[type[BaseModel], dict[str, Any]] = {
+    chat.REQUEST: CHAT,
+    completions.REQUEST: TEXT,
+    embeddings.REQUEST: EMBED,
+    tokens.TokenizeRequest: {"prompt": "a"},
+    tokens.DetokenizeRequest: {"tokens": [1]},
+}
+REQUIRED = {"model", "messages", "prompt", "input", "tokens"}
+# Fields that another one has to stand beside, or must not.
+BESIDE: dict[str, dict[str, Any]] = {"top_logprobs": {"logprobs": True}, "stream_options": {"stream": True}}
+
+
+def bodies(place: int) -> list[Any]:
+    return [
+        pytest.param(schema, field, value, id=f"{schema.__name__}-{field}-{number}")
+        for schema, table in TABLES.items()
+        for field, values in table.items()
+        for number, value in enumerate(values[place])
+    ]
+
+
+def body_with(schema: type[BaseModel], field: str, value: Any) -> dict[str, Any]:
+    body = BASES[schema] | BESIDE.get(field, {}) | {field: value}
+    if schema is tokens.TokenizeRequest and field in {"messages", *TEMPLATED}:
+        body = {"messages": CHAT["messages"], field: value}
+    return body
+
+
+def described(schema: type[BaseModel]) -> jsonschema_rs.Validator:
+    document = {"$ref": f"#/components/schemas/{schema.__name__}", "components": {"schemas": openapi.components()}}
+    return jsonschema_rs.validator_for(document)
+
+
+@pytest.fixture(scope="module")
+def validators() -> dict[type[BaseModel], jsonschema_rs.Validator]:
+    return {schema: described(schema) for schema in TABLES}
+
+
+@pytest.mark.parametrize("schema", TABLES)
+def test_the_tables_have_every_field(schema: type[BaseModel]) -> None:
+    assert set(TABLES[schema]) == set(schema.model_fields)
+
+
+@pytest.mark.parametrize(("schema", "field", "value"), bodies(0))
+def test_taken(schema: type[BaseModel], field: str, value: Any, validators: Any) -> None:
+    body = body_with(schema, field, value)
+
+    parse(schema, raw(body))
+
+    assert validators[schema].is_valid(body), "/openapi.json says otherwise"
+
+
+@pytest.mark.parametrize(("schema", "field", "value"), bodies(1))
+def test_refused(schema: type[BaseModel], field: str, value: Any, validators: Any) -> None:
+    body = body_with(schema, field, value)
+
+    with pytest.raises(InvalidRequest) as caught:
+        parse(schema, raw(body))
+
+    param = caught.value.param or ""
+    assert param == field or param.startswith((f"{field}.", f"{field}["))
+    assert param in caught.value.message
+    assert not validators[schema].is_valid(body), "/openapi.json says otherwise"
+
+
+@pytest.mark.parametrize("schema", TABLES)
+def test_null_is_as_good_as_nothing(schema: type[BaseModel]) -> None:
+    optional = {name: None for name, field in schema.model_fields.items() if not field.is_required()}
+
+    nulls = parse(schema, raw(optional | BASES[schema]))
+
+    assert nulls == parse(schema, raw(BASES[schema]))
+    assert {name for name, field in schema.model_fields.items() if field.is_required()} <= REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("schema", "more", "param"),
+    [
+        (chat.REQUEST, {"stream_options": {"include_usage": True}}, "stream_options"),
+        (chat.REQUEST, {"stream_options": {}, "stream": False}, "stream_options"),
+        (chat.REQUEST, {"top_logprobs": 0}, "top_logprobs"),
+        (chat.REQUEST, {"top_logprobs": 1, "logprobs": False}, "top_logprobs"),
+        (chat.REQUEST, {"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens"),
+        (chat.REQUEST, {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        (chat.REQUEST, {"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        (chat.REQUEST, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        (chat.REQUEST, {"chat_template_kwargs": {"bos_token": "x"}}, "chat_template_kwargs"),
+        (chat.REQUEST, {"chat_template_kwargs": {"a": [[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]}}, "chat_template_kwargs"),
+        (completions.REQUEST, {"best_of": 2}, "best_of"),
+        (completions.REQUEST, {"best_of": 1, "n": 2}, "best_of"),
+        (completions.REQUEST, {"echo": True, "logprobs": 0, "stream": True}, "echo"),
+        (tokens.TokenizeRequest, {"messages": CHAT["messages"]}, "prompt"),
+        (tokens.TokenizeRequest, {"prompt": None}, "prompt"),
+        (tokens.TokenizeRequest, {"add_generation_prompt": True}, "add_generation_prompt"),
+        (
+            tokens.TokenizeRequest,
+            {"prompt": None, "messages": CHAT["messages"], "add_special_tokens": True},
+            "add_special_tokens",
+        ),
+    ],
+)
+def test_fields_that_do_not_go_together(schema: type[BaseModel], more: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(schema, raw(BASES[schema] | more))
+
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("schema", "more"),
+    [
+        (chat.REQUEST, {"max_tokens": 5, "max_completion_tokens": 5}),
+        (chat.REQUEST, {"continue_final_message": True, "add_generation_prompt": False}),
+        (completions.REQUEST, {"best_of": 3, "n": 3}),
+        (completions.REQUEST, {"echo": True, "stream": True}),
+        (completions.REQUEST, {"echo": True, "logprobs": 2}),
+        (tokens.TokenizeRequest, {"prompt": None, "messages": CHAT["messages"], "add_special_tokens": False}),
+    ],
+)
+def test_fields_that_do(schema: type[BaseModel], more: dict[str, Any]) -> None:
+    parse(schema, raw(BASES[schema] | more))
+
+
+@pytest.mark.parametrize("field", ["response_format", "tools", "tool_choice", "parallel_tool_calls"])
+def test_what_comes_later_says_so(field: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{field} is not supported yet"):
+        parse(chat.REQUEST, raw({**CHAT, field: "something"}))
+
+
+def test_the_neutral_values_are_those_of_the_table() -> None:
+    """The table is what people read; a field that is in it must be checked by it."""
+    for schema, table in (
+        (chat.REQUEST, neutral.CHAT),
+        (completions.REQUEST, neutral.COMPLETIONS),
+        (embeddings.REQUEST, neutral.EMBEDDINGS),
+    ):
+        for field, inert in table.items():
+            assert inert in schema.model_fields[field].metadata
+            assert TABLES[schema][field][0] == inert.accepts
+
+
+def test_an_image_is_refused_for_its_type() -> None:
+    content = [PART, {"type": "image_url", "image_url": {"url": "x"}}]
+    with pytest.raises(InvalidRequest) as caught:
+        parse(chat.REQUEST, raw({**CHAT, "messages": [{"role": "user", "content": content}]}))
+
+    assert caught.value.param == "messages[0].content[1].type"
+
+
+def test_a_tool_call_is_refused_for_itself_and_not_for_its_empty_content() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    with pytest.raises(InvalidRequest, match="not supported yet") as caught:
+        parse(chat.REQUEST, raw({**CHAT, "messages": [*CHAT["messages"], message]}))
+
+    assert caught.value.param == "messages[1].tool_calls"
