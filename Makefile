@@ -19,8 +19,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-serve: setup  ## pull the default model and talk with it (MODEL=... for another)
-	@$(BIN)/penstock chat --model $(MODEL)
+serve: setup  ## pull the default model and serve it on http://127.0.0.1:8000 (MODEL=... for another)
+	@$(BIN)/penstock serve $(MODEL)
 
 test: setup  ## pull the default model and run all tests
 	$(BIN)/penstock pull smollm2

@@ -24,7 +24,7 @@ def debug_option(command: Command) -> Command:
 
 
 def settings_options(*sections: str, but: str | None = None) -> Callable[[Command], Command]:
-    """One option per setting of these sections (`but` one), all None when not given, and --config for a file of them."""
+    """One option per setting of these sections (`but` one), None when not given, and --config for a file of them."""
 
     def decorate(command: Command) -> Command:
         for name, section in reversed(SECTIONS.items()):

@@ -37,7 +37,7 @@ class Strict(BaseModel):
         if isinstance(value, dict):
             for name in value:
                 if name not in cls.model_fields:
-                    shown = name[:LONGEST_NAME]
+                    shown = name[:LONGEST_NAME] or '""'
                     close = difflib.get_close_matches(shown, cls.model_fields, n=1, cutoff=0.7)
                     raise wrong("is not a known field" + (f"; did you mean {close[0]}?" if close else ""), shown)
         return value
@@ -77,7 +77,6 @@ Stop = Annotated[
     Annotated[_Stop, Tag(STRING)] | Annotated[list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True), Tag(STRINGS)],
     shaped(_text_or_list, "a string or a list of strings"),
 ]
-
 
 _PROMPT_LIST = Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)
 # What is to be completed or embedded: one text, several, or the same as token ids.

@@ -63,14 +63,14 @@ class TextLogprobsWriter:
 def for_prompt(
     text: str, tokens: Sequence[int], entries: Sequence[TokenLogprobs | None], k: int, vocabulary: Vocabulary
 ) -> TextLogprobs:
-    """Of an echoed prompt. Tokens that are not in its text, such as a begin token put in front, have no width."""
+    """Of an echoed prompt. Special tokens that are not in its text, as one put in front of it, have no width."""
     stream = vocabulary.text_stream((), skip_special=False)
     offsets, offset = [], 0
     for token in tokens:
         special = token in vocabulary.special_ids
         piece = _text(vocabulary.token_bytes(token)) if special else stream.push(token)
         offsets.append(offset)
-        if text.startswith(piece, offset):
+        if not special or text.startswith(piece, offset):
             offset += len(piece)
     return _lists(tokens, entries, offsets, k, vocabulary)
 

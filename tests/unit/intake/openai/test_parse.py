@@ -3,14 +3,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from openai_samples import CHAT, EMBED, TEXT, raw
 from penstock.errors import InvalidRequest
-from penstock.intake.openai import chat, completions, embeddings, tokens
+from penstock.intake.openai import chat, completions, embeddings, openapi, tokens
 from penstock.intake.openai.fields import MAX_MEMBERS
 from penstock.intake.openai.parse import parse
 from penstock.intake.problems import describe
@@ -93,13 +94,14 @@ def test_a_name_twice_is_refused_at_any_level() -> None:
     [
         (chat.REQUEST, {**CHAT, "temprature": 1}, "temprature", "did you mean temperature?"),
         (chat.REQUEST, {**CHAT, "zzz": 1}, "zzz", "zzz is not a known field"),
+        (chat.REQUEST, {**CHAT, "": 1}, '""', '"" is not a known field'),
         (chat.REQUEST, {"model": "m", "mesages": []}, "mesages", "did you mean messages?"),
         (chat.REQUEST, {**CHAT, "x" * 999: 1}, "x" * 64, "is not a known field"),
         (
             chat.REQUEST,
-            {**CHAT, "stream": True, "stream_options": {"usage": 1}},
-            "stream_options.usage",
-            "include_usage?",
+            {**CHAT, "stream": True, "stream_options": {"include_use": True}},
+            "stream_options.include_use",
+            "did you mean include_usage?",
         ),
         (chat.REQUEST, {"messages": CHAT["messages"]}, "model", "model is required"),
         (chat.REQUEST, {**CHAT, "prompt": "x"}, "prompt", "not a known field"),
@@ -127,6 +129,12 @@ JSON = st.recursive(
     max_leaves=12,
 )
 GOOD = st.sampled_from([CHAT, TEXT, EMBED, {"prompt": "x"}, {"tokens": [1]}])
+DESCRIBED = {
+    schema: jsonschema_rs.validator_for(
+        {"$ref": f"#/components/schemas/{schema.__name__}", "components": {"schemas": openapi.components()}}
+    )
+    for schema in SCHEMAS
+}
 NAMES = sorted({name for schema in SCHEMAS for name in schema.model_fields})
 
 
@@ -145,6 +153,29 @@ def test_near_misses_are_taken_or_refused_and_nothing_worse(
         parse(schema, raw(good | more))
     except InvalidRequest as error:
         describe(error, "req-1")
+    else:
+        assert DESCRIBED[schema].is_valid(good | more), "/openapi.json says otherwise"
+
+
+@pytest.mark.parametrize(
+    ("schema", "body"),
+    [
+        (chat.REQUEST, {**CHAT, "messages": [None] * 9}),
+        (chat.REQUEST, {**CHAT, "messages": [{"role": "user", "content": [None] * 9}]}),
+        (chat.REQUEST, {**CHAT, "stop_token_ids": [None] * 9}),
+        (chat.REQUEST, {**CHAT, "messages": [{"role": "user", **{str(name): 1 for name in range(9)}}]}),
+        (completions.REQUEST, {**TEXT, "prompt": ["", *[None] * 9]}),
+        (completions.REQUEST, {**TEXT, "prompt": [1, *[None] * 9]}),
+        (completions.REQUEST, {**TEXT, "prompt": [[1], *[[None] * 9] * 9]}),
+        (tokens.DetokenizeRequest, {"tokens": [None] * 9}),
+    ],
+)
+def test_checking_stops_at_the_first_error_of_a_list(schema: type[BaseModel], body: Any) -> None:
+    """Else a body of megabytes would make as many errors as it has entries, of which one is told."""
+    with pytest.raises(ValidationError) as caught:
+        schema.model_validate(body)
+
+    assert caught.value.error_count() == 1
 
 
 @settings(max_examples=300, deadline=None)
