@@ -14,6 +14,7 @@
     ├── PullFailed                   502  the source of a model did not deliver it
     ├── OutOfMemory                  507  the model or its cache does not fit
     ├── RequestTooLarge              413  more bytes than the server reads
+    ├── MediaTypeUnsupported         415  a body that is not JSON, by its own account
     ├── QueueFull                    429
     ├── EngineDied                   503  the engine process is gone; the request may be sent again
     └── ShuttingDown                 503  the server takes no more requests
@@ -94,6 +95,11 @@ class OutOfMemory(PenstockError):
 class RequestTooLarge(PenstockError):
     status = 413
     code = "request_too_large"
+
+
+class MediaTypeUnsupported(PenstockError):
+    status = 415
+    code = "media_type_unsupported"
 
 
 class QueueFull(PenstockError):

@@ -131,7 +131,7 @@ class Flight:
             self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = [None, *delta.prompt_logprobs]
-        if delta.finish is FinishReason.ERROR and self.error is None:
+        if delta.finish is FinishReason.ERROR and answer.finish is None and self.error is None:
             self.error = (delta.error or "the engine failed", delta.code)
         chunk = answer.push(delta)
         if answer.finish is FinishReason.STOP_STRING and not answer.done:

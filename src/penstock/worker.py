@@ -11,8 +11,10 @@ from penstock.engine.serve import serve
 
 
 def main() -> int:
-    # Ctrl-C in a terminal reaches the whole process group; the frontend decides what it means and tells us.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C in a terminal and a service manager's SIGTERM reach the whole group of processes; the frontend decides what
+    # they mean and tells us, and its end is ours.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     return serve(engine_link(sys.argv[1], lifeline=sys.stdin.fileno()), assemble.engine_loop)
 
 

@@ -42,7 +42,7 @@ class Family:
         self.expected = [expected(oracle, prompt) for prompt in self.prompts]
 
     def open(self, **settings: object) -> LLM:
-        return LLM(str(self.folder), context=128, block_size=8, device="cpu", threads=1, **settings)
+        return LLM(str(self.folder), context=128, block_size=8, **{"device": "cpu", "threads": 1, **settings})
 
 
 # longrope has two sets of frequencies; transformers chooses by the length so far, Penstock by the context it was opened
@@ -94,6 +94,15 @@ def test_preempted_and_computed_again(family: Family, lookahead: int) -> None:
         assert llm.stats()["preemptions"] > 0
         llm.check_integrity()
     assert [result.tokens for result in results] == undisturbed
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_on_a_gpu(family: Family, lookahead: int) -> None:
+    with family.open(device="cuda", dtype="float32", lookahead=lookahead, step_tokens=40, max_sequences=4) as llm:
+        results = llm.generate(family.prompts, GREEDY)
+        llm.check_integrity()
+    assert [result.tokens for result in results] == family.expected
 
 
 def test_the_engine_in_its_own_process(tmp_path: Path) -> None:

@@ -37,10 +37,15 @@ class ProcessEngine:
         address = f"ipc://{Path(self.folder) / 'engine'}"
         read_end, write_end = os.pipe()
         self.link = frontend_link(address, read_end)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.worker", address], stdin=subprocess.PIPE, pass_fds=(write_end,)
-        )
-        os.close(write_end)  # the child holds the only copy now: it closes when the child ends
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.worker", address], stdin=subprocess.PIPE, pass_fds=(write_end,)
+            )
+        except OSError:
+            self._let_go()
+            raise
+        finally:
+            os.close(write_end)  # the child holds the only copy now: it closes when the child ends
         self._send(Start(to_wire(settings)))
 
     @property
@@ -129,7 +134,7 @@ class ProcessEngine:
     def _bury(self) -> None:
         code = self.process.wait()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        self.dead = f"the engine process died ({how}); start it again"
+        self.dead = f"the engine process died ({how})"
 
     def _last_words(self, why: str) -> list[Frame | Reply]:
         deltas = [
@@ -142,11 +147,14 @@ class ProcessEngine:
 
     def _check_alive(self) -> None:
         if self.dead is not None:
-            raise EngineDied(self.dead)
+            raise EngineDied(f"{self.dead}; start a new one")
 
     def _release(self) -> None:
         if self.process.stdin and not self.process.stdin.closed:
             self.process.stdin.close()
-            self.link.close()
-            os.close(self.link.lifeline)
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self.link.close()
+        os.close(self.link.lifeline)
+        shutil.rmtree(self.folder, ignore_errors=True)

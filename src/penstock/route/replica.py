@@ -3,7 +3,8 @@
     STARTING ──► READY ──► RESTARTING ──► READY …          (CLOSED at the end)
 
 When the process dies, what it had begun to answer ends in an error, since nobody can take back what was streamed. What
-had not begun is kept and submitted again to the next process, once: a request that kills engines must not go round.
+had not begun is kept and submitted again to the next process, once: a request that kills engines must not go round, and
+nobody waits for an engine that does not come back.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from penstock.errors import EngineDied, PenstockError, by_code
+from penstock.errors import EngineDied, PenstockError, ShuttingDown, by_code
 from penstock.flow import Cancel, Chunk, Delta, FinishReason, Frame, Query, Reply, Submit, WatchedEngine
 from penstock.pipeline import Flight
 
@@ -42,6 +43,7 @@ class Ticket:
         self.flights = flights
         self.chunks: list[tuple[int, Chunk]] = []  # (index of the flight, its chunk)
         self._index = {submit.id: index for index, flight in enumerate(flights) for submit in flight.submits}
+        self.error: PenstockError | None = None  # of the first sequence that failed
         self._open = len(self._index)
         self._news = asyncio.Event()
 
@@ -49,18 +51,16 @@ class Ticket:
     def done(self) -> bool:
         return self._open == 0
 
-    @property
-    def error(self) -> PenstockError | None:
-        found = next((flight.error for flight in self.flights if flight.error), None)
-        return found and by_code(found[1], found[0])
-
     def push(self, delta: Delta) -> Cancel | None:
         index = self._index[delta.id]
-        chunk, cancel = self.flights[index].push(delta)
+        flight = self.flights[index]
+        chunk, cancel = flight.push(delta)
         if chunk is not None:
             self.chunks.append((index, chunk))
         if delta.finish is not None:
             self._open -= 1
+            if flight.error is not None and self.error is None:
+                self.error = by_code(flight.error[1], flight.error[0])
         if chunk is not None or self.done:
             self._news.set()
         return cancel
@@ -74,7 +74,8 @@ class Ticket:
         return chunks
 
     async def finished(self) -> None:
-        while not self.done:
+        """Until all is done, or one part has failed and so the whole."""
+        while not self.done and self.error is None:
             self.chunks.clear()
             self._news.clear()
             await self._news.wait()
@@ -100,6 +101,7 @@ class Replica:
         self._replies: dict[int, asyncio.Future[Any]] = {}
         self._queries = 0
         self._changed = asyncio.Event()  # the engine became ready, failed or died
+        self._watched: tuple[int, ...] = ()  # its file descriptors
 
     @property
     def open(self) -> int:
@@ -126,19 +128,27 @@ class Replica:
                 await self._change()
             self._unwatch()
             self._engine.close()
-            self.state = State.RESTARTING
             if time.monotonic() - since > HEALTHY_AFTER_S:
                 wait_s = FIRST_WAIT_S
-            logger.error("%s; starting another in %.1f s", self._engine.dead, wait_s)
+            logger.error("%s; starting another in %.1f s", self._engine.failure or self._engine.dead, wait_s)
             await asyncio.sleep(wait_s)
             wait_s, since = min(2 * wait_s, LONGEST_WAIT_S), time.monotonic()
-            self.restarts += 1
+            await self._restart()
+
+    async def _restart(self) -> None:
+        self.restarts += 1
+        try:
             self._engine = self._spawn()
+        except OSError as error:  # no memory or no process to be had: as if it had died
+            logger.error("no engine process can be started: %s", error)
+        else:
             self._watch()
-            while self._engine.facts is None and self._engine.dead is None:
-                await self._change()
-            if self._engine.dead is None:
-                self._ready()
+        while self._engine.facts is None and self._engine.dead is None:
+            await self._change()
+        if self._engine.dead is None:
+            self._ready()
+        else:
+            self._give_up("the engine died and could not be started again")
 
     def submit(self, flights: list[Flight]) -> Ticket:
         if self.state is not State.READY:
@@ -146,7 +156,7 @@ class Replica:
         ticket = Ticket(flights)
         for submit in ticket.submits():
             self._tickets[submit.id] = ticket
-            self._engine.submit(submit)
+            self._hand_over(submit)
         self._look_again()
         return ticket
 
@@ -166,17 +176,18 @@ class Replica:
         self._orphans.clear()
         for name in list(self._tickets):
             self._engine.cancel(Cancel(name))
-            self._deliver(Delta(id=name, finish=FinishReason.ERROR, error=why, code=EngineDied.code))
+            self._deliver(_ended(name, why, ShuttingDown.code))
 
     async def ask(self, kind: str) -> Any:
         """An engine's answer about itself; see `engine.loop` for what it knows."""
         if self.state is not State.READY:
             raise EngineDied("the engine is not ready")
         self._queries += 1
-        number, self._replies[self._queries] = self._queries, asyncio.get_running_loop().create_future()
+        number, reply = self._queries, asyncio.get_running_loop().create_future()
         self._engine.query(Query(number, kind))
+        self._replies[number] = reply
         self._look_again()
-        return await self._replies[number]
+        return await reply
 
     def close(self, *, at_once: bool = False) -> None:
         if self.state is State.CLOSED:
@@ -196,18 +207,20 @@ class Replica:
         self.state = State.READY
         orphans, self._orphans = self._orphans, []
         for submit in orphans:
-            self._engine.submit(submit)
+            self._hand_over(submit)
         self._look_again()
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        for handle in self._engine.handles:
+        self._watched = self._engine.handles
+        for handle in self._watched:
             loop.add_reader(handle, self._pump)
         self._look_again()
 
     def _unwatch(self) -> None:
-        for handle in self._engine.handles:
+        for handle in self._watched:
             asyncio.get_running_loop().remove_reader(handle)
+        self._watched = ()
 
     def _look_again(self) -> None:
         asyncio.get_running_loop().call_soon(self._pump)
@@ -225,10 +238,16 @@ class Replica:
                     self._bereave(delta) if delta.code == EngineDied.code else self._deliver(delta)
             else:
                 self._reply(message)
-        if self._engine.dead is not None or (self._engine.facts or self._engine.failure):
-            self._changed.set()
         if self._engine.dead is not None and self.state is State.READY:
             self.state = State.RESTARTING
+        if self.state is not State.READY:  # while it is, there is nothing that anybody waits for
+            self._changed.set()
+
+    def _hand_over(self, submit: Submit) -> None:
+        try:
+            self._engine.submit(submit)
+        except EngineDied:  # a moment ago, and nobody has noticed yet
+            self._bereave(_ended(submit.id, self._engine.dead or "", EngineDied.code))
 
     def _deliver(self, delta: Delta) -> None:
         ticket = self._tickets.get(delta.id)
@@ -246,10 +265,17 @@ class Replica:
         if ticket is None:
             return
         if delta.id in self._retried or ticket.begun():
+            delta.error = f"{delta.error} while it worked on this request; it may be sent again"
             self._deliver(delta)
             return
         self._retried.add(delta.id)
         self._orphans += [submit for submit in ticket.submits() if submit.id == delta.id]
+
+    def _give_up(self, why: str) -> None:
+        """On what the dead engine has left behind."""
+        orphans, self._orphans = self._orphans, []
+        for submit in orphans:
+            self._deliver(_ended(submit.id, why, EngineDied.code))
 
     def _reply(self, reply: Reply) -> None:
         future = self._replies.pop(reply.id, None)
@@ -259,3 +285,8 @@ class Replica:
             future.set_exception(PenstockError(reply.error))
         else:
             future.set_result(reply.value)
+
+
+def _ended(name: str, why: str, code: str) -> Delta:
+    """The last word on a sequence that no engine will say any more."""
+    return Delta(id=name, finish=FinishReason.ERROR, error=why, code=code)

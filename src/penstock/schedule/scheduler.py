@@ -78,7 +78,9 @@ class Scheduler:
     def refuse(self, message: Submit, error: PenstockError) -> None:
         """The terminal Delta of a message that `submit` has raised for."""
         timings = Timings(message.arrival, None, None, self._clock())
-        self._news.append(Delta(id=message.id, finish=FinishReason.ERROR, error=error.message, timings=timings))
+        self._news.append(
+            Delta(id=message.id, finish=FinishReason.ERROR, error=error.message, code=error.code, timings=timings)
+        )
 
     def cancel(self, message: Cancel) -> None:
         """End a sequence; one that is unknown or has ended already is ignored."""
