@@ -37,6 +37,11 @@ def ggml_vocabularies() -> Path:
     return _llama_cpp()
 
 
+def chat_templates() -> list[Path]:
+    """The published chat templates that llama.cpp tests its own engine with."""
+    return sorted(_llama_cpp().glob("*.jinja"))
+
+
 def fingerprints() -> tuple[str, dict[str, str]]:
     """A text, and for each pre-tokenizer the sha256 of the tokens that the model it is named after makes of it: how
     llama.cpp recognises tokenizers when it converts a model."""
@@ -51,9 +56,11 @@ def smollm2() -> ModelFiles:
 
 
 def _llama_cpp() -> Path:
-    wanted = re.compile(r".*/(models/ggml-vocab-[^/]*|convert_hf_to_gguf_update\.py|conversion/base\.py)")
+    wanted = re.compile(
+        r".*/(models/ggml-vocab-[^/]*|models/templates/[^/]*\.jinja|convert_hf_to_gguf_update\.py|conversion/base\.py)"
+    )
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=llama-cpp-python", SDIST]
-    return _or_skip(_folder(SDIST, tuple(pip), wanted))
+    return _or_skip(_folder(f"{SDIST}-with-templates", tuple(pip), wanted))
 
 
 def npm_tokenizer(name: str) -> Path:

@@ -70,7 +70,7 @@ def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASG
     tokenizer = Tokenizer.load(files.tokenizer)
     template = ChatTemplate(files.chat_template, files.special_tokens) if files.chat_template is not None else None
     pipeline = Pipeline(files.spec, tokenizer, template, context=context(settings, files.spec))
-    desk = Desk(files, pipeline, tokenizer, replica, Metrics(files.name))
+    desk = Desk(files, pipeline, tokenizer, replica, Metrics(files.name), stall_s=settings.serve.stall_s)
     return build(desk, settings.serve), desk
 
 
@@ -80,10 +80,10 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
 
     from penstock.cache import CacheManager
     from penstock.engine.loop import EngineLoop
-    from penstock.forward.memory import allocate_pages, size_cache
+    from penstock.forward.memory import allocate_pages, check_weights, size_cache
     from penstock.forward.runner import ModelRunner
     from penstock.kernels.torch_ops import TorchOperations
-    from penstock.model.load import choose_dtype, load, open_source
+    from penstock.model.load import choose_dtype, load, open_source, weight_bytes
     from penstock.model.weights.dummy import DummySource
     from penstock.schedule.scheduler import Scheduler
 
@@ -94,6 +94,7 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
     dtype = choose_dtype(settings.model.dtype, spec, device)
     limits = _limits(settings, device.type)
     torch.set_num_threads(settings.engine.threads or usable_cores())
+    check_weights(weight_bytes(spec, dtype=dtype, device=device), device)
     dummy = settings.model.load_format == "dummy"
     source = DummySource(device) if dummy else open_source(files.weights, files.format)
     loaded = load(spec, source, dtype=dtype, device=device, context=length)

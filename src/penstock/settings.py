@@ -90,6 +90,7 @@ class ServeSettings(Section, frozen=True):
     ] = None
     unprotected: Annotated[bool, Meta(description="Allow another host than loopback without an API key.")] = False
     drain_s: Annotated[float, Meta(ge=0, description="Seconds that requests get to finish at shutdown.")] = 30.0
+    stall_s: Annotated[float, Meta(gt=0, description="Seconds a client may leave unread what it was sent.")] = 60.0
     max_body: Annotated[str, Meta(description="Largest request body, such as 16MiB.")] = "16MiB"
 
     @property

@@ -1,5 +1,6 @@
 """The library's surface, on a tiny model: what goes in, what comes out, and what is left behind."""
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -253,6 +254,16 @@ def test_more_context_than_the_model_has(folder: Path) -> None:
 def test_no_room_for_the_cache(folder: Path) -> None:
     with pytest.raises(OutOfMemory, match="missing"):
         LLM(str(folder), kv_memory="10kB")
+
+
+def test_no_room_for_the_weights(folder: Path, tmp_path: Path) -> None:
+    """A config of 100 billion parameters, on any machine these tests run on."""
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 100, "vocab_size": 256000}
+    config |= {"num_attention_heads": 128, "num_key_value_heads": 8, "head_dim": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(OutOfMemory, match=r"weights take .* missing"):
+        LLM(str(tmp_path), load_format="dummy", device="cpu")
 
 
 def test_a_broken_gguf(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -15,6 +17,7 @@ from penstock import assemble
 from penstock.cli.options import ENGINE, given_settings, settings_options
 from penstock.cli.progress import download_bar
 from penstock.cli.text import size_text
+from penstock.intake.port import bind
 from penstock.settings import LOOPBACK, Settings, load
 
 if TYPE_CHECKING:
@@ -36,36 +39,42 @@ def serve(**values: Any) -> None:
 
     if settings.serve.host not in LOOPBACK and not settings.serve.keys:
         click.secho(f"warning: anybody who can reach {settings.serve.host} can use this server", fg="yellow", err=True)
+    listener = bind(settings.serve)
     with download_bar() as bar:
         files = assemble.model(settings, bar)
     say(f"model {files.name}: {files.spec.architecture}, {files.spec.weights}")
     replica = assemble.replica(settings)
     say("engine process started; loading weights")
-    sys.exit(_run(_serve(settings, files, replica, say)))
+    sys.exit(_run(_serve(settings, files, replica, listener, say)))
 
 
-async def _serve(settings: Settings, files: ModelFiles, replica: Replica, say: Callable[[str], None]) -> int:
+async def _serve(
+    settings: Settings, files: ModelFiles, replica: Replica, listener: socket.socket, say: Callable[[str], None]
+) -> int:
     from penstock.intake.server import serve as serve_http  # imported while the engine loads its weights
 
-    app, desk = assemble.server(settings, files, replica)
-    await replica.start()
-    facts = replica.facts
+    try:
+        app, desk = assemble.server(settings, files, replica)
+        await replica.start()
+        announce = functools.partial(_announce, files.name, replica.facts, say)
+        return await serve_http(app, desk, listener, announce, drain_s=settings.serve.drain_s)
+    finally:
+        replica.close()
+
+
+def _announce(model: str, facts: dict[str, Any], say: Callable[[str], None], url: str) -> None:
     say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
-
-    def announce(url: str) -> None:
-        say("ready")
-        rows = {
-            "url": f"{url}/v1",
-            "model": files.name,
-            "device": f"{facts['device']}, {facts['dtype']}",
-            "KV cache": f"{facts['kv_tokens']:,} tokens ({size_text(facts['kv_bytes'])}), "
-            f"{facts['kv_tokens'] // facts['context']} requests at the full context of {facts['context']:,}",
-            "docs": f"{url}/docs",
-        }
-        width = max(map(len, rows))
-        click.echo("\n" + "\n".join(f"  {name:{width}}  {value}" for name, value in rows.items()) + "\n", err=True)
-
-    return await serve_http(app, desk, settings.serve, announce)
+    say("ready")
+    rows = {
+        "url": f"{url}/v1",
+        "model": model,
+        "device": f"{facts['device']}, {facts['dtype']}",
+        "KV cache": f"{facts['kv_tokens']:,} tokens ({size_text(facts['kv_bytes'])}), "
+        f"{facts['kv_tokens'] // facts['context']} requests at the full context of {facts['context']:,}",
+        "docs": f"{url}/docs",
+    }
+    width = max(map(len, rows))
+    click.echo("\n" + "\n".join(f"  {name:{width}}  {value}" for name, value in rows.items()) + "\n", err=True)
 
 
 def _run(main: Coroutine[Any, Any, int]) -> int:

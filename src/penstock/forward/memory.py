@@ -76,6 +76,17 @@ def size_cache(
     return size
 
 
+def check_weights(num_bytes: int, device: torch.device) -> None:
+    """Whether the weights fit, before minutes are spent on loading them."""
+    free = available.host_bytes() if device.type == "cpu" else available.device_bytes(device)[0]
+    if num_bytes > free:
+        raise OutOfMemory(
+            f"the weights take {_readable(num_bytes)}, but {device} has {_readable(free)} free: "
+            f"{_readable(num_bytes - free)} are missing. Choose a smaller model or a smaller dtype",
+            param="model",
+        )
+
+
 def allocate_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype, device: torch.device) -> list[Pages]:
     """The pages of each layer. Not initialised: on a CPU, memory is taken up when a block is first written."""
     blocks = {

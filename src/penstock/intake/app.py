@@ -11,10 +11,11 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 import penstock
-from penstock.errors import MethodNotAllowed, NotFound, PenstockError
+from penstock.errors import MediaTypeUnsupported, MethodNotAllowed, NotFound, PenstockError
 from penstock.intake import docs
 from penstock.intake.desk import Desk
 from penstock.intake.failure import failure
@@ -27,6 +28,7 @@ from penstock.route.replica import Ticket
 from penstock.settings import ServeSettings, parse_bytes
 
 STATS_WAIT_S = 2.0  # a scrape does not wait longer for an engine in a long step
+CLIENT_GONE = 499  # as nginx has it: the client hung up before its request was complete
 
 
 def build(desk: Desk, settings: ServeSettings) -> ASGIApp:
@@ -44,7 +46,7 @@ def _add_generation(app: FastAPI, desk: Desk) -> None:
     @app.post("/v1/chat/completions", **_documented(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation."""
-        body = parse(chat.REQUEST, await request.body())
+        body = parse(chat.REQUEST, await _body(request))
         desk.check_model(body.model)
         name = uuid.uuid4().hex
         writer = chat.ChatWriter(body, request_id=name, **_about(desk))
@@ -54,12 +56,21 @@ def _add_generation(app: FastAPI, desk: Desk) -> None:
     @app.post("/v1/completions", **_documented(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))
     async def text_completions(request: Request) -> Response:
         """Continue one or several prompts."""
-        body = parse(completions.REQUEST, await request.body())
+        body = parse(completions.REQUEST, await _body(request))
         desk.check_model(body.model)
         name = uuid.uuid4().hex
         writer = completions.CompletionWriter(body, request_id=name, **_about(desk))
         asked = completions.to_requests(body, request_id=name, recommended=desk.files.sampling)
         return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
+
+
+async def _body(request: Request) -> bytes:
+    """Only what says that it is JSON: anything else a browser would send from any page, without asking first."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        given = f", not as {kind[:64]}" if kind else ""
+        raise MediaTypeUnsupported(f"send the body with content-type: application/json{given}")
+    return await request.body()
 
 
 def _about(desk: Desk) -> dict[str, Any]:
@@ -89,7 +100,7 @@ def _add_models_and_tokens(app: FastAPI, desk: Desk) -> None:
     @app.post("/tokenize", **_documented(tokens.TokenizeRequest, tokens.Tokens))
     async def tokenize(request: Request) -> Response:
         """The token ids of a text or a conversation."""
-        body = parse(tokens.TokenizeRequest, await request.body())
+        body = parse(tokens.TokenizeRequest, await _body(request))
         if body.model is not None:
             desk.check_model(body.model)
         ids = await asyncio.to_thread(desk.tokenize, body)
@@ -98,7 +109,7 @@ def _add_models_and_tokens(app: FastAPI, desk: Desk) -> None:
     @app.post("/detokenize", **_documented(tokens.DetokenizeRequest, tokens.Text))
     async def detokenize(request: Request) -> Response:
         """The text of token ids."""
-        body = parse(tokens.DetokenizeRequest, await request.body())
+        body = parse(tokens.DetokenizeRequest, await _body(request))
         if body.model is not None:
             desk.check_model(body.model)
         text = await asyncio.to_thread(desk.detokenize, body.tokens)
@@ -134,7 +145,13 @@ def _add_operations(app: FastAPI, desk: Desk) -> None:
                 stats = await desk.replica.ask("stats")
         except (PenstockError, TimeoutError):
             pass
-        text = desk.metrics.text(stats, restarts=desk.replica.restarts, ready=desk.ready)
+        text = desk.metrics.text(
+            stats,
+            restarts=desk.replica.restarts,
+            ready=desk.ready,
+            open_requests=desk.open,
+            tasks=len(asyncio.all_tasks()),
+        )
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -146,8 +163,12 @@ def _add_failures(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         where = f"{request.method} {request.url.path}"
         kind = MethodNotAllowed if error.status_code == 405 else NotFound
-        return failure(kind(f"there is no {where} here; /docs lists what there is"), request.scope)
+        return failure(kind(f"there is no {where} here; /docs lists what there is"), request.scope, error.headers)
 
+    async def on_hang_up(request: Request, error: Exception) -> Response:
+        return Response(status_code=CLIENT_GONE)  # for the log: nobody is there to read it
+
+    app.add_exception_handler(ClientDisconnect, on_hang_up)
     app.add_exception_handler(PenstockError, on_error)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(Exception, on_error)
@@ -171,6 +192,7 @@ def _documented(
     if request is not None:
         described[400] = openapi.response(ErrorBody, "A field is wrong; `param` names it.")
         described[413] = openapi.response(ErrorBody, "The body is too large.")
+        described[415] = openapi.response(ErrorBody, "The content-type is not application/json.")
     if chunk is not None:
         described[429] = openapi.response(ErrorBody, "The queue is full; Retry-After says when to come back.")
         described[500] = openapi.response(ErrorBody, "Something broke; the message has an id to quote.")

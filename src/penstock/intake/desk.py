@@ -20,15 +20,24 @@ LONG_TEXT = 20_000  # characters: tokenizing more than that would hold up everyb
 
 class Desk:
     def __init__(
-        self, files: ModelFiles, pipeline: Pipeline, tokenizer: Tokenizer, replica: Replica, metrics: Metrics
+        self,
+        files: ModelFiles,
+        pipeline: Pipeline,
+        tokenizer: Tokenizer,
+        replica: Replica,
+        metrics: Metrics,
+        *,
+        stall_s: float,
     ) -> None:
         self.files = files
         self.pipeline = pipeline
         self.tokenizer = tokenizer
         self.replica = replica
         self.metrics = metrics
+        self.stall_s = stall_s
         self.created = int(time.time())
         self.closing = False
+        self.open = 0  # requests whose clients are still there
 
     @property
     def ready(self) -> bool:
@@ -41,10 +50,13 @@ class Desk:
             )
 
     async def submit(self, requests: list[Request]) -> Ticket:
-        """All of them or none."""
-        if self.closing:
-            raise ShuttingDown("the server is shutting down and takes no more requests")
-        return self.replica.submit([await self._accept(request) for request in requests])
+        """All of them or none. Whoever gets the ticket calls `finish`."""
+        self._check_open()
+        flights = [await self._accept(request) for request in requests]
+        self._check_open()  # that may have taken its time
+        ticket = self.replica.submit(flights)
+        self.open += 1
+        return ticket
 
     def tokenize(self, body: TokenizeRequest) -> list[int]:
         if body.messages is None:
@@ -58,6 +70,7 @@ class Desk:
 
     def finish(self, ticket: Ticket) -> None:
         """The client has its answer, or has gone. What is still running for it ends; the books are closed."""
+        self.open -= 1
         if not ticket.done:
             self.replica.cancel(ticket)
         for flight in ticket.flights:
@@ -70,9 +83,13 @@ class Desk:
         """Let nobody in, and wait for those inside; after the deadline they are shown out."""
         self.closing = True
         until = time.monotonic() + deadline_s
-        while self.replica.open and time.monotonic() < until:
+        while self.open and time.monotonic() < until:
             await asyncio.sleep(0.02)
         self.replica.end_all("the server is shutting down")
+
+    def _check_open(self) -> None:
+        if self.closing:
+            raise ShuttingDown("the server is shutting down and takes no more requests")
 
     async def _accept(self, request: Request) -> Flight:
         if _length(request) > LONG_TEXT:

@@ -1,21 +1,28 @@
-"""An error as a finished HTTP response."""
+"""An error on its way to the client: told in the log where it is the server's, and made an HTTP response."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from starlette.responses import Response
 from starlette.types import Scope
 
 from penstock.errors import PenstockError
-from penstock.intake.problems import describe
+from penstock.intake.problems import Problem, describe
 
 logger = logging.getLogger(__name__)
 
 
-def failure(error: Exception, scope: Scope) -> Response:
+def problem(error: Exception, scope: Scope) -> Problem:
     request_id = scope["state"]["request_id"]
-    if not isinstance(error, PenstockError) or error.status >= 500:
-        logger.error("request %s failed: %s", request_id, error, exc_info=error)
-    told = describe(error, request_id)
-    return Response(told.body, told.status, told.headers, "application/json")
+    if not isinstance(error, PenstockError):
+        logger.error("request %s failed", request_id, exc_info=error)
+    elif error.status >= 500:
+        logger.error("request %s failed: %s", request_id, error)
+    return describe(error, request_id)
+
+
+def failure(error: Exception, scope: Scope, headers: Mapping[str, str] | None = None) -> Response:
+    told = problem(error, scope)
+    return Response(told.body, told.status, {**told.headers, **(headers or {})}, "application/json")

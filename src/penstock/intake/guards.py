@@ -37,20 +37,25 @@ class RequestIds:
         given = _header(scope, b"x-request-id") or b""
         request_id = given.decode() if _REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
         scope.setdefault("state", {})["request_id"] = request_id
-        started, status = time.perf_counter(), 0
+        started, status, complete = time.perf_counter(), 0, False
 
         async def send_named(message: Message) -> None:
-            nonlocal status
+            nonlocal status, complete
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+            complete = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
         try:
             await self.app(scope, receive, send_named)
+        except Exception:
+            if not complete:  # else it has been logged and answered, and Starlette raises it nevertheless
+                raise
         finally:
             spent_ms = (time.perf_counter() - started) * 1000
-            logger.info("%s %s %s %.1f ms %s", scope["method"], scope["path"], status or "gone", spent_ms, request_id)
+            path = scope["raw_path"].decode("ascii", "replace")  # quoted: nobody can write lines of their own here
+            logger.info("%s %s %s %.1f ms %s", scope["method"], path, status or "gone", spent_ms, request_id)
 
 
 class Keys:

@@ -1,9 +1,10 @@
 """How answers leave: whole, or as a stream of server-sent events. Either way the client is watched while they are made:
-one that hangs up, or does not read for a minute, cancels its request."""
+one that hangs up, or does not read for too long, cancels its request."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Protocol
@@ -13,11 +14,14 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.flow import Chunk, Completion
 from penstock.intake.desk import Desk
-from penstock.intake.failure import failure
-from penstock.intake.problems import describe
+from penstock.intake.failure import failure, problem
 from penstock.route.replica import Ticket
 
-STALL_S = 60.0  # so long may a client take to read what has been sent
+logger = logging.getLogger(__name__)
+
+
+class Stalled(Exception):
+    """The client does not read."""
 
 
 class Writer(Protocol):
@@ -64,6 +68,8 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await _unless_gone(receive, self._stream(scope, receive, send))
+        except Stalled:
+            logger.info("request %s: dropped, the client does not read", scope["state"]["request_id"])
         finally:
             self.desk.finish(self.ticket)
 
@@ -74,16 +80,31 @@ class EventStream(Response):
             await failure(error, scope)(scope, receive, send)
             return
         await send({"type": "http.response.start", "status": 200, "headers": _stream_headers(self.ticket)})
-        while chunks:
-            await _send(send, [text for prompt, chunk in merged(chunks) for text in self._texts(prompt, chunk)])
-            if error := self.ticket.error:
-                await _send(send, [describe(error, scope["state"]["request_id"]).body])
-                break
-            chunks = await self.ticket.take()
-        else:
+        try:
+            while chunks:
+                await self._send(
+                    send, [text for prompt, chunk in merged(chunks) for text in self._texts(prompt, chunk)]
+                )
+                if error := self.ticket.error:
+                    raise error
+                chunks = await self.ticket.take()
             completions = [flight.completion() for flight in self.ticket.flights]
-            await _send(send, [*self.writer.last(completions), b"[DONE]"])
-        await send({"type": "http.response.body", "body": b""})
+            await self._send(send, [*self.writer.last(completions), b"[DONE]"])
+        except Stalled:
+            raise
+        except Exception as error:
+            await self._send(send, [problem(error, scope).body])
+        await self._send(send, [], more=False)
+
+    async def _send(self, send: Send, texts: Iterable[bytes], *, more: bool = True) -> None:
+        """Waits while what was sent before has not been read."""
+        data = b"".join(b"data: " + text + b"\n\n" for text in texts)
+        if data or not more:
+            try:
+                async with asyncio.timeout(self.desk.stall_s):
+                    await send({"type": "http.response.body", "body": data, "more_body": more})
+            except TimeoutError:
+                raise Stalled from None
 
     def _texts(self, prompt: int, chunk: Chunk) -> list[bytes]:
         texts = self.writer.chunk(prompt, chunk)
@@ -139,13 +160,6 @@ async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> boo
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _send(send: Send, texts: Iterable[bytes]) -> None:
-    data = b"".join(b"data: " + text + b"\n\n" for text in texts)
-    if data:
-        async with asyncio.timeout(STALL_S):
-            await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 def _stream_headers(ticket: Ticket) -> list[tuple[bytes, bytes]]:

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from penstock.errors import InvalidSetting
 from penstock.intake.desk import Desk
-from penstock.settings import ServeSettings
+from penstock.intake.port import listen
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +29,12 @@ class Uvicorn(uvicorn.Server):
         yield
 
 
-async def serve(app: ASGIApp, desk: Desk, settings: ServeSettings, announce: Callable[[str], None]) -> int:
-    """Serve until a signal; gives the exit code. `announce` is told the URL once it answers."""
-    listener = _listen(settings)
+async def serve(
+    app: ASGIApp, desk: Desk, listener: socket.socket, announce: Callable[[str], None], *, drain_s: float
+) -> int:
+    """Serve on a socket that `port.bind` gave, until a signal; gives the exit code. `announce` is told the URL once it
+    answers."""
+    listen(listener)
     config = uvicorn.Config(
         app, loop="none", http="httptools", ws="none", lifespan="off", log_config=None, access_log=False,
         timeout_graceful_shutdown=5,
@@ -62,27 +64,10 @@ async def serve(app: ASGIApp, desk: Desk, settings: ServeSettings, announce: Cal
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
     if signals == 1:
-        logger.info("shutting down: %d requests are open", desk.replica.open)
-        draining = asyncio.create_task(desk.drain(settings.drain_s))
+        logger.info("shutting down: %d requests are open", desk.open)
+        draining = asyncio.create_task(desk.drain(drain_s))
         await asyncio.wait({draining, serving}, return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     await serving
     supervising.cancel()
-    desk.replica.close()
     return 0 if signals <= 1 else 1
-
-
-def _listen(settings: ServeSettings) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, settings.port))
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        raise InvalidSetting(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}", param="port"
-        ) from None
-    listener.setblocking(False)
-    return listener

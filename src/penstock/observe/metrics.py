@@ -28,6 +28,8 @@ class Metrics:
         self.queue = self._histogram("request_queue_time", "Arrival to first scheduling.", SLOW_S)
         self.prefill = self._histogram("request_prefill_time", "First scheduling to first token.", SLOW_S)
         self.decode = self._histogram("request_decode_time", "First token to end.", SLOW_S)
+        self.open = self._gauge("open_requests", "Requests whose clients wait for an answer or more of it.")
+        self.tasks = self._gauge("event_loop_tasks", "What the frontend has under way, connections included.")
         self.running = self._gauge("num_requests_running", "Sequences that run.")
         self.waiting = self._gauge("num_requests_waiting", "Sequences that wait.")
         self.blocks = self._gauge("kv_blocks", "KV blocks, by state.", "group", "state")
@@ -53,8 +55,12 @@ class Metrics:
             if output_tokens > 1:
                 self.per_token.labels(self.model).observe(timings.decode_s / (output_tokens - 1))
 
-    def text(self, stats: dict[str, Any] | None, *, restarts: int, ready: bool) -> bytes:
+    def text(
+        self, stats: dict[str, Any] | None, *, restarts: int, ready: bool, open_requests: int, tasks: int
+    ) -> bytes:
         """The exposition; `stats` are the engine's own, None while there is no engine to ask."""
+        self.open.labels(self.model).set(open_requests)
+        self.tasks.labels(self.model).set(tasks)
         self.ready.labels(self.model).set(ready)
         self.restarts.labels(self.model).set(restarts)
         if stats is not None:

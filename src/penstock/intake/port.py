@@ -1,0 +1,40 @@
+"""The port. It is taken before the model is loaded, since nobody wants to wait for that to be told that it is in use;
+connections are refused until the model is there."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import Iterator
+
+from penstock.errors import InvalidSetting
+from penstock.settings import ServeSettings
+
+BACKLOG = 2048  # connections that nobody has accepted yet
+
+
+def bind(settings: ServeSettings) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
+    listener.setblocking(False)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if sys.platform == "linux":
+        # Every connection inherits it. A client that does not read would otherwise keep one that was closed for ever.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(settings.stall_s * 1000))
+    with _explained(listener, f"{settings.host}:{settings.port}"):
+        listener.bind((settings.host, settings.port))
+    return listener
+
+
+def listen(listener: socket.socket) -> None:
+    with _explained(listener, "{}:{}".format(*listener.getsockname()[:2])):
+        listener.listen(BACKLOG)
+
+
+@contextlib.contextmanager
+def _explained(listener: socket.socket, where: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        listener.close()
+        raise InvalidSetting(f"cannot listen on {where}: {error.strerror}", param="port") from None
