@@ -42,7 +42,8 @@ bench: setup  ## compare with transformers on the default model
 	$(BIN)/python bench/against_transformers.py
 
 lock: setup  ## write constraints.txt from what is installed
-	$(BIN)/python -m pip freeze --exclude-editable --all | sed -E 's/\+cpu$$//; /^(setuptools|wheel)==/d' > constraints.txt
+	echo '# What a fresh `make setup` installs. Written by `make lock`.' > constraints.txt
+	$(BIN)/python -m pip freeze --exclude-editable --all | sed -E 's/\+cpu$$//; /^(setuptools|wheel)==/d' >> constraints.txt
 
 clean:  ## remove everything that was built here
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
