@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.loop import EngineLoop
     from penstock.intake.desk import Desk
+    from penstock.kernels.interface import Operations
 
 
 def model(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
@@ -81,8 +82,8 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
     from penstock.cache import CacheManager
     from penstock.engine.loop import EngineLoop
     from penstock.forward.memory import allocate_pages, check_weights, size_cache
+    from penstock.forward.rehearse import rehearse
     from penstock.forward.runner import ModelRunner
-    from penstock.kernels.torch_ops import TorchOperations
     from penstock.model.load import choose_dtype, load, open_source, weight_bytes
     from penstock.model.weights.dummy import DummySource
     from penstock.schedule.scheduler import Scheduler
@@ -99,6 +100,9 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
     source = DummySource(device) if dummy else open_source(files.weights, files.format)
     loaded = load(spec, source, dtype=dtype, device=device, context=length)
     load_s = time.monotonic() - started
+    ops = _operations(device)
+    if device.type == "cuda":
+        rehearse(loaded, ops, settings.cache.block_size, context=length, tokens=limits.step_tokens, dtype=dtype)
     size = size_cache(
         spec,
         settings.cache,
@@ -109,7 +113,9 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
         step_tokens=limits.step_tokens,
     )
     pages = allocate_pages(spec, size, dtype, device)
-    runner = ModelRunner(loaded, TorchOperations(), pages, context=length, max_sequences=limits.max_sequences)
+    runner = ModelRunner(loaded, ops, pages, context=length, max_sequences=limits.max_sequences)
+    if device.type == "cuda":
+        runner.capture_graphs()
     cache = CacheManager(spec.cache_groups, size.blocks, size.block_size, settings.cache.prefix_caching)
     scheduler = Scheduler(
         cache,
@@ -165,6 +171,16 @@ def _limits(settings: Settings, device: str) -> Limits:
     sequences = asked.max_sequences or min(sequences, asked.step_tokens or sequences)
     tokens = asked.step_tokens or max(tokens, sequences)
     return Limits(tokens, sequences, lookahead if asked.lookahead is None else asked.lookahead)
+
+
+def _operations(device: torch.device) -> Operations:
+    if device.type == "cuda":
+        from penstock.kernels.cuda_ops import CudaOperations
+
+        return CudaOperations()
+    from penstock.kernels.torch_ops import TorchOperations
+
+    return TorchOperations()
 
 
 def _device(settings: Settings) -> torch.device:

@@ -7,7 +7,7 @@ with LLM("smollm2") as llm:
 from __future__ import annotations
 
 import itertools
-import sys
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +16,22 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from penstock import assemble, settings
+from penstock.bar import bar
 from penstock.errors import EngineDied, InvalidRequest, PenstockError, by_code
-from penstock.flow import Chunk, Completion, Delta, Engine, Frame, Message, Query, Reply, Request, SamplingParams
+from penstock.flow import (
+    Chunk,
+    Completion,
+    Delta,
+    Embedding,
+    Engine,
+    Frame,
+    Message,
+    Pooling,
+    Query,
+    Reply,
+    Request,
+    SamplingParams,
+)
 from penstock.pipeline import Flight
 from penstock.store.progress import Progress
 
@@ -28,7 +42,6 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 T = TypeVar("T")
 
 MAX_OPEN = 4096  # requests of one batch that are with the engine at once
-LONG_BATCH = 8  # from here on a terminal gets a progress bar
 
 
 class LLM:
@@ -62,10 +75,11 @@ class LLM:
         self, prompts: Prompt | Prompts, params: Params = None, *, progress: bool | None = None
     ) -> Completion | list[Completion]:
         """Continue plain texts or lists of token ids. A progress bar is shown on a terminal, or as `progress` says."""
-        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        single = _is_single(prompts)
         batch: list[Any] = [prompts] if single else list(prompts)
         flights = self._accept(batch, params, lambda prompt: {_kind(prompt): prompt}, single)
-        results = self._driver.run(flights, _bar_wanted(progress, len(batch)))
+        self._driver.run(flights, "generating", progress)
+        results = [flight.completion() for flight in flights]
         return results[0] if single else results
 
     @overload
@@ -94,7 +108,31 @@ class LLM:
         single = len(messages) == 0 or isinstance(messages[0], dict)
         batch: list[Any] = [messages] if single else list(messages)
         flights = self._accept(batch, params, lambda turns: {"messages": turns, **options}, single)
-        results = self._driver.run(flights, _bar_wanted(progress, len(batch)))
+        self._driver.run(flights, "generating", progress)
+        results = [flight.completion() for flight in flights]
+        return results[0] if single else results
+
+    @overload
+    def embed(self, texts: Prompt, *, pooling: Pooling = ..., progress: bool | None = ...) -> Embedding: ...
+
+    @overload
+    def embed(self, texts: Prompts, *, pooling: Pooling = ..., progress: bool | None = ...) -> list[Embedding]: ...
+
+    def embed(
+        self, texts: Prompt | Prompts, *, pooling: Pooling = "mean", progress: bool | None = None
+    ) -> Embedding | list[Embedding]:
+        """Vectors of unit length for texts or lists of token ids: the hidden states behind the final norm, their mean
+        or the last one. Raises if the engine fails: there is no such thing as a part of a vector."""
+        single = _is_single(texts)
+        batch: list[Any] = [texts] if single else list(texts)
+
+        def fields(text: Any) -> dict[str, Any]:
+            kind = _plain_kind(text, "an input is a text or a list of token ids", "input")
+            return {kind: text, "task": "embed", "pooling": pooling}
+
+        flights = self._accept(batch, SamplingParams(), fields, single, "input")
+        self._driver.run(flights, "embedding", progress)
+        results = [_embedding(flight) for flight in flights]
         return results[0] if single else results
 
     def stream(
@@ -122,7 +160,12 @@ class LLM:
         self.close()
 
     def _accept(
-        self, batch: Sequence[T], params: Params, fields: Callable[[T], dict[str, Any]], single: bool
+        self,
+        batch: Sequence[T],
+        params: Params,
+        fields: Callable[[T], dict[str, Any]],
+        single: bool,
+        noun: str = "prompt",
     ) -> list[Flight]:
         """All of them or none: a bad prompt in a batch is reported before any model time is spent."""
         flights = []
@@ -133,7 +176,7 @@ class LLM:
             except InvalidRequest as error:
                 if single:
                     raise
-                raise type(error)(f"prompt {place}: {error.message}", param=error.param) from None
+                raise type(error)(f"{noun} {place}: {error.message}", param=error.param) from None
         return flights
 
     def _spread(self, params: Params, count: int) -> Sequence[SamplingParams]:
@@ -154,12 +197,12 @@ class _Driver:
         self.replies: dict[int, Reply] = {}
         self.numbers = itertools.count()
 
-    def run(self, flights: list[Flight], show_bar: bool) -> list[Completion]:
-        """Fly them all; results in order."""
+    def run(self, flights: list[Flight], doing: str, progress: bool | None) -> None:
+        """Fly them all until they have landed, with a progress bar that says what they are `doing`."""
         waiting = deque(flights)
         landed: deque[_Landing] = deque()
         under_way: set[_Landing] = set()
-        with _bar(len(flights)) if show_bar else _NoBar() as bar:
+        with bar(doing, len(flights), wanted=progress) as advance:
             try:
                 while waiting or under_way:
                     while waiting and len(under_way) < MAX_OPEN:
@@ -168,15 +211,13 @@ class _Driver:
                     while landed:
                         under_way.remove(landing := landed.popleft())
                         self.abandon(landing)
-                        bar.advance()
+                        advance()
             finally:
                 for landing in under_way:
                     self.abandon(landing)
-        results = [flight.completion() for flight in flights]
-        for result in results:
-            if result.error_code == EngineDied.code:
-                raise EngineDied(result.error or "the engine died")
-        return results
+        for message, code in (flight.error for flight in flights if flight.error):
+            if code == EngineDied.code:
+                raise EngineDied(message)
 
     def chunks(self, flight: Flight) -> Iterator[Chunk]:
         chunks: deque[Chunk] = deque()
@@ -253,49 +294,25 @@ class _Landing:
     landed: deque[_Landing] | None = None
 
 
-class _NoBar:
-    def __enter__(self) -> _NoBar:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def advance(self) -> None: ...
+def _embedding(flight: Flight) -> Embedding:
+    packed = flight.embedding()
+    return Embedding(list(struct.unpack(f"<{len(packed) // 4}f", packed)), len(flight.submits[0].tokens))
 
 
-class _Bar(_NoBar):
-    def __init__(self, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("generating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self.task = self.progress.add_task("generating", total=total)
-
-    def __enter__(self) -> _Bar:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def advance(self) -> None:
-        self.progress.advance(self.task)
-
-
-def _bar(total: int) -> _NoBar:
-    return _Bar(total)
-
-
-def _bar_wanted(asked: bool | None, size: int) -> bool:
-    return asked if asked is not None else size >= LONG_BATCH and sys.stderr.isatty()
+def _is_single(prompts: Prompt | Prompts) -> bool:
+    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
 
 
 def _kind(prompt: Any) -> str:
     """Which field of Request a prompt belongs in; raises on what is none."""
-    if isinstance(prompt, str):
-        return "text"
-    if isinstance(prompt, list) and all(type(token) is int for token in prompt):
-        return "tokens"
-    if isinstance(prompt, list) and all(isinstance(message, dict) for message in prompt):
+    if isinstance(prompt, list) and prompt and all(isinstance(message, dict) for message in prompt):
         return "messages"
-    raise InvalidRequest("a prompt is a text, a list of token ids or a list of messages", param="prompt")
+    return _plain_kind(prompt, "a prompt is a text, a list of token ids or a list of messages", "prompt")
+
+
+def _plain_kind(given: Any, expected: str, param: str) -> str:
+    if isinstance(given, str):
+        return "text"
+    if isinstance(given, list) and all(type(token) is int for token in given):
+        return "tokens"
+    raise InvalidRequest(expected, param=param)

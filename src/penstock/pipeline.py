@@ -3,6 +3,8 @@
     accept:  render ─► tokenize ─► check ─► Flight with its Submits          (nothing has been queued yet)
     push:    Delta ─► text ─► stop strings ─► Chunk, and a Cancel when a stop string ends it early
 
+A request to embed goes the same way; what comes back is one Delta without tokens, whose vector the Flight keeps.
+
 Nothing here waits or sends: the caller carries Submits and Cancels to an engine and Deltas back, in its own way (a
 plain loop in `offline`, an event loop in the server).
 """
@@ -12,15 +14,29 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import msgspec
 
-from penstock.errors import ContextOverflow, InvalidRequest
-from penstock.flow import Cancel, Chunk, Completion, Delta, FinishReason, Request, Submit, TextStream, TokenLogprobs
+from penstock.errors import ContextOverflow, InvalidRequest, by_code
+from penstock.flow import (
+    Cancel,
+    Chunk,
+    Completion,
+    Delta,
+    FinishReason,
+    Pooling,
+    Request,
+    Submit,
+    TextStream,
+    TokenLogprobs,
+)
 from penstock.flow import Tokenizer as TokenizerProtocol
 from penstock.prompt.template import ChatTemplate
 from penstock.store.spec import ModelSpec
 from penstock.stream.answer import Answer
+
+POOLINGS: tuple[str, ...] = get_args(Pooling)
 
 
 class Pipeline:
@@ -60,6 +76,8 @@ class Pipeline:
                 salt=request.salt,
                 arrival=now,
                 deadline=None if params.timeout_s is None else now + params.timeout_s,
+                task=request.task,
+                pooling=request.pooling,
             )
             for choice in range(params.n)
         ]
@@ -71,7 +89,8 @@ class Pipeline:
         if request.tokens is not None:
             return request.tokens
         if self.tokenizer is None:
-            raise InvalidRequest("this model has no tokenizer: give the prompt as token ids", param="prompt")
+            field = _field(request)
+            raise InvalidRequest(f"this model has no tokenizer: give the {field} as token ids", param=field)
         if request.messages is None:
             return self.tokenizer.encode(request.text or "")
         if self.template is None:
@@ -86,7 +105,10 @@ class Pipeline:
 
     def _check(self, request: Request, tokens: list[int]) -> int:
         """Prompt and parameters against the model; gives the number of tokens that may come out."""
-        where = "messages" if request.messages is not None else "prompt"
+        if request.task == "embed":
+            self._check_input(request, tokens)
+            return 0
+        where = _field(request)
         if not tokens:
             raise InvalidRequest("the prompt is empty", param=where)
         check_ids(tokens, self.spec.vocab_size, where)
@@ -103,6 +125,18 @@ class Pipeline:
             )
         return params.max_tokens if params.max_tokens is not None else room
 
+    def _check_input(self, request: Request, tokens: list[int]) -> None:
+        """What is to be embedded. Special tokens around an empty text do not make it one."""
+        if not tokens or request.text == "":
+            raise InvalidRequest("the input is empty", param="input")
+        check_ids(tokens, self.spec.vocab_size, "input")
+        if len(tokens) > self.context:
+            raise ContextOverflow(
+                f"the input has {len(tokens)} tokens, but the context holds {self.context}: shorten it", param="input"
+            )
+        if request.pooling not in POOLINGS:
+            raise InvalidRequest(f"pooling must be {' or '.join(POOLINGS)}, got {request.pooling!r}", param="pooling")
+
     def _text_stream(self, prompt: Sequence[int]) -> TextStream:
         return self.tokenizer.text_stream(prompt) if self.tokenizer is not None else _NoText()
 
@@ -116,6 +150,7 @@ class Flight:
         self.answers = answers
         self.cached_tokens = 0
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
+        self._embedding: bytes | None = None
         self.error: tuple[str, str | None] | None = None  # message, code
         self._by_id = {submit.id: answer for submit, answer in zip(submits, answers, strict=True)}
 
@@ -131,6 +166,8 @@ class Flight:
             self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = [None, *delta.prompt_logprobs]
+        if delta.embedding is not None:
+            self._embedding = delta.embedding
         if delta.finish is FinishReason.ERROR and answer.finish is None and self.error is None:
             self.error = (delta.error or "the engine failed", delta.code)
         chunk = answer.push(delta)
@@ -158,6 +195,13 @@ class Flight:
             error_code=code,
         )
 
+    def embedding(self) -> bytes:
+        """The vector, as in Delta. Raises what kept it from being made."""
+        if self._embedding is None:
+            message, code = self.error or ("the request ended without an embedding", None)
+            raise by_code(code, message)
+        return self._embedding
+
 
 class _NoText:
     """Of a model without a tokenizer: token ids are all there is."""
@@ -167,6 +211,13 @@ class _NoText:
 
     def flush(self) -> str:
         return ""
+
+
+def _field(request: Request) -> str:
+    """What the client calls that which it sent."""
+    if request.messages is not None:
+        return "messages"
+    return "input" if request.task == "embed" else "prompt"
 
 
 def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:

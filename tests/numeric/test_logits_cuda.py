@@ -11,6 +11,8 @@ import torch
 
 import tiny_models
 from paged import run_alone
+from penstock.kernels.interface import Operations
+from penstock.kernels.torch_ops import TorchOperations
 from penstock.model import load, open_source
 from penstock.store.hf_config import spec_from_config
 
@@ -19,9 +21,18 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 PROMPT = random.Random(0).choices(range(2, tiny_models.VOCAB), k=100)
 
 
+def operations(kind: str) -> Operations:
+    if kind == "torch":
+        return TorchOperations()
+    from penstock.kernels.cuda_ops import CudaOperations
+
+    return CudaOperations()
+
+
+@pytest.mark.parametrize("kind", ["torch", "triton"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float16, 0.2)])
 @pytest.mark.parametrize("family", tiny_models.FAMILIES)
-def test_family(tmp_path: Path, family: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_family(tmp_path: Path, family: str, dtype: torch.dtype, tolerance: float, kind: str) -> None:
     folder = tiny_models.make(family, tmp_path / "model")
     spec = spec_from_config(json.loads((folder / "config.json").read_text()), None, family)
     source = open_source(sorted(folder.glob("*.safetensors")), "safetensors")
@@ -30,5 +41,5 @@ def test_family(tmp_path: Path, family: str, dtype: torch.dtype, tolerance: floa
     with torch.inference_mode():
         theirs = tiny_models.oracle(folder)(torch.tensor([PROMPT])).logits[0]
     for portions in ((), (40, 1, 1, 7)):
-        ours = run_alone(model, PROMPT, portions, dtype=dtype, device=device)
+        ours = run_alone(model, PROMPT, portions, dtype=dtype, device=device, ops=operations(kind))
         assert (ours.cpu() - theirs).abs().max() < tolerance

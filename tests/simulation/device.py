@@ -3,7 +3,8 @@
 What a real device would store as a position's key and value is here its *mark*: a hash of the sequence's tokens up to
 and including that position. A step writes the marks of its rows into the pages, then reads through the block tables
 everything its queries may see and demands to find its own history there. The next token is a function of the last
-mark, that is of the whole history: any block shared wrongly, reused early or missing shows up.
+mark, that is of the whole history: any block shared wrongly, reused early or missing shows up. An embedding is the list
+of all marks that were pooled, so that it tells which positions were, how often, and with what history.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import zlib
 from collections import deque
 from dataclasses import dataclass, field
 
-from penstock.flow import Admit, Row, RowResult, SamplingParams, StepPlan, StepResult, Submit, TokenLogprobs
+from penstock.flow import Admit, Pooling, Row, RowResult, SamplingParams, StepPlan, StepResult, Submit, TokenLogprobs
 
 VOCABULARY = 7
 
@@ -30,6 +31,11 @@ def draw(mark: int, seed: int) -> int:
     return zlib.crc32(repr((mark, seed)).encode()) % VOCABULARY
 
 
+def embed(marks: list[int], pooling: Pooling) -> bytes:
+    """Of the marks pooled, in the order they were."""
+    return repr((pooling, marks if pooling == "mean" else marks[-1:])).encode()
+
+
 def logprob_of(token: int, position: int) -> TokenLogprobs:
     return TokenLogprobs(token, -float(position), 1, [])
 
@@ -43,6 +49,8 @@ class Slot:
     params: SamplingParams
     seed: int
     blocks: list[list[int]]
+    pooling: Pooling | None
+    pooled: list[int] = field(default_factory=list)  # marks, since it was admitted
 
 
 @dataclass
@@ -115,6 +123,7 @@ class Device:
             params=admit.params,
             seed=admit.seed,
             blocks=[list(group) for group in admit.blocks],
+            pooling=admit.pooling,
         )
 
     def _check_shape(self, plan: StepPlan) -> None:
@@ -125,11 +134,12 @@ class Device:
         singles = [row.count == 1 for row in plan.rows]
         assert singles == sorted(singles, reverse=True), "single-token rows come first"
         for row in plan.rows:
-            length = len(self.slots[row.slot].tokens)
-            assert length < self.slots[row.slot].limit, "a token is computed that nobody can ask for"
+            slot = self.slots[row.slot]
+            length = len(slot.tokens)
+            assert slot.pooling or length < slot.limit, "a token is computed that nobody can ask for"
             assert row.count >= 1
             assert row.start + row.count <= length
-            assert row.sample == (row.start + row.count == length)
+            assert row.sample == (row.start + row.count == length and slot.pooling is None)
 
     # --- memory
 
@@ -177,6 +187,10 @@ class Device:
     def _result(self, row: Row) -> RowResult:
         slot = self.slots[row.slot]
         result = RowResult([])
+        if slot.pooling is not None:
+            slot.pooled += slot.marks[row.start : row.start + row.count]
+            if row.start + row.count == slot.prompt_length:
+                result.embedding = embed(slot.pooled, slot.pooling)
         if slot.params.prompt_logprobs is not None:
             following = range(row.start + 1, min(row.start + row.count + 1, slot.prompt_length))
             result.prompt_logprobs = [logprob_of(slot.tokens[position], position) for position in following]

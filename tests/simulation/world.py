@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.cache import CacheManager, Chain
-from penstock.flow import Cancel, Delta, FinishReason, SamplingParams, StepPlan, Submit
+from penstock.flow import Cancel, Delta, FinishReason, Pooling, SamplingParams, StepPlan, Submit
 from penstock.schedule import Scheduler
 from penstock.schedule.sequence import Sequence, State
 from penstock.store.spec import CacheGroup
-from simulation.device import Device, draw, logprob_of, marks_of
+from simulation.device import Device, draw, embed, logprob_of, marks_of
 
 NATURAL = {FinishReason.END, FinishReason.STOP_TOKEN, FinishReason.LENGTH, FinishReason.CONTEXT}
 
@@ -84,21 +84,25 @@ class World:
         salt: str = "",
         priority: int = 0,
         timeout_s: float | None = None,
+        embed: Pooling | None = None,
         **params: int | tuple[int, ...] | None,
     ) -> str:
+        """`embed`: how to, instead of generating."""
         number = len(self.clients)
         message = Submit(
             id=f"r{number}",
             tokens=list(prompt),
             params=SamplingParams(**params),  # type: ignore[arg-type]
             seed=seed,
-            max_output=min(max_output, self.context - len(prompt)),
+            max_output=0 if embed else min(max_output, self.context - len(prompt)),
             choice=number,
             end_tokens=end_tokens,
             priority=priority,
             salt=salt,
             arrival=self.now,
             deadline=None if timeout_s is None else self.now + timeout_s,
+            task="embed" if embed else "generate",
+            pooling=embed or "mean",
         )
         self.device.requests[number] = message
         self.scheduler.submit(message)
@@ -192,6 +196,8 @@ class World:
 
     def reference(self, message: Submit) -> tuple[list[int], FinishReason]:
         """The output of this request if it were alone, its tokens computed one after the other."""
+        if message.task == "embed":
+            return [], FinishReason.END
         history = list(message.tokens)
         while True:
             token = draw(marks_of(history, message.salt)[-1], message.seed)
@@ -233,6 +239,17 @@ class World:
             assert message.deadline <= end.timings.finished
         assert (end.timings.first_token is None) == (not client.tokens)
         self._check_logprobs(client)
+        self._check_embedding(client, end)
+
+    def _check_embedding(self, client: Client, end: Delta) -> None:
+        """Every position of the prompt is in it, once, and none was read from the cache."""
+        message = client.message
+        assert all(delta.embedding is None for delta in client.deltas if delta is not end)
+        if message.task == "embed" and end.finish is FinishReason.END:
+            assert end.embedding == embed(marks_of(message.tokens, message.salt), message.pooling)
+            assert end.cached_tokens == 0
+        else:
+            assert end.embedding is None
 
     def _check_logprobs(self, client: Client) -> None:
         message = client.message

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.errors import ContextOverflow, InvalidRequest
+from penstock.errors import ContextOverflow, EngineDied, InvalidRequest
 from penstock.flow import Cancel, Delta, FinishReason, Request, SamplingParams, Timings, TokenLogprobs
 from penstock.pipeline import Flight, Pipeline
 from penstock.prompt.template import ChatTemplate
@@ -103,6 +103,40 @@ def test_what_cannot_be_run_is_refused_by_name(fields: dict[str, object], param:
 def test_an_overflow_says_how_much_was_asked_and_how_much_there_is() -> None:
     with pytest.raises(ContextOverflow, match=r"41 tokens and up to 4 more .* holds 32"):
         accept(text="x" * 40)
+
+
+def test_an_embedding_may_fill_the_context_and_is_given_its_vector() -> None:
+    flight = accept(tokens=[5] * 32, task="embed", pooling="last")
+    (submit,) = flight.submits
+    assert (submit.task, submit.pooling, submit.max_output) == ("embed", "last", 0)
+    chunk, cancel = flight.push(Delta(id="r/0", finish=FinishReason.END, embedding=b"\0\0\x80?", timings=ENDED))
+    assert cancel is None
+    assert chunk is not None
+    assert chunk.tokens == []
+    assert flight.done
+    assert flight.embedding() == b"\0\0\x80?"
+
+
+def test_an_embedding_that_failed_raises_what_went_wrong() -> None:
+    flight = accept(text="hi", task="embed")
+    flight.push(Delta(id="r/0", finish=FinishReason.ERROR, error="broke", code="engine_died", timings=ENDED))
+    with pytest.raises(EngineDied, match="broke"):
+        flight.embedding()
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"text": ""}, "the input is empty"),
+        ({"tokens": []}, "the input is empty"),
+        ({"tokens": [5, 128]}, "input: token id 128"),
+        ({"text": "x" * 32}, "the input has 33 tokens, but the context holds 32"),
+    ],
+)
+def test_what_cannot_be_embedded_is_refused_by_name(fields: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says) as caught:
+        accept(**fields, task="embed")
+    assert caught.value.param == "input"
 
 
 def test_a_model_without_tokenizer_or_template_says_so() -> None:

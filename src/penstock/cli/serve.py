@@ -56,14 +56,15 @@ async def _serve(
     try:
         app, desk = assemble.server(settings, files, replica)
         await replica.start()
-        announce = functools.partial(_announce, files.name, replica.facts, say)
+        facts = replica.facts
+        say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
+        announce = functools.partial(_announce, files.name, facts, say)
         return await serve_http(app, desk, listener, announce, drain_s=settings.serve.drain_s)
     finally:
         replica.close()
 
 
 def _announce(model: str, facts: dict[str, Any], say: Callable[[str], None], url: str) -> None:
-    say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
     say("ready")
     rows = {
         "url": f"{url}/v1",

@@ -119,6 +119,7 @@ class ProcessEngine:
                     news.append(message)
                 case Ready():
                     self.facts = message.facts
+                    self._remove_folder()  # the two are connected; nobody has to clean up if they are killed
                 case Failure():
                     self.failure = errors.by_code(message.code, message.message, message.param)
         return news
@@ -157,4 +158,7 @@ class ProcessEngine:
     def _let_go(self) -> None:
         self.link.close()
         os.close(self.link.lifeline)
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

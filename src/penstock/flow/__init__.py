@@ -1,6 +1,6 @@
 """What moves between the stages of a request, and the protocols the stages meet through.
 
-    Request ──prompt, tokenize──► Submit ──engine──► Delta ──stream──► Chunk ──► Completion
+    Request ──prompt, tokenize──► Submit ──engine──► Delta ──stream──► Chunk ──► Completion (or Embedding)
                                     │                  ▲
                           schedule: StepPlan ──► forward: StepResult
 
@@ -13,17 +13,19 @@ from penstock.flow.messages import (
     Failure,
     FinishReason,
     Frame,
+    Pooling,
     Query,
     Ready,
     Reply,
     Start,
     Submit,
+    Task,
     Timings,
     TokenLogprobs,
 )
 from penstock.flow.params import SamplingParams
 from penstock.flow.protocols import Engine, Runner, TextStream, Tokenizer, WatchedEngine
-from penstock.flow.request import Choice, Chunk, Completion, Message, Request
+from penstock.flow.request import Choice, Chunk, Completion, Embedding, Message, Request
 from penstock.flow.step import Admit, Extend, Row, RowResult, StepPlan, StepResult
 
 __all__ = [
@@ -33,12 +35,14 @@ __all__ = [
     "Chunk",
     "Completion",
     "Delta",
+    "Embedding",
     "Engine",
     "Extend",
     "Failure",
     "FinishReason",
     "Frame",
     "Message",
+    "Pooling",
     "Query",
     "Ready",
     "Reply",
@@ -51,6 +55,7 @@ __all__ = [
     "StepPlan",
     "StepResult",
     "Submit",
+    "Task",
     "TextStream",
     "Timings",
     "TokenLogprobs",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from penstock.flow.params import SamplingParams
 
+Task = Literal["generate", "embed"]
+Pooling = Literal["mean", "last"]  # of the hidden states of all tokens, or that of the last one
+
 
 class FinishReason(StrEnum):
-    END = "end"  # the model's own end-of-sequence token
+    END = "end"  # the model's own end-of-sequence token; of an embedding: it is complete
     STOP_TOKEN = "stop_token"  # noqa: S105
     STOP_STRING = "stop_string"
     LENGTH = "length"  # max_tokens reached
@@ -37,20 +40,23 @@ class Start(Wire, frozen=True):
 class Submit(Wire, frozen=True):
     """One sequence to run: the frontend sends n of them for n choices. Answered by exactly one terminal Delta.
 
-    The sender has checked it: token ids are in the vocabulary, `tokens` and `max_output` fit the context.
+    The sender has checked it: token ids are in the vocabulary, `tokens` and `max_output` fit the context. One to embed
+    produces nothing: it ends when all of `tokens` have been computed, and may fill the context with them.
     """
 
     id: str
     tokens: list[int]
     params: SamplingParams
     seed: int  # params.seed, or the one drawn for the request
-    max_output: int  # tokens it may produce: params.max_tokens, or what is left of the context
+    max_output: int  # tokens it may produce: params.max_tokens, or what is left of the context; 0 to embed
     choice: int = 0
     end_tokens: tuple[int, ...] = ()  # end-of-sequence ids that count for this request
     priority: int = 0
     salt: str = ""
     arrival: float = 0.0
     deadline: float | None = None
+    task: Task = "generate"
+    pooling: Pooling = "mean"  # of an embedding
 
 
 class Cancel(Wire, frozen=True):
@@ -138,6 +144,7 @@ class Delta(msgspec.Struct, array_like=True, kw_only=True):
     error: str | None = None
     code: str | None = None  # of the error class, see penstock.errors
     timings: Timings | None = None  # with `finish`
+    embedding: bytes | None = None  # with END, if that was the task: little-endian float32, of unit length
 
 
 class Frame(Wire, frozen=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.flow.messages import FinishReason, Timings, TokenLogprobs
+from penstock.flow.messages import FinishReason, Pooling, Task, Timings, TokenLogprobs
 from penstock.flow.params import SamplingParams
 
 # A chat message as templates see it: {"role": ..., "content": ..., ...}. Templates of different families read
@@ -15,7 +15,10 @@ Message = dict[str, Any]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One parsed request. Exactly one of `text`, `tokens` and `messages` is set."""
+    """One parsed request. Exactly one of `text`, `tokens` and `messages` is set.
+
+    Of the parameters of one to embed only the timeout matters: it draws no tokens.
+    """
 
     id: str
     params: SamplingParams
@@ -27,6 +30,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     continue_final_message: bool = False
     priority: int = 0  # smaller runs first, under the priority policy
     salt: str = ""  # requests share cached prefixes only with requests of the same salt
+    task: Task = "generate"
+    pooling: Pooling = "mean"  # of an embedding
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -81,3 +86,10 @@ class Completion(msgspec.Struct):
     @property
     def finish(self) -> FinishReason:
         return self.choices[0].finish
+
+
+class Embedding(msgspec.Struct, frozen=True):
+    """What a text means to the model: its hidden states behind the final norm, pooled."""
+
+    vector: list[float]  # of unit length
+    prompt_tokens: int  # how many the text has

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.flow.messages import TokenLogprobs
+from penstock.flow.messages import Pooling, TokenLogprobs
 from penstock.flow.params import SamplingParams
 
 
@@ -26,6 +26,7 @@ class Admit(msgspec.Struct, array_like=True, frozen=True):
     choice: int
     end_tokens: tuple[int, ...]  # what min_tokens forbids: end and stop tokens of the request
     blocks: list[list[int]]  # [cache groups][blocks]: the block table so far, cached prefix first
+    pooling: Pooling | None = None  # how its hidden states, from position 0 on, become an embedding; None: it generates
 
 
 class Extend(msgspec.Struct, array_like=True, frozen=True):
@@ -42,7 +43,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     slot: int
     start: int
     count: int
-    sample: bool  # draw a token from the logits of its last position
+    sample: bool  # draw a token from the logits of its last position; never of a sequence that is embedded
 
 
 class StepPlan(msgspec.Struct, array_like=True, frozen=True):
@@ -60,6 +61,7 @@ class RowResult(msgspec.Struct, array_like=True):
     tokens: list[int]
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None  # of the tokens that follow this chunk's positions in the prompt
+    embedding: bytes | None = None  # of a slot that pools, with the last position of its prompt; as in Delta
 
 
 class StepResult(msgspec.Struct, array_like=True):

@@ -1,7 +1,8 @@
 """The device side of a step: plans in, results out.
 
 StepPlan ─► slots (what changed) ─► inputs (Batch) ─► model ─► logits ─► sample ─► StepResult
-              ▲                                                            │
+              ▲                                         │                  │           ▲
+              │                                         └──► pooling ──────┼───────────┘
               └─────────────── drawn tokens, without the host ─────────────┘
 """
 

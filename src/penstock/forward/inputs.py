@@ -15,6 +15,7 @@ from torch import Tensor
 from penstock.flow import Row
 from penstock.forward.slots import Slots
 from penstock.kernels.interface import Batch, BlockMap
+from penstock.kernels.upload import upload
 
 
 def gather(rows: Sequence[Row], slots: Slots) -> Batch:
@@ -32,8 +33,8 @@ def gather(rows: Sequence[Row], slots: Slots) -> Batch:
     block_at = slot * slots.tables[0].shape[1] + position // block_size
     offset = position % block_size
 
-    small = torch.from_numpy(np.concatenate((starts, lengths), dtype=np.int32, casting="same_kind")).to(device)
-    large = torch.from_numpy(np.concatenate((row_slots, position, token_at, block_at, offset))).to(device)
+    small = upload(np.concatenate((starts, lengths), dtype=np.int32, casting="same_kind"), device)
+    large = upload(np.concatenate((row_slots, position, token_at, block_at, offset)), device)
     sizes = (count, *[len(position)] * 4)
     row_slot, positions, token_index, block_index, offsets = large.split_with_sizes(sizes)
     blocks = -(-int(lengths.max()) // block_size)

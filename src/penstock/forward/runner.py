@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from penstock.flow import Admit, Row, RowResult, SamplingParams, StepPlan, StepResult, TokenLogprobs
 from penstock.forward.inputs import gather
+from penstock.forward.pooling import Pooled, Pools
+from penstock.forward.readback import Readback
 from penstock.forward.slots import Slots
 from penstock.kernels.interface import Batch, Operations, Pages
+from penstock.kernels.upload import upload
 from penstock.sample import Draws, Logprobs, Sampler, logprobs
 from penstock.store.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from penstock.forward.graphs import DecodeGraphs
 
 # Logits of prompt positions are computed so many numbers at a time: 16 MiB.
 PROMPT_LOGITS = 1 << 22
@@ -29,26 +35,40 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Computed:
+    """What the model made of a step's rows."""
+
+    hidden: Tensor  # [tokens, hidden]
+    starts: Sequence[int]  # [rows + 1] on the host: where each row begins in `hidden`
+    logits: Tensor | None  # [rows, vocab] where they came along, of the last token of each row
+
+
+@dataclass(frozen=True, slots=True)
 class Launched:
     """A step under way: what it will answer is on the device."""
 
     number: int
     rows: list[Row]
     draws: Draws | None  # of the rows with `sample`, in order
+    tokens: Readback | None  # of the draws
     prompts: dict[int, list[Logprobs]]  # by row
+    pooled: Pooled | None
 
     def result(self) -> StepResult:
         """Waits for the device."""
         results = [RowResult([]) for _ in self.rows]
         for row, parts in self.prompts.items():
             results[row].prompt_logprobs = [entry for part in parts for entry in part.listed()]
-        if self.draws is not None:
+        if self.draws is not None and self.tokens is not None:
             sampled = [result for row, result in zip(self.rows, results, strict=True) if row.sample]
-            for result, token in zip(sampled, self.draws.tokens.tolist(), strict=True):
+            for result, token in zip(sampled, self.tokens.listed(), strict=True):
                 result.tokens.append(token)
             entries: list[TokenLogprobs] = self.draws.logprobs.listed() if self.draws.logprobs else []
             for row, entry in zip(self.draws.logprob_rows, entries, strict=True):
                 sampled[row].logprobs = [entry]
+        if self.pooled is not None:
+            for row, embedding in zip(self.pooled.rows, self.pooled.packed(), strict=True):
+                results[row].embedding = embedding
         return StepResult(self.number, results)
 
 
@@ -61,9 +81,13 @@ class ModelRunner:
     ) -> None:
         spec, device = model.spec, pages[0].keys.device
         self._model, self._ops, self._pages = model, ops, pages
-        self._slots = Slots(max_sequences, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
+        # One slot more than there are sequences: that of rows which only fill up a graph.
+        self._slots = Slots(max_sequences + 1, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
+        self._max_sequences = max_sequences
+        self._graphs: DecodeGraphs | None = None
         self._sampler = Sampler(spec.vocab_size, self._slots.tokens)
         self._prompts: dict[int, tuple[int, int]] = {}  # slots that want prompt logprobs: (how many, prompt length)
+        self._pools = Pools()
         self._launched: deque[Launched] = deque()
 
     @torch.inference_mode()
@@ -71,10 +95,12 @@ class ModelRunner:
         self._slots.apply(plan.admits, plan.extends)
         for admit in plan.admits:
             self._admit(admit)
-        batch = gather(plan.rows, self._slots)
-        hidden = self._model.forward(self._ops, batch, self._pages)
-        prompts = self._measure_prompts(plan.rows, hidden, batch)
-        self._launched.append(Launched(plan.number, plan.rows, self._draw(plan.rows, hidden, batch), prompts))
+        computed = self._compute(plan.rows)
+        prompts = self._measure_prompts(plan.rows, computed)
+        pooled = self._pools.take(plan.rows, computed.hidden, computed.starts)
+        draws = self._draw(plan.rows, computed)
+        tokens = Readback(draws.tokens) if draws is not None else None
+        self._launched.append(Launched(plan.number, plan.rows, draws, tokens, prompts, pooled))
 
     def collect(self) -> StepResult:
         return self._launched.popleft().result()
@@ -83,40 +109,64 @@ class ModelRunner:
         self._launched.clear()
 
     def warm_up(self, tokens: int) -> None:
-        """A real step of a prompt of `tokens` and one that decodes, whose keys and values go to block 0."""
-        block_size = self._slots.block_size
-        blocks = [[0] * -(-(tokens + 1) // block_size) for _ in self._slots.tables]
-        admit = Admit(0, [0] * tokens, tokens, SamplingParams(), 0, 0, (), blocks)
-        self.launch(StepPlan(0, [admit], [], [Row(0, 0, tokens, True)]))
-        self.launch(StepPlan(0, [], [], [Row(0, tokens, 1, True)]))
-        self.collect()
-        self.collect()
+        """Real steps, of a prompt of `tokens` and of a short one, both drawn from; keys and values go to block 0."""
+        for length, temperature in ((tokens, 1.0), (min(tokens, 2), 0.0)):
+            blocks = [[0] * -(-(length + 1) // self._slots.block_size) for _ in self._slots.tables]
+            admit = Admit(0, [0] * length, length, SamplingParams(temperature=temperature), 0, 0, (), blocks)
+            self.launch(StepPlan(0, [admit], [], [Row(0, 0, length, True)]))
+            self.launch(StepPlan(0, [], [], [Row(0, length, 1, True)]))
+            self.collect()
+            self.collect()
+
+    def capture_graphs(self) -> None:
+        """From now on decode steps run as CUDA graphs; the operations must be those of `kernels.cuda_ops`."""
+        from penstock.forward.graphs import DecodeGraphs
+
+        graphs = DecodeGraphs(self._slots, self._max_sequences, self._max_sequences)
+        graphs.capture(self._decode)
+        self._graphs = graphs
+
+    def _compute(self, rows: Sequence[Row]) -> Computed:
+        if self._graphs is not None and self._graphs.fits(rows):
+            hidden, logits = self._graphs.run(rows)
+            return Computed(hidden, range(len(rows) + 1), logits)
+        batch = gather(rows, self._slots)
+        return Computed(self._model.forward(self._ops, batch, self._pages), batch.host_starts, None)
+
+    def _decode(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        hidden = self._model.forward(self._ops, batch, self._pages)
+        return hidden, self._logits(hidden, torch.arange(batch.num_rows, device=hidden.device))
 
     def _admit(self, admit: Admit) -> None:
         self._sampler.admit(admit)
+        self._pools.admit(admit)
         self._prompts.pop(admit.slot, None)
         if admit.params.prompt_logprobs is not None:
             self._prompts[admit.slot] = (admit.params.prompt_logprobs, admit.prompt_length)
 
-    def _draw(self, rows: Sequence[Row], hidden: Tensor, batch: Batch) -> Draws | None:
+    def _draw(self, rows: Sequence[Row], computed: Computed) -> Draws | None:
         sampled = [index for index, row in enumerate(rows) if row.sample]
         if not sampled:
             return None
         slots = [rows[index].slot for index in sampled]
-        positions = [batch.host_lengths[index] for index in sampled]
-        last = [batch.host_starts[index + 1] - 1 for index in sampled]
-        at = torch.tensor([last, slots, positions], device=hidden.device)
-        draws = self._sampler.sample(self._logits(hidden, at[0]), slots, positions)
+        positions = [rows[index].start + rows[index].count for index in sampled]
+        last = [computed.starts[index + 1] - 1 for index in sampled]
+        at = upload([last, slots, positions], computed.hidden.device)
+        if computed.logits is None:
+            logits = self._logits(computed.hidden, at[0])
+        else:
+            logits = computed.logits if len(sampled) == len(rows) else computed.logits.index_select(0, at[0])
+        draws = self._sampler.sample(logits, slots, positions)
         self._slots.record(at[1], at[2], draws.tokens)
         return draws
 
-    def _measure_prompts(self, rows: Sequence[Row], hidden: Tensor, batch: Batch) -> dict[int, list[Logprobs]]:
+    def _measure_prompts(self, rows: Sequence[Row], computed: Computed) -> dict[int, list[Logprobs]]:
         parts: dict[int, list[Logprobs]] = {}
         for index, row in enumerate(rows if self._prompts else ()):
             count, prompt_length = self._prompts.get(row.slot, (0, 0))
             if row.start < prompt_length - 1:
                 end = min(row.start + row.count, prompt_length - 1)
-                parts[index] = self._measure_prompt(row, end, count, hidden, batch.host_starts[index])
+                parts[index] = self._measure_prompt(row, end, count, computed.hidden, computed.starts[index])
         return parts
 
     def _measure_prompt(self, row: Row, end: int, count: int, hidden: Tensor, first: int) -> list[Logprobs]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.flow import Admit, Extend
+from penstock.kernels.upload import upload
 
 
 class Slots:
@@ -40,7 +42,7 @@ class Slots:
                     pieces.append((extend.slot, held[extend.slot], extend.blocks))
                     held[extend.slot] += len(extend.blocks)
             if admits:
-                table[[admit.slot for admit in admits]] = 0
+                table.index_fill_(0, upload([admit.slot for admit in admits], table.device), 0)
             if pieces:
                 _write(table, pieces)
 
@@ -56,5 +58,5 @@ def _write(rows: Tensor, pieces: list[tuple[int, int, list[int]]]) -> None:
         range(row * width + column, row * width + column + len(values)) for row, column, values in pieces
     )
     values = chain.from_iterable(values for *_, values in pieces)
-    index = torch.tensor(list(at), device=rows.device)
-    rows.view(-1)[index] = torch.tensor(list(values), dtype=rows.dtype, device=rows.device)
+    news = upload([list(at), list(values)], rows.device, np.int64)
+    rows.view(-1)[news[0]] = news[1].to(rows.dtype)

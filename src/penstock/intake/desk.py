@@ -85,6 +85,9 @@ class Desk:
         until = time.monotonic() + deadline_s
         while self.open and time.monotonic() < until:
             await asyncio.sleep(0.02)
+        self.end_all()
+
+    def end_all(self) -> None:
         self.replica.end_all("the server is shutting down")
 
     def _check_open(self) -> None:

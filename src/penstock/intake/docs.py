@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Collection
 from typing import Any
 
 from fastapi import FastAPI
@@ -21,14 +22,16 @@ pre { overflow-x: auto; background: #8881; padding: .6rem; border-radius: 6px }
 POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
-def add(app: FastAPI, schemas: dict[str, Any]) -> None:
+def add(app: FastAPI, schemas: dict[str, Any], *, model: str, keyless: Collection[str] | None) -> None:
+    """Examples ask for `model`. `keyless` are the paths that need no key; None if none does."""
+    for schema in schemas.values():
+        if "examples" in schema:
+            schema["examples"] = [{**example, "model": model} for example in schema["examples"]]
     plain = app.openapi
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            made = plain()
-            made.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
-            app.openapi_schema = made
+            app.openapi_schema = _completed(plain(), schemas, keyless)
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
@@ -36,6 +39,21 @@ def add(app: FastAPI, schemas: dict[str, Any]) -> None:
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
         return HTMLResponse(page(document()), headers=POLICY)
+
+
+def _completed(made: dict[str, Any], schemas: dict[str, Any], keyless: Collection[str] | None) -> dict[str, Any]:
+    """FastAPI's document with what it cannot know, and without what it only believes: a 422, which nothing sends."""
+    made["components"] = {"schemas": schemas}
+    for path, verbs in made["paths"].items():
+        for operation in verbs.values():
+            operation["responses"].pop("422", None)
+            if keyless is None or path in keyless:
+                operation["responses"].pop("401", None)
+            else:
+                operation["security"] = [{"key": []}]
+    if keyless is not None:
+        made["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    return made
 
 
 def page(document: dict[str, Any]) -> str:

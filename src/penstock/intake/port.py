@@ -12,15 +12,18 @@ from penstock.errors import InvalidSetting
 from penstock.settings import ServeSettings
 
 BACKLOG = 2048  # connections that nobody has accepted yet
+UNSENT_BYTES = 64 * 1024  # that the kernel takes for a connection
 
 
 def bind(settings: ServeSettings) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     listener.setblocking(False)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if sys.platform == "linux":
-        # Every connection inherits it. A client that does not read would otherwise keep one that was closed for ever.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(settings.stall_s * 1000))
+    if sys.platform == "linux":  # every connection inherits these
+        # A client that falls behind is noticed while it is a few events behind, not megabytes.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        # One that does not read at all would otherwise keep its connection for ever, though we have closed it.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2 * settings.stall_s * 1000))
     with _explained(listener, f"{settings.host}:{settings.port}"):
         listener.bind((settings.host, settings.port))
     return listener

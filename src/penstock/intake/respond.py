@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
 from starlette.responses import Response
@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.flow import Chunk, Completion
 from penstock.intake.desk import Desk
 from penstock.intake.failure import failure, problem
+from penstock.pipeline import Flight
 from penstock.route.replica import Ticket
 
 logger = logging.getLogger(__name__)
@@ -37,11 +38,11 @@ class Writer(Protocol):
 
 
 class Whole(Response):
-    """The complete answer, once it is complete."""
+    """The complete answer, once it is complete: as JSON, of the flights that have landed."""
 
-    def __init__(self, desk: Desk, ticket: Ticket, writer: Writer) -> None:
+    def __init__(self, desk: Desk, ticket: Ticket, write: Callable[[Sequence[Flight]], bytes]) -> None:
         super().__init__()
-        self.desk, self.ticket, self.writer = desk, ticket, writer
+        self.desk, self.ticket, self.write = desk, ticket, write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -51,8 +52,7 @@ class Whole(Response):
                 await failure(error, scope)(scope, receive, send)
                 return
             headers = {"server-timing": server_timing(self.ticket)}
-            data = self.writer.whole([flight.completion() for flight in self.ticket.flights])
-            await Response(data, 200, headers, "application/json")(scope, receive, send)
+            await Response(self.write(self.ticket.flights), 200, headers, "application/json")(scope, receive, send)
         finally:
             self.desk.finish(self.ticket)
 
@@ -107,11 +107,11 @@ class EventStream(Response):
                 raise Stalled from None
 
     def _texts(self, prompt: int, chunk: Chunk) -> list[bytes]:
-        texts = self.writer.chunk(prompt, chunk)
-        if (prompt, chunk.choice) in self.opened:
-            return texts
-        self.opened.add((prompt, chunk.choice))
-        return self.writer.first(prompt, chunk.choice, self.ticket.flights[prompt].submits[0].tokens) + texts
+        opening: list[bytes] = []
+        if (prompt, chunk.choice) not in self.opened:
+            self.opened.add((prompt, chunk.choice))
+            opening = self.writer.first(prompt, chunk.choice, self.ticket.flights[prompt].submits[0].tokens)
+        return opening + self.writer.chunk(prompt, chunk)
 
 
 def merged(chunks: list[tuple[int, Chunk]]) -> list[tuple[int, Chunk]]:

@@ -49,6 +49,7 @@ async def serve(
         stop.set()
         if signals > 1:
             logger.warning("second signal: ending at once")
+            desk.end_all()
             desk.replica.close(at_once=True)
             server.should_exit = server.force_exit = True
 

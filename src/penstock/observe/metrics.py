@@ -73,7 +73,10 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
-        return Counter(f"penstock_{name}", help_text, ("model", *labels), registry=self.registry)
+        counter = Counter(f"penstock_{name}", help_text, ("model", *labels), registry=self.registry)
+        if not labels:
+            counter.labels(self.model)  # there from the start, at 0
+        return counter
 
     def _gauge(self, name: str, help_text: str, *labels: str) -> Gauge:
         return Gauge(f"penstock_{name}", help_text, ("model", *labels), registry=self.registry)

@@ -15,11 +15,19 @@ WIDTH = 128  # how many of the likeliest tokens are looked at first; most rows n
 
 def greedy(logits: Tensor) -> Tensor:
     """[rows, vocab] -> [rows] int64, as all of these"""
+    if logits.is_cuda:
+        from penstock.kernels.cuda import draw as kernel
+
+        return kernel.greedy(logits)
     return logits.argmax(dim=-1)
 
 
 def plain(logits: Tensor, temperature: Tensor, keys: Tensor, hashes: Tensor) -> Tensor:
     """From all tokens. `keys` [rows] and `hashes` [vocab] are those of `noise`."""
+    if logits.is_cuda:
+        from penstock.kernels.cuda import draw as kernel
+
+        return kernel.plain(logits, temperature, keys, hashes)
     scores = scale(logits, logits.amax(dim=-1, keepdim=True), temperature)
     return scores.add_(noise.gumbel(keys, hashes)).argmax(dim=-1)
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.flow import SamplingParams
+from penstock.kernels.upload import upload
 
 _LOWEST = torch.finfo(torch.float32).min  # below it is only -inf: banned
 _TINY = torch.finfo(torch.float32).tiny
@@ -38,11 +40,11 @@ class Filters:
     @classmethod
     def of(cls, params: list[SamplingParams], vocab_size: int, device: torch.device) -> Filters:
         def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
+            return upload(values, device, np.float32)[:, None]
 
         return cls(
             temperature=column([max(p.temperature, _TINY) for p in params]),
-            top_k=torch.tensor([p.top_k if p.top_k < vocab_size else 0 for p in params], device=device)[:, None],
+            top_k=upload([p.top_k if p.top_k < vocab_size else 0 for p in params], device)[:, None],
             top_p=column([p.top_p if p.top_p < 1.0 else math.inf for p in params]),
             log_min_p=column([math.log(p.min_p) if p.min_p else -math.inf for p in params]),
             typical_p=column([p.typical_p if p.typical_p < 1.0 else math.inf for p in params]),

@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.flow import Admit
+from penstock.kernels.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class TokenMasks:
 
         def ids(tokens: Iterable[int]) -> Tensor | None:
             known = [token for token in tokens if 0 <= token < vocab_size]
-            return torch.tensor(known, dtype=torch.int64, device=device) if known else None
+            return upload(known, device, np.int64) if known else None
 
         params = admit.params
         ends = admit.end_tokens if params.min_tokens else ()
@@ -39,7 +41,7 @@ class TokenMasks:
         bias = {token: value for token, value in params.logit_bias.items() if 0 <= token < vocab_size}
         return cls(
             bias_tokens=ids(bias),
-            bias=torch.tensor(list(bias.values()), device=device) if bias else None,
+            bias=upload(list(bias.values()), device, np.float32) if bias else None,
             allowed=ids(sorted(allowed)),
             banned=None if allowed else ids(params.banned_tokens),
             ends=None if allowed and allowed <= set(ends) else ids(ends),
@@ -92,7 +94,7 @@ def combine(rows: list[tuple[int, TokenMasks, bool]], vocab_size: int) -> StepMa
     return StepMasks(
         bias_at=_joined(bias_at),
         bias=_joined(bias),
-        allowed_rows=torch.tensor(allowed_rows, device=allowed_at[0].device) if allowed_rows else None,
+        allowed_rows=upload(allowed_rows, allowed_at[0].device) if allowed_rows else None,
         allowed_at=_joined(allowed_at),
         banned_at=_joined(banned_at),
     )

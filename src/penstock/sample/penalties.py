@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.flow import SamplingParams
+from penstock.kernels.upload import upload
 
 
 def wanted(params: SamplingParams) -> bool:
@@ -35,13 +37,13 @@ class Penalties:
         """`entries`: row of the logits, slot, prompt length and parameters of each."""
 
         def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
+            return upload(values, device, np.float32)[:, None]
 
         rows, slots, prompt_lengths, params = zip(*entries, strict=True)
         return cls(
-            rows=torch.tensor(rows, device=device),
-            slots=torch.tensor(slots, device=device),
-            prompt_lengths=torch.tensor(prompt_lengths, device=device)[:, None],
+            rows=upload(rows, device),
+            slots=upload(slots, device),
+            prompt_lengths=upload(prompt_lengths, device)[:, None],
             repetition=column([p.repetition_penalty for p in params]),
             presence=column([p.presence_penalty for p in params]),
             frequency=column([p.frequency_penalty for p in params]),

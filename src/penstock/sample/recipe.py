@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from penstock.flow import Admit, SamplingParams
+from penstock.kernels.upload import upload
 from penstock.sample import filters, masks, noise, penalties
 from penstock.sample.filters import Filters
 from penstock.sample.masks import StepMasks, TokenMasks
@@ -60,8 +61,8 @@ class Group:
     @classmethod
     def of(cls, rows: list[int], slots: Sequence[Slot], vocab_size: int, device: torch.device) -> Group:
         return cls(
-            rows=torch.tensor(rows, device=device) if len(rows) < len(slots) else None,
-            streams=torch.tensor([slots[row].stream for row in rows], device=device),
+            rows=upload(rows, device) if len(rows) < len(slots) else None,
+            streams=upload([slots[row].stream for row in rows], device),
             filters=Filters.of([slots[row].params for row in rows], vocab_size, device),
         )
 
@@ -81,7 +82,7 @@ class Asked:
     @classmethod
     def of(cls, slots: Sequence[Slot], device: torch.device) -> Asked | None:
         counts = {row: slot.params.logprobs for row, slot in enumerate(slots) if slot.params.logprobs is not None}
-        return cls(list(counts), torch.tensor(list(counts), device=device), list(counts.values())) if counts else None
+        return cls(list(counts), upload(list(counts), device), list(counts.values())) if counts else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.flow import Admit
+from penstock.kernels.upload import upload
 from penstock.sample import draw, logprobs, noise
 from penstock.sample.logprobs import Logprobs
 from penstock.sample.recipe import Group, Kind, Recipe, Slot
@@ -57,7 +58,7 @@ class Sampler:
         return self._recipe[2]
 
     def _draw(self, logits: Tensor, recipe: Recipe, host_positions: Sequence[int]) -> Tensor:
-        positions = torch.tensor(host_positions, device=self._device)
+        positions = upload(host_positions, self._device)
         if recipe.masks is not None:
             recipe.masks.add_bias(logits)
         if recipe.penalties is not None:

@@ -39,7 +39,7 @@ class Draft:
 
         This is never taken back: rows are granted in policy order, and victims of preemption come from its other end.
         """
-        sample = count == lacking
+        sample = count == lacking and not sequence.embeds
         row = Row(sequence.slot, sequence.computed, count, sample)
         (self.singles if count == 1 else self.longer).append((sequence, row))
         self.budget -= count

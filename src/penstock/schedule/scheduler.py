@@ -184,15 +184,17 @@ class Scheduler:
             raise QueueFull(f"{self._max_waiting} sequences are waiting already; try again later")
         if message.id in self._roster.sequences:
             raise InvalidRequest(f"a sequence with id {message.id!r} is open already", param="id")
+        embeds = message.task == "embed"
+        field = "input" if embeds else "prompt"
         if not message.tokens:
-            raise InvalidRequest("the prompt is empty", param="prompt")
-        if message.max_output < 1:
+            raise InvalidRequest(f"the {field} is empty", param=field)
+        if message.max_output < 1 and not embeds:
             raise InvalidRequest("max_tokens must be at least 1", param="max_tokens")
-        if len(message.tokens) >= self._context:
+        most = self._context if embeds else self._context - 1  # leaves room for output
+        if len(message.tokens) > most:
             raise ContextOverflow(
-                f"the prompt has {len(message.tokens)} tokens and leaves no room for output in a context of "
-                f"{self._context}",
-                param="prompt",
+                f"the {field} has {len(message.tokens)} tokens, but may have {most} in a context of {self._context}",
+                param=field,
             )
 
     def _settle_row(self, sequence: Sequence, row: Row, outcome: RowResult, now: float) -> None:
@@ -206,6 +208,8 @@ class Scheduler:
             self._roster.recover(sequence)
         if outcome.tokens:
             self._append(sequence, outcome, now)
+        elif outcome.embedding is not None:
+            self._finish(sequence, FinishReason.END, now, Delta(id=sequence.id, embedding=outcome.embedding))
 
     def _append(self, sequence: Sequence, outcome: RowResult, now: float) -> None:
         """New tokens, up to the one that ends the sequence."""

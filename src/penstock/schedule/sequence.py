@@ -60,7 +60,7 @@ class Sequence:
         self.tokens = list(self.message.tokens)
         self.stops = dict.fromkeys(self.message.params.stop_tokens, FinishReason.STOP_TOKEN)
         self.stops |= dict.fromkeys(self.message.end_tokens, FinishReason.END)
-        self.prompt_logprobs = [] if self.reads_nothing else None
+        self.prompt_logprobs = None if self.message.params.prompt_logprobs is None else []
 
     @property
     def id(self) -> str:
@@ -71,15 +71,23 @@ class Sequence:
         return len(self.message.tokens)
 
     @property
+    def embeds(self) -> bool:
+        """Whether it ends with its prompt: no token is sampled, and none is pending, ever."""
+        return self.message.task == "embed"
+
+    @property
     def reads_nothing(self) -> bool:
-        """Whether every position must be computed: log-probabilities of the prompt are not in the cache."""
-        return self.message.params.prompt_logprobs is not None
+        """Whether every position must be computed: neither log-probabilities nor hidden states are in the cache."""
+        return self.embeds or self.message.params.prompt_logprobs is not None
 
     @property
     def lacking(self) -> int:
-        """Tokens to compute before the next one can be sampled; 0 once the last one has been, settled or not."""
+        """Tokens to compute before the next one can be sampled; 0 once the last one has been, settled or not.
+
+        The last token it may have is not computed, since nothing follows from it; an embedding needs that one too.
+        """
         length = len(self.tokens) + self.pending
-        return length - self.computed if length < self.limit else 0
+        return length - self.computed if length < self.limit or self.embeds else 0
 
     def admit(self) -> Admit:
         """Its row on the device, as of now. A copy: the device side owns it."""
@@ -94,6 +102,7 @@ class Sequence:
             message.choice,
             tuple(self.stops),
             [blocks.copy() for blocks in self.table.blocks],
+            message.pooling if self.embeds else None,
         )
 
     def collect_prompt_logprobs(self, start: int, logprobs: list[TokenLogprobs]) -> None:

@@ -1,6 +1,7 @@
 """The runner over hand-made plans, with real tiny models and transformers as the oracle."""
 
 import random
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +11,9 @@ import torch
 
 import tiny_models
 from paged import make_pages
-from penstock.flow import Admit, Extend, Row, SamplingParams, StepPlan, StepResult, TokenLogprobs
+from penstock.flow import Admit, Extend, Pooling, Row, SamplingParams, StepPlan, StepResult, TokenLogprobs
 from penstock.forward import ModelRunner, runner
+from penstock.forward.pooling import Pools
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.model import Decoder, load, open_source
 from penstock.store import hf_folder
@@ -49,6 +51,8 @@ class Sequence_:
     blocks: list[list[int]] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    pooling: Pooling | None = None
+    embeddings: list[bytes] = field(default_factory=list)
 
 
 class Desk:
@@ -75,15 +79,13 @@ class Desk:
         prompt_length: int | None = None,
         seed: int = 0,
         first_blocks: int = 1,
+        pooling: Pooling | None = None,
     ) -> None:
-        sequence = Sequence_(
-            slot, list(tokens), blocks=[[free.pop() for _ in range(first_blocks)] for free in self.free]
-        )
-        self.sequences[name] = sequence
-        blocks = [list(blocks) for blocks in sequence.blocks]
-        self.admits.append(
-            Admit(slot, list(tokens), prompt_length or len(tokens), params, seed, 0, (tiny_models.END_TOKEN,), blocks)
-        )
+        blocks = [[free.pop() for _ in range(first_blocks)] for free in self.free]
+        self.sequences[name] = Sequence_(slot, list(tokens), blocks=blocks, pooling=pooling)
+        held = [list(group) for group in blocks]
+        length, ends = prompt_length or len(tokens), (tiny_models.END_TOKEN,)
+        self.admits.append(Admit(slot, list(tokens), length, params, seed, 0, ends, held, pooling))
 
     def step(self, **counts: int) -> None:
         """Launch a step; at look-ahead 1 the one before it is settled only now."""
@@ -98,7 +100,7 @@ class Desk:
                 if new := [free.pop() for _ in range(-(-end // BLOCK) - len(blocks))]:
                     blocks += new
                     extends.append(Extend(sequence.slot, group, new))
-            sample = end == len(sequence.tokens) + sequence.pending
+            sample = end == len(sequence.tokens) + sequence.pending and sequence.pooling is None
             rows.append(Row(sequence.slot, sequence.computed, count, sample))
             sequence.computed = end
             sequence.pending += sample
@@ -117,6 +119,7 @@ class Desk:
             sequence.pending -= len(row.tokens)
             sequence.logprobs += row.logprobs or []
             sequence.prompt_logprobs += row.prompt_logprobs or []
+            sequence.embeddings += [row.embedding] if row.embedding is not None else []
         return result
 
     def run(self, name: str, count: int, **others: int) -> list[int]:
@@ -273,6 +276,49 @@ def test_logprobs_go_to_their_own_rows(models: Models) -> None:
     assert second.logprobs is not None
     assert [entry.token for entry in second.logprobs] == second.tokens
     assert second.prompt_logprobs is None
+
+
+def embedded(oracle: Any, tokens: list[int], pooling: Pooling) -> torch.Tensor:
+    with torch.no_grad():
+        hidden = oracle.model(torch.tensor([tokens])).last_hidden_state[0]
+    return torch.nn.functional.normalize(hidden.mean(0) if pooling == "mean" else hidden[-1], dim=-1)
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_embeddings_over_chunks_are_those_of_transformers(models: Models, lookahead: int) -> None:
+    """Beside one that generates; the slot of one that was given up half-way is used by the next."""
+    prompts: dict[Pooling, list[int]] = {"mean": prompt(41, 1), "last": prompt(30, 2)}
+    desk = Desk(models.model, lookahead=lookahead)
+    desk.admit("given up", 2, prompt(50, 3), pooling="mean")
+    desk.admit("x", 5, prompt(9, 4))
+    desk.step(**{"given up": 20}, x=9)
+    desk.admit("mean", 2, prompts["mean"], pooling="mean")
+    desk.admit("last", 0, prompts["last"], pooling="last")
+    desk.step(mean=17, last=29, x=1)
+    desk.step(mean=1, x=1)
+    desk.step(mean=22, last=1, x=1)
+    desk.step(mean=1, x=1)
+    desk.run("x", 3)
+    drawn = desk.sequences["x"].tokens[9:]
+    assert drawn == generate(models.oracle, prompt(9, 4), len(drawn))
+    assert desk.sequences["given up"].embeddings == desk.sequences["x"].embeddings == []
+    for pooling, tokens in prompts.items():
+        (packed,) = desk.sequences[pooling].embeddings
+        assert desk.sequences[pooling].tokens == tokens
+        found = torch.tensor(struct.unpack(f"<{len(packed) // 4}f", packed))
+        assert found.norm().item() == pytest.approx(1.0, abs=1e-6)
+        assert torch.allclose(found, embedded(models.oracle, tokens, pooling), atol=1e-5)
+
+
+def test_the_mean_of_half_precision_states_is_taken_in_single() -> None:
+    """Many equal states: added up in bfloat16, the sum would soon stop to grow."""
+    hidden = torch.tensor([[1.0, 0.0]] * 1000 + [[0.0, 1.0]] * 1000, dtype=torch.bfloat16)
+    pools = Pools()
+    pools.admit(Admit(0, [], 2000, SamplingParams(), 0, 0, (), [], "mean"))
+    assert pools.take([Row(0, 0, 1500, False)], hidden[:1500], [0, 1500]) is None
+    pooled = pools.take([Row(0, 1500, 500, False)], hidden[1500:], [0, 500])
+    assert pooled is not None
+    assert torch.allclose(pooled.vectors, torch.full((1, 2), 0.5**0.5))
 
 
 def test_prompt_chunks_that_are_not_sampled_give_no_tokens(models: Models) -> None:

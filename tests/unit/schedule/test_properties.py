@@ -51,8 +51,9 @@ CROWDED = WORLDS | {
 
 
 def submit(world: World, prompt: list[int], **arguments: Any) -> None:
+    most = world.context if arguments.get("embed") else world.context - 1
     try:
-        world.submit(prompt[: world.context - 1], **arguments)
+        world.submit(prompt[:most], **arguments)
     except QueueFull:
         assert world.scheduler.stats()["waiting"] >= MAX_WAITING  # a preemption may have put more there
 
@@ -86,6 +87,7 @@ class Engine(RuleBasedStateMachine):
         timeout_s=st.sampled_from([None, None, None, 3.0, 10.0]),
         logprobs=st.sampled_from([None, None, 0]),
         prompt_logprobs=st.sampled_from([None, None, None, None, 0]),
+        embed=st.sampled_from([None, None, None, None, "mean", "last"]),
         choices=st.sampled_from([1, 1, 1, 1, 2, 5]),
     )
     def submit(self, family: int, shared: int, own: list[int], choices: int, seed: int, **others: Any) -> None:
@@ -190,4 +192,5 @@ def _submit_any(world: World, random: Random, choice: int) -> None:
         timeout_s=random.choice([None, None, None, 1.0, 8.0]),
         logprobs=random.choice([None, 0]),
         prompt_logprobs=random.choice([None, None, None, None, 0]),
+        embed=random.choice([None, None, None, None, None, "mean", "last"]),
     )

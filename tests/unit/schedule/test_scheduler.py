@@ -6,7 +6,7 @@ import pytest
 
 from penstock.cache import CacheManager
 from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError, QueueFull
-from penstock.flow import Cancel, FinishReason, RowResult, SamplingParams, StepResult, Submit, TokenLogprobs
+from penstock.flow import Cancel, FinishReason, RowResult, SamplingParams, StepResult, Submit, Task, TokenLogprobs
 from penstock.schedule import Scheduler
 from penstock.store.spec import CacheGroup
 from simulation.device import VOCABULARY
@@ -16,8 +16,8 @@ PROMPT = [1, 5, 2, 6, 3, 0, 4, 4, 1]
 DEPTHS = pytest.mark.parametrize("lookahead", [0, 1])
 
 
-def submit_message(tokens: list[int], id: str = "x", max_output: int = 4) -> Submit:
-    return Submit(id=id, tokens=tokens, params=SamplingParams(), seed=0, max_output=max_output)
+def submit_message(tokens: list[int], id: str = "x", max_output: int = 4, task: Task = "generate") -> Submit:
+    return Submit(id=id, tokens=tokens, params=SamplingParams(), seed=0, max_output=max_output, task=task)
 
 
 def ending(world: World, id: str) -> tuple[int, FinishReason | None]:
@@ -35,6 +35,8 @@ def ending(world: World, id: str) -> tuple[int, FinishReason | None]:
         (submit_message([1] * 64), ContextOverflow, "prompt"),
         (submit_message([1], max_output=0), InvalidRequest, "max_tokens"),
         (submit_message([1], id="r0"), InvalidRequest, "id"),
+        (submit_message([], task="embed"), InvalidRequest, "input"),
+        (submit_message([1] * 65, task="embed"), ContextOverflow, "input"),
     ],
 )
 def test_what_cannot_run_is_refused(message: Submit, error: type[PenstockError], param: str) -> None:
@@ -293,6 +295,75 @@ def test_prompt_logprobs_come_once_and_whole_even_after_a_preemption(lookahead: 
         assert end is not None
         assert end.cached_tokens == 0
     assert world.scheduler.stats()["preemptions"] > 0
+
+
+# --- embeddings
+
+
+@DEPTHS
+def test_an_embedding_is_one_delta_with_the_end_of_its_prompt(lookahead: int) -> None:
+    """In chunks, beside one that generates; a token more than generating would leave room for."""
+    world = World(lookahead=lookahead, step_tokens=5, context=16)
+    neighbour = world.submit(PROMPT, max_output=7)
+    mean, last = (world.submit([2] * 16, embed=pooling) for pooling in ("mean", "last"))
+    world.run()
+    world.check_over()  # compares the embeddings
+    for id in (mean, last):
+        (delta,) = world.clients[id].deltas
+        assert (delta.tokens, delta.finish, delta.cached_tokens) == ([], FinishReason.END, 0)
+        assert delta.timings is not None
+        assert delta.timings.admitted is not None
+    assert ending(world, neighbour) == (7, FinishReason.CONTEXT)
+    assert world.scheduler.stats()["output_tokens"] == 7
+
+
+@DEPTHS
+def test_an_embedding_reads_nothing_from_the_cache_but_leaves_its_blocks_there(lookahead: int) -> None:
+    world = World(lookahead=lookahead)
+    first, second = world.submit(PROMPT, embed="mean"), world.submit(PROMPT, embed="mean")
+    world.run()
+    assert world.device.computed_tokens == 2 * len(PROMPT)
+    after = world.submit(PROMPT)
+    world.run()
+    world.check_over()
+    cached = [end.cached_tokens for id in (first, second, after) if (end := world.clients[id].end)]
+    assert cached == [0, 0, 8]
+
+
+@DEPTHS
+def test_a_preempted_embedding_pools_every_position_once(lookahead: int) -> None:
+    world = World(lookahead=lookahead, step_tokens=4, spare_blocks=2, context=32, max_sequences=2)
+    world.submit(PROMPT, max_output=23)
+    for _ in range(8):
+        world.step()
+    id = world.submit([6] * 20, embed="mean")
+    world.run()
+    world.check_over()
+    end = world.clients[id].end
+    assert end is not None
+    assert end.timings is not None
+    assert end.timings.preemptions > 0
+
+
+@DEPTHS
+def test_an_embedding_can_be_cancelled_time_out_and_fail(lookahead: int) -> None:
+    world = World(lookahead=lookahead, step_tokens=6)
+    cancelled, late, failed = (
+        world.submit([place] * 40, embed="mean", timeout_s=4.0 if place == 1 else None) for place in range(3)
+    )
+    for _ in range(4):
+        world.step()
+    world.cancel(cancelled)
+    world.now = 4.0
+    world.step()
+    world.fail()
+    world.run()
+    world.check_over()
+    endings = [ending(world, id)[1] for id in (cancelled, late, failed)]
+    assert endings == [FinishReason.CANCELLED, FinishReason.TIMEOUT, FinishReason.ERROR]
+
+
+# --- figures
 
 
 def test_stats_name_what_is_going_on() -> None:

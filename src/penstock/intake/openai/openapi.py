@@ -46,7 +46,7 @@ def response(answer: type[Struct], description: str, *, chunk: type[Struct] | No
     """For one status of a route's `responses`. `chunk` is the data of an event, where the answer can be streamed."""
     content: dict[str, Any] = {"application/json": {"schema": _ref(answer)}}
     if chunk is not None:
-        content["text/event-stream"] = {"schema": _ref(chunk)}
+        content["text/event-stream"] = {"schema": _event(chunk)}
     return {"description": description, "content": content}
 
 
@@ -55,6 +55,17 @@ def components() -> dict[str, Any]:
     _, requests = models_json_schema([(schema, "validation") for schema in REQUESTS], ref_template=_REF + "{model}")
     _, answers = msgspec.json.schema_components(ANSWERS, ref_template=_REF + "{name}")
     return {**requests["$defs"], **answers}
+
+
+def _event(chunk: type[Struct]) -> dict[str, Any]:
+    told = {
+        "type": "string",
+        "description": "A chunk, or the error that ends the stream.",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
+    }
+    end = {"const": "[DONE]", "description": "The last event of a stream that is whole."}
+    return {"type": "object", "properties": {"data": {"anyOf": [told, end]}}, "required": ["data"]}
 
 
 def _ref(schema: type[BaseModel] | type[Struct]) -> dict[str, str]:

@@ -1,0 +1,115 @@
+"""Decode steps as CUDA graphs: one launch instead of several hundred.
+
+A graph is captured for each of a few numbers of rows; a step takes the smallest that holds it, and rows that are too
+many stand for the spare slot, whose one token goes to block 0, which is nobody's. A graph begins with slots and
+positions and ends with the logits; all of them work in the same memory, so what a step leaves there holds until the
+next one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.flow import Row
+from penstock.forward.slots import Slots
+from penstock.kernels.cuda.lay_out import lay_out
+from penstock.kernels.interface import Batch, BlockMap
+
+SIZES = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *range(256, 512, 64), 512)
+
+
+class Compute(Protocol):
+    def __call__(self, batch: Batch, /) -> tuple[Tensor, Tensor]:
+        """Hidden states and logits of a batch of rows of one token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    graph: torch.cuda.CUDAGraph
+    rows: Tensor  # [2, size] int64: slots and positions, written before each replay
+    hidden: Tensor  # [size, hidden]
+    logits: Tensor  # [size, vocab] float32
+
+
+class DecodeGraphs:
+    def __init__(self, slots: Slots, spare: int, max_rows: int) -> None:
+        """`spare`: the slot of rows that are only there to fill up."""
+        self._slots, self._spare = slots, spare
+        self._sizes = [size for size in SIZES if size < max_rows] + [max_rows]
+        self._captured: list[Captured] = []
+        device = slots.tokens.device
+        most = self._sizes[-1]
+        self._tokens, self._positions = (torch.zeros(most, dtype=torch.int64, device=device) for _ in range(2))
+        self._lengths = torch.zeros(most, dtype=torch.int32, device=device)
+        self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
+        self._maps = [
+            BlockMap(
+                torch.zeros(most, table.shape[1], dtype=torch.int32, device=device), torch.zeros_like(self._tokens)
+            )
+            for table in slots.tables
+        ]
+
+    def fits(self, rows: Sequence[Row]) -> bool:
+        """Rows of one token come first, so the last one tells."""
+        return bool(self._captured) and rows[-1].count == 1 and len(rows) <= self._sizes[-1]
+
+    @torch.inference_mode()
+    def capture(self, compute: Compute) -> None:
+        """The largest first: the others find room in what it leaves of their common pool."""
+        pool = None
+        for size in reversed(self._sizes):
+            rows = torch.tensor([[self._spare] * size, [0] * size], device=self._tokens.device)
+            compute(self._lay_out(rows))  # what is compiled or loaded at first use must not be captured
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                hidden, logits = compute(self._lay_out(rows))
+            pool = graph.pool()
+            self._captured.insert(0, Captured(graph, rows, hidden, logits))
+
+    def run(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+        """Hidden states and logits of the rows."""
+        count = len(rows)
+        captured = self._captured[bisect_left(self._sizes, count)]
+        inputs = np.zeros(captured.rows.shape, dtype=np.int64)
+        inputs[0, :count] = [row.slot for row in rows]
+        inputs[1, :count] = [row.start for row in rows]
+        inputs[0, count:] = self._spare
+        captured.rows.copy_(torch.from_numpy(inputs).pin_memory(), non_blocking=True)
+        captured.graph.replay()
+        return captured.hidden[:count], captured.logits[:count]
+
+    def _lay_out(self, rows: Tensor) -> Batch:
+        size = rows.shape[1]
+        tokens, positions, lengths = self._tokens[:size], self._positions[:size], self._lengths[:size]
+        maps = tuple(BlockMap(whole.tables[:size], whole.targets[:size]) for whole in self._maps)
+        for table, block_map in zip(self._slots.tables, maps, strict=True):
+            lay_out(
+                rows,
+                self._slots.tokens,
+                table,
+                self._slots.block_size,
+                tokens=tokens,
+                positions=positions,
+                lengths=lengths,
+                tables=block_map.tables,
+                targets=block_map.targets,
+            )
+        return Batch(
+            tokens=tokens,
+            positions=positions,
+            starts=self._starts[: size + 1],
+            lengths=lengths,
+            maps=maps,
+            num_rows=size,
+            num_single=size,
+            host_starts=list(range(size + 1)),
+            host_lengths=[1] * size,  # of the capture; what runs later has its own, on the device alone
+        )

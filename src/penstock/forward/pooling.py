@@ -1,0 +1,72 @@
+"""Embeddings: hidden states behind the final norm, pooled over the chunks of a prompt.
+
+Nothing here waits for the device, but `Pooled.packed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock.flow import Admit, Pooling, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """The embeddings that a step has completed. On the device."""
+
+    rows: list[int]  # of the step: whose they are
+    vectors: Tensor  # [rows, hidden] float32, each of unit length
+
+    def packed(self) -> list[bytes]:
+        """As flow.Delta has them. Waits for the device."""
+        return [vector.tobytes() for vector in self.vectors.cpu().numpy().astype("<f4", copy=False)]
+
+
+@dataclass(slots=True)
+class Pool:
+    """One prompt's hidden states, taken in chunk by chunk from position 0 on."""
+
+    pooling: Pooling
+    length: int  # of the prompt
+    total: Tensor | None = None  # [hidden] float32: the sum so far. It points where the mean does, which is all we keep
+
+    def take(self, hidden: Tensor, end: int) -> Tensor | None:
+        """`hidden` [chunk, hidden] are the states of the positions before `end`; gives the vector once that is all."""
+        if self.pooling == "mean":
+            chunk = hidden.sum(0, dtype=torch.float32)
+            self.total = chunk if self.total is None else self.total + chunk
+        if end < self.length:
+            return None
+        return self.total if self.pooling == "mean" else hidden[-1].to(torch.float32)
+
+
+class Pools:
+    """Those of all slots that embed and are not complete."""
+
+    def __init__(self) -> None:
+        self._by_slot: dict[int, Pool] = {}
+
+    def admit(self, admit: Admit) -> None:
+        """Whatever the slot had is gone; a sequence that comes back after a preemption begins anew."""
+        self._by_slot.pop(admit.slot, None)
+        if admit.pooling is not None:
+            self._by_slot[admit.slot] = Pool(admit.pooling, admit.prompt_length)
+
+    def take(self, rows: Sequence[Row], hidden: Tensor, starts: Sequence[int]) -> Pooled | None:
+        """`hidden` [tokens, hidden] of a step, in which row r begins at `starts[r]`."""
+        done: dict[int, Tensor] = {}
+        for index, row in enumerate(rows if self._by_slot else ()):
+            pool = self._by_slot.get(row.slot)
+            if pool is None:
+                continue
+            vector = pool.take(hidden[starts[index] : starts[index + 1]], row.start + row.count)
+            if vector is not None:
+                done[index] = vector
+                del self._by_slot[row.slot]
+        if not done:
+            return None
+        return Pooled(list(done), torch.nn.functional.normalize(torch.stack(list(done.values())), dim=-1))

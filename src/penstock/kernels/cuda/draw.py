@@ -1,0 +1,107 @@
+"""The largest of a row of logits, bare or with temperature and Gumbel noise; the noise is that of `sample.noise`.
+
+A row is cut into parts, each with a program of its own; a last program takes the largest of the parts. Of equal values
+the smallest id counts.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra import libdevice
+
+PART = 8192
+
+
+@triton.jit
+def _noise(hashes, key):
+    """See `sample.noise` for the arithmetic. `hashes` int32 by token, `key` int64 of the row."""
+    x = hashes.to(tl.uint32, bitcast=True) ^ key.to(tl.uint32)
+    x = x * 0x2C1B3C6D + (key >> 32).to(tl.uint32)
+    x = x ^ (x >> 16)
+    x = x * 0x297A2D39
+    x = x ^ (x >> 15)
+    x = x * 0x85EBCA6B
+    bits = x.to(tl.int32, bitcast=True) >> 9
+    uniform = bits.to(tl.float32) * 1.1920928955078125e-07 + 0.500000059604644775390625
+    return -libdevice.log(-libdevice.log(uniform))  # tl.log is too coarse next to 1
+
+
+@triton.jit
+def _parts(
+    logits,
+    tops,
+    temperatures,
+    keys,
+    hashes,
+    best,
+    place,
+    VOCAB: tl.constexpr,
+    PARTS: tl.constexpr,
+    P: tl.constexpr,
+    NOISY: tl.constexpr,
+    PART: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    token = part * PART + tl.arange(0, PART)
+    values = tl.load(logits + row * VOCAB + token, mask=token < VOCAB, other=float("-inf"))
+    if NOISY:
+        index = tl.arange(0, P)
+        largest = tl.max(tl.load(tops + row * PARTS + index, mask=index < PARTS, other=float("-inf")), axis=0)
+        scores = tl.div_rn(values - largest, tl.load(temperatures + row))
+        values = scores + _noise(tl.load(hashes + token, mask=token < VOCAB, other=0), tl.load(keys + row))
+        values = tl.where(token < VOCAB, values, float("-inf"))
+    top, at = tl.max(values, axis=0, return_indices=True)
+    tl.store(best + row * PARTS + part, top)
+    tl.store(place + row * PARTS + part, part * PART + at)
+
+
+@triton.jit
+def _best(best, place, tokens, PARTS: tl.constexpr, P: tl.constexpr):
+    row = tl.program_id(0)
+    index = tl.arange(0, P)
+    values = tl.load(best + row * PARTS + index, mask=index < PARTS, other=float("-inf"))
+    part = tl.argmax(values, axis=0)
+    tl.store(tokens + row, tl.load(place + row * PARTS + part).to(tl.int64))
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """[rows, vocab] float32 -> [rows] int64"""
+    return _pick(*_search(logits))
+
+
+def plain(logits: Tensor, temperature: Tensor, keys: Tensor, hashes: Tensor) -> Tensor:
+    """[rows, vocab] float32; temperature [rows, 1] float32, keys [rows] int64, hashes [vocab] int32 -> [rows] int64"""
+    tops, _ = _search(logits)
+    return _pick(*_search(logits, tops, temperature, keys, hashes))
+
+
+def _search(logits: Tensor, *noisy: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of each part and where it is; `noisy` are the largest logits and the arguments of `plain`."""
+    rows, vocab = logits.shape
+    parts = triton.cdiv(vocab, PART)
+    best = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
+    place = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
+    _parts[(rows, parts)](
+        logits,
+        *(noisy or [logits] * 4),
+        best,
+        place,
+        vocab,
+        parts,
+        triton.next_power_of_2(parts),
+        bool(noisy),
+        PART,
+        num_warps=8,
+    )
+    return best, place
+
+
+def _pick(best: Tensor, place: Tensor) -> Tensor:
+    rows, parts = best.shape
+    tokens = torch.empty(rows, dtype=torch.int64, device=best.device)
+    _best[(rows,)](best, place, tokens, parts, triton.next_power_of_2(parts), num_warps=1)
+    return tokens

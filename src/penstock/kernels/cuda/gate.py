@@ -1,0 +1,33 @@
+"""The gated activation of an MLP, in one pass over gate and up."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock.kernels.interface import Activation
+
+BLOCK = 1024
+
+
+@triton.jit
+def _kernel(gate_up, out, WIDTH: tl.constexpr, SILU: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < WIDTH
+    gate = tl.load(gate_up + row * 2 * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * WIDTH + WIDTH + at, mask=inside, other=0.0)
+    if SILU:
+        active = gate * tl.sigmoid(gate)
+    else:  # 0.5 * (1 + tanh(y)) is sigmoid(2 * y)
+        active = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+    tl.store(out + row * WIDTH + at, (active * up.to(tl.float32)).to(up.dtype), mask=inside)
+
+
+def gate(gate_up: Tensor, activation: Activation) -> Tensor:
+    tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty(tokens, width, dtype=gate_up.dtype, device=gate_up.device)
+    _kernel[(tokens, triton.cdiv(width, BLOCK))](gate_up, out, width, activation == "silu", BLOCK)
+    return out

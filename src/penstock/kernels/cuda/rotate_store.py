@@ -1,0 +1,106 @@
+"""Norms of q and k, their rotation, and the write of k and v to the pages, in one pass over qkv.
+
+A program takes one token and a few of its heads, be they of q, k or v.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock.kernels.interface import BlockMap, Pages, Rotary
+
+HEADS_AT_ONCE = 8
+
+
+@triton.jit(do_not_specialize_on_alignment=["targets", "positions"])
+def _kernel(
+    qkv,
+    q_out,
+    keys,
+    values,
+    targets,
+    positions,
+    table,
+    q_weight,
+    k_weight,
+    eps,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    ROTATED: tl.constexpr,
+    NORMED: tl.constexpr,
+    SOME: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * SOME + tl.arange(0, SOME)[:, None]
+    at = tl.arange(0, BLOCK)[None, :]
+    inside = (head < HEADS + 2 * KV_HEADS) & (at < DIM)
+    half: tl.constexpr = ROTATED // 2
+    partner = tl.where(at < half, at + half, tl.where(at < ROTATED, at - half, at))
+    first = qkv + token * (HEADS + 2 * KV_HEADS) * DIM + head * DIM
+    raw = tl.load(first + at, mask=inside, other=0.0)
+    x = raw.to(tl.float32)
+    other = tl.load(first + partner, mask=inside, other=0.0).to(tl.float32)
+    if NORMED:
+        scale = tl.rsqrt(tl.sum(x * x, axis=1)[:, None] / DIM + eps)
+        is_q = head < HEADS
+        weight = tl.where(
+            is_q,
+            tl.load(q_weight + at, mask=at < DIM, other=0.0),
+            tl.load(k_weight + at, mask=at < DIM, other=0.0),
+        )
+        other_weight = tl.where(
+            is_q,
+            tl.load(q_weight + partner, mask=at < DIM, other=0.0),
+            tl.load(k_weight + partner, mask=at < DIM, other=0.0),
+        )
+        x = (x * scale * weight).to(raw.dtype).to(tl.float32)
+        other = (other * scale * other_weight).to(raw.dtype).to(tl.float32)
+    angles = table + tl.load(positions + token) * ROTATED + at % half
+    cos = tl.load(angles, mask=at < ROTATED, other=1.0)
+    sin = tl.load(angles + half, mask=at < ROTATED, other=0.0)
+    turned = (x * cos + other * tl.where(at < half, -sin, sin)).to(raw.dtype)
+
+    tl.store(q_out + token * HEADS * DIM + head * DIM + at, turned, mask=inside & (head < HEADS))
+    slot = tl.load(targets + token) * KV_HEADS * DIM
+    is_k = (head >= HEADS) & (head < HEADS + KV_HEADS)
+    tl.store(keys + slot + (head - HEADS) * DIM + at, turned, mask=inside & is_k)
+    tl.store(values + slot + (head - HEADS - KV_HEADS) * DIM + at, raw, mask=inside & (head >= HEADS + KV_HEADS))
+
+
+def rotate_store(
+    qkv: Tensor,
+    pages: Pages,
+    block_map: BlockMap,
+    positions: Tensor,
+    rotary: Rotary,
+    norms: tuple[Tensor, Tensor, float] | None,
+) -> Tensor:
+    kv_heads, head_dim = pages.keys.shape[-2:]
+    tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads
+    q = torch.empty(tokens, heads, head_dim, dtype=qkv.dtype, device=qkv.device)
+    q_weight, k_weight, eps = norms or (rotary.table, rotary.table, 0.0)
+    _kernel[(tokens, triton.cdiv(heads + 2 * kv_heads, HEADS_AT_ONCE))](
+        qkv,
+        q,
+        pages.keys,
+        pages.values,
+        block_map.targets,
+        positions,
+        rotary.table,
+        q_weight,
+        k_weight,
+        eps,
+        heads,
+        kv_heads,
+        head_dim,
+        rotary.dim,
+        norms is not None,
+        HEADS_AT_ONCE,
+        triton.next_power_of_2(head_dim),
+    )
+    return q

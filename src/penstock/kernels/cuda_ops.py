@@ -1,0 +1,113 @@
+"""The operations on CUDA: Triton kernels between the products, which are cuBLAS's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from penstock.kernels import embed, linear, logits
+from penstock.kernels.cuda import decode, gate, long_prefill, norm, prefill, rotate_store
+from penstock.kernels.interface import Activation, Batch, BlockMap, Pages, Rotary
+
+T = TypeVar("T")
+
+
+class Chunks(NamedTuple):
+    """How the rows of several tokens are attended to."""
+
+    long: tuple[long_prefill.Chunk, ...]
+    tiles: Tensor | None  # of all others, see `prefill.tiles`
+
+
+class CudaOperations:
+    """Implements `interface.Operations`. Keeps, for the newest batch only, what all its layers have in common."""
+
+    def __init__(self) -> None:
+        self._batch: Batch | None = None
+        self._memo: dict[Hashable, object] = {}
+
+    def embed(self, tokens: Tensor, table: Tensor, scale: float) -> Tensor:
+        return embed.reference(tokens, table, scale)
+
+    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return norm.norm(x, weight, eps)
+
+    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return norm.add_norm(x, residual, weight, eps)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return linear.reference(x, weight, bias)
+
+    def rotate_store(
+        self,
+        qkv: Tensor,
+        pages: Pages,
+        block_map: BlockMap,
+        batch: Batch,
+        rotary: Rotary,
+        norms: tuple[Tensor, Tensor, float] | None,
+    ) -> Tensor:
+        return rotate_store.rotate_store(qkv, pages, block_map, batch.positions, rotary, norms)
+
+    def attention(
+        self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, *, scale: float, window: int, softcap: float
+    ) -> Tensor:
+        if batch.num_single == batch.num_rows:
+            chunks = Chunks((), None)
+        else:
+            whole = window == 0 and softcap == 0.0
+            chunks = self._once(batch, (id(block_map), whole), lambda: _plan(q, pages, block_map, batch, whole))
+        if len(chunks.long) == batch.num_rows == 1:
+            return long_prefill.attend(q, pages, chunks.long[0], scale)
+        out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
+        single, tables = batch.num_single, block_map.tables
+        if single:
+            decode.decode(
+                q[:single],
+                pages,
+                tables,
+                batch.lengths,
+                out,
+                scale=scale,
+                window=window,
+                softcap=softcap,
+            )
+        for chunk in chunks.long:
+            out[chunk.start : chunk.end] = long_prefill.attend(q, pages, chunk, scale)
+        if chunks.tiles is not None:
+            prefill.prefill(q, pages, tables, batch, chunks.tiles, out, scale=scale, window=window, softcap=softcap)
+        return out
+
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        return gate.gate(gate_up, activation)
+
+    def logits(self, x: Tensor, rows: Tensor, weight: Tensor, softcap: float) -> Tensor:
+        picked = x[rows]
+        if picked.dtype == torch.float32:
+            scores = linear.reference(picked, weight)
+        else:  # accumulated in float32 anyway: no need to round and widen again
+            scores = torch.mm(picked, weight.t(), out_dtype=torch.float32)
+        return logits.capped(scores, softcap)
+
+    def _once(self, batch: Batch, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gives, made once per batch."""
+        if batch is not self._batch:
+            self._batch, self._memo = batch, {}
+        if key not in self._memo:
+            self._memo[key] = make()
+        return cast(T, self._memo[key])
+
+
+def _plan(q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, whole: bool) -> Chunks:
+    """`whole`: there is neither window nor soft-cap."""
+    rows = range(batch.num_single, batch.num_rows)
+    taken = [row for row in rows if long_prefill.suits(batch, row)] if whole and long_prefill.available(q) else []
+    rest = [row for row in rows if row not in taken]
+    block_size = pages.keys.shape[1]
+    return Chunks(
+        tuple(long_prefill.chunk(batch, block_map, block_size, row) for row in taken),
+        prefill.tiles(batch, rest, q.element_size()) if rest else None,
+    )

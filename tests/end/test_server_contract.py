@@ -1,0 +1,290 @@
+"""What goes over the wire, as curl and httpx see it: framing, statuses, error bodies, keys, sizes."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server_process import PATIENCE_S, Server, command, environment
+
+KEYS = ("first-key", "second-key")
+CONTEXT = 96
+
+
+@pytest.fixture(scope="module")
+def http(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as http:
+        yield http
+
+
+@pytest.fixture(scope="module")
+def strict(tiny: Path) -> Iterator[Server]:
+    """With keys, a short context and small bodies."""
+    with Server(tiny, "--max-body", "2kB", "--context", CONTEXT, api_key=",".join(KEYS)) as server:
+        yield server
+
+
+def curl(*arguments: str) -> bytes:
+    done = subprocess.run(["curl", "--silent", "--show-error", "--no-buffer", *arguments], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+def post(url: str, body: dict[str, Any], *arguments: str) -> bytes:
+    return curl("--json", json.dumps(body), *arguments, url)
+
+
+def error(response: httpx.Response) -> dict[str, Any]:
+    """The body of an error, which has exactly these members."""
+    assert response.headers["content-type"] == "application/json"
+    (told,) = response.json().values()
+    assert set(told) == {"message", "type", "param", "code"}
+    assert "Traceback" not in told["message"]
+    return dict(told)
+
+
+def events(stream: bytes) -> list[Any]:
+    """Of a stream that is framed to the byte: one line of data and an empty line each, and the end mark."""
+    *lines, rest = stream.split(b"\n\n")
+    assert rest == b""
+    assert all(line.startswith(b"data: ") and b"\n" not in line and b"\r" not in line for line in lines)
+    *data, mark = [line.removeprefix(b"data: ") for line in lines]
+    assert mark == b"[DONE]"
+    return [json.loads(text) for text in data]
+
+
+# --- streams
+
+
+def test_the_events_of_a_chat(server: Server) -> None:
+    body = {
+        "model": server.model,
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": 40,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "seed": 3,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
+    head, _, stream = post(f"{server.api}/chat/completions", body, "--include").partition(b"\r\n\r\n")
+    headers = head.decode().lower().split("\r\n")
+    assert headers[0] == "http/1.1 200 ok"
+    assert "content-type: text/event-stream; charset=utf-8" in headers
+    assert "cache-control: no-cache" in headers
+    assert "x-accel-buffering: no" in headers
+    first, *tokens, end, usage = events(stream)
+    assert first["object"] == "chat.completion.chunk"
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
+    assert (end["choices"][0]["delta"], end["choices"][0]["finish_reason"]) == ({}, "length")
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 40
+    assert all(event["usage"] is None for event in (first, *tokens, end))
+    sizes = [len(event["choices"][0]["token_ids"]) for event in tokens]
+    assert sum(sizes) == 40
+    # One event per token: two may meet where the machine is busy with something else, but that is the exception.
+    assert sizes.count(1) > 20
+
+
+def test_a_stream_without_extras(server: Server) -> None:
+    body = {"model": server.model, "prompt": "a", "max_tokens": 3, "stream": True, "ignore_eos": True}
+    chunks = events(post(f"{server.api}/completions", body))
+    assert {frozenset(chunk) for chunk in chunks} == {frozenset(("id", "object", "created", "model", "choices"))}
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_curl_without_a_stream(server: Server) -> None:
+    body = {"model": server.model, "prompt": ["a", "b"], "max_tokens": 2, "n": 2}
+    answer = json.loads(post(f"{server.api}/completions", body))
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+
+
+# --- bodies that are wrong
+
+BROKEN = {
+    "nothing": b"",
+    "half an object": b'{"model": "x", ',
+    "a list": b"[]",
+    "null": b"null",
+    "text": b"model=x",
+    "no UTF-8": b'{"model": "\xff"}',
+    "half a surrogate pair": b'{"model": "\\ud800"}',
+    "not a number": b'{"temperature": NaN}',
+    "a member twice": b'{"n": 1, "n": 2}',
+    "depth": b'{"messages": ' + b"[" * 50_000,
+    "a huge integer": b'{"n": 1' + b"0" * 5000 + b"}",
+}
+
+
+@pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"])
+def test_broken_bodies(http: httpx.Client, path: str, body: bytes) -> None:
+    response = http.post(path, content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    assert error(response)["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None])
+def test_only_json_is_taken_for_json(server: Server, http: httpx.Client, kind: str | None) -> None:
+    """Browsers send these from any page without asking the server first."""
+    body = json.dumps({"model": server.model, "prompt": "a", "max_tokens": 1})
+    headers = {} if kind is None else {"content-type": kind}
+    response = http.post("/v1/completions", content=body, headers=headers)
+    assert response.status_code == 415
+    assert "application/json" in error(response)["message"]
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON"])
+def test_ways_to_say_json(server: Server, http: httpx.Client, kind: str) -> None:
+    body = json.dumps({"model": server.model, "prompt": "a", "max_tokens": 1})
+    assert http.post("/v1/completions", content=body, headers={"content-type": kind}).status_code == 200
+
+
+def test_bodies_that_are_too_large(strict: Server) -> None:
+    def endless() -> Iterator[bytes]:
+        yield b'{"model": "'
+        for _ in range(64):
+            yield b"x" * 4096
+
+    headers = {"authorization": f"Bearer {KEYS[0]}", "content-type": "application/json"}
+    with httpx.Client(base_url=strict.url, headers=headers, timeout=PATIENCE_S) as http:
+        fits = http.post("/v1/completions", json={"model": strict.model, "prompt": "a" * 50, "user": "b" * 1800})
+        assert fits.status_code == 200
+        for body in (b"x" * 2001, endless()):
+            response = http.post("/v1/completions", content=body)
+            assert response.status_code == 413
+            assert error(response)["code"] == "request_too_large"
+    told = post(f"{strict.api}/completions", {"user": "x" * 5000}, "-H", f"Authorization: Bearer {KEYS[0]}")
+    assert json.loads(told)["error"]["code"] == "request_too_large"
+
+
+def test_a_long_prompt_is_tokenized_beside_the_event_loop(server: Server, http: httpx.Client) -> None:
+    text = "ta" * 10_100
+    counted = http.post("/tokenize", json={"prompt": text}).json()["count"]
+    body = {"model": server.model, "prompt": text, "max_tokens": 1}
+    assert http.post("/v1/completions", json=body).json()["usage"]["prompt_tokens"] == counted
+
+
+# --- paths and methods
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/chat", "/v1/models/", "/nothing", "/v1/engines"])
+def test_unknown_paths(http: httpx.Client, path: str) -> None:
+    response = http.get(path)
+    assert response.status_code == 404
+    assert path in error(response)["message"] or error(response)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/chat/completions", "POST"),
+        ("PUT", "/v1/completions", "POST"),
+        ("DELETE", "/v1/models", "GET"),
+        ("POST", "/health", "GET"),
+        ("HEAD", "/tokenize", "POST"),
+        ("PATCH", "/ready", "GET"),
+    ],
+)
+def test_wrong_methods(http: httpx.Client, method: str, path: str, allowed: str) -> None:
+    response = http.request(method, path)
+    assert response.status_code == 405
+    assert response.headers["allow"] == allowed
+    if method == "HEAD":
+        assert response.content == b""
+    else:
+        assert error(response)["code"] == "method_not_allowed"
+
+
+def test_nobody_writes_lines_into_the_log(server: Server, http: httpx.Client) -> None:
+    http.get("/nothing%0Aforged", headers={"x-request-id": "an id with spaces is not taken"})
+    assert "/nothing%0Aforged" in server.log
+    assert not any(line.startswith("forged") for line in server.log.splitlines())
+    assert "with spaces" not in server.log
+
+
+# --- what operators ask
+
+
+def test_states(server: Server, http: httpx.Client) -> None:
+    assert http.get("/health").json() == {"status": "ok"}
+    assert http.get("/ready").json() == {"status": "ready"}
+    version = http.get("/version").json()
+    assert (version["model"], version["device"], version["context"]) == (server.model, "cpu", 16_384)
+    metrics = server.metrics()
+    assert metrics["penstock_ready"] == 1
+    assert metrics["penstock_engine_restarts"] == 0
+
+
+def test_tokens_there_and_back(http: httpx.Client) -> None:
+    text = "Straße 🏔 </s>"
+    tokens = http.post("/tokenize", json={"prompt": text, "return_token_strs": True}).json()
+    assert tokens["count"] == len(tokens["tokens"]) == len(tokens["token_strs"])
+    assert http.post("/detokenize", json={"tokens": tokens["tokens"]}).json()["prompt"] == text
+    talk = [{"role": "user", "content": "hi"}]
+    tokens = http.post("/tokenize", json={"messages": talk}).json()["tokens"]
+    assert http.post("/detokenize", json={"tokens": tokens}).json()["prompt"] == "<s>[user] hi\n[assistant] "
+    wrong = http.post("/detokenize", json={"tokens": [99_999]})
+    assert (wrong.status_code, error(wrong)["param"]) == (400, "tokens")
+
+
+def test_chat_runs_to_the_end_of_the_context(strict: Server) -> None:
+    with strict.client(api_key=KEYS[1]) as client:
+        talk: Any = [{"role": "user", "content": "hello"}]
+        answer = client.chat.completions.create(model=strict.model, messages=talk, extra_body={"ignore_eos": True})
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == CONTEXT
+    assert answer.choices[0].finish_reason == "length"
+
+
+# --- keys
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_each_key_opens_every_door(strict: Server, key: str) -> None:
+    headers = {"authorization": f"bearer {key}"}
+    for path in ("/v1/models", "/ready", "/version", "/metrics", "/docs", "/openapi.json"):
+        assert httpx.get(strict.url + path, headers=headers).status_code == 200
+    body = {"model": strict.model, "prompt": "a", "max_tokens": 1}
+    assert httpx.post(f"{strict.api}/completions", headers=headers, json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, "Bearer wrong", "Bearer", f"Basic {KEYS[0]}", f"Bearer {','.join(KEYS)}", KEYS[0], "Bearer \xe9"],
+)
+def test_without_a_key_there_is_nothing_but_health(strict: Server, given: str | None) -> None:
+    headers = {} if given is None else {"authorization": given.encode("latin-1")}
+    with httpx.Client(base_url=strict.url, headers=headers) as http:  # type: ignore[arg-type]
+        assert http.get("/health").status_code == 200
+        for path in ("/v1/models", "/v1/models/x", "/ready", "/version", "/metrics", "/docs", "/openapi.json", "/x"):
+            response = http.get(path)
+            assert response.status_code == 401
+            assert response.headers["www-authenticate"] == "Bearer"
+            assert error(response)["code"] == "invalid_api_key"
+        for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"):
+            assert http.post(path, json={}).status_code == 401
+
+
+def test_the_log_has_no_keys(strict: Server) -> None:
+    assert not any(key in strict.log for key in KEYS)
+
+
+def test_another_host_needs_a_key(tiny: Path) -> None:
+    done = subprocess.run(command(tiny, "--host", "0.0.0.0"), env=environment(), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: host 0.0.0.0 can be reached from elsewhere")
+    assert "api_key" in done.stderr
+    assert "unprotected" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_or_says_that_none_is_wanted(tiny: Path) -> None:
+    """127.0.0.2 is as foreign as any other address, but nobody else can reach it."""
+    with Server(tiny, "--host", "127.0.0.2", "--unprotected") as server:
+        assert "warning: anybody who can reach 127.0.0.2 can use this server" in server.log
+        assert server.status("/ready") == 200

@@ -1,0 +1,242 @@
+"""The engine's death and return, a full queue, the server's end, and starts that fail."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+import tiny_models
+from server_process import PATIENCE_S, Server, alive, command, environment, until
+
+ENDLESS: dict[str, Any] = {"prompt": "on and on", "max_tokens": 16_000, "extra_body": {"ignore_eos": True}}
+LONG_TOKENS = 2000  # some seconds
+SHORT: dict[str, Any] = {"prompt": "once", "max_tokens": 8, "temperature": 0, "extra_body": {"ignore_eos": True}}
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as threads:
+        yield threads
+
+
+class Stream:
+    """A streamed completion through the SDK, of which the first tokens have come."""
+
+    def __init__(self, client: openai.OpenAI, **request: Any) -> None:
+        self.chunks = client.completions.create(**request, stream=True)
+        next(self.chunks)
+
+    def follow(self, events: int) -> None:
+        for _ in range(events):
+            next(self.chunks)
+
+    def leave(self) -> None:
+        self.chunks.close()
+
+    def rest(self) -> tuple[str, str | None]:
+        """Text and finish reason; raises what the SDK makes of an error event."""
+        text, finish = "", None
+        for chunk in self.chunks:
+            text += chunk.choices[0].text
+            finish = chunk.choices[0].finish_reason
+        return text, finish
+
+
+def waiting(server: Server) -> float:
+    return server.metric("num_requests_waiting")
+
+
+def whole(threads: ThreadPoolExecutor, client: openai.OpenAI, **request: Any) -> "Future[Any]":
+    return threads.submit(client.completions.create, **request)
+
+
+# --- the engine
+
+
+def test_kill_9_under_load(tiny: Path, threads: ThreadPoolExecutor) -> None:
+    with Server(tiny, "--kv-memory", "100MB", "--max-sequences", 2) as server, server.client() as client:
+        endless, short = {"model": server.model, **ENDLESS}, {"model": server.model, **SHORT}
+        calm = client.completions.create(**short).choices[0].text
+        begun_whole = whole(threads, client, **endless)
+        until(lambda: server.metric("num_requests_running") == 1, "the start of the first request")
+        begun_stream = Stream(client, **endless)
+        begun_stream.follow(5)  # in steps it shares with the other one
+        queued_whole = whole(threads, client, **short)
+        queued_stream = threads.submit(lambda: list(client.completions.create(**short, stream=True)))
+        until(lambda: waiting(server) == 2, "the queue")
+
+        server.kill_engine()
+        with pytest.raises(openai.APIError, match="signal 9") as caught:
+            begun_stream.rest()
+        assert caught.value.code == "engine_died"
+        with pytest.raises(openai.InternalServerError) as refused:
+            begun_whole.result(PATIENCE_S)
+        assert (refused.value.status_code, refused.value.code) == (503, "engine_died")
+        assert refused.value.response.headers["retry-after"]
+
+        assert server.status("/ready") == 503
+        assert server.status("/health") == 200
+        with pytest.raises(openai.InternalServerError) as refused:
+            client.completions.create(**short)
+        assert (refused.value.status_code, refused.value.code) == (503, "engine_died")
+        metrics = server.metrics()
+        assert metrics["penstock_ready"] == 0
+
+        assert queued_whole.result(PATIENCE_S).choices[0].text == calm
+        assert "".join(chunk.choices[0].text for chunk in queued_stream.result(PATIENCE_S)) == calm
+        assert server.status("/ready") == 200
+        assert client.completions.create(**short).choices[0].text == calm
+        assert server.metric("engine_restarts") == 1
+        until(server.idle, "the end of it all")
+        assert "Traceback" not in server.log
+
+
+def test_an_engine_that_dies_again_and_again(tiny: Path, threads: ThreadPoolExecutor) -> None:
+    with Server(tiny, "--kv-memory", "100MB", "--max-sequences", 1) as server, server.client() as client:
+        stream = Stream(client, model=server.model, **ENDLESS)
+        queued = whole(threads, client, model=server.model, **SHORT)
+        until(lambda: waiting(server) == 1, "the queue")
+        server.kill_engine()
+        with pytest.raises(openai.APIError):
+            stream.rest()
+        assert not queued.done()
+        until(server.engines, "the next engine")
+        server.kill_engine()
+        with pytest.raises(openai.InternalServerError, match="could not be started again"):
+            queued.result(PATIENCE_S)  # it has waited for one engine, that is enough
+        until(lambda: "starting another in 1.0 s" in server.log, "back-off")
+        assert "starting another in 0.5 s" in server.log
+        assert server.status("/ready") == 503
+        server.signal()  # also while there is no engine to end
+        assert server.wait() == 0
+        assert "Traceback" not in server.log
+
+
+def test_a_full_queue(tiny: Path) -> None:
+    options = ("--kv-memory", "100MB", "--max-sequences", 1, "--max-waiting", 1)
+    with Server(tiny, *options) as server, server.client() as client, ThreadPoolExecutor() as threads:
+        running = Stream(client, model=server.model, **ENDLESS)
+        queued = whole(threads, client, model=server.model, **SHORT)
+        until(lambda: waiting(server) == 1, "the queue")
+        for stream in (False, True):
+            with pytest.raises(openai.RateLimitError) as refused:
+                client.completions.create(model=server.model, **SHORT, stream=stream)
+            assert refused.value.code == "queue_full"
+            assert int(refused.value.response.headers["retry-after"]) >= 1
+        with pytest.raises(openai.RateLimitError):  # all of it, though one of its prompts would still find room
+            client.completions.create(model=server.model, **{**SHORT, "prompt": ["a", "b"]})
+        running.leave()
+        assert queued.result(PATIENCE_S).choices[0].text
+        until(server.idle, "the end of it all")
+        # Of two prompts in an empty house, one finds no place to wait: neither is answered, neither is left.
+        with pytest.raises(openai.RateLimitError):
+            client.completions.create(model=server.model, **{**ENDLESS, "prompt": ["a", "b", "c"]})
+        until(server.idle, "the end of what was taken of it")
+
+
+# --- the server's end
+
+
+@pytest.mark.parametrize("to_all", [False, True], ids=["SIGTERM", "SIGINT to the whole group"])
+def test_what_runs_is_finished(tiny: Path, to_all: bool) -> None:
+    with Server(tiny, "--kv-memory", "100MB") as server, server.client() as client:
+        engines = server.engines()
+        stream = httpx.Client(timeout=PATIENCE_S)
+        body = {"prompt": "a", "model": server.model, "max_tokens": LONG_TOKENS, "ignore_eos": True, "stream": True}
+        options = {"stream_options": {"include_usage": True}}
+        with stream, stream.stream("POST", f"{server.api}/completions", json={**body, **options}) as response:
+            lines = response.iter_lines()
+            next(lines)
+            if to_all:
+                os.killpg(server.process.pid, signal.SIGINT)
+            else:
+                server.signal(signal.SIGTERM)
+            until(lambda: server.status("/ready") == 503, "the end of the intake")
+            assert server.status("/health") == 200
+            with pytest.raises(openai.InternalServerError) as refused:
+                client.completions.create(model=server.model, **SHORT)
+            assert (refused.value.status_code, refused.value.code) == (503, "shutting_down")
+            *_, usage, end = [line for line in lines if line]
+        assert end == "data: [DONE]"
+        assert json.loads(usage.removeprefix("data: "))["usage"]["completion_tokens"] == LONG_TOKENS
+        assert server.wait() == 0
+        assert not any(map(alive, engines))
+        assert "Traceback" not in server.log
+
+
+def test_what_does_not_finish_in_time_is_ended(tiny: Path, threads: ThreadPoolExecutor) -> None:
+    with Server(tiny, "--kv-memory", "100MB", "--drain-s", 0.2) as server, server.client() as client:
+        engines = server.engines()
+        waiter = whole(threads, client, model=server.model, **ENDLESS)
+        until(lambda: server.metric("num_requests_running") == 1, "the start of the request")
+        stream = Stream(client, model=server.model, **ENDLESS)
+        server.signal()
+        with pytest.raises(openai.APIError, match="shutting down") as caught:
+            stream.rest()
+        assert caught.value.code == "shutting_down"
+        with pytest.raises(openai.InternalServerError) as refused:
+            waiter.result(PATIENCE_S)
+        assert refused.value.status_code == 503
+        assert server.wait() == 0
+        assert not any(map(alive, engines))
+        assert "Traceback" not in server.log
+
+
+def test_a_second_signal_ends_at_once(tiny: Path) -> None:
+    with Server(tiny, "--kv-memory", "100MB", "--drain-s", 600) as server, server.client() as client:
+        engines = server.engines()
+        stream = Stream(client, model=server.model, **ENDLESS)
+        server.signal()
+        until(lambda: server.status("/ready") == 503, "the end of the intake")
+        server.signal()
+        assert server.wait() == 1
+        until(lambda: not any(map(alive, engines)), "the end of the engine")
+        with pytest.raises(openai.APIError, match="shutting down"):  # for that, there is time
+            stream.rest()
+        assert "Traceback" not in server.log
+
+
+# --- starts that fail
+
+
+def refused(*arguments: object) -> str:
+    """What a start that fails says, in one line, without its time."""
+    done = subprocess.run(command(*arguments), env=environment(), capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 1
+    *_, last = done.stderr.splitlines()
+    assert "Traceback" not in done.stderr
+    assert last.startswith("error: ")
+    return last
+
+
+def test_a_port_in_use(tiny: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert refused(tiny, "--port", port) == f"error: cannot listen on 127.0.0.1:{port}: Address already in use"
+
+
+def test_a_host_that_is_not_here(tiny: Path) -> None:
+    assert "cannot listen on no.such.host.invalid:0" in refused(
+        tiny, "--port", 0, "--host", "no.such.host.invalid", "--unprotected"
+    )
+
+
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    assert "nowhere" in refused(tmp_path / "nowhere", "--port", 0)
+
+
+def test_a_model_that_is_broken(tmp_path: Path) -> None:
+    """Only the engine finds out."""
+    broken = tiny_models.make("llama", tmp_path / "broken")
+    weights = next(broken.glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert "truncated" in refused(broken, "--port", 0)

@@ -1,0 +1,95 @@
+"""/openapi.json is true: schemathesis finds no 500, no status and no body that it does not tell of. /docs is made of it."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server_process import PATIENCE_S, Server
+
+KEY = {"authorization": "Bearer a-key"}
+
+
+@pytest.fixture(scope="module")
+def short(tiny: Path) -> Iterator[Server]:
+    """With so short a context that no request takes long."""
+    with Server(tiny, "--context", 128, api_key="a-key") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def document(short: Server) -> dict[str, Any]:
+    return dict(httpx.get(f"{short.url}/openapi.json", headers=KEY).json())
+
+
+def test_what_schemathesis_finds(short: Server, tmp_path: Path) -> None:
+    arguments = [
+        "run",
+        f"{short.url}/openapi.json",
+        "--header=Authorization: Bearer a-key",
+        # Rules about two fields together are in the descriptions only: what the schema allows may be refused.
+        "--exclude-checks=positive_data_acceptance",
+        "--max-examples=30",
+        "--seed=1",
+        f"--request-timeout={PATIENCE_S}",
+    ]
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("schemathesis")), *arguments],
+        env={
+            **os.environ,
+            "SCHEMATHESIS_HOOKS": "schemathesis_hooks",
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "SERVED_MODEL": short.model,
+            "NO_COLOR": "1",
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    log = short.log
+    for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"):
+        assert log.count(f"POST {path} 200") > 5, f"too few requests to {path} were right to say much"
+    assert not re.search(r"(GET|POST) \S+ 5\d\d ", log)
+
+
+def test_what_the_document_says_of_itself(document: dict[str, Any], short: Server) -> None:
+    assert document["info"]["title"] == "Penstock"
+    operations = {(verb, path): one for path, verbs in document["paths"].items() for verb, one in verbs.items()}
+    assert not any("422" in operation["responses"] for operation in operations.values())
+    assert {path for (_, path), one in operations.items() if "security" not in one} == {"/health"}
+    schemas = document["components"]["schemas"]
+    assert schemas["ChatCompletionRequest"]["examples"][0]["model"] == short.model
+    for reference in re.findall(r"'\$ref': '#/components/schemas/([^']+)'", str(document)):
+        assert reference in schemas
+
+
+def test_its_examples_work(document: dict[str, Any], short: Server) -> None:
+    tried = 0
+    for path, verbs in document["paths"].items():
+        for operation in verbs.values():
+            content = operation.get("requestBody", {}).get("content", {})
+            for media in content.values():
+                schema = document["components"]["schemas"][media["schema"]["$ref"].rpartition("/")[2]]
+                for example in schema.get("examples", []):
+                    answer = httpx.post(short.url + path, json=example, headers=KEY, timeout=PATIENCE_S)
+                    assert answer.status_code == 200, answer.text
+                    tried += 1
+    assert tried >= 2
+
+
+def test_the_page(document: dict[str, Any], short: Server) -> None:
+    answer = httpx.get(f"{short.url}/docs", headers=KEY)
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    for path in document["paths"]:
+        assert f"<code>{path}</code>" in answer.text
+    for field in document["components"]["schemas"]["ChatCompletionRequest"]["properties"]:
+        assert f"<code>{field}</code>" in answer.text
+    assert not re.search(r"https?://|src=|<script", answer.text)

@@ -1,0 +1,196 @@
+"""Every Triton kernel against its plain-torch reference, over odd shapes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="triton comes with CUDA builds of torch")
+
+from paged import Row, make_batch
+from penstock.kernels import gate, norm, rotate_store
+from penstock.kernels.cuda import draw
+from penstock.kernels.cuda.lay_out import lay_out
+from penstock.kernels.cuda_ops import CudaOperations
+from penstock.kernels.interface import BlockMap, Pages, Rotary
+from penstock.kernels.torch_ops import TorchOperations
+from penstock.sample import noise
+from penstock.sample.filters import scale
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+DTYPES = [torch.float32, torch.bfloat16]
+CUDA = torch.device("cuda")
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    generator = torch.Generator(CUDA).manual_seed(seed)
+    return torch.randn(*shape, generator=generator, device=CUDA).to(dtype)
+
+
+def close(ours: Tensor, theirs: Tensor) -> None:
+    """Relative to the size of the whole: single numbers may cancel to nothing."""
+    assert ours.dtype == theirs.dtype
+    error = (ours.double() - theirs.double()).norm() / theirs.double().norm()
+    assert error < (1e-5 if ours.dtype == torch.float32 else 1e-2)  # NaN never passes
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "width"), [(1, 64), (3, 100), (7, 4096), (129, 1024), (2, 5376)])
+def test_norms(rows: int, width: int, dtype: torch.dtype) -> None:
+    x, residual, weight = numbers(rows, width, dtype=dtype), numbers(rows, width, dtype=dtype, seed=1), numbers(width)
+    ops = CudaOperations()
+    close(ops.norm(x, weight, 1e-5), norm.reference(x, weight, 1e-5))
+    theirs = norm.add_reference(x.clone(), residual.clone(), weight, 1e-5)
+    ours = ops.add_norm(x, residual, weight, 1e-5)
+    close(ours[0], theirs[0])
+    assert torch.equal(ours[1], theirs[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize(("rows", "width"), [(1, 96), (5, 1500), (33, 3072)])
+def test_gate(rows: int, width: int, activation: gate.Activation, dtype: torch.dtype) -> None:
+    x = numbers(rows, 2 * width, dtype=dtype) * 3
+    close(CudaOperations().gate(x, activation), gate.reference(x.clone(), activation))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "rotated"), [(4, 2, 16, 16), (3, 1, 24, 24), (32, 8, 128, 128), (5, 5, 80, 32)]
+)
+def test_rotate_store(heads: int, kv_heads: int, head_dim: int, rotated: int, normed: bool, dtype: torch.dtype) -> None:
+    tokens, blocks = 13, 9
+    qkv = numbers(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
+    rotary = Rotary(numbers(50, 2, rotated // 2), rotated)
+    norms = (numbers(head_dim), numbers(head_dim, seed=1), 1e-6) if normed else None
+    positions = torch.tensor(random.Random(0).sample(range(50), tokens), device=CUDA)
+    targets = torch.tensor(random.Random(1).sample(range(4, blocks * 4), tokens), device=CUDA)
+    block_map = BlockMap(torch.zeros(1, 1, dtype=torch.int32, device=CUDA), targets)
+    shape = (blocks, 4, kv_heads, head_dim)
+    mine, theirs = (
+        Pages(torch.zeros(shape, dtype=dtype, device=CUDA), torch.zeros(shape, dtype=dtype, device=CUDA)) for _ in "ab"
+    )
+    batch = make_batch([Row([0] * 2, 0, 2, [[1]])], 4, CUDA)
+    batch = type(batch)(*[positions if name == "positions" else getattr(batch, name) for name in batch.__slots__])
+    q = CudaOperations().rotate_store(qkv, mine, block_map, batch, rotary, norms)
+    expected = rotate_store.reference(qkv, theirs, block_map, rotate_store.angles(rotary, positions), norms)
+    close(q, expected)
+    close(mine.keys, theirs.keys)
+    assert torch.equal(mine.values, theirs.values)
+
+
+class Case:
+    """Random sequences in random blocks; whatever is not theirs holds NaN."""
+
+    def __init__(
+        self,
+        rows: list[tuple[int, int]],
+        *,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        block_size: int,
+        dtype: torch.dtype,
+        window: int = 0,
+    ) -> None:
+        """`rows` are (tokens already in the cache, tokens of this step)."""
+        blocks_of = [-(-(start + count) // block_size) for start, count in rows]
+        total = sum(blocks_of) + 1
+        free = random.Random(0).sample(range(1, total), total - 1)
+        shape = (total, block_size, kv_heads, head_dim)
+        self.pages = Pages(*(torch.full(shape, torch.nan, dtype=dtype, device=CUDA) for _ in "kv"))
+        made = []
+        for index, ((start, count), number) in enumerate(zip(rows, blocks_of, strict=True)):
+            blocks = [free.pop() for _ in range(number)]
+            for seed, pages in enumerate((self.pages.keys, self.pages.values)):
+                filled = numbers(number * block_size, kv_heads, head_dim, dtype=dtype, seed=2 * index + seed)
+                filled[start + count :] = torch.nan
+                pages[blocks] = filled.view(number, *shape[1:])
+            left_behind = max(0, start - window + 1) // block_size if window else 0
+            blocks[:left_behind] = [0] * left_behind
+            made.append(Row([0] * (start + count), start, count, [blocks]))
+        self.rows = made
+        self.batch = make_batch(made, block_size, CUDA)
+        self.q = numbers(self.batch.host_starts[-1], heads, head_dim, dtype=dtype, seed=99)
+        self.window = window
+
+    def check(self, softcap: float = 0.0) -> None:
+        settings = {"scale": 0.3, "window": self.window, "softcap": softcap}
+        ours = CudaOperations().attention(self.q, self.pages, self.batch.maps[0], self.batch, **settings)
+        pages = Pages(self.pages.keys.float().cpu(), self.pages.values.float().cpu())
+        batch = make_batch(self.rows, self.pages.keys.shape[1])
+        theirs = TorchOperations().attention(self.q.float().cpu(), pages, batch.maps[0], batch, **settings)
+        close(ours, theirs.to(CUDA, ours.dtype))
+
+
+ROWS = [(0, 1), (30, 1), (700, 1), (129, 1), (0, 9), (0, 200), (130, 6), (64, 65), (300, 2)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("softcap", [0.0, 1.5])
+@pytest.mark.parametrize("window", [0, 1, 24, 100])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "block_size"), [(4, 2, 16, 8), (6, 2, 24, 4), (32, 8, 128, 16), (3, 3, 64, 32)]
+)
+def test_attention(
+    heads: int, kv_heads: int, head_dim: int, block_size: int, window: int, softcap: float, dtype: torch.dtype
+) -> None:
+    shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "block_size": block_size}
+    Case(ROWS, **shape, dtype=dtype, window=window).check(softcap)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40, 150])
+def test_attention_of_many_rows(rows: int) -> None:
+    """As many splits as the number of rows calls for, and one."""
+    lengths = random.Random(rows).choices(range(1500), k=rows)
+    Case(
+        [(length, 1) for length in lengths], heads=8, kv_heads=4, head_dim=128, block_size=16, dtype=torch.bfloat16
+    ).check()
+
+
+@pytest.mark.parametrize(
+    "rows", [[(0, 1024)], [(2048, 1024)], [(0, 1), (40, 1), (0, 1500), (1024, 1100), (3, 1100), (7, 5)]]
+)
+def test_attention_of_long_chunks(rows: list[tuple[int, int]]) -> None:
+    """Alone and beside others, padded and not, with prefixes that do and do not suit."""
+    Case(rows, heads=6, kv_heads=2, head_dim=64, block_size=16, dtype=torch.bfloat16).check()
+
+
+@pytest.mark.parametrize(("rows", "vocab"), [(1, 320), (3, 8192), (5, 8193), (17, 128_256)])
+def test_draws(rows: int, vocab: int) -> None:
+    logits = numbers(rows, vocab) * 4
+    logits[0, : vocab // 2] = -torch.inf
+    logits[-1, [7, vocab - 1]] = 100.0
+    assert torch.equal(draw.greedy(logits), logits.argmax(-1))
+    temperature = torch.linspace(0.05, 2.0, rows, device=CUDA)[:, None]
+    streams = torch.tensor([noise.stream(seed, 1) for seed in range(rows)], device=CUDA)
+    positions = torch.arange(rows, device=CUDA) * 1000
+    hashes = noise.token_hashes(vocab, CUDA)
+    keys = noise.row_keys(streams, positions)
+    scores = scale(logits, logits.amax(dim=-1, keepdim=True), temperature).add_(noise.gumbel(keys, hashes))
+    assert torch.equal(draw.plain(logits, temperature, keys, hashes), scores.argmax(-1))
+
+
+def test_lay_out() -> None:
+    slots, block_size, width = 6, 4, 300
+    slot_tokens = torch.arange(slots * 1201, dtype=torch.int32, device=CUDA).view(slots, 1201)
+    slot_tables = torch.arange(slots * width, dtype=torch.int32, device=CUDA).view(slots, width)
+    rows = torch.tensor([[4, 0, 5, 2], [1199, 0, 3, 1024]], device=CUDA)
+    tokens, positions, targets = (torch.zeros(4, dtype=torch.int64, device=CUDA) for _ in range(3))
+    lengths = torch.zeros(4, dtype=torch.int32, device=CUDA)
+    tables = torch.full((4, width), -1, dtype=torch.int32, device=CUDA)
+    written = {"tokens": tokens, "positions": positions, "lengths": lengths, "tables": tables, "targets": targets}
+    lay_out(rows, slot_tokens, slot_tables, block_size, **written)
+    assert torch.equal(tokens, slot_tokens[rows[0], rows[1]].to(torch.int64))
+    assert torch.equal(positions, rows[1])
+    assert torch.equal(lengths.to(torch.int64), rows[1] + 1)
+    assert torch.equal(targets, slot_tables[rows[0], rows[1] // 4].to(torch.int64) * 4 + rows[1] % 4)
+    for row, (slot, position) in enumerate(rows.T.tolist()):
+        blocks = position // block_size + 1
+        assert torch.equal(tables[row, :blocks], slot_tables[slot, :blocks])
+        assert (tables[row, blocks:] == -1).all()
