@@ -14,5 +14,9 @@ def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwar
         return
     if len(body["model"]) < 40:
         body["model"] = os.environ["SERVED_MODEL"]
-    if "messages" in body and body.get("max_tokens") is None and body.get("max_completion_tokens") is None:
+    if (
+        case.path == "/v1/chat/completions"
+        and body.get("max_tokens") is None
+        and body.get("max_completion_tokens") is None
+    ):
         body["max_tokens"] = 4

@@ -1,7 +1,7 @@
 """`penstock serve` as people start it: a process, its URL, its log, the engine behind it.
 
-    with Server(folder, "--max-waiting", "1") as server:
-        httpx.get(f"{server.url}/health")
+with Server(folder, "--max-waiting", "1") as server:
+    httpx.get(f"{server.url}/health")
 """
 
 from __future__ import annotations

@@ -62,7 +62,9 @@ class Client:
     async def _hang_up(self, server: Server, body: bytes) -> None:
         host, _, port = server.url.removeprefix("http://").rpartition(":")
         _, writer = await asyncio.open_connection(host, int(port))
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        )
         writer.write(head.encode() + b"\r\n\r\n" + body)
         await writer.drain()
         writer.close()
@@ -86,7 +88,9 @@ def test_many_clients_and_deserters(server: Server, tiny: Path) -> None:
     deserters = [client for client in clients if client.patience is not None]
     with LLM(str(tiny), kv_memory="100MB", threads=1, device="cpu") as llm:
         results = llm.generate([client.prompt for client in clients], [client.params for client in clients])
-    expected: dict[int, list[int]] = {id(client): result.tokens for client, result in zip(clients, results, strict=True)}
+    expected: dict[int, list[int]] = {
+        id(client): result.tokens for client, result in zip(clients, results, strict=True)
+    }
     assert all(client.complete and client.finish == "length" for client in loyal)
     assert all(client.tokens == expected[id(client)] for client in loyal)
     assert not any(client.complete for client in deserters)

@@ -111,9 +111,7 @@ def test_parameters(
     server: Server, client: openai.OpenAI, llm: LLM, given: dict[str, Any], params: dict[str, Any]
 ) -> None:
     sampling = SamplingParams(seed=7, max_tokens=20, **params)
-    chat = client.chat.completions.create(
-        model=server.model, messages=TALK, **seeded(given, max_completion_tokens=20)
-    )
+    chat = client.chat.completions.create(model=server.model, messages=TALK, **seeded(given, max_completion_tokens=20))
     assert told(chat.choices) == expected(llm.chat(TALK, sampling).choices)
     text = client.completions.create(model=server.model, prompt=PROMPT, **seeded(given, max_tokens=20))
     assert told(text.choices) == expected(llm.generate(PROMPT, sampling).choices)
@@ -191,7 +189,9 @@ def test_log_probabilities_of_a_streamed_completion(server: Server, client: open
         assert streamed["tokens"] == choice.logprobs.tokens
         assert streamed["text_offset"] == choice.logprobs.text_offset
         assert streamed["token_logprobs"] == near(choice.logprobs.token_logprobs)
-        assert [set(top) for top in streamed["top_logprobs"]] == [set(top) for top in choice.logprobs.top_logprobs or []]
+        assert [set(top) for top in streamed["top_logprobs"]] == [
+            set(top) for top in choice.logprobs.top_logprobs or []
+        ]
 
 
 def test_log_probabilities_of_an_echoed_prompt(server: Server, client: openai.OpenAI, llm: LLM) -> None:

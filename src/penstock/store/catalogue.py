@@ -17,6 +17,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int | None = None  # of the GGUF file; None: not known before it is there
     sha256: str | None = None
     license: str | None = None  # SPDX
+    sampling: dict[str, float | int] = {}  # what its makers recommend, where the file itself does not say
     description: str = ""
 
     @property
@@ -42,6 +43,7 @@ _ENTRIES = (
         size_bytes=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         license="Apache-2.0",
+        sampling={"temperature": 0.2, "top_p": 0.9},
     ),
     Entry(
         name="qwen2.5-coder-1.5b",

