@@ -46,10 +46,12 @@ def main() -> None:
         peer = transformers.AutoModelForCausalLM.from_pretrained(
             weights.parent, gguf_file=weights.name, dtype=torch.float32
         ).eval()
-        results = [measure(row, options.rounds) for row in rows(llm, peer)]
-    print(f"{'row':44} {'penstock':>10} {'transformers':>13} {'ratio':>6}")
-    for result in results:
-        print(f"{result['row']:44} {result['penstock']:>10} {result['transformers']:>13} {result['ratio']:>6}")
+        print(f"{'row':44} {'penstock':>10} {'transformers':>13} {'ratio':>6}")
+        results = []
+        for row in rows(llm, peer):
+            results.append(result := measure(row, options.rounds))
+            line = f"{result['row']:44} {result['penstock']:>10} {result['transformers']:>13} {result['ratio']:>6}"
+            print(line, flush=True)
     if options.json:
         versions = {"penstock": __version__, "transformers": transformers.__version__, "torch": torch.__version__}
         report = {"rows": results, "threads": options.threads, "rounds": options.rounds, "versions": versions}

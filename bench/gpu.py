@@ -4,7 +4,8 @@
 
 Shapes of Llama-3.1-8B and Qwen3-0.6B, random weights, bf16, random token ids, fixed output lengths, greedy unless
 said, prefix caching on, up to 512 sequences, context 20480. Decode time per step is (time for N + 1 tokens - time for 1
-token) / N, best of 2 or 3. vLLM's figures and the limits were measured on an H200; on another chip the ratios mean nothing.
+token) / N, best of 2 or 3. vLLM's figures and the limits were measured on an H200; on another chip the ratios mean
+nothing.
 Results are merged into bench/results/gpu-h200.json, so that rows can be taken in several runs.
 """
 

@@ -1,5 +1,5 @@
-"""For schemathesis: nearly all that it makes up would fail for want of the model it asks for, and what does not would run
-to the end of the context."""
+"""For schemathesis: nearly all that it makes up would fail for want of the model it asks for, and what does not would
+run to the end of the context."""
 
 import os
 from typing import Any
@@ -14,9 +14,6 @@ def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwar
         return
     if len(body["model"]) < 40:
         body["model"] = os.environ["SERVED_MODEL"]
-    if (
-        case.path == "/v1/chat/completions"
-        and body.get("max_tokens") is None
-        and body.get("max_completion_tokens") is None
-    ):
+    lengths = (body.get("max_tokens"), body.get("max_completion_tokens"))
+    if case.path == "/v1/chat/completions" and lengths == (None, None):
         body["max_tokens"] = 4

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,7 +57,7 @@ class Server:
     def __init__(self, model: object, *options: object, **env: str) -> None:
         """Starts it and waits for it; settings in `env` are without their prefix."""
         self.model = Path(str(model)).name
-        self.log_file = tempfile.TemporaryFile("w+")
+        self.log_file = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
             command(model, "--port", 0, *options),
             stderr=self.log_file,
@@ -78,13 +79,15 @@ class Server:
 
     @property
     def log(self) -> str:
-        self.log_file.flush()
         return os.pread(self.log_file.fileno(), 1 << 24, 0).decode()
 
     def engines(self) -> list[int]:
         """Process ids of the engines of this server that are there now; normally one."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return [int(pid) for task in tasks for pid in task.read_text().split() if alive(int(pid))]
+        pids: list[int] = []
+        for task in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # that thread has just ended
+                pids += map(int, task.read_text().split())
+        return list(filter(alive, pids))
 
     def kill_engine(self) -> None:
         (pid,) = self.engines()

@@ -3,13 +3,14 @@
 import json
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from server_process import PATIENCE_S, Server, command, environment
+from server_process import PATIENCE_S, Server, command, environment, until
 
 KEYS = ("first-key", "second-key")
 CONTEXT = 96
@@ -169,6 +170,24 @@ def test_a_long_prompt_is_tokenized_beside_the_event_loop(server: Server, http: 
     assert http.post("/v1/completions", json=body).json()["usage"]["prompt_tokens"] == counted
 
 
+def test_a_huge_prompt_does_not_hold_up_the_others(server: Server, http: httpx.Client) -> None:
+    body = {"model": server.model, "prompt": "ta" * 2_000_000}
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(httpx.post, f"{server.api}/completions", json=body, timeout=PATIENCE_S)
+        answered = 0
+        while not asked.done():
+            http.get("/health")
+            answered += 1
+    assert error(asked.result())["code"] == "context_length_exceeded"
+    assert answered > 10
+
+
+def test_too_many_answers_at_once(server: Server, http: httpx.Client) -> None:
+    body = {"model": server.model, "prompt": [[5]] * 2048, "n": 128}
+    response = http.post("/v1/completions", json=body)
+    assert (response.status_code, error(response)["param"]) == (400, "n")
+
+
 # --- paths and methods
 
 
@@ -202,7 +221,7 @@ def test_wrong_methods(http: httpx.Client, method: str, path: str, allowed: str)
 
 def test_nobody_writes_lines_into_the_log(server: Server, http: httpx.Client) -> None:
     http.get("/nothing%0Aforged", headers={"x-request-id": "an id with spaces is not taken"})
-    assert "/nothing%0Aforged" in server.log
+    until(lambda: "/nothing%0Aforged" in server.log, "the line in the log")
     assert not any(line.startswith("forged") for line in server.log.splitlines())
     assert "with spaces" not in server.log
 

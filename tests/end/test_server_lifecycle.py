@@ -125,6 +125,9 @@ def test_a_full_queue(tiny: Path) -> None:
     options = ("--kv-memory", "100MB", "--max-sequences", 1, "--max-waiting", 1)
     with Server(tiny, *options) as server, server.client() as client, ThreadPoolExecutor() as threads:
         running = Stream(client, model=server.model, **ENDLESS)
+        late: Any = {**SHORT, "extra_body": {"timeout": 0.1}}  # before its turn comes
+        (none,) = client.completions.create(model=server.model, **late).choices
+        assert (none.text, none.finish_reason) == ("", "timeout")
         queued = whole(threads, client, model=server.model, **SHORT)
         until(lambda: waiting(server) == 1, "the queue")
         for stream in (False, True):

@@ -15,7 +15,7 @@ CLIENTS = 200
 
 
 class Client:
-    """Asks for a greedy answer. With `patience`, it leaves when it has that many tokens; with 0, as soon as it has asked."""
+    """Asks for a greedy answer. If it has `patience`, it leaves with that many tokens; with 0, when it has asked."""
 
     def __init__(self, number: int, drawn: random.Random) -> None:
         self.prompt = [2 + number, *(drawn.randrange(2, 300) for _ in range(drawn.randrange(40)))]

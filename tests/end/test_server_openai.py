@@ -10,7 +10,7 @@ import pytest
 
 from penstock import LLM, SamplingParams
 from penstock.flow import Choice
-from server_process import Server
+from server_process import Server, until
 
 TALK: list[Any] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "Where is Zürich? 🏔"}]
 PROMPT = "the rain in Spain"
@@ -370,7 +370,7 @@ def test_errors(
 
 
 def test_an_overflow_says_how_many_tokens_there_are(server: Server, client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="4 tokens and up to 17000 .* holds 16384") as caught:
+    with pytest.raises(openai.BadRequestError, match=r"4 tokens and up to 17000 .* holds 16384") as caught:
         client.completions.create(model=server.model, prompt=[5, 6, 7, 8], max_tokens=17_000)
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError) as caught:
@@ -423,5 +423,5 @@ def test_headers(server: Server, client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(**{**request, "n": 0}, extra_headers={"x-request-id": "mine-3"})
     assert caught.value.request_id == "mine-3"
-    log = server.log
-    assert all(f" {name}\n" in log for name in ("mine-1", "mine-2", "mine-3"))
+    for name in ("mine-1", "mine-2", "mine-3"):
+        until(lambda name=name: f" {name}\n" in server.log, "the line in the log")  # type: ignore[misc]

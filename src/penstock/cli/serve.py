@@ -88,3 +88,4 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
 
 def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it would say of its start and end, we say ourselves

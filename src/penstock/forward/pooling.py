@@ -50,6 +50,10 @@ class Pools:
     def __init__(self) -> None:
         self._by_slot: dict[int, Pool] = {}
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._by_slot)
+
     def admit(self, admit: Admit) -> None:
         """Whatever the slot had is gone; a sequence that comes back after a preemption begins anew."""
         self._by_slot.pop(admit.slot, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -38,7 +38,7 @@ class Model(Protocol):
 class Computed:
     """What the model made of a step's rows."""
 
-    hidden: Tensor  # [tokens, hidden]
+    hidden: Tensor  # [tokens, hidden], or [rows, hidden] where nobody wants more than the last token of each row
     starts: Sequence[int]  # [rows + 1] on the host: where each row begins in `hidden`
     logits: Tensor | None  # [rows, vocab] where they came along, of the last token of each row
 
@@ -109,8 +109,8 @@ class ModelRunner:
         self._launched.clear()
 
     def warm_up(self, tokens: int) -> None:
-        """Real steps, of a prompt of `tokens` and of a short one, both drawn from; keys and values go to block 0."""
-        for length, temperature in ((tokens, 1.0), (min(tokens, 2), 0.0)):
+        """Real steps, of a prompt of `tokens` and of shorter ones, all drawn from; keys and values go to block 0."""
+        for length, temperature in ((tokens, 1.0), (min(tokens, 100), 0.0), (min(tokens, 2), 0.0)):
             blocks = [[0] * -(-(length + 1) // self._slots.block_size) for _ in self._slots.tables]
             admit = Admit(0, [0] * length, length, SamplingParams(temperature=temperature), 0, 0, (), blocks)
             self.launch(StepPlan(0, [admit], [], [Row(0, 0, length, True)]))
@@ -131,7 +131,10 @@ class ModelRunner:
             hidden, logits = self._graphs.run(rows)
             return Computed(hidden, range(len(rows) + 1), logits)
         batch = gather(rows, self._slots)
-        return Computed(self._model.forward(self._ops, batch, self._pages), batch.host_starts, None)
+        starts: Sequence[int] = batch.host_starts
+        if batch.num_single < batch.num_rows and not self._prompts and not self._pools:
+            batch, starts = replace(batch, wanted=batch.starts[1:] - 1), range(len(rows) + 1)
+        return Computed(self._model.forward(self._ops, batch, self._pages), starts, None)
 
     def _decode(self, batch: Batch) -> tuple[Tensor, Tensor]:
         hidden = self._model.forward(self._ops, batch, self._pages)

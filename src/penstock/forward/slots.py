@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import chain
 
@@ -54,9 +55,7 @@ class Slots:
 def _write(rows: Tensor, pieces: list[tuple[int, int, list[int]]]) -> None:
     """Write values from a column of a row on, for all pieces (row, column, values) in one go."""
     width = rows.shape[1]
-    at = chain.from_iterable(
-        range(row * width + column, row * width + column + len(values)) for row, column, values in pieces
-    )
-    values = chain.from_iterable(values for *_, values in pieces)
-    news = upload([list(at), list(values)], rows.device, np.int64)
-    rows.view(-1)[news[0]] = news[1].to(rows.dtype)
+    first = ((row * width + column, len(values)) for row, column, values in pieces)
+    at = np.concatenate([np.arange(begin, begin + count) for begin, count in first])
+    values = array("i", chain.from_iterable(values for *_, values in pieces))  # quicker than numpy at reading a list
+    rows.view(-1)[upload(at, rows.device)] = upload(np.frombuffer(values, dtype=np.int32).copy(), rows.device)

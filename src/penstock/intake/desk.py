@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from penstock.errors import ModelNotFound, ShuttingDown
+from penstock.errors import InvalidRequest, ModelNotFound, ShuttingDown
 from penstock.flow import FinishReason, Request, SamplingParams
 from penstock.intake.openai.messages import to_template
 from penstock.intake.openai.tokens import TokenizeRequest
@@ -16,6 +16,7 @@ from penstock.store.files import ModelFiles
 from penstock.tokenize.tokenizer import Tokenizer
 
 LONG_TEXT = 20_000  # characters: tokenizing more than that would hold up everybody else's tokens
+MAX_ANSWERS = 4096  # of one request, over all its prompts: so would more of them
 
 
 class Desk:
@@ -52,7 +53,12 @@ class Desk:
     async def submit(self, requests: list[Request]) -> Ticket:
         """All of them or none. Whoever gets the ticket calls `finish`."""
         self._check_open()
-        flights = [await self._accept(request) for request in requests]
+        count = sum(request.params.n for request in requests)
+        if count > MAX_ANSWERS:
+            raise InvalidRequest(
+                f"{count} answers were asked for in one request, {MAX_ANSWERS} are the most", param="n"
+            )
+        flights = await self._accept(requests)
         self._check_open()  # that may have taken its time
         ticket = self.replica.submit(flights)
         self.open += 1
@@ -94,10 +100,11 @@ class Desk:
         if self.closing:
             raise ShuttingDown("the server is shutting down and takes no more requests")
 
-    async def _accept(self, request: Request) -> Flight:
-        if _length(request) > LONG_TEXT:
-            return await asyncio.to_thread(self.pipeline.accept, request)
-        return self.pipeline.accept(request)
+    async def _accept(self, requests: list[Request]) -> list[Flight]:
+        def accept() -> list[Flight]:
+            return [self.pipeline.accept(request) for request in requests]
+
+        return await asyncio.to_thread(accept) if sum(map(_length, requests)) > LONG_TEXT else accept()
 
 
 def _length(request: Request) -> int:

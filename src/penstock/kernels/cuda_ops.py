@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.kernels import embed, linear, logits
-from penstock.kernels.cuda import decode, gate, long_prefill, norm, prefill, rotate_store
+from penstock.kernels.cuda import decode, gate, long_prefill, norm, prefill, rotate_store, short_prefill
 from penstock.kernels.interface import Activation, Batch, BlockMap, Pages, Rotary
 
 T = TypeVar("T")
@@ -19,7 +19,8 @@ class Chunks(NamedTuple):
     """How the rows of several tokens are attended to."""
 
     long: tuple[long_prefill.Chunk, ...]
-    tiles: Tensor | None  # of all others, see `prefill.tiles`
+    short: Tensor | None  # tiles, see `prefill.tiles`
+    tiles: Tensor | None  # of all others
 
 
 class CudaOperations:
@@ -56,7 +57,7 @@ class CudaOperations:
         self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, *, scale: float, window: int, softcap: float
     ) -> Tensor:
         if batch.num_single == batch.num_rows:
-            chunks = Chunks((), None)
+            chunks = Chunks((), None, None)
         else:
             whole = window == 0 and softcap == 0.0
             chunks = self._once(batch, (id(block_map), whole), lambda: _plan(q, pages, block_map, batch, whole))
@@ -77,8 +78,9 @@ class CudaOperations:
             )
         for chunk in chunks.long:
             out[chunk.start : chunk.end] = long_prefill.attend(q, pages, chunk, scale)
-        if chunks.tiles is not None:
-            prefill.prefill(q, pages, tables, batch, chunks.tiles, out, scale=scale, window=window, softcap=softcap)
+        for attend, tiles in ((short_prefill.short_prefill, chunks.short), (prefill.prefill, chunks.tiles)):
+            if tiles is not None:
+                attend(q, pages, tables, batch, tiles, out, scale=scale, window=window, softcap=softcap)
         return out
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
@@ -104,10 +106,15 @@ class CudaOperations:
 def _plan(q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, whole: bool) -> Chunks:
     """`whole`: there is neither window nor soft-cap."""
     rows = range(batch.num_single, batch.num_rows)
-    taken = [row for row in rows if long_prefill.suits(batch, row)] if whole and long_prefill.available(q) else []
+    may = whole and long_prefill.available(q)
+    taken = [row for row in rows if may and long_prefill.suits(batch, row, q.shape[1])]
     rest = [row for row in rows if row not in taken]
-    block_size = pages.keys.shape[1]
+    counts = [batch.host_starts[row + 1] - batch.host_starts[row] for row in rest]
+    short = [row for row, count in zip(rest, counts, strict=True) if count <= short_prefill.LONGEST]
+    others = [row for row, count in zip(rest, counts, strict=True) if count > short_prefill.LONGEST]
+    block_size, size = pages.keys.shape[1], prefill.SHAPES[q.element_size()].queries
     return Chunks(
         tuple(long_prefill.chunk(batch, block_map, block_size, row) for row in taken),
-        prefill.tiles(batch, rest, q.element_size()) if rest else None,
+        prefill.tiles(batch, short, short_prefill.TOKENS) if short else None,
+        prefill.tiles(batch, others, size) if others else None,
     )

@@ -46,6 +46,7 @@ class Batch:
     # The same facts for code that runs on the host (lists, so that reading them costs nothing).
     host_starts: list[int]
     host_lengths: list[int]
+    wanted: Tensor | None = None  # [n] packed tokens whose final hidden states are asked for; None: all
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.flow import Chunk, Choice, Delta, FinishReason, SamplingParams, TextStream, Timings, TokenLogprobs
+from penstock.flow import Choice, Chunk, Delta, FinishReason, SamplingParams, TextStream, Timings, TokenLogprobs
 from penstock.stream.stops import StopMatcher
 
 # Their last token ended the sequence; it counts as output, but its text is not part of the answer.

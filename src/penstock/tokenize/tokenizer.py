@@ -55,7 +55,9 @@ class Tokenizer:
         """Special tokens written out in the text, as chat templates do, are read as such in any case; `add_special`
         says whether those the model wants around a sequence are put there."""
         try:
-            return self._backend.encode(text, add_special_tokens=add_special).ids
+            # Unlike `encode`, this lets other threads run meanwhile.
+            (encoded,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special)
+            return encoded.ids
         except TypeError:  # all the library has to say to a lone surrogate
             raise InvalidRequest("the text is not valid Unicode: it has half of a surrogate pair") from None
 

@@ -14,11 +14,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.tiles import accumulate, log2_scale, precision, scores_of, slots_of
+from penstock.kernels.cuda.launch import Launcher
+from penstock.kernels.cuda.tiles import (
+    MAX_SPLITS,
+    accumulate,
+    combine,
+    log2_scale,
+    precision,
+    scores_of,
+    slots_of,
+    splits_for,
+)
 from penstock.kernels.interface import Pages
-
-PROGRAMS = 512  # wanted at least: about four for each multiprocessor
-MAX_SPLITS = 64
 
 
 class Shape(NamedTuple):
@@ -30,7 +37,7 @@ class Shape(NamedTuple):
 SHAPES = {2: Shape(64, 2, 3), 4: Shape(32, 4, 2)}  # by bytes per number
 
 
-@triton.jit(do_not_specialize=["table_width", "splits"], do_not_specialize_on_alignment=["tables", "lengths"])
+@triton.jit(do_not_specialize=["table_width", "window", "splits"], do_not_specialize_on_alignment=["tables", "lengths"])
 def _attend(
     q,
     keys,
@@ -100,7 +107,7 @@ def _attend(
         tl.store(masses + place, best + tl.log2(mass), mask=member < heads_each)
 
 
-@triton.jit(do_not_specialize=["splits"], do_not_specialize_on_alignment=["lengths"])
+@triton.jit(do_not_specialize=["window", "splits"], do_not_specialize_on_alignment=["lengths"])
 def _combine(
     parts,
     masses,
@@ -123,19 +130,12 @@ def _combine(
     tiles = tl.cdiv(length, N) - first_tile
     used = tl.cdiv(tiles, tl.cdiv(tiles, splits))
     place = row * HEADS + tl.program_id(1)
-    split = tl.arange(0, S)
+    mixed = combine(parts, masses, place, splits, used, DIM, D, S)
     dim = tl.arange(0, D)
-    mass = tl.load(masses + place * splits + split, mask=split < used, other=float("-inf"))
-    weight = tl.exp2(mass - tl.max(mass, axis=0))
-    weight = weight / tl.sum(weight, axis=0)
-    real = (split < used)[:, None] & (dim < DIM)[None, :]
-    part = tl.load(parts + (place * splits + split)[:, None] * DIM + dim[None, :], mask=real, other=0.0)
-    mixed = tl.sum(part * weight[:, None], axis=0)
     tl.store(out + place * DIM + dim, mixed.to(out.dtype.element_ty), mask=dim < DIM)
 
 
-def splits_for(rows: int, kv_heads: int) -> int:
-    return min(MAX_SPLITS, -(-PROGRAMS // (rows * kv_heads)))
+_launch_attend, _launch_combine = Launcher(_attend), Launcher(_combine)
 
 
 def decode(
@@ -145,40 +145,49 @@ def decode(
     rows, heads, head_dim = q.shape
     block_size, kv_heads = pages.keys.shape[1:3]
     shape = SHAPES[q.element_size()]
-    splits = splits_for(rows, kv_heads)
+    splits = splits_for(rows * kv_heads)
     padded = triton.next_power_of_2(head_dim)
     parts, masses = out, out
     if splits > 1:
         parts = torch.empty(rows, heads, splits, head_dim, dtype=torch.float32, device=q.device)
         masses = torch.empty(rows, heads, splits, dtype=torch.float32, device=q.device)
-    _attend[(rows, kv_heads, splits)](
-        q,
-        pages.keys,
-        pages.values,
-        tables,
-        lengths,
-        parts,
-        masses,
-        tables.stride(0),
-        log2_scale(scale, softcap),
-        softcap,
-        window,
-        splits,
-        heads,
-        kv_heads,
-        head_dim,
-        block_size,
-        splits > 1,
-        window > 0,
-        softcap > 0.0,
-        precision(q),
-        max(16, triton.next_power_of_2(heads // kv_heads)),
-        shape.keys,
-        padded,
+    _launch_attend(
+        (rows, kv_heads, splits),
+        q.dtype,
+        (
+            q,
+            pages.keys,
+            pages.values,
+            tables,
+            lengths,
+            parts,
+            masses,
+            tables.stride(0),
+            log2_scale(scale, softcap),
+            softcap,
+            window,
+            splits,
+        ),
+        (
+            heads,
+            kv_heads,
+            head_dim,
+            block_size,
+            splits > 1,
+            window > 0,
+            softcap > 0.0,
+            precision(q),
+            max(16, triton.next_power_of_2(heads // kv_heads)),
+            shape.keys,
+            padded,
+        ),
         num_warps=shape.warps,
         num_stages=shape.stages,
     )
     if splits > 1:
-        _combine[(rows, heads)](
-            parts, masses, lengths, out, window, splits, heads, head_dim, window > 0, shape.keys, padded, MAX_SPLITS
+        _launch_combine(
+            (rows, heads, 1),
+            q.dtype,
+            (parts, masses, lengths, out, window, splits),
+            (heads, head_dim, window > 0, shape.keys, padded, MAX_SPLITS),
         )

@@ -12,6 +12,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
+from penstock.kernels.cuda.launch import Launcher
+
 PART = 8192
 
 
@@ -68,6 +70,9 @@ def _best(best, place, tokens, PARTS: tl.constexpr, P: tl.constexpr):
     tl.store(tokens + row, tl.load(place + row * PARTS + part).to(tl.int64))
 
 
+_launch_parts, _launch_best = Launcher(_parts), Launcher(_best)
+
+
 def greedy(logits: Tensor) -> Tensor:
     """[rows, vocab] float32 -> [rows] int64"""
     return _pick(*_search(logits))
@@ -85,16 +90,11 @@ def _search(logits: Tensor, *noisy: Tensor) -> tuple[Tensor, Tensor]:
     parts = triton.cdiv(vocab, PART)
     best = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
     place = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
-    _parts[(rows, parts)](
-        logits,
-        *(noisy or [logits] * 4),
-        best,
-        place,
-        vocab,
-        parts,
-        triton.next_power_of_2(parts),
-        bool(noisy),
-        PART,
+    _launch_parts(
+        (rows, parts, 1),
+        logits.dtype,
+        (logits, *(noisy or [logits] * 4), best, place),
+        (vocab, parts, triton.next_power_of_2(parts), bool(noisy), PART),
         num_warps=8,
     )
     return best, place
@@ -103,5 +103,6 @@ def _search(logits: Tensor, *noisy: Tensor) -> tuple[Tensor, Tensor]:
 def _pick(best: Tensor, place: Tensor) -> Tensor:
     rows, parts = best.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=best.device)
-    _best[(rows,)](best, place, tokens, parts, triton.next_power_of_2(parts), num_warps=1)
+    constants = (parts, triton.next_power_of_2(parts))
+    _launch_best((rows, 1, 1), best.dtype, (best, place, tokens), constants, num_warps=1)
     return tokens

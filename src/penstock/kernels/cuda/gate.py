@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock.kernels.cuda.launch import Launcher
 from penstock.kernels.interface import Activation
 
 BLOCK = 1024
@@ -26,8 +27,12 @@ def _kernel(gate_up, out, WIDTH: tl.constexpr, SILU: tl.constexpr, BLOCK: tl.con
     tl.store(out + row * WIDTH + at, (active * up.to(tl.float32)).to(up.dtype), mask=inside)
 
 
+_launch = Launcher(_kernel)
+
+
 def gate(gate_up: Tensor, activation: Activation) -> Tensor:
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(tokens, width, dtype=gate_up.dtype, device=gate_up.device)
-    _kernel[(tokens, triton.cdiv(width, BLOCK))](gate_up, out, width, activation == "silu", BLOCK)
+    grid = (tokens, triton.cdiv(width, BLOCK), 1)
+    _launch(grid, out.dtype, (gate_up, out), (width, activation == "silu", BLOCK))
     return out

@@ -19,6 +19,8 @@ from torch import Tensor
 from penstock.kernels.interface import Batch, BlockMap, Pages
 
 UNIT = 1024  # tokens
+# Heads times tokens from which on the gain is larger than what a call costs the host, which is about 250 µs.
+WORTHWHILE = 32 * 4096
 HEADS_AT_ONCE = 8
 
 
@@ -65,9 +67,9 @@ def available(q: Tensor) -> bool:
     return known and built_in and torch.cuda.get_device_capability(q.device) >= (9, 0)
 
 
-def suits(batch: Batch, row: int) -> bool:
+def suits(batch: Batch, row: int, heads: int) -> bool:
     count = batch.host_starts[row + 1] - batch.host_starts[row]
-    return count >= UNIT and (batch.host_lengths[row] - count) % UNIT == 0
+    return heads * count >= WORTHWHILE and (batch.host_lengths[row] - count) % UNIT == 0
 
 
 def chunk(batch: Batch, block_map: BlockMap, block_size: int, row: int) -> Chunk:
@@ -83,7 +85,9 @@ def chunk(batch: Batch, block_map: BlockMap, block_size: int, row: int) -> Chunk
 def attend(q: Tensor, pages: Pages, planned: Chunk, scale: float) -> Tensor:
     """q [tokens, heads, head_dim] -> [end - start, heads * head_dim]"""
     count, padded = planned.end - planned.start, planned.slots.shape[0]
-    queries = F.pad(q[planned.start : planned.end], (0, 0, 0, 0, 0, padded - count))
+    queries = q[planned.start : planned.end]
+    if count < padded:
+        queries = F.pad(queries, (0, 0, 0, 0, 0, padded - count))
     own, own_mass = _attend(queries, pages, planned.slots, scale, causal=True)
     if planned.prefix is None:
         return own[:count].flatten(1)

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock.kernels.cuda.launch import Launcher
+
 
 @triton.jit
 def _kernel(x, residual, weight, out, eps, WIDTH: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr):
@@ -22,6 +24,9 @@ def _kernel(x, residual, weight, out, eps, WIDTH: tl.constexpr, ADD: tl.constexp
     scale = tl.rsqrt(tl.sum(wide * wide, axis=0) / WIDTH + eps)
     scaled = wide * scale * tl.load(weight + at, mask=inside, other=0.0)
     tl.store(out + row + at, scaled.to(values.dtype), mask=inside)
+
+
+_launch_kernel = Launcher(_kernel)
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -41,4 +46,5 @@ def _launch(x: Tensor, residual: Tensor, weight: Tensor, out: Tensor, eps: float
     width = weight.shape[0]
     block = triton.next_power_of_2(width)
     warps = min(max(block // 512, 1), 16)
-    _kernel[(x.numel() // width,)](x, residual, weight, out, eps, width, add, block, num_warps=warps)
+    rows = x.numel() // width
+    _launch_kernel((rows, 1, 1), x.dtype, (x, residual, weight, out, eps), (width, add, block), num_warps=warps)

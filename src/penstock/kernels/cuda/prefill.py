@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock.kernels.cuda.launch import Launcher
 from penstock.kernels.cuda.tiles import accumulate, log2_scale, precision, scores_of, slots_of
 from penstock.kernels.interface import Batch, Pages
 from penstock.kernels.upload import upload
@@ -28,7 +29,9 @@ class Shape(NamedTuple):
 SHAPES = {2: Shape(64, 64, 4, 3), 4: Shape(32, 32, 4, 2)}  # by bytes per number
 
 
-@triton.jit(do_not_specialize=["table_width"], do_not_specialize_on_alignment=["tables", "starts", "lengths", "tiles"])
+@triton.jit(
+    do_not_specialize=["table_width", "window"], do_not_specialize_on_alignment=["tables", "starts", "lengths", "tiles"]
+)
 def _attend(
     q,
     keys,
@@ -106,9 +109,11 @@ def _attend(
     tl.store(out + place[:, None] + dim[None, :], mixed.to(out.dtype.element_ty), mask=real)
 
 
-def tiles(batch: Batch, rows: Sequence[int], element_size: int) -> Tensor:
-    """Row and first query of each tile of the rows, [tiles, 2] int32; a row's longest work first."""
-    size = SHAPES[element_size].queries
+_launch = Launcher(_attend)
+
+
+def tiles(batch: Batch, rows: Sequence[int], size: int) -> Tensor:
+    """Row and first query of each tile of `size` queries, [tiles, 2] int32; a row's longest work first."""
     starts = batch.host_starts
     found = [(row, offset) for row in rows for offset in reversed(range(0, starts[row + 1] - starts[row], size))]
     return upload(np.array(found, dtype=np.int32), batch.lengths.device)
@@ -130,29 +135,35 @@ def prefill(
     heads, head_dim = q.shape[1:]
     block_size, kv_heads = pages.keys.shape[1:3]
     shape = SHAPES[q.element_size()]
-    _attend[(planned.shape[0], heads)](
-        q,
-        pages.keys,
-        pages.values,
-        tables,
-        batch.starts,
-        batch.lengths,
-        planned,
-        out,
-        tables.stride(0),
-        log2_scale(scale, softcap),
-        softcap,
-        window,
-        heads,
-        kv_heads,
-        head_dim,
-        block_size,
-        window > 0,
-        softcap > 0.0,
-        precision(q),
-        shape.queries,
-        shape.keys,
-        triton.next_power_of_2(head_dim),
+    _launch(
+        (planned.shape[0], heads, 1),
+        q.dtype,
+        (
+            q,
+            pages.keys,
+            pages.values,
+            tables,
+            batch.starts,
+            batch.lengths,
+            planned,
+            out,
+            tables.stride(0),
+            log2_scale(scale, softcap),
+            softcap,
+            window,
+        ),
+        (
+            heads,
+            kv_heads,
+            head_dim,
+            block_size,
+            window > 0,
+            softcap > 0.0,
+            precision(q),
+            shape.queries,
+            shape.keys,
+            triton.next_power_of_2(head_dim),
+        ),
         num_warps=shape.warps,
         num_stages=shape.stages,
     )

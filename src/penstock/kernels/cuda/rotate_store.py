@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock.kernels.cuda.launch import Launcher
 from penstock.kernels.interface import BlockMap, Pages, Rotary
 
 HEADS_AT_ONCE = 8
@@ -72,6 +73,9 @@ def _kernel(
     tl.store(values + slot + (head - HEADS - KV_HEADS) * DIM + at, raw, mask=inside & (head >= HEADS + KV_HEADS))
 
 
+_launch = Launcher(_kernel)
+
+
 def rotate_store(
     qkv: Tensor,
     pages: Pages,
@@ -84,23 +88,29 @@ def rotate_store(
     tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads
     q = torch.empty(tokens, heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     q_weight, k_weight, eps = norms or (rotary.table, rotary.table, 0.0)
-    _kernel[(tokens, triton.cdiv(heads + 2 * kv_heads, HEADS_AT_ONCE))](
-        qkv,
-        q,
-        pages.keys,
-        pages.values,
-        block_map.targets,
-        positions,
-        rotary.table,
-        q_weight,
-        k_weight,
-        eps,
-        heads,
-        kv_heads,
-        head_dim,
-        rotary.dim,
-        norms is not None,
-        HEADS_AT_ONCE,
-        triton.next_power_of_2(head_dim),
+    _launch(
+        (tokens, triton.cdiv(heads + 2 * kv_heads, HEADS_AT_ONCE), 1),
+        q.dtype,
+        (
+            qkv,
+            q,
+            pages.keys,
+            pages.values,
+            block_map.targets,
+            positions,
+            rotary.table,
+            q_weight,
+            k_weight,
+            eps,
+        ),
+        (
+            heads,
+            kv_heads,
+            head_dim,
+            rotary.dim,
+            norms is not None,
+            HEADS_AT_ONCE,
+            triton.next_power_of_2(head_dim),
+        ),
     )
     return q

@@ -9,12 +9,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+MAX_SPLITS = 64
+PROGRAMS = 512  # wanted at least: about four for each multiprocessor
+
 LOG2_E = tl.constexpr(math.log2(math.e))
 
 
 def log2_scale(scale: float, softcap: float) -> float:
     """A soft-cap acts on the scores proper; without one, the way to exponents of 2 is one factor more."""
     return scale if softcap else scale * math.log2(math.e)
+
+
+def splits_for(programs: int) -> int:
+    """Into how many the keys are split where there would be so many programs otherwise."""
+    return min(MAX_SPLITS, -(-PROGRAMS // programs))
 
 
 def precision(q: Tensor) -> str:
@@ -49,3 +57,16 @@ def accumulate(scores, v, best, mass, mixed, PRECISION: tl.constexpr):
     mass = mass * shrink + tl.sum(weights, axis=1)
     mixed = tl.dot(weights.to(v.dtype), v, mixed * shrink[:, None], input_precision=PRECISION)
     return higher, mass, mixed
+
+
+@triton.jit
+def combine(parts, masses, place, splits, used, DIM: tl.constexpr, D: tl.constexpr, S: tl.constexpr):
+    """What the first `used` of the splits have made, by their share of the softmax: [D] float32."""
+    split = tl.arange(0, S)
+    dim = tl.arange(0, D)
+    mass = tl.load(masses + place * splits + split, mask=split < used, other=float("-inf"))
+    weight = tl.exp2(mass - tl.max(mass, axis=0))
+    weight = weight / tl.sum(weight, axis=0)
+    real = (split < used)[:, None] & (dim < DIM)[None, :]
+    part = tl.load(parts + (place * splits + split)[:, None] * DIM + dim[None, :], mask=real, other=0.0)
+    return tl.sum(part * weight[:, None], axis=0)

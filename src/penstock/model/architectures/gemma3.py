@@ -81,7 +81,10 @@ class Gemma3(decoder.Decoder):
         residual = ops.embed(batch.tokens, self.embedding, self.embedding_scale)
         x = ops.norm(residual, self.first_norm, eps)
         for layer, next_norm, layer_pages in zip(self.layers, self.next_norms, pages, strict=True):
-            x = ops.norm(layer.attention(ops, x, batch, layer_pages), layer.post_attention_norm, eps)
+            x = layer.attention(ops, x, batch, layer_pages)
+            if batch.wanted is not None and layer is self.layers[-1]:
+                x, residual = x[batch.wanted], residual[batch.wanted]
+            x = ops.norm(x, layer.post_attention_norm, eps)
             x, residual = ops.add_norm(x, residual, layer.mlp_norm, eps)
             x = ops.norm(layer.mlp(ops, x), layer.post_mlp_norm, eps)
             x, residual = ops.add_norm(x, residual, next_norm, eps)

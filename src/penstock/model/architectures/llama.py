@@ -53,6 +53,8 @@ class Llama(decoder.Decoder):
         x = ops.norm(residual, self.first_norm, eps)
         for layer, next_norm, layer_pages in zip(self.layers, self.next_norms, pages, strict=True):
             x = layer.attention(ops, x, batch, layer_pages)
+            if batch.wanted is not None and layer is self.layers[-1]:
+                x, residual = x[batch.wanted], residual[batch.wanted]
             x, residual = ops.add_norm(x, residual, layer.mlp_norm, eps)
             x = layer.mlp(ops, x)
             x, residual = ops.add_norm(x, residual, next_norm, eps)

@@ -1,0 +1,149 @@
+"""Streams as ASGI sees them, where no real client can make the case."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from penstock.flow import Chunk, Completion, Delta, FinishReason, SamplingParams, Submit, TokenLogprobs
+from penstock.intake.desk import Desk
+from penstock.intake.respond import EventStream, merged
+from penstock.pipeline import Flight
+from penstock.route.replica import Ticket
+from penstock.stream.answer import Answer
+
+SCOPE = {"type": "http", "state": {"request_id": "r"}}
+START, BODY = "http.response.start", "http.response.body"
+
+
+class Letters:
+    """Token ids are characters."""
+
+    def push(self, token: int) -> str:
+        return chr(token)
+
+    def flush(self) -> str:
+        return ""
+
+
+class Writer:
+    """Writes what it is given, in words."""
+
+    def __init__(self, *, breaks_at: str | None = None) -> None:
+        self.breaks_at = breaks_at
+
+    def first(self, prompt: int, choice: int, prompt_tokens: list[int]) -> list[bytes]:
+        return [f"first {prompt}.{choice}".encode()]
+
+    def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
+        if self.breaks_at is not None and self.breaks_at in chunk.text:
+            raise KeyError("secret")
+        return [f"{prompt}.{chunk.choice} {chunk.text}".encode()]
+
+    def last(self, completions: Sequence[Completion]) -> list[bytes]:
+        return [b"last"]
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        return b""
+
+
+class FakeDesk:
+    stall_s = 0.05
+
+    def __init__(self) -> None:
+        self.finished: list[Ticket] = []
+
+    def finish(self, ticket: Ticket) -> None:
+        self.finished.append(ticket)
+
+
+def flight(choices: int = 1) -> Flight:
+    params = SamplingParams(n=choices)
+    submits = [Submit(f"s/{choice}", [1], params, 0, 99, choice) for choice in range(choices)]
+    return Flight("s", submits, [Answer(choice, params, Letters()) for choice in range(choices)])
+
+
+def news(text: str, choice: int = 0, finish: FinishReason | None = None, **more: Any) -> Delta:
+    return Delta(id=f"s/{choice}", tokens=[ord(letter) for letter in text], finish=finish, **more)
+
+
+def stream(
+    deltas: list[Delta], writer: Writer, *, choices: int = 1, send: Callable[[dict[str, Any]], Any] | None = None
+) -> tuple[list[dict[str, Any]], FakeDesk]:
+    """What is sent when these have come, and the desk."""
+    sent: list[dict[str, Any]] = []
+    desk = FakeDesk()
+
+    async def play() -> None:
+        ticket = Ticket([flight(choices)])
+        for delta in deltas:
+            ticket.push(delta)
+
+        async def keep(message: Any) -> None:
+            if send is not None:
+                await send(message)
+            sent.append(message)
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        await EventStream(cast(Desk, desk), ticket, writer)(SCOPE, receive, keep)
+        assert desk.finished == [ticket]
+
+    asyncio.run(play())
+    return sent, desk
+
+
+def test_what_has_piled_up_is_one_chunk_for_each_choice() -> None:
+    deltas = [news("a"), news("x", 1), news("b"), news("y", 1, FinishReason.END), news("c", 0, FinishReason.LENGTH)]
+    sent, _ = stream(deltas, Writer(), choices=2)
+    assert [message["type"] for message in sent] == [START, BODY, BODY, BODY]
+    told = "first 0.0", "0.0 abc", "first 0.1", "0.1 x"  # the token that ended the second is none of its text
+    assert sent[1]["body"] == "".join(f"data: {text}\n\n" for text in told).encode()
+    assert sent[2]["body"] == b"data: last\n\ndata: [DONE]\n\n"
+    assert (sent[3]["body"], sent[3]["more_body"]) == (b"", False)
+
+
+def test_merging_keeps_the_log_probabilities_and_the_end() -> None:
+    first, second = TokenLogprobs(1, -1.0, 1, []), TokenLogprobs(2, -2.0, 1, [])
+    chunks = [
+        (0, Chunk(0, "a", [1], [first])),
+        (0, Chunk(1, "x", [9])),
+        (0, Chunk(0, "b", [2], [second], FinishReason.STOP_STRING, "c")),
+    ]
+    assert merged(chunks) == [
+        (0, Chunk(0, "ab", [1, 2], [first, second], FinishReason.STOP_STRING, "c")),
+        (0, Chunk(1, "x", [9])),
+    ]
+
+
+def test_a_mistake_of_ours_in_the_middle_ends_in_an_error_event() -> None:
+    """And the client is told nothing of what is inside."""
+    sent, _ = stream([news("oops", 0, FinishReason.LENGTH)], Writer(breaks_at="oops"))
+    events = b"".join(message.get("body", b"") for message in sent)
+    assert events.startswith(b'data: {"error":{')
+    assert b"internal_error" in events
+    assert b"secret" not in events
+    assert b"[DONE]" not in events
+    assert not sent[-1]["more_body"]
+
+
+def test_a_failure_before_the_first_token_is_a_status() -> None:
+    sent, _ = stream([news("", 0, FinishReason.ERROR, error="full", code="queue_full")], Writer())
+    assert sent[0]["status"] == 429
+
+
+@pytest.mark.parametrize("stuck", [1, 2, 3], ids=["chunks", "last", "end"])
+def test_a_client_that_does_not_read(stuck: int) -> None:
+    """Wherever it stops, the stream does not wait for ever."""
+    count = 0
+
+    async def send(message: dict[str, Any]) -> None:
+        nonlocal count
+        count += 1
+        if count == stuck + 1:
+            await asyncio.Event().wait()
+
+    sent, _ = stream([news("a", 0, FinishReason.LENGTH)], Writer(), send=send)
+    assert len(sent) == stuck

@@ -1,0 +1,228 @@
+"""An engine under supervision, without a process: what is kept, what is given up, and that it goes on for ever."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from penstock.errors import EngineDied, OutOfMemory, PenstockError
+from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, SamplingParams, Submit
+from penstock.pipeline import Flight
+from penstock.route import replica as module
+from penstock.route.replica import Replica, State, Ticket
+from penstock.stream.answer import Answer
+
+
+class Engine:
+    """Does what the test tells it."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, Any] | None = {"kv_tokens": 1}
+        self.failure: PenstockError | None = None
+        self.dead: str | None = None
+        self.submitted: list[str] = []
+        self.open: list[str] = []
+        self.cancelled: list[str] = []
+        self.news: list[Frame | Reply] = []
+        self.ends = os.pipe()
+        self.closed = False
+
+    @property
+    def handles(self) -> tuple[int, ...]:
+        return (self.ends[0],)
+
+    def submit(self, message: Submit) -> None:
+        if self.dead is not None:
+            raise EngineDied(self.dead)
+        self.submitted.append(message.id)
+        self.open.append(message.id)
+
+    def cancel(self, message: Cancel) -> None:
+        self.cancelled.append(message.id)
+
+    def query(self, message: Query) -> None: ...
+
+    def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
+        news, self.news = self.news, []
+        if self.dead is not None:
+            ends = [
+                Delta(id=name, finish=FinishReason.ERROR, error=self.dead, code=EngineDied.code) for name in self.open
+            ]
+            self.open = []
+            news.append(Frame(ends))
+        return news
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            os.close(self.ends[0])
+            os.close(self.ends[1])
+
+    kill = close
+
+    # --- what happens to it
+
+    def say(self, *deltas: Delta) -> None:
+        self.news.append(Frame(list(deltas)))
+        os.write(self.ends[1], b"!")
+
+    def die(self) -> None:
+        self.dead = "the engine process died (signal 9)"
+        os.write(self.ends[1], b"!")
+
+
+class NoText:
+    def push(self, token: int) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+
+def flight(name: str, choices: int = 1) -> Flight:
+    params = SamplingParams(n=choices)
+    submits = [Submit(f"{name}/{choice}", [1], params, 0, 9, choice) for choice in range(choices)]
+    return Flight(name, submits, [Answer(choice, params, NoText()) for choice in range(choices)])
+
+
+def run(story: Callable[[Replica, list[Engine]], Coroutine[Any, Any, None]], spawn: Callable[[], Engine]) -> None:
+    """Tell the story of a replica that is ready and supervised."""
+    engines: list[Engine] = []
+
+    def spawned() -> Engine:
+        engines.append(spawn())
+        return engines[-1]
+
+    async def told() -> None:
+        replica = Replica(spawned)
+        await replica.start()
+        supervising = asyncio.create_task(replica.supervise())
+        try:
+            async with asyncio.timeout(30):
+                await story(replica, engines)
+            assert not supervising.done()
+        finally:
+            supervising.cancel()
+            replica.close()
+
+    asyncio.run(told())
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 0.0)
+
+
+def test_what_has_not_begun_goes_to_the_next_engine() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        begun, queued, left = (
+            replica.submit([flight("a")]),
+            replica.submit([flight("b")]),
+            replica.submit([flight("c")]),
+        )
+        engines[0].say(Delta(id="a/0", tokens=[5]))
+        await begun.take()
+        engines[0].die()
+        await begun.finished()
+        assert isinstance(begun.error, EngineDied)
+        assert replica.state is State.RESTARTING
+        replica.cancel(left)
+        assert left.done
+        await until(lambda: replica.state is State.READY)
+        assert engines[1].submitted == ["b/0"]
+        engines[1].say(Delta(id="b/0", tokens=[5], finish=FinishReason.END))
+        await queued.finished()
+        assert queued.error is None
+        assert (replica.open, replica.restarts) == (0, 1)
+
+    run(story, Engine)
+
+
+def test_but_only_once() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([flight("a")])
+        engines[0].die()
+        await until(lambda: len(engines) == 2 and replica.state is State.READY)
+        engines[1].die()
+        await ticket.finished()
+        assert isinstance(ticket.error, EngineDied)
+        await until(lambda: len(engines) == 3 and replica.state is State.READY)
+        assert engines[2].submitted == []
+
+    run(story, Engine)
+
+
+def test_a_death_that_nobody_has_noticed_yet() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        engines[0].die()
+        ticket = replica.submit([flight("a", choices=2)])
+        await until(lambda: len(engines) == 2 and replica.state is State.READY)
+        assert engines[1].submitted == ["a/0", "a/1"]
+        engines[1].say(*(Delta(id=f"a/{choice}", finish=FinishReason.LENGTH) for choice in range(2)))
+        await ticket.finished()
+        assert ticket.error is None
+
+    run(story, Engine)
+
+
+def test_nobody_waits_for_an_engine_that_does_not_come_back() -> None:
+    spawned = 0
+
+    def spawn() -> Engine:
+        """The second cannot be started, and the third fails by itself."""
+        nonlocal spawned
+        spawned += 1
+        if spawned == 2:
+            raise OSError("no memory")
+        engine = Engine()
+        if spawned == 3:
+            engine.facts, engine.failure = None, OutOfMemory("still no memory")
+            engine.die()
+        return engine
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([flight("a")])
+        engines[0].die()
+        await ticket.finished()
+        assert isinstance(ticket.error, EngineDied)
+        await until(lambda: replica.state is State.READY)
+        assert replica.restarts == 3
+        assert replica.submit([flight("b")]) is not None
+
+    run(story, spawn)
+
+
+def test_one_part_that_fails_ends_the_whole() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([flight("a"), flight("b")])
+        engines[0].say(Delta(id="b/0", finish=FinishReason.ERROR, error="full", code="queue_full"))
+        await ticket.finished()
+        assert ticket.error is not None
+        assert ticket.error.status == 429
+        assert not ticket.done
+        replica.cancel(ticket)
+        assert engines[0].cancelled == ["a/0"]
+
+    run(story, Engine)
+
+
+def test_the_end_of_everything() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        tickets: Iterator[Ticket] = iter([replica.submit([flight("a", choices=2)]), replica.submit([flight("b")])])
+        replica.end_all("the server is shutting down")
+        for ticket in tickets:
+            await ticket.finished()
+            assert ticket.done
+            assert ticket.error is not None
+            assert (ticket.error.status, ticket.error.code) == (503, "shutting_down")
+        assert replica.open == 0
+        assert engines[0].cancelled == ["a/0", "a/1", "b/0"]
+
+    run(story, Engine)
