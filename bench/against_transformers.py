@@ -78,8 +78,8 @@ def rows(llm: LLM, peer: Any) -> list[Row]:
     prompt = tokens(PREFILL)
     ours([prompt], [4])  # the first run of anything is slower
     one_by_one([prompt], [4])
-    prompts = [tokens(drawn.randint(16, 256)) for _ in range(CONCURRENT)]
-    lengths = [drawn.randint(8, 96) for _ in range(CONCURRENT)]
+    prompts = [tokens(drawn.randint(16, 384)) for _ in range(CONCURRENT)]
+    lengths = [drawn.randint(8, 128) for _ in range(CONCURRENT)]
     return [
         Row(
             f"prefill of {PREFILL}",
@@ -96,7 +96,7 @@ def rows(llm: LLM, peer: Any) -> list[Row]:
             {"alone": lambda: one_by_one([prompt], [DECODE + 1]) - one_by_one([prompt], [1])},
         ),
         Row(
-            f"{CONCURRENT} requests, in 16..256, out 8..96",
+            f"{CONCURRENT} requests, in 16..384, out 8..128",
             "output tok/s",
             sum(lengths),
             lambda: ours(prompts, lengths),

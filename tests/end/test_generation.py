@@ -98,8 +98,11 @@ def test_preempted_and_computed_again(family: Family, lookahead: int) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("lookahead", [0, 1])
-def test_on_a_gpu(family: Family, lookahead: int) -> None:
-    with family.open(device="cuda", dtype="float32", lookahead=lookahead, step_tokens=40, max_sequences=4) as llm:
+@pytest.mark.parametrize("max_sequences", [4, 40])
+def test_on_a_gpu(family: Family, lookahead: int, max_sequences: int) -> None:
+    """With steps of 40 tokens, of which graphs take those of up to 4, and all of them."""
+    settings = {"dtype": "float32", "lookahead": lookahead, "step_tokens": 40, "max_sequences": max_sequences}
+    with family.open(device="cuda", **settings) as llm:
         results = llm.generate(family.prompts, GREEDY)
         llm.check_integrity()
     assert [result.tokens for result in results] == family.expected

@@ -1,4 +1,8 @@
-"""Decode steps as CUDA graphs: one launch instead of several hundred.
+"""Small steps as CUDA graphs: one launch instead of several hundred.
+
+To a graph every token is a row of its own. Those of a chunk stand for the same slot at one position after the other:
+their keys and values are written before any of them looks, and each sees what lies before it. So a chunk is computed
+rightly, and only reads its prefix once per token; steps for which that is too much are not for graphs.
 
 A graph is captured for each of a few numbers of rows; a step takes the smallest that holds it, and rows that are too
 many stand for the spare slot, whose one token goes to block 0, which is nobody's. A graph begins with slots and
@@ -23,6 +27,11 @@ from penstock.kernels.cuda.lay_out import lay_out
 from penstock.kernels.interface import Batch, BlockMap
 
 SIZES = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *range(256, 512, 64), 512)
+
+
+# Tokens whose keys and values may be read a second time and more. On an H200 reading so many takes about as long as
+# launching the kernels of a layer one by one.
+READ_AGAIN = 1 << 17
 
 
 class Compute(Protocol):
@@ -57,8 +66,9 @@ class DecodeGraphs:
         ]
 
     def fits(self, rows: Sequence[Row]) -> bool:
-        """Rows of one token come first, so the last one tells."""
-        return bool(self._captured) and rows[-1].count == 1 and len(rows) <= self._sizes[-1]
+        if not self._captured or sum(row.count for row in rows) > self._sizes[-1]:
+            return False
+        return sum((row.count - 1) * row.start for row in rows) <= READ_AGAIN
 
     @torch.inference_mode()
     def capture(self, compute: Compute) -> None:
@@ -75,12 +85,13 @@ class DecodeGraphs:
             self._captured.insert(0, Captured(graph, rows, hidden, logits))
 
     def run(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-        """Hidden states and logits of the rows."""
-        count = len(rows)
+        """Hidden states and logits of all tokens of the rows."""
+        slots = [row.slot for row in rows for _ in range(row.count)]
+        count = len(slots)
         captured = self._captured[bisect_left(self._sizes, count)]
         inputs = np.zeros(captured.rows.shape, dtype=np.int64)
-        inputs[0, :count] = [row.slot for row in rows]
-        inputs[1, :count] = [row.start for row in rows]
+        inputs[0, :count] = slots
+        inputs[1, :count] = [position for row in rows for position in range(row.start, row.start + row.count)]
         inputs[0, count:] = self._spare
         captured.rows.copy_(torch.from_numpy(inputs).pin_memory(), non_blocking=True)
         captured.graph.replay()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -40,7 +41,7 @@ class Computed:
 
     hidden: Tensor  # [tokens, hidden], or [rows, hidden] where nobody wants more than the last token of each row
     starts: Sequence[int]  # [rows + 1] on the host: where each row begins in `hidden`
-    logits: Tensor | None  # [rows, vocab] where they came along, of the last token of each row
+    logits: Tensor | None  # of all of `hidden`, where they came along
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class ModelRunner:
             self.collect()
 
     def capture_graphs(self) -> None:
-        """From now on decode steps run as CUDA graphs; the operations must be those of `kernels.cuda_ops`."""
+        """From now on small steps run as CUDA graphs; the operations must be those of `kernels.cuda_ops`."""
         from penstock.forward.graphs import DecodeGraphs
 
         graphs = DecodeGraphs(self._slots, self._max_sequences, self._max_sequences)
@@ -129,7 +130,7 @@ class ModelRunner:
     def _compute(self, rows: Sequence[Row]) -> Computed:
         if self._graphs is not None and self._graphs.fits(rows):
             hidden, logits = self._graphs.run(rows)
-            return Computed(hidden, range(len(rows) + 1), logits)
+            return Computed(hidden, list(accumulate((row.count for row in rows), initial=0)), logits)
         batch = gather(rows, self._slots)
         starts: Sequence[int] = batch.host_starts
         if batch.num_single < batch.num_rows and not self._prompts and not self._pools:
@@ -158,7 +159,8 @@ class ModelRunner:
         if computed.logits is None:
             logits = self._logits(computed.hidden, at[0])
         else:
-            logits = computed.logits if len(sampled) == len(rows) else computed.logits.index_select(0, at[0])
+            all_drawn = len(sampled) == len(computed.logits)
+            logits = computed.logits if all_drawn else computed.logits.index_select(0, at[0])
         draws = self._sampler.sample(logits, slots, positions)
         self._slots.record(at[1], at[2], draws.tokens)
         return draws

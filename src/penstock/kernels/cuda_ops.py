@@ -1,4 +1,4 @@
-"""The operations on CUDA: Triton kernels between the products, which are cuBLAS's."""
+"""The operations on CUDA: Triton kernels between the products, which are cuBLAS's but for a single row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.kernels import embed, linear, logits
-from penstock.kernels.cuda import decode, gate, long_prefill, norm, prefill, rotate_store, short_prefill
+from penstock.kernels.cuda import decode, gate, gemv, long_prefill, norm, prefill, rotate_store, short_prefill
 from penstock.kernels.interface import Activation, Batch, BlockMap, Pages, Rotary
 
 T = TypeVar("T")
@@ -40,6 +40,8 @@ class CudaOperations:
         return norm.add_norm(x, residual, weight, eps)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if bias is None and gemv.suits(x, weight):
+            return gemv.gemv(x, weight)
         return linear.reference(x, weight, bias)
 
     def rotate_store(

@@ -50,6 +50,12 @@ def test_norms(rows: int, width: int, dtype: torch.dtype) -> None:
     assert torch.equal(ours[1], theirs[1])
 
 
+@pytest.mark.parametrize(("size", "width"), [(1, 16), (77, 64), (1024, 1024), (1023, 1040), (4096, 14336)])
+def test_one_row_times_a_matrix(size: int, width: int) -> None:
+    x, weight = numbers(1, width, dtype=torch.bfloat16), numbers(size, width, dtype=torch.bfloat16, seed=1)
+    close(CudaOperations().linear(x, weight), (x.double() @ weight.double().T).to(torch.bfloat16))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize(("rows", "width"), [(1, 96), (5, 1500), (33, 3072)])

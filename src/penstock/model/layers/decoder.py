@@ -52,8 +52,8 @@ class Decoder(ABC):
 
     @abstractmethod
     def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor:
-        """Hidden states after the final norm, [tokens, hidden], or of the wanted ones alone: nothing but keys and values
-        of the others is read beyond the last attention. `pages` is by layer; keys and values are written."""
+        """Hidden states after the final norm, [tokens, hidden], or of the wanted ones alone: beyond the last attention
+        nobody reads the others. `pages` is by layer; keys and values are written."""
 
 
 def _num_bytes(tensors: Sequence[Tensor]) -> int:
