@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="triton comes with CUDA builds of torch")
 
 from paged import Row, make_batch
 from penstock.kernels import gate, norm, rotate_store
-from penstock.kernels.cuda import draw
+from penstock.kernels.cuda import draw, long_prefill
 from penstock.kernels.cuda.lay_out import lay_out
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import BlockMap, Pages, Rotary
@@ -162,8 +162,9 @@ def test_attention_of_many_rows(rows: int) -> None:
 @pytest.mark.parametrize(
     "rows", [[(0, 1024)], [(2048, 1024)], [(0, 1), (40, 1), (0, 1500), (1024, 1100), (3, 1100), (7, 5)]]
 )
-def test_attention_of_long_chunks(rows: list[tuple[int, int]]) -> None:
+def test_attention_of_long_chunks(rows: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone and beside others, padded and not, with prefixes that do and do not suit."""
+    monkeypatch.setattr(long_prefill, "WORTHWHILE", 6 * 1024)  # so that small ones take the long way, too
     Case(rows, heads=6, kv_heads=2, head_dim=64, block_size=16, dtype=torch.bfloat16).check()
 
 
