@@ -74,6 +74,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise InvalidRequest(f"at most {MAX_STOPS} stop strings, got {len(self.stop)}", param="stop")
         if any(not text for text in self.stop):
             raise InvalidRequest("a stop string must not be empty", param="stop")
+        if self.allowed_tokens and set(self.allowed_tokens) <= set(self.banned_tokens):
+            raise InvalidRequest("every allowed token is banned", param="allowed_tokens")
         for token, bias in self.logit_bias.items():
             if not -100.0 <= bias <= 100.0:
                 raise InvalidRequest(f"the bias of token {token} is {bias}, not in [-100, 100]", param="logit_bias")

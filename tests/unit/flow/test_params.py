@@ -49,6 +49,11 @@ def test_min_tokens_cannot_exceed_max_tokens() -> None:
         SamplingParams(min_tokens=10, max_tokens=5)
 
 
+def test_something_must_be_allowed() -> None:
+    with pytest.raises(InvalidRequest, match="every allowed token is banned"):
+        SamplingParams(allowed_tokens=(5, 6), banned_tokens=(6, 5, 7))
+
+
 def test_params_cross_a_process_border() -> None:
     params = SamplingParams(logit_bias={7: -100.0}, stop=("a", "b"), seed=2**64 - 1, allowed_tokens=(1, 2), logprobs=0)
     data = msgspec.msgpack.encode(params)

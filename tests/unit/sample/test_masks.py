@@ -44,7 +44,6 @@ def test_what_may_be_drawn(params: SamplingParams, early: bool, expected: set[in
 
 
 def test_contradictions_leave_an_allowed_token() -> None:
-    assert possible(SamplingParams(allowed_tokens=(1, 2), banned_tokens=(1, 2)), early=False) == {1, 2}
     assert possible(SamplingParams(allowed_tokens=(8,), min_tokens=5), early=True) == {8}
 
 
