@@ -1,6 +1,6 @@
 """Penstock and transformers on the same weights, in one process, turn by turn: the ratios are what counts.
 
-    python bench/against_transformers.py [--rounds 3] [--threads 2] [--json bench/results/transformers-cpu.json]
+    python bench/against_transformers.py [--rounds 3] [--threads 2] [--only TEXT] [--json FILE]
 
 Rows: one prompt of 512 tokens to its first token; one stream of 32 tokens after it; 16 uneven requests at once.
 For the last one transformers gets the better of two ways: one request after the other, or one padded batch (left
@@ -45,6 +45,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--threads", type=int, default=2)
+    arguments.add_argument("--only", default="", help="rows whose name contains this")
     arguments.add_argument("--json", type=Path)
     options = arguments.parse_args()
     torch.set_num_threads(options.threads)
@@ -55,7 +56,7 @@ def main() -> None:
         ).eval()
         print(f"{'row':44} {'penstock':>10} {'transformers':>13} {'ratio':>6}")
         results = []
-        for row in rows(llm, peer):
+        for row in (row for row in rows(llm, peer) if options.only in row.name):
             results.append(result := measure(row, options.rounds))
             line = f"{result['row']:44} {result['penstock']:>10} {result['transformers']:>13} {result['ratio']:>6}"
             print(line, flush=True)

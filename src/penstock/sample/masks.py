@@ -26,8 +26,8 @@ class TokenMasks:
 
     @classmethod
     def of(cls, admit: Admit, vocab_size: int, device: torch.device) -> TokenMasks | None:
-        """Ids beyond the vocabulary have no logit to mask. Where masks contradict each other a token must still come
-        out: bans yield to `allowed_tokens` that they would empty, and so does `min_tokens`."""
+        """Ids beyond the vocabulary have no logit to mask. A token must always come out: `min_tokens` yields where only
+        end tokens are allowed, and SamplingParams sees to it that not all allowed tokens are banned."""
 
         def ids(tokens: Iterable[int]) -> Tensor | None:
             known = [token for token in tokens if 0 <= token < vocab_size]
@@ -37,7 +37,7 @@ class TokenMasks:
         ends = admit.end_tokens if params.min_tokens else ()
         if not (params.logit_bias or params.allowed_tokens or params.banned_tokens or ends):
             return None
-        allowed = set(params.allowed_tokens) - set(params.banned_tokens) or set(params.allowed_tokens)
+        allowed = set(params.allowed_tokens) - set(params.banned_tokens)
         bias = {token: value for token, value in params.logit_bias.items() if 0 <= token < vocab_size}
         return cls(
             bias_tokens=ids(bias),
