@@ -2,8 +2,9 @@
 
     python bench/against_transformers.py [--rounds 3] [--threads 2] [--only TEXT] [--json FILE]
 
-Rows: one prompt of 512 tokens to its first token; one stream of 32 tokens after it; 16 uneven requests at once.
-For the last one transformers gets the better of two ways: one request after the other, or one padded batch (left
+Rows: one prompt of 512 tokens to its first token; one stream of 32 tokens after it; 16 requests at once, with the
+uneven lengths of a real service and with lengths drawn uniformly.
+For the last two transformers gets the better of two ways: one request after the other, or one padded batch (left
 padding, everybody runs as long as the longest). Only tokens somebody asked for are counted.
 """
 
@@ -86,8 +87,15 @@ def rows(llm: LLM, peer: Any) -> list[Row]:
     prompt = tokens(PREFILL)
     ours([prompt], [4])  # the first run of anything is slower
     one_by_one([prompt], [4])
-    prompts = [tokens(prompt // SCALE) for prompt, _ in TRACE]
-    lengths = [output // SCALE for _, output in TRACE]
+    real_prompts = [tokens(prompt // SCALE) for prompt, _ in TRACE]
+    real_lengths = [output // SCALE for _, output in TRACE]
+    even_prompts = [tokens(drawn.randint(16, 384)) for _ in TRACE]
+    even_lengths = [drawn.randint(8, 128) for _ in TRACE]
+
+    def together(name: str, prompts: list[list[int]], lengths: list[int]) -> Row:
+        ways = {"one by one": lambda: one_by_one(prompts, lengths), "padded": lambda: padded(prompts, lengths)}
+        return Row(name, "output tok/s", sum(lengths), lambda: ours(prompts, lengths), ways)
+
     return [
         Row(
             f"prefill of {PREFILL}",
@@ -103,13 +111,8 @@ def rows(llm: LLM, peer: Any) -> list[Row]:
             lambda: ours([prompt], [DECODE + 1]) - ours([prompt], [1]),
             {"alone": lambda: one_by_one([prompt], [DECODE + 1]) - one_by_one([prompt], [1])},
         ),
-        Row(
-            f"{len(TRACE)} requests at once, of a real service",
-            "output tok/s",
-            sum(lengths),
-            lambda: ours(prompts, lengths),
-            {"one by one": lambda: one_by_one(prompts, lengths), "padded": lambda: padded(prompts, lengths)},
-        ),
+        together(f"{len(TRACE)} requests at once, of a real service", real_prompts, real_lengths),
+        together(f"{len(TRACE)} requests at once, lengths uniform", even_prompts, even_lengths),
     ]
 
 
