@@ -232,16 +232,21 @@ class Replica:
     def _pump(self) -> None:
         if self.state is State.CLOSED:
             return
-        for message in self._engine.receive(0.0):
-            if isinstance(message, Frame):
-                for delta in message.deltas:
-                    self._bereave(delta) if delta.code == EngineDied.code else self._deliver(delta)
-            else:
-                self._reply(message)
+        # Until nothing is left: a Cancel sent on the way may swallow the signal of what came in meanwhile.
+        while messages := self._engine.receive(0.0):
+            for message in messages:
+                self._take_in(message)
         if self._engine.dead is not None and self.state is State.READY:
             self.state = State.RESTARTING
         if self.state is not State.READY:  # while it is, there is nothing that anybody waits for
             self._changed.set()
+
+    def _take_in(self, message: Frame | Reply) -> None:
+        if isinstance(message, Reply):
+            self._reply(message)
+            return
+        for delta in message.deltas:
+            self._bereave(delta) if delta.code == EngineDied.code else self._deliver(delta)
 
     def _hand_over(self, submit: Submit) -> None:
         try:

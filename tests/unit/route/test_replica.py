@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ class Engine:
         self.cancelled: list[str] = []
         self.news: list[Frame | Reply] = []
         self.ends = os.pipe()
+        os.set_blocking(self.ends[0], False)
         self.closed = False
 
     @property
@@ -45,8 +47,10 @@ class Engine:
     def query(self, message: Query) -> None: ...
 
     def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
+        with suppress(BlockingIOError):
+            os.read(self.ends[0], 1 << 10)  # the signal is seen once, as a socket's is
         news, self.news = self.news, []
-        if self.dead is not None:
+        if self.dead is not None and self.open:
             ends = [
                 Delta(id=name, finish=FinishReason.ERROR, error=self.dead, code=EngineDied.code) for name in self.open
             ]
@@ -118,6 +122,32 @@ async def until(true: Callable[[], bool]) -> None:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_WAIT_S", 0.0)
+
+
+class _Letters(NoText):
+    def push(self, token: int) -> str:
+        return chr(token)
+
+
+class _AnswersAtOnce(Engine):
+    """What a Cancel brings about arrives while it is being sent, and its signal is lost, as sockets may do it."""
+
+    def cancel(self, message: Cancel) -> None:
+        super().cancel(message)
+        self.news.append(Frame([Delta(id=message.id, finish=FinishReason.STOP_STRING)]))
+
+
+def test_no_news_is_lost_behind_a_cancel() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        params = SamplingParams(stop=("e",))
+        ended = replica.submit([Flight("a", [Submit("a/0", [1], params, 0, 9)], [Answer(0, params, _Letters())])])
+        await asyncio.sleep(0.01)
+        engines[0].say(Delta(id="a/0", tokens=[ord("e")]))
+        await ended.finished()
+        assert engines[0].cancelled == ["a/0"]
+        assert replica.open == 0
+
+    run(story, _AnswersAtOnce)
 
 
 def test_what_has_not_begun_goes_to_the_next_engine() -> None:
