@@ -1,4 +1,4 @@
-"""How much memory there is for us, now."""
+"""How much memory and how many cores there are for us, now."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+
+MEMORY_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
 def host_bytes(root: Path = Path("/")) -> int:
@@ -20,6 +22,12 @@ def device_bytes(device: torch.device) -> tuple[int, int]:
     return torch.cuda.mem_get_info(device)
 
 
+def cores(root: Path = Path("/")) -> int:
+    """Those this process may run on, and no more than the quotas of its control groups let it keep busy."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([usable, *_quotas(root)]))
+
+
 def _machine(root: Path) -> int:
     try:
         fields = (line.split() for line in (root / "proc/meminfo").read_text().splitlines())
@@ -29,8 +37,31 @@ def _machine(root: Path) -> int:
 
 
 def _groups(root: Path) -> Iterator[int]:
-    """What each memory limit above this process leaves. Lines of /proc/self/cgroup are `id:controllers:path`, without
-    controllers in version 2. In a container the path may lead nowhere; its limit is then at the mount itself."""
+    """What each memory limit above this process leaves."""
+    for folder, is_new in _folders(root, "memory"):
+        limit, usage = ("memory.max", "memory.current") if is_new else MEMORY_V1
+        if (left := _left(folder, limit, usage)) is not None:
+            yield left
+
+
+def _quotas(root: Path) -> Iterator[int]:
+    """How many cores each group above this process may use, rounded up."""
+    for folder, is_new in _folders(root, "cpu"):
+        try:
+            if is_new:
+                quota, period = (folder / "cpu.max").read_text().split()
+            else:
+                quota, period = ((folder / name).read_text() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+            if int(quota) > 0:
+                yield -(-int(quota) // int(period))
+        except (OSError, ValueError):  # no such file, or "max": unlimited
+            continue
+
+
+def _folders(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
+    """The control groups this process is in, innermost first, and whether they are of version 2. Lines of
+    /proc/self/cgroup are `id:controllers:path`, without controllers in version 2. In a container the path may lead
+    nowhere; its limit is then at the mount itself."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -38,15 +69,15 @@ def _groups(root: Path) -> Iterator[int]:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            mount, limit, usage = root / "sys/fs/cgroup", "memory.max", "memory.current"
-        elif "memory" in controllers.split(","):
-            mount, limit, usage = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            mount = root / "sys/fs/cgroup"
+        elif controller in controllers.split(","):
+            mount = root / "sys/fs/cgroup" / controller
         else:
             continue
         group = mount / path.lstrip("/")
         for folder in (group, *group.parents):
-            if folder.is_relative_to(mount) and (left := _left(folder, limit, usage)) is not None:
-                yield left
+            if folder.is_relative_to(mount):
+                yield folder, controllers == ""
 
 
 def _left(group: Path, limit: str, usage: str) -> int | None:

@@ -10,9 +10,11 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from penstock.errors import OutOfMemory
 from penstock.forward import available
+from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.interface import Pages
 from penstock.settings import CacheSettings, parse_bytes
 from penstock.store.spec import CacheGroup, ModelSpec
@@ -49,7 +51,7 @@ def size_cache(
     """
     budget, free, source = _budget(settings, device)
     block_size = settings.block_size
-    block_bytes = tuple(_block_bytes(spec, group, block_size, dtype) for group in spec.cache_groups)
+    block_bytes = tuple(block_bytes_of(spec, group, block_size, dtype) for group in spec.cache_groups)
     one = [_blocks_of_sequence(group, context, step_tokens, block_size) for group in spec.cache_groups]
     most = [count * max_sequences for count in one]
 
@@ -99,11 +101,42 @@ def allocate_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype, device:
             for layer in range(spec.num_layers)
         ]
     except RuntimeError as error:
-        raise OutOfMemory(
-            f"{_readable(size.num_bytes)} for the KV cache could not be allocated: {error}. Lower kv_memory or "
-            "memory_fraction",
-            param="kv_memory",
-        ) from None
+        raise _unallocated(size, error) from None
+
+
+def allocate_native_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype) -> list[Pages]:
+    """The same for the native kernels. A block's memory is in one piece for all layers of its group, so that as much of
+    it is taken up as there are tokens, though it comes in large pages."""
+    pages: dict[int, Pages] = {}
+    try:
+        for group, blocks, block_bytes in zip(spec.cache_groups, size.blocks, size.block_bytes, strict=True):
+            memory = Arena().empty(blocks, block_bytes, dtype=torch.uint8)
+            for place, layer in enumerate(group.layers):
+                share = block_bytes // len(group.layers)
+                pages[layer] = _native_pages(spec, size.block_size, dtype, memory[:, place * share :][:, :share])
+    except (RuntimeError, OSError) as error:
+        raise _unallocated(size, error) from None
+    return [pages[layer] for layer in range(spec.num_layers)]
+
+
+def _native_pages(spec: ModelSpec, block_size: int, dtype: torch.dtype, memory: Tensor) -> Pages:
+    """Keys, values and their scales in memory [blocks, bytes], one after the other in each block."""
+    heads, dim = spec.num_kv_heads, spec.head_dim
+    codes = heads * dim * block_size * dtype.itemsize
+    keys = memory[:, :codes].view(dtype).view(-1, heads, dim, block_size)
+    values = memory[:, codes : 2 * codes].view(dtype).view(-1, heads, block_size, dim)
+    if dtype != torch.int8:
+        return Pages(keys, values)
+    scales = memory[:, 2 * codes :].view(torch.float32).view(-1, 2, heads, block_size)
+    return Pages(keys, values, scales[:, 0], scales[:, 1])
+
+
+def _unallocated(size: CacheSize, error: Exception) -> OutOfMemory:
+    return OutOfMemory(
+        f"{_readable(size.num_bytes)} for the KV cache could not be allocated: {error}. Lower kv_memory or "
+        "memory_fraction",
+        param="kv_memory",
+    )
 
 
 def _budget(settings: CacheSettings, device: torch.device) -> tuple[int, int, str]:
@@ -129,8 +162,10 @@ def _blocks_of_sequence(group: CacheGroup, context: int, step_tokens: int, block
     return min(whole, -(-(group.window + step_tokens) // block_size) + 1) if group.window else whole
 
 
-def _block_bytes(spec: ModelSpec, group: CacheGroup, block_size: int, dtype: torch.dtype) -> int:
-    return 2 * len(group.layers) * block_size * spec.num_kv_heads * spec.head_dim * dtype.itemsize
+def block_bytes_of(spec: ModelSpec, group: CacheGroup, block_size: int, dtype: torch.dtype) -> int:
+    scale = 4 if dtype == torch.int8 else 0  # of each head of each token
+    head = spec.head_dim * dtype.itemsize + scale
+    return 2 * len(group.layers) * block_size * spec.num_kv_heads * head
 
 
 def _readable(count: int) -> str:

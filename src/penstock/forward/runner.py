@@ -1,4 +1,5 @@
-"""The runner: keeps the slots, runs the model over each plan, draws the tokens."""
+"""The runner: keeps the slots, runs the model over each plan, draws the tokens. With torch's and CUDA's operations; the
+native CPU kernels have their own, `forward.native`."""
 
 from __future__ import annotations
 
@@ -11,26 +12,26 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from penstock.flow import Admit, Row, RowResult, SamplingParams, StepPlan, StepResult, TokenLogprobs
+from penstock.flow import Admit, Row, SamplingParams, StepPlan, StepResult
 from penstock.forward.inputs import gather
-from penstock.forward.pooling import Pooled, Pools
+from penstock.forward.launched import Launched
+from penstock.forward.pooling import Pools
+from penstock.forward.prompts import Prompts
 from penstock.forward.readback import Readback
 from penstock.forward.slots import Slots
-from penstock.kernels.interface import Batch, Operations, Pages
+from penstock.kernels.interface import Batch, Matrix, Operations, Pages
 from penstock.kernels.upload import upload
-from penstock.sample import Draws, Logprobs, Sampler, logprobs
+from penstock.sample import Constraints, Draws, Sampler
 from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
     from penstock.forward.graphs import DecodeGraphs
-
-# Logits of prompt positions are computed so many numbers at a time: 16 MiB.
-PROMPT_LOGITS = 1 << 22
+    from penstock.grammar.library import Grammars
 
 
 class Model(Protocol):
     spec: ModelSpec
-    head: Tensor  # [vocab, hidden], or what `Operations.logits` takes for it
+    head: Matrix  # [vocab, hidden]
 
     def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor: ...
 
@@ -44,41 +45,20 @@ class Computed:
     logits: Tensor | None  # of all of `hidden`, where they came along
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """A step under way: what it will answer is on the device."""
-
-    number: int
-    rows: list[Row]
-    draws: Draws | None  # of the rows with `sample`, in order
-    tokens: Readback | None  # of the draws
-    prompts: dict[int, list[Logprobs]]  # by row
-    pooled: Pooled | None
-
-    def result(self) -> StepResult:
-        """Waits for the device."""
-        results = [RowResult([]) for _ in self.rows]
-        for row, parts in self.prompts.items():
-            results[row].prompt_logprobs = [entry for part in parts for entry in part.listed()]
-        if self.draws is not None and self.tokens is not None:
-            sampled = [result for row, result in zip(self.rows, results, strict=True) if row.sample]
-            for result, token in zip(sampled, self.tokens.listed(), strict=True):
-                result.tokens.append(token)
-            entries: list[TokenLogprobs] = self.draws.logprobs.listed() if self.draws.logprobs else []
-            for row, entry in zip(self.draws.logprob_rows, entries, strict=True):
-                sampled[row].logprobs = [entry]
-        if self.pooled is not None:
-            for row, embedding in zip(self.pooled.rows, self.pooled.packed(), strict=True):
-                results[row].embedding = embedding
-        return StepResult(self.number, results)
-
-
 class ModelRunner:
-    """Implements `flow.Runner`. `launch` orders everything on the device and reads nothing back; a drawn token goes
-    straight to its slot, so that the next step can be launched before this one is collected."""
+    """Implements `flow.Runner`. `launch` orders everything on the device; a drawn token goes straight to its slot, so
+    that the next step can be launched before this one is collected. Nothing is read back unless a row has a constraint:
+    then, with the forward pass under way, the tokens of the step before."""
 
     def __init__(
-        self, model: Model, ops: Operations, pages: Sequence[Pages], *, context: int, max_sequences: int
+        self,
+        model: Model,
+        ops: Operations,
+        pages: Sequence[Pages],
+        *,
+        context: int,
+        max_sequences: int,
+        grammars: Grammars | None = None,
     ) -> None:
         spec, device = model.spec, pages[0].keys.device
         self._model, self._ops, self._pages = model, ops, pages
@@ -87,7 +67,8 @@ class ModelRunner:
         self._max_sequences = max_sequences
         self._graphs: DecodeGraphs | None = None
         self._sampler = Sampler(spec.vocab_size, self._slots.tokens)
-        self._prompts: dict[int, tuple[int, int]] = {}  # slots that want prompt logprobs: (how many, prompt length)
+        self._constraints = Constraints(spec.vocab_size, grammars)
+        self._prompts = Prompts(spec.vocab_size, self._slots.tokens)
         self._pools = Pools()
         self._launched: deque[Launched] = deque()
 
@@ -97,11 +78,16 @@ class ModelRunner:
         for admit in plan.admits:
             self._admit(admit)
         computed = self._compute(plan.rows)
-        prompts = self._measure_prompts(plan.rows, computed)
-        pooled = self._pools.take(plan.rows, computed.hidden, computed.starts)
+        hidden, starts = computed.hidden, computed.starts
+
+        def logits(first: int, end: int) -> Tensor:
+            return self._logits(hidden, torch.arange(first, end, device=hidden.device))
+
+        prompts = self._prompts.measure(plan.rows, starts, logits)
+        pooled = self._pools.take(plan.rows, hidden, starts)
         draws = self._draw(plan.rows, computed)
         tokens = Readback(draws.tokens) if draws is not None else None
-        self._launched.append(Launched(plan.number, plan.rows, draws, tokens, prompts, pooled))
+        self._launched.append(Launched(plan.number, plan.rows, tokens, draws, prompts, pooled))
 
     def collect(self) -> StepResult:
         return self._launched.popleft().result()
@@ -143,10 +129,9 @@ class ModelRunner:
 
     def _admit(self, admit: Admit) -> None:
         self._sampler.admit(admit)
+        self._constraints.admit(admit)
         self._pools.admit(admit)
-        self._prompts.pop(admit.slot, None)
-        if admit.params.prompt_logprobs is not None:
-            self._prompts[admit.slot] = (admit.params.prompt_logprobs, admit.prompt_length)
+        self._prompts.admit(admit)
 
     def _draw(self, rows: Sequence[Row], computed: Computed) -> Draws | None:
         sampled = [index for index, row in enumerate(rows) if row.sample]
@@ -161,29 +146,14 @@ class ModelRunner:
         else:
             all_drawn = len(sampled) == len(computed.logits)
             logits = computed.logits if all_drawn else computed.logits.index_select(0, at[0])
-        draws = self._sampler.sample(logits, slots, positions)
+        masked = self._constraints.mask(slots, positions, before=self._settle_matchers)
+        draws = self._sampler.sample(logits, slots, positions, masked)
         self._slots.record(at[1], at[2], draws.tokens)
         return draws
 
-    def _measure_prompts(self, rows: Sequence[Row], computed: Computed) -> dict[int, list[Logprobs]]:
-        parts: dict[int, list[Logprobs]] = {}
-        for index, row in enumerate(rows if self._prompts else ()):
-            count, prompt_length = self._prompts.get(row.slot, (0, 0))
-            if row.start < prompt_length - 1:
-                end = min(row.start + row.count, prompt_length - 1)
-                parts[index] = self._measure_prompt(row, end, count, computed.hidden, computed.starts[index])
-        return parts
-
-    def _measure_prompt(self, row: Row, end: int, count: int, hidden: Tensor, first: int) -> list[Logprobs]:
-        """Of the tokens that follow positions row.start .. end - 1, which lie in `hidden` from `first` on."""
-        parts = []
-        size = max(1, PROMPT_LOGITS // self._model.spec.vocab_size)
-        for start in range(row.start, end, size):
-            stop = min(start + size, end)
-            packed = torch.arange(start, stop, device=hidden.device) + (first - row.start)
-            targets = self._slots.tokens[row.slot, start + 1 : stop + 1].to(torch.int64)
-            parts.append(logprobs.measure(self._logits(hidden, packed), targets, [count] * (stop - start)))
-        return parts
+    def _settle_matchers(self) -> None:
+        for launched in self._launched:
+            launched.ended()
 
     def _logits(self, hidden: Tensor, packed: Tensor) -> Tensor:
         return self._ops.logits(hidden, packed, self._model.head, self._model.spec.logit_softcap)

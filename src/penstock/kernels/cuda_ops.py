@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from penstock.kernels import embed, linear, logits
+from penstock.kernels.cpu.packed import plain
 from penstock.kernels.cuda import decode, gate, gemv, long_prefill, norm, prefill, rotate_store, short_prefill
-from penstock.kernels.interface import Activation, Batch, BlockMap, Pages, Rotary
+from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Pages, Rotary
 
 T = TypeVar("T")
 
@@ -30,8 +31,8 @@ class CudaOperations:
         self._batch: Batch | None = None
         self._memo: dict[Hashable, object] = {}
 
-    def embed(self, tokens: Tensor, table: Tensor, scale: float) -> Tensor:
-        return embed.reference(tokens, table, scale)
+    def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
+        return embed.reference(tokens, plain(table), scale)
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return norm.norm(x, weight, eps)
@@ -39,7 +40,8 @@ class CudaOperations:
     def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         return norm.add_norm(x, residual, weight, eps)
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
+        weight = plain(weight)
         if bias is None and gemv.suits(x, weight):
             return gemv.gemv(x, weight)
         return linear.reference(x, weight, bias)
@@ -88,8 +90,8 @@ class CudaOperations:
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         return gate.gate(gate_up, activation)
 
-    def logits(self, x: Tensor, rows: Tensor, weight: Tensor, softcap: float) -> Tensor:
-        picked = x[rows]
+    def logits(self, x: Tensor, rows: Tensor, weight: Matrix, softcap: float) -> Tensor:
+        picked, weight = x[rows], plain(weight)
         if picked.dtype == torch.float32:
             scores = linear.reference(picked, weight)
         else:  # accumulated in float32 anyway: no need to round and widen again

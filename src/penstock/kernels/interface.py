@@ -12,15 +12,22 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
+from penstock.kernels.cpu.packed import PackedMatrix
+
+# A weight of a product, or an embedding table: plain, as `kernels.linear.pack` made it, or in the native kernels' form
+Matrix = Tensor | PackedMatrix
 Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The KV blocks of one layer. Block 0 belongs to nobody: padding may write there."""
+    """The KV blocks of one layer. Block 0 belongs to nobody: padding may write there. The native CPU kernels have
+    their own order within a block, for which native/attention.h has the reasons."""
 
-    keys: Tensor  # [blocks, block_size, kv_heads, head_dim]
-    values: Tensor  # [blocks, block_size, kv_heads, head_dim]
+    keys: Tensor  # [blocks, block_size, kv_heads, head_dim]; native: [blocks, kv_heads, head_dim, block_size]
+    values: Tensor  # [blocks, block_size, kv_heads, head_dim]; native: [blocks, kv_heads, block_size, head_dim]
+    key_scales: Tensor | None = None  # of native int8 pages: [blocks, kv_heads, block_size] float32
+    value_scales: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ class Rotary:
 
 
 class Operations(Protocol):
-    def embed(self, tokens: Tensor, table: Tensor, scale: float) -> Tensor:
+    def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
         """[tokens] -> [tokens, hidden]"""
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -67,8 +74,8 @@ class Operations(Protocol):
     def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """x + residual, and its norm: (normed, sum). May reuse the memory of both inputs."""
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """[tokens, in] × [out, in] -> [tokens, out]. The weight is plain, or as `kernels.linear.pack` made it."""
+    def linear(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
+        """[tokens, in] × [out, in] -> [tokens, out]"""
 
     def rotate_store(
         self,
@@ -89,5 +96,5 @@ class Operations(Protocol):
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         """[tokens, 2 * n] -> activation(first half) * second half, [tokens, n]"""
 
-    def logits(self, x: Tensor, rows: Tensor, weight: Tensor, softcap: float) -> Tensor:
+    def logits(self, x: Tensor, rows: Tensor, weight: Matrix, softcap: float) -> Tensor:
         """Pick packed tokens `rows` of x [tokens, hidden] and project them on the vocabulary, float32."""

@@ -8,7 +8,8 @@ from typing import TypeVar, cast
 from torch import Tensor
 
 from penstock.kernels import attention, embed, gate, linear, logits, norm, rotate_store
-from penstock.kernels.interface import Activation, Batch, BlockMap, Pages, Rotary
+from penstock.kernels.cpu.packed import plain
+from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Pages, Rotary
 
 T = TypeVar("T")
 
@@ -20,8 +21,8 @@ class TorchOperations:
         self._batch: Batch | None = None
         self._memo: dict[Hashable, object] = {}
 
-    def embed(self, tokens: Tensor, table: Tensor, scale: float) -> Tensor:
-        return embed.reference(tokens, table, scale)
+    def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
+        return embed.reference(tokens, plain(table), scale)
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return norm.reference(x, weight, eps)
@@ -29,7 +30,8 @@ class TorchOperations:
     def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         return norm.add_reference(x, residual, weight, eps)
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
+        weight = plain(weight)
         return linear.packed(x, weight, bias) if weight.is_mkldnn else linear.reference(x, weight, bias)
 
     def rotate_store(
@@ -58,7 +60,7 @@ class TorchOperations:
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
         return gate.reference(gate_up, activation)
 
-    def logits(self, x: Tensor, rows: Tensor, weight: Tensor, softcap: float) -> Tensor:
+    def logits(self, x: Tensor, rows: Tensor, weight: Matrix, softcap: float) -> Tensor:
         return logits.capped(self.linear(x[rows], weight).float(), softcap)
 
     def _once(self, batch: Batch, key: Hashable, make: Callable[[], T]) -> T:

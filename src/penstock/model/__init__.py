@@ -6,8 +6,19 @@ scores = ops.logits(hidden, rows, model.head, spec.logit_softcap)
 """
 
 from penstock.model.layers.decoder import Decoder
-from penstock.model.load import choose_dtype, load, open_source, weight_bytes
+from penstock.model.load import choose_dtype, load, open_source, packed_bytes, weight_bytes
 from penstock.model.weights.dummy import DummySource
+from penstock.model.weights.loader import Packing
 from penstock.model.weights.source import Source
 
-__all__ = ["Decoder", "DummySource", "Source", "choose_dtype", "load", "open_source", "weight_bytes"]
+__all__ = [
+    "Decoder",
+    "DummySource",
+    "Packing",
+    "Source",
+    "choose_dtype",
+    "load",
+    "open_source",
+    "packed_bytes",
+    "weight_bytes",
+]

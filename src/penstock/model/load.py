@@ -13,6 +13,7 @@ from penstock.model import registry
 from penstock.model.layers.decoder import Decoder
 from penstock.model.weights import loader
 from penstock.model.weights.gguf import GgufSource
+from penstock.model.weights.loader import Packing
 from penstock.model.weights.safetensors import SafetensorsSource
 from penstock.model.weights.source import Source
 from penstock.store.spec import ModelSpec
@@ -21,10 +22,19 @@ DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load(spec: ModelSpec, source: Source, *, dtype: torch.dtype, device: torch.device, context: int) -> Decoder:
-    """`context` is the longest sequence to come: up to spec.context, less saves memory."""
+def load(
+    spec: ModelSpec,
+    source: Source,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    context: int,
+    packing: Packing | None = None,
+) -> Decoder:
+    """`context` is the longest sequence to come: up to spec.context, less saves memory. `packing`: for the native CPU
+    kernels."""
     kind = registry.architecture(spec.architecture)
-    weights = loader.load(kind.weight_map, source, spec, dtype=dtype, device=device)
+    weights = loader.load(kind.weight_map, source, spec, dtype=dtype, device=device, packing=packing)
     return kind(spec, weights, device=device, context=context)
 
 
@@ -33,6 +43,11 @@ def weight_bytes(spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -
     total = loader.num_bytes(registry.architecture(spec.architecture).weight_map, spec, dtype)
     second_table = spec.tied and linear.packs(dtype, device)  # an embedding table cannot be read once it is packed
     return total + (spec.vocab_size * spec.hidden_size * dtype.itemsize if second_table else 0)
+
+
+def packed_bytes(spec: ModelSpec, source: Source, packing: Packing) -> int:
+    """What matrices and tables will take once packed; norms and biases are nothing to speak of."""
+    return loader.packed_bytes(registry.architecture(spec.architecture).weight_map, source, spec, packing)
 
 
 def open_source(paths: Sequence[Path], form: Literal["safetensors", "gguf"]) -> Source:

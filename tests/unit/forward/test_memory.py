@@ -6,7 +6,7 @@ import torch
 
 from penstock.errors import OutOfMemory
 from penstock.forward import available
-from penstock.forward.memory import CacheSize, allocate_pages, size_cache
+from penstock.forward.memory import CacheSize, allocate_native_pages, allocate_pages, block_bytes_of, size_cache
 from penstock.settings import CacheSettings
 from penstock.store.spec import ModelSpec, Rope
 
@@ -137,6 +137,25 @@ def test_pages_have_the_blocks_of_their_group() -> None:
 def test_an_impossible_allocation_is_a_clear_error() -> None:
     with pytest.raises(OutOfMemory, match="could not be allocated"):
         allocate_pages(FULL, CacheSize(16, (1 << 55,), (BLOCK_BYTES,)), torch.float16, CPU)
+    with pytest.raises(OutOfMemory, match="could not be allocated"):
+        allocate_native_pages(FULL, CacheSize(16, (1 << 40,), (BLOCK_BYTES,)), torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
+def test_native_pages_fill_their_memory_and_do_not_overlap(dtype: torch.dtype) -> None:
+    """Each number written once, layer by layer, is still there at the end."""
+    block_bytes = tuple(block_bytes_of(FULL, group, 16, dtype) for group in FULL.cache_groups)
+    pages = allocate_native_pages(FULL, CacheSize(16, (5,), block_bytes), dtype)
+    parts = [
+        part
+        for layer in pages
+        for part in (layer.keys, layer.values, layer.key_scales, layer.value_scales)
+        if part is not None
+    ]
+    for number, part in enumerate(parts):
+        part.fill_(number)
+    assert all((part == number).all() for number, part in enumerate(parts))
+    assert sum(part.nbytes for part in parts) == 5 * sum(block_bytes)
 
 
 class TestHostBytes:
@@ -181,3 +200,31 @@ class TestHostBytes:
 
     def test_of_this_machine(self) -> None:
         assert available.host_bytes() > 0
+
+
+class TestCores:
+    def machine(self, root: Path, cgroup: str, files: dict[str, str]) -> int:
+        for name, text in {"proc/self/cgroup": cgroup, **files}.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        return available.cores(root)
+
+    @pytest.fixture(autouse=True)
+    def _eight_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(available.os, "sched_getaffinity", lambda _: set(range(8)))
+
+    def test_without_quotas_it_is_all_it_may_run_on(self, tmp_path: Path) -> None:
+        assert self.machine(tmp_path, "0::/\n", {}) == 8
+        assert self.machine(tmp_path, "0::/\n", {"sys/fs/cgroup/cpu.max": "max 100000\n"}) == 8
+
+    def test_the_tightest_quota_above_the_process_counts_rounded_up(self, tmp_path: Path) -> None:
+        files = {"sys/fs/cgroup/a/cpu.max": "250000 100000\n", "sys/fs/cgroup/a/b/cpu.max": "600000 100000\n"}
+        assert self.machine(tmp_path, "0::/a/b\n", files) == 3
+        assert self.machine(tmp_path, "0::/a/b\n", {"sys/fs/cgroup/a/b/cpu.max": "10000 100000\n"}) == 1
+
+    def test_version_1(self, tmp_path: Path) -> None:
+        base = "sys/fs/cgroup/cpu"
+        files = {f"{base}/cpu.cfs_quota_us": "400000\n", f"{base}/cpu.cfs_period_us": "100000\n"}
+        assert self.machine(tmp_path, "4:cpu,cpuacct:/elsewhere\n", files) == 4
+        files[f"{base}/cpu.cfs_quota_us"] = "-1\n"
+        assert self.machine(tmp_path, "4:cpu,cpuacct:/elsewhere\n", files) == 8

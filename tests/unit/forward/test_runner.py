@@ -4,18 +4,24 @@ import random
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import tiny_models
+from native_paged import make_native_pages, needs_library
 from paged import make_pages
 from penstock.flow import Admit, Extend, Pooling, Row, SamplingParams, StepPlan, StepResult, TokenLogprobs
-from penstock.forward import ModelRunner, runner
+from penstock.forward import ModelRunner, prompts
+from penstock.forward.native import NativeRunner
 from penstock.forward.pooling import Pools
+from penstock.kernels.cpu.packed import PackedMatrix
+from penstock.kernels.cpu.program import Pool
 from penstock.kernels.torch_ops import TorchOperations
-from penstock.model import Decoder, load, open_source
+from penstock.model import Decoder, Packing, load, open_source
 from penstock.store import hf_folder
 
 BLOCK = 4
@@ -31,15 +37,33 @@ class Models:
     oracle: Any
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3"])
+@pytest.fixture(
+    scope="module",
+    params=["llama", "gemma3", *(pytest.param(f"native {name}", marks=needs_library) for name in ("llama", "gemma3"))],
+)
 def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """One with a single cache group, one with two."""
-    folder = tiny_models.make(request.param, tmp_path_factory.mktemp(request.param))
+    """One with a single cache group, one with two; with torch's operations and through the native program."""
+    kind, _, name = request.param.rpartition(" ")
+    folder = tiny_models.make(name, tmp_path_factory.mktemp(name))
     files = hf_folder.read(folder, "tiny")
-    source = open_source(files.weights, files.format)
-    return Models(
-        load(files.spec, source, dtype=torch.float32, device=CPU, context=CONTEXT), tiny_models.oracle(folder)
-    )
+    source, packing = open_source(files.weights, files.format), Packing() if kind else None
+    model = load(files.spec, source, dtype=torch.float32, device=CPU, context=CONTEXT, packing=packing)
+    return Models(model, tiny_models.oracle(folder))
+
+
+@cache
+def pool() -> Pool:
+    return Pool(2)
+
+
+def make_runner(model: Decoder, slots: int) -> ModelRunner | NativeRunner:
+    """Of packed weights the native one."""
+    spec = model.spec
+    if isinstance(model.head, PackedMatrix):
+        pages = make_native_pages(spec, BLOCKS, BLOCK, torch.float32)
+        return NativeRunner(model, pool(), pages, context=CONTEXT, max_sequences=slots, step_tokens=256)
+    pages = make_pages(spec, BLOCKS, BLOCK, torch.float32)
+    return ModelRunner(model, TorchOperations(), pages, context=CONTEXT, max_sequences=slots)
 
 
 @dataclass
@@ -60,8 +84,7 @@ class Desk:
 
     def __init__(self, model: Decoder, *, slots: int = 8, lookahead: int = 0, model_runner: ModelRunner | None = None):
         groups = model.spec.cache_groups
-        pages = make_pages(model.spec, BLOCKS, BLOCK, torch.float32)
-        self.runner = model_runner or ModelRunner(model, TorchOperations(), pages, context=CONTEXT, max_sequences=slots)
+        self.runner = model_runner or make_runner(model, slots)
         self.lookahead = lookahead
         self.free = [random.Random(group).sample(range(1, BLOCKS), BLOCKS - 1) for group, _ in enumerate(groups)]
         self.sequences: dict[str, Sequence_] = {}
@@ -209,6 +232,23 @@ def test_a_seeded_sequence_does_not_depend_on_neighbours_slots_or_lookahead(mode
         assert expected[8] == tiny_models.END_TOKEN
 
 
+@needs_library
+@pytest.mark.parametrize("name", PARAMS)
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_the_native_program_draws_what_torch_draws(tmp_path: Path, family: str, name: str) -> None:
+    files = hf_folder.read(tiny_models.make(family, tmp_path), "tiny")
+    drawn = []
+    for packing in (None, Packing()):
+        source = open_source(files.weights, files.format)
+        model = load(files.spec, source, dtype=torch.float32, device=CPU, context=CONTEXT, packing=packing)
+        desk = Desk(model)
+        desk.admit("other", 0, prompt(9, 1))
+        desk.admit("x", 1, prompt(30, 2), PARAMS[name], prompt_length=21, seed=3)
+        desk.step(other=9, x=30)
+        drawn.append(desk.run("x", 40, other=1))
+    assert drawn[0] == drawn[1]
+
+
 @pytest.mark.parametrize("name", ["penalised", "greedy penalised", "late end"])
 def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(models: Models, name: str) -> None:
     params, tokens = PARAMS[name], prompt(11, 3)
@@ -227,7 +267,7 @@ def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(models: Models,
 
 def test_prompt_logprobs_over_chunks(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """In sub-chunks of three positions, beside rows that do not ask."""
-    monkeypatch.setattr(runner, "PROMPT_LOGITS", 3 * tiny_models.VOCAB)
+    monkeypatch.setattr(prompts, "PROMPT_LOGITS", 3 * tiny_models.VOCAB)
     tokens = prompt(23, 11)
     desk = Desk(models.model)
     desk.admit("x", 1, tokens, SamplingParams(temperature=0.0, prompt_logprobs=4))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from penstock.kernels.interface import Batch, Operations, Pages, Rotary
+from penstock.kernels.interface import Batch, Matrix, Operations, Pages, Rotary
 from penstock.model.weights.map import Parameter, Part, Transform, Weights
 from penstock.store.spec import ModelSpec
 
@@ -54,9 +54,9 @@ def qk_norms(from_hf: Transform | None = None) -> tuple[Parameter, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    qkv: Tensor
+    qkv: Matrix
     qkv_bias: Tensor | None
-    output: Tensor
+    output: Matrix
     output_bias: Tensor | None
     norms: tuple[Tensor, Tensor, float] | None
     rotary: Rotary
@@ -68,9 +68,9 @@ class Attention:
     @classmethod
     def build(cls, spec: ModelSpec, layer: int, weights: Weights, rotary: Rotary) -> Attention:
         return cls(
-            qkv=weights["qkv"],
+            qkv=weights.matrix("qkv"),
             qkv_bias=weights.get("qkv_bias"),
-            output=weights["output"],
+            output=weights.matrix("output"),
             output_bias=weights.get("output_bias"),
             norms=(weights["q_norm"], weights["k_norm"], spec.norm_eps) if "q_norm" in weights else None,
             rotary=rotary,

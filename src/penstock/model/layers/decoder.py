@@ -38,10 +38,15 @@ class Decoder(ABC):
 
     def __init__(self, spec: ModelSpec, weights: Weights, *, device: torch.device, context: int) -> None:
         self.spec = spec
-        self.embedding = weights["embedding"]
-        self.embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
-        self.head = linear.pack(self.embedding) if spec.tied else weights["head"]
-        self.num_bytes = _num_bytes([*weights.values(), self.head])
+        self.embedding = weights.matrix("embedding")
+        self.embedding_scale = float(spec.embedding_scale)
+        self.head = self.embedding if spec.tied else weights.matrix("head")
+        self.num_bytes = weights.num_bytes
+        if isinstance(self.embedding, Tensor):
+            self.embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
+            if spec.tied and linear.packs(self.embedding.dtype, device):
+                self.head = linear.pack(self.embedding)
+                self.num_bytes += self.embedding.nbytes
         norms = [weights[f"layers.{layer}.attention_norm"] for layer in range(spec.num_layers)]
         self.first_norm, *self.next_norms = [*norms, weights["norm"]]
         self._rotary = rotary(spec.rope, context, device)
@@ -54,7 +59,3 @@ class Decoder(ABC):
     def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor:
         """Hidden states after the final norm, [tokens, hidden], or of the wanted ones alone: beyond the last attention
         nobody reads the others. `pages` is by layer; keys and values are written."""
-
-
-def _num_bytes(tensors: Sequence[Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in tensors}.values())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from penstock.kernels.interface import Activation, Operations
+from penstock.kernels.interface import Activation, Matrix, Operations
 from penstock.model.weights.map import Parameter, Part, Weights
 from penstock.store.spec import ModelSpec
 
@@ -38,18 +38,18 @@ DOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    gate_up: Tensor
+    gate_up: Matrix
     gate_up_bias: Tensor | None
-    down: Tensor
+    down: Matrix
     down_bias: Tensor | None
     activation: Activation
 
     @classmethod
     def build(cls, spec: ModelSpec, weights: Weights) -> Mlp:
         return cls(
-            weights["gate_up"],
+            weights.matrix("gate_up"),
             weights.get("gate_up_bias"),
-            weights["down"],
+            weights.matrix("down"),
             weights.get("down_bias"),
             spec.activation,
         )

@@ -1,8 +1,8 @@
-"""GGUF's block formats to float32.
+"""GGUF's block formats to float32; its 16-bit formats stay as they are.
 
 A tensor is a row of blocks of 32 or 256 elements, each with its own scale. Here a field is sliced out of all blocks at
 once, so the work is a handful of passes over the tensor. `blocks` is always [n, block_bytes] uint8, the result
-[n, block_elements] float32. In the formats named Qx_0 an element is scale * q, in Qx_1 scale * q + minimum; the K
+[n, block_elements]. In the formats named Qx_0 an element is scale * q, in Qx_1 scale * q + minimum; the K
 formats have sub-blocks of 16 or 32 elements whose own scales are small integers.
 """
 
@@ -24,11 +24,11 @@ def _f32(blocks: Tensor) -> Tensor:
 
 
 def _f16(blocks: Tensor) -> Tensor:
-    return blocks.view(torch.float16).float()
+    return blocks.view(torch.float16)
 
 
 def _bf16(blocks: Tensor) -> Tensor:
-    return blocks.view(torch.bfloat16).float()
+    return blocks.view(torch.bfloat16)
 
 
 def _q4_0(blocks: Tensor) -> Tensor:
@@ -40,11 +40,11 @@ def _q4_1(blocks: Tensor) -> Tensor:
 
 
 def _q5_0(blocks: Tensor) -> Tensor:
-    return _nibbles(blocks[:, 6:22]).add_(_fifth_bits(blocks[:, 2:6])).sub_(16).mul_(_half(blocks, 0))
+    return _nibbles(blocks[:, 6:22]).add_(fifth_bits(blocks[:, 2:6])).sub_(16).mul_(_half(blocks, 0))
 
 
 def _q5_1(blocks: Tensor) -> Tensor:
-    q = _nibbles(blocks[:, 8:24]).add_(_fifth_bits(blocks[:, 4:8]))
+    q = _nibbles(blocks[:, 8:24]).add_(fifth_bits(blocks[:, 4:8]))
     return q.mul_(_half(blocks, 0)).add_(_half(blocks, 2))
 
 
@@ -65,19 +65,30 @@ def _q5_k(blocks: Tensor) -> Tensor:
 
 
 def _q6_k(blocks: Tensor) -> Tensor:
-    """Two halves of 128 elements: 64 bytes of low nibbles and 32 bytes of upper bit pairs each, sub-blocks of 16."""
-    low = blocks[:, :128].reshape(-1, 2, 1, 64)
-    low = torch.cat((low & 15, low >> 4), dim=2)  # [n, half, nibble, 64]
-    shifts = torch.arange(0, 8, 2, dtype=torch.uint8).view(4, 1)
-    high = blocks[:, 128:192].reshape(-1, 2, 1, 32).bitwise_right_shift(shifts).bitwise_and_(3) << 4
-    q = (low.view(-1, 16, 16) | high.view(-1, 16, 16)).float().sub_(32)
+    """Sub-blocks of 16, each with a scale of eight bits."""
+    q = q6_k_codes(blocks).view(-1, 16, 16).float().sub_(32)
     scales = blocks[:, 192:208].view(torch.int8) * _half(blocks, 208)
     return q.mul_(scales[..., None]).view(-1, 256)
 
 
+def q6_k_codes(blocks: Tensor) -> Tensor:
+    """[..., 210] -> [..., 256] uint8. Halves of 128 elements: 64 bytes of low nibbles, then 32 of upper bit pairs."""
+    low = blocks[..., :128].reshape(*blocks.shape[:-1], 2, 1, 64)
+    low = torch.cat((low & 15, low >> 4), dim=-2)  # [..., half, nibble, 64]
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8).view(4, 1)
+    high = blocks[..., 128:192].reshape(*blocks.shape[:-1], 2, 1, 32)
+    high = high.bitwise_right_shift(shifts).bitwise_and_(3) << 4
+    return low.flatten(-3) | high.flatten(-3)
+
+
+def half(blocks: Tensor, at: int) -> Tensor:
+    """The float16 field at byte `at`: [..., block bytes] -> [...]"""
+    return blocks[..., at : at + 2].contiguous().view(torch.float16).squeeze(-1)
+
+
 def _half(blocks: Tensor, at: int) -> Tensor:
-    """The float16 field at byte `at`, as a column."""
-    return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
+    """That field in float32, as a column."""
+    return half(blocks, at).float()[:, None]
 
 
 def _nibbles(packed: Tensor) -> Tensor:
@@ -89,15 +100,20 @@ def _nibbles(packed: Tensor) -> Tensor:
     return q
 
 
-def _fifth_bits(words: Tensor) -> Tensor:
-    """[n, 4] bytes -> [n, 32]: 16 where the bit is set."""
+def fifth_bits(words: Tensor) -> Tensor:
+    """[..., 4] bytes -> [..., 32]: 16 where the bit is set."""
     shifts = torch.arange(8, dtype=torch.uint8)
     bits = words[..., None].bitwise_right_shift(shifts).bitwise_and_(1) << 4
-    return bits.flatten(1)
+    return bits.flatten(-2)
 
 
 def _scaled_k(q: Tensor, blocks: Tensor) -> Tensor:
-    """Eight sub-blocks of 32, each with a scale and a minimum of six bits, packed into 12 bytes.
+    scales, minima = k_scales(blocks)
+    return q.mul_(scales[..., None]).sub_(minima[..., None]).view(-1, 256)
+
+
+def k_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, 8] each: eight sub-blocks of 32, each with a scale and a minimum of six bits, packed into 12 bytes.
 
     Bytes 0-3 hold the scales 0-3, bytes 4-7 the minima 0-3, in their low six bits; scales and minima 4-7 have their low
     four bits in bytes 8-11 and their high two bits in the high two bits of the former.
@@ -105,7 +121,7 @@ def _scaled_k(q: Tensor, blocks: Tensor) -> Tensor:
     first, second, rest = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     scales = torch.cat((first & 63, (rest & 15) | (first >> 6) << 4), dim=1) * _half(blocks, 0)
     minima = torch.cat((second & 63, (rest >> 4) | (second >> 6) << 4), dim=1) * _half(blocks, 2)
-    return q.mul_(scales[..., None]).sub_(minima[..., None]).view(-1, 256)
+    return scales, minima
 
 
 _KINDS: dict[str, Callable[[Tensor], Tensor]] = {

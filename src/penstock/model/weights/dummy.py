@@ -37,3 +37,9 @@ class DummySource:
             drawn[begin : begin + len(piece)] = piece
             begin, start = begin + len(piece), 0
         return drawn.mul_(float(shape[1]) ** -0.5).view(shape)
+
+    def stored(self, name: str) -> str:
+        return "F32"
+
+    def read_blocks(self, name: str) -> Tensor:
+        raise AssertionError(f"{name} has no blocks")

@@ -1,4 +1,4 @@
-"""Tensors of a GGUF file, dequantized as they are read."""
+"""Tensors of a GGUF file, dequantized as they are read, or as they are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from penstock.model.weights.dequantize import dequantize
 from penstock.model.weights.map import Format
 from penstock.model.weights.source import MappedFile, Shape
-from penstock.store.gguf import read_header
+from penstock.store.gguf import TensorInfo, read_header
 
 
 class GgufSource:
@@ -28,6 +28,16 @@ class GgufSource:
         return self._shapes
 
     def read(self, name: str, shape: Shape) -> Tensor:
-        info = self._tensors[name]
-        raw = self._file.bytes(info.offset, info.offset + info.num_bytes)
+        info, raw = self._raw(name)
         return dequantize(info.type.name, raw.view(-1, info.type.block_bytes)).view(shape)
+
+    def stored(self, name: str) -> str:
+        return self._tensors[name].type.name
+
+    def read_blocks(self, name: str) -> Tensor:
+        info, raw = self._raw(name)
+        return raw.view(info.shape[0], -1)
+
+    def _raw(self, name: str) -> tuple[TensorInfo, Tensor]:
+        info = self._tensors[name]
+        return info, self._file.bytes(info.offset, info.offset + info.num_bytes)

@@ -10,9 +10,12 @@ from math import prod
 import torch
 from torch import Tensor
 
-from penstock.errors import OutOfMemory, WeightsMismatch
+from penstock.errors import InvalidSetting, OutOfMemory, WeightsMismatch
 from penstock.kernels import linear
+from penstock.kernels.cpu.arena import Arena
+from penstock.kernels.cpu.packed import PackedMatrix, segment_bytes
 from penstock.model.weights.map import Format, Kind, Parameter, Transform, WeightMap, Weights, extents
+from penstock.model.weights.pack import FORMATS, Quantization, kind_of, pack_blocks, pack_floats, pack_quantized
 from penstock.model.weights.source import Shape, Source
 from penstock.store.spec import ModelSpec
 
@@ -21,6 +24,13 @@ NAMED_AT_MOST = 5  # tensors in an error message
 # Saved by some tools, not needed by us, in checkpoints of any family
 IGNORED = (r".*rotary_emb\.inv_freq", r"rope_freqs\.weight", r"rope_factors_(long|short)\.weight")
 IGNORED_IF_TIED = (r"lm_head\.weight", r"output\.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How matrices become packed ones."""
+
+    quantize: Quantization | None = None  # what to make of matrices that are stored as floats; None: keep them
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +54,35 @@ class _Target:
     def shape(self) -> Shape:
         return (sum(piece.shape[0] for piece in self.pieces), *self.pieces[0].shape[1:])
 
+    @property
+    def is_matrix(self) -> bool:
+        return self.kind in ("matrix", "table")
+
     def dtype(self, chosen: torch.dtype) -> torch.dtype:
         return torch.float32 if self.kind == "norm" else chosen
 
 
 def load(
-    weight_map: WeightMap, source: Source, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device
+    weight_map: WeightMap,
+    source: Source,
+    spec: ModelSpec,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    packing: Packing | None = None,
 ) -> Weights:
+    """`packing`: matrices and tables in the native kernels' form, and how; None: as tensors of `dtype`."""
     targets = list(_targets(weight_map.parameters, source.format, spec))
     names = _checkpoint_names(targets, weight_map, source, spec)
+    packed: dict[str, PackedMatrix] = {}
+    plain: dict[str, Tensor] = {}
+    arena = Arena()
     try:
-        return Weights(
-            (target.name, _fill(target, names, source, spec, dtype=dtype, device=device)) for target in targets
-        )
+        for target in targets:
+            if packing is not None and target.is_matrix:
+                packed[target.name] = _pack(target, names, source, spec, packing, arena)
+            else:
+                plain[target.name] = _fill(target, names, source, spec, dtype=dtype, device=device)
     except torch.OutOfMemoryError:
         needed = num_bytes(weight_map, spec, dtype) / 2**30
         raise OutOfMemory(
@@ -64,12 +90,28 @@ def load(
             f"on {device}",
             param="model",
         ) from None
+    return Weights(plain, packed)
 
 
 def num_bytes(weight_map: WeightMap, spec: ModelSpec, dtype: torch.dtype) -> int:
     """Of all parameters, before anything is read."""
     targets = _targets(weight_map.parameters, "hf", spec)
     return sum(prod(target.shape) * target.dtype(dtype).itemsize for target in targets)
+
+
+def packed_bytes(weight_map: WeightMap, source: Source, spec: ModelSpec, packing: Packing) -> int:
+    """Of all matrices and tables once packed, before anything is read."""
+    targets = list(_targets(weight_map.parameters, source.format, spec))
+    names = _checkpoint_names(targets, weight_map, source, spec)
+    pieces = [piece for target in targets if target.is_matrix for piece in target.pieces]
+    stored = [source.stored(names[piece.name]) for piece in pieces]
+    if packing.quantize and all(kind in FORMATS for kind in stored):
+        raise InvalidSetting(
+            f"quantize: the weights of {spec.name} are quantized already, to {', '.join(sorted(set(stored)))}",
+            param="quantize",
+        )
+    kinds = [kind_of(kind, packing.quantize) for kind in stored]
+    return sum(segment_bytes(kind, *piece.shape) for kind, piece in zip(kinds, pieces, strict=True))
 
 
 def _targets(parameters: Collection[Parameter], form: Format, spec: ModelSpec) -> Iterator[_Target]:
@@ -140,3 +182,22 @@ def _fill(
         filled[begin : begin + piece.shape[0]] = tensor if piece.transform is None else piece.transform(tensor, spec)
         begin += piece.shape[0]
     return linear.pack(filled) if target.kind == "matrix" else filled
+
+
+def _pack(
+    target: _Target, names: Mapping[str, str], source: Source, spec: ModelSpec, packing: Packing, arena: Arena
+) -> PackedMatrix:
+    segments = []
+    for piece in target.pieces:
+        name = names[piece.name]
+        stored = source.stored(name)
+        rows = source.read_blocks(name) if stored in FORMATS else source.read(name, piece.shape)
+        if piece.transform is not None:
+            rows = piece.transform(rows, spec)  # of a matrix: an order of its rows, whatever they are made of
+        if stored in FORMATS:
+            segments.append(pack_blocks(stored, rows, piece.shape[1], arena))
+        elif packing.quantize is not None:
+            segments.append(pack_quantized(rows, packing.quantize, arena))
+        else:
+            segments.append(pack_floats(rows, arena))
+    return PackedMatrix(segments, target.shape[1])

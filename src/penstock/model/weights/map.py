@@ -8,13 +8,17 @@ stacked by rows in the order given.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from torch import Tensor
 
+from penstock.kernels.cpu.packed import PackedMatrix
+from penstock.kernels.interface import Matrix
 from penstock.store.spec import ModelSpec
+
+T = TypeVar("T")
 
 Extent = Literal["vocab", "hidden", "q", "kv", "qkv", "ffn", "gate_up", "head"]
 Format = Literal["hf", "gguf"]
@@ -60,12 +64,28 @@ class WeightMap:
 
 
 class Weights(dict[str, Tensor]):
-    """Parameters by name."""
+    """Parameters by name; packed matrices and tables are kept apart."""
+
+    def __init__(self, plain: Mapping[str, Tensor], packed: Mapping[str, PackedMatrix] | None = None) -> None:
+        super().__init__(plain)
+        self.packed = dict(packed or {})
+
+    def matrix(self, name: str) -> Matrix:
+        """A matrix or a table, packed or not."""
+        return self.packed[name] if name in self.packed else self[name]
 
     def layer(self, number: int) -> Weights:
         """Those of one layer, by what follows its number."""
         prefix = f"layers.{number}."
-        return Weights((name.removeprefix(prefix), tensor) for name, tensor in self.items() if name.startswith(prefix))
+
+        def of_layer(parameters: Mapping[str, T]) -> dict[str, T]:
+            return {name.removeprefix(prefix): t for name, t in parameters.items() if name.startswith(prefix)}
+
+        return Weights(of_layer(self), of_layer(self.packed))
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(t.nbytes for t in self.values()) + sum(matrix.num_bytes for matrix in self.packed.values())
 
 
 def extents(spec: ModelSpec) -> dict[Extent, int]:

@@ -42,3 +42,9 @@ class SafetensorsSource:
         if raw.storage_offset() % dtype.itemsize or raw.data_ptr() % dtype.itemsize:
             raw = raw.clone()  # the format does not promise that tensors are aligned
         return raw.view(dtype).view(shape)
+
+    def stored(self, name: str) -> str:
+        return self._index[name].dtype
+
+    def read_blocks(self, name: str) -> Tensor:
+        raise AssertionError(f"{name} has no blocks")

@@ -28,15 +28,23 @@ class Source(Protocol):
     def read(self, name: str, shape: Shape) -> Tensor:
         """The tensor, in any floating-point type, on any device. Not to be written to."""
 
+    def stored(self, name: str) -> str:
+        """The type it has in the checkpoint, by its name in GGUF: "F32", "Q4_0"."""
+
+    def read_blocks(self, name: str) -> Tensor:
+        """[rows, bytes of a row] uint8: a matrix of a quantized type, as it is stored. Not to be written to."""
+
 
 class MappedFile:
-    """A file in memory without being read: pages are fetched when a tensor over them is used."""
+    """A file in memory without being read: pages are fetched when a tensor over them is used, and given back when the
+    next one is asked for, so that a file being read does not pile up in memory."""
 
     def __init__(self, path: Path) -> None:
         try:
             with path.open("rb") as file:
                 # copy-on-write because torch wants writable memory; nobody writes
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._read = (0, 0)
         except FileNotFoundError:
             raise ModelNotFound(f"no such file: {path}", param="model") from None
         except (OSError, ValueError) as error:
@@ -44,4 +52,9 @@ class MappedFile:
 
     def bytes(self, begin: int, end: int) -> Tensor:
         """[end - begin] uint8, over the file's own memory. The caller has checked that the file is long enough."""
+        previous, previous_end = self._read
+        if previous_end and hasattr(mmap, "MADV_DONTNEED"):
+            page = previous - previous % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, page, previous_end - page)  # unchanged pages can be fetched again
+        self._read = (begin, end)
         return torch.frombuffer(self._map, dtype=torch.uint8, count=end - begin, offset=begin)

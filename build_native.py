@@ -1,0 +1,141 @@
+"""Builds the native CPU kernels; `setup.py` calls it when the package is installed.
+
+Files under `native` named in KERNELS are compiled once per instruction set, the others once. Which set is used is
+decided when the library is loaded. The compiler is $CXX, the system's, or the package ziglang. If the build fails, the
+install goes on with a warning, and the package computes with torch alone.
+
+    python setup.py build_ext --inplace              into the source tree, what an editable install does too
+    PENSTOCK_SANITIZE=1 python setup.py build_ext --build-lib DIR    with AddressSanitizer and UBSan
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+NATIVE = Path("src/penstock/kernels/cpu/native")
+LIBRARY = "libpenstock.so"
+EXTENSION = Extension("penstock.kernels.cpu.native_library", sources=[])
+
+KERNELS = ("attention.cpp", "draw.cpp", "linear.cpp", "rotate.cpp", "rows.cpp", "table.cpp")
+COMMON = (
+    "-std=c++17",
+    "-O3",
+    "-g1",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    "-Wno-uninitialized",  # GCC 12 has its doubts about its own AVX-512 intrinsics
+    "-Wno-maybe-uninitialized",
+    "-Wno-psabi",
+    "-Wno-unknown-warning-option",
+    "-pthread",
+)
+X86 = {
+    "portable": (),
+    "avx2": ("-mavx2", "-mfma", "-mf16c", "-mbmi2"),
+    "avx512vnni": (
+        "-mavx2",
+        "-mfma",
+        "-mf16c",
+        "-mbmi2",
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512dq",
+        "-mavx512vl",
+        "-mavx512vnni",
+        "-mprefer-vector-width=512",
+    ),
+}
+SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
+
+
+def requirements() -> list[str]:
+    """What an isolated build needs beyond setuptools: a compiler that comes as a package, where there is no other."""
+    return ["ziglang"] if "ziglang" in find_compiler() else []
+
+
+class BuildNative(build_ext):
+    """The library belongs to no Python version: it knows nothing of Python."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split(".")[:-1]) / LIBRARY)
+
+    def build_extension(self, extension: Extension) -> None:
+        try:
+            build(Path(self.build_temp), Path(self.get_ext_fullpath(extension.name)))
+        except (RuntimeError, OSError) as error:
+            self.warn(f"the native CPU kernels are not built, torch's operators will be used: {error}")
+
+    def copy_extensions_to_source(self) -> None:
+        """Not over the old file: a process may have it loaded."""
+        built, target = Path(self.build_lib, NATIVE.parent.relative_to("src"), LIBRARY), NATIVE.parent / LIBRARY
+        if built.exists():
+            fresh = shutil.copy2(built, target.with_suffix(".new"))
+            Path(fresh).replace(target)
+
+
+class Wheel(bdist_wheel):
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+def build(folder: Path, library: Path) -> None:
+    compiler, sanitize = find_compiler(), SANITIZE if os.environ.get("PENSTOCK_SANITIZE") else ()
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    sets = X86 if x86 else {"portable": ()}
+    flags = (*COMMON, *sanitize, *(("-DPENSTOCK_X86",) if x86 else ()))
+    folder = folder / ("sanitized" if sanitize else "native")
+    folder.mkdir(parents=True, exist_ok=True)
+    headers = max(file.stat().st_mtime for file in (*NATIVE.glob("*.h"), Path(__file__)))
+    jobs = []
+    for source in sorted(NATIVE.glob("*.cpp")):
+        if source.name not in KERNELS:
+            jobs.append((folder / f"{source.stem}.o", [*flags, str(source)]))
+            continue
+        for isa, options in sets.items():
+            jobs.append((folder / f"{source.stem}.{isa}.o", [*flags, *options, f"-DPENSTOCK_ISA={isa}", str(source)]))
+
+    def compile_one(job: tuple[Path, list[str]]) -> None:
+        made, arguments = job
+        newest = max(headers, Path(arguments[-1]).stat().st_mtime)
+        if not made.exists() or made.stat().st_mtime < newest:
+            run([*compiler, *arguments, "-c", "-o", str(made)])
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_one, jobs))
+    library.parent.mkdir(parents=True, exist_ok=True)
+    made = library.with_suffix(".new")  # replaced at once: a process may have the old one loaded
+    run([*compiler, *sanitize, "-shared", "-pthread", "-o", str(made), *(str(job[0]) for job in jobs)])
+    made.replace(library)
+
+
+def find_compiler() -> list[str]:
+    if "CXX" in os.environ:
+        return shlex.split(os.environ["CXX"])
+    found = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+    return [found] if found else [sys.executable, "-m", "ziglang", "c++"]
+
+
+def run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
+    if done.stderr:
+        print(done.stderr, file=sys.stderr)  # noqa: T201

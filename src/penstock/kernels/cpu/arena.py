@@ -1,0 +1,40 @@
+"""Memory for weights, in huge pages where the system has them: with 4 KiB pages a step that reads every weight once
+spends a good part of its time on address translation (measured: 27 against 36 GB/s on two cores)."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from math import prod
+
+import torch
+from torch import Tensor
+
+PAGE = 2 << 20
+CHUNK = 64 << 20  # address space asked for at once; memory is taken up as it is written
+ALIGNMENT = 64
+
+
+class Arena:
+    """Gives out tensors one after the other from large mappings. What it gave out keeps the memory alive."""
+
+    def __init__(self) -> None:
+        self._chunk = torch.empty(0, dtype=torch.uint8)
+
+    def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        size = prod(shape) * dtype.itemsize
+        room = -(-size // ALIGNMENT) * ALIGNMENT
+        if room > len(self._chunk):
+            self._chunk = _map(max(room, CHUNK))
+        taken, self._chunk = self._chunk[:size], self._chunk[room:]
+        return taken.view(dtype).view(shape)
+
+
+def _map(size: int) -> Tensor:
+    """[at least size] bytes from a page's begin."""
+    size = -(-size // PAGE) * PAGE
+    mapping = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    begin = -ctypes.addressof(ctypes.c_char.from_buffer(mapping)) % PAGE
+    return torch.frombuffer(mapping, dtype=torch.uint8, count=size, offset=begin)

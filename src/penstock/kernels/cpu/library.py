@@ -1,0 +1,59 @@
+"""Finds and loads the native library, if it was built when the package was installed."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from functools import cache
+from pathlib import Path
+
+from penstock.errors import InvalidSetting
+
+PATH = Path(__file__).parent / "libpenstock.so"
+CHOICE = "PENSTOCK_CPU"  # an instruction set, for tests and for finding out what one is worth
+
+log = logging.getLogger(__name__)
+
+_pointer, _int64 = ctypes.c_void_p, ctypes.c_int64
+# name -> result, arguments; see native/penstock.h
+SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
+    "penstock_isa": (ctypes.c_char_p, ()),
+    "penstock_select": (ctypes.c_int, (ctypes.c_char_p,)),
+    "penstock_quantize": (None, (_pointer, _int64, _int64, _pointer)),
+    "penstock_linear": (
+        None,
+        (_pointer, _pointer, _pointer, _int64, _pointer, _pointer, _int64, ctypes.c_int, _int64, _int64),
+    ),
+    "penstock_gather": (None, (_pointer, _pointer, _int64, ctypes.c_float, _pointer)),
+    "penstock_draw": (ctypes.c_int32, (_pointer, _int64, _pointer, _pointer)),
+    "penstock_pool_new": (_pointer, (ctypes.c_int,)),
+    "penstock_pool_free": (None, (_pointer,)),
+    "penstock_program_new": (_pointer, (_pointer, _pointer, _pointer, ctypes.c_int32)),
+    "penstock_program_free": (None, (_pointer,)),
+    "penstock_program_run": (ctypes.c_int, (_pointer, _pointer)),
+    "penstock_program_buffer": (_pointer, (_pointer, ctypes.c_int32)),
+    "penstock_program_profile": (ctypes.POINTER(_int64), (_pointer, ctypes.c_int)),
+}
+
+
+@cache
+def load() -> ctypes.CDLL | None:
+    """None: it was not built, which one line in the log says."""
+    try:
+        library = ctypes.CDLL(str(PATH))
+        for name, (result, arguments) in SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:  # not there, or of another version
+        log.warning("no native CPU kernels (%s): computing with torch's operators, which is slower", error)
+        return None
+    if (wanted := os.environ.get(CHOICE)) and not library.penstock_select(wanted.encode()):
+        raise InvalidSetting(f"{CHOICE}: this machine or this build has no {wanted!r} kernels", param=CHOICE)
+    return library
+
+
+def isa() -> str | None:
+    """The instruction set whose kernels are in use."""
+    library = load()
+    return None if library is None else library.penstock_isa().decode()

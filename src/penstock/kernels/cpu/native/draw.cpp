@@ -1,0 +1,265 @@
+#include "draw.h"
+
+#include "kernels.h"
+#include "lanes.h"
+
+namespace penstock::PENSTOCK_ISA {
+namespace {
+
+constexpr float BANNED = -__builtin_inff();
+constexpr int BUCKETS = 1024;
+constexpr float DEEP = -24.0f;  // of scores; what lies below has next to no mass, and is looked at only if it must be
+
+inline int left(int64_t count, int64_t at) { return count - at < LANES ? static_cast<int>(count - at) : LANES; }
+
+inline Lanes load_scores(const float* from, int count) { return keep(load_first(from, count), 0, count, BANNED); }
+
+// ln x of positive, normal numbers
+Lanes log(Lanes x) {
+    float values[LANES], mantissa[LANES], exponent[LANES];
+    store(values, x);
+    for (int lane = 0; lane < LANES; ++lane) {
+        uint32_t bits;
+        std::memcpy(&bits, &values[lane], sizeof bits);
+        bits -= 0x3F3504F3;  // sqrt(1/2): the mantissa comes to lie between it and sqrt(2)
+        exponent[lane] = static_cast<float>(static_cast<int32_t>(bits) >> 23);
+        bits = (bits & 0x007FFFFF) + 0x3F3504F3;
+        std::memcpy(&mantissa[lane], &bits, sizeof bits);
+    }
+    const Lanes e = load(exponent), m = load(mantissa) - broadcast(1.0f), square = m * m;
+    Lanes p = broadcast(7.0376836292e-2f);
+    p = fma(p, m, broadcast(-1.1514610310e-1f));
+    p = fma(p, m, broadcast(1.1676998740e-1f));
+    p = fma(p, m, broadcast(-1.2420140846e-1f));
+    p = fma(p, m, broadcast(1.4249322787e-1f));
+    p = fma(p, m, broadcast(-1.6668057665e-1f));
+    p = fma(p, m, broadcast(2.0000714765e-1f));
+    p = fma(p, m, broadcast(-2.4999993993e-1f));
+    p = fma(p, m, broadcast(3.3333331174e-1f));
+    Lanes y = p * m * square;
+    y = fma(e, broadcast(-2.12194440e-4f), y);
+    y = fma(square, broadcast(-0.5f), y);
+    return fma(e, broadcast(0.693359375f), m + y);
+}
+
+uint64_t mix(uint64_t x) {
+    x ^= x >> 30;
+    x *= 0xBF58476D1CE4E5B9;
+    x ^= x >> 27;
+    x *= 0x94D049BB133111EB;
+    return x ^ x >> 31;
+}
+
+// Gumbel noise of sixteen tokens; the arithmetic is told in penstock.sample.noise.
+Lanes noise(uint64_t key, const int32_t* tokens) {
+    float u[LANES];
+    const uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
+    for (int lane = 0; lane < LANES; ++lane) {
+        uint32_t h = static_cast<uint32_t>(tokens[lane]);
+        h ^= h >> 16;
+        h *= 0x85EBCA6B;
+        h ^= h >> 13;
+        h *= 0xC2B2AE35;
+        h ^= h >> 16;
+        h = (h ^ low) * 0x2C1B3C6D + high;
+        h ^= h >> 16;
+        h *= 0x297A2D39;
+        h ^= h >> 15;
+        h *= 0x85EBCA6B;
+        u[lane] = static_cast<float>(static_cast<int32_t>(h) >> 9) * 0x1p-23f + (0.5f + 0x1p-24f);
+    }
+    const Lanes zero = broadcast(0.0f);
+    return zero - log(zero - log(load(u)));
+}
+
+// The largest of score + noise, collected sixteen at a time; of equals the smallest token.
+class Best {
+  public:
+    explicit Best(const Draw& draw)
+        : key_(mix(static_cast<uint64_t>(draw.stream) + static_cast<uint64_t>(draw.position) * 0x9E3779B97F4A7C15)) {}
+
+    void add(int32_t token, float score) {
+        tokens_[count_] = token;
+        scores_[count_] = score;
+        if (++count_ == LANES) settle();
+    }
+
+    // `otherwise`: where all were banned
+    int32_t token(int32_t otherwise) {
+        settle();
+        return found_ ? token_ : otherwise;
+    }
+
+  private:
+    void settle() {
+        for (int lane = count_; lane < LANES; ++lane) tokens_[lane] = 0, scores_[lane] = BANNED;
+        float values[LANES];
+        store(values, load(scores_) + noise(key_, tokens_));
+        for (int lane = 0; lane < count_; ++lane) {
+            if (values[lane] < value_ || (values[lane] == value_ && tokens_[lane] > token_)) continue;
+            value_ = values[lane];
+            token_ = tokens_[lane];
+            found_ = true;
+        }
+        count_ = 0;
+    }
+
+    uint64_t key_;
+    int count_ = 0;
+    int32_t token_ = 0x7FFFFFFF;
+    bool found_ = false;
+    float value_ = BANNED;
+    int32_t tokens_[LANES];
+    float scores_[LANES];
+};
+
+// Numbers with weights, from the largest down.
+struct Heap {
+    float* values;
+    float* weights;
+    int64_t count;
+
+    void sink(int64_t at) {
+        while (true) {
+            int64_t top = at;
+            for (int64_t child = 2 * at + 1; child < 2 * at + 3 && child < count; ++child)
+                if (values[child] > values[top]) top = child;
+            if (top == at) return;
+            swap(values[at], values[top]);
+            swap(weights[at], weights[top]);
+            at = top;
+        }
+    }
+    void order() {
+        for (int64_t at = count / 2; at >= 0; --at) sink(at);
+    }
+    void pop() {
+        values[0] = values[--count];
+        weights[0] = weights[count];
+        sink(0);
+    }
+    static void swap(float& a, float& b) {
+        const float kept = a;
+        a = b;
+        b = kept;
+    }
+};
+
+// Taken in falling order, values are kept while the weight of those before is less than `target`: the last one kept. Only
+// values of at least `floor` count, and the largest of all is `top`. Without `weights` each weighs 1. First the weight is
+// added up by buckets, then the bucket where it is reached is looked at closely.
+float cut_above(const float* values, const float* weights, int64_t count, float floor, float top, double target,
+                float* scratch, bool& reached) {
+    double sums[BUCKETS] = {};
+    const float width = top - floor > 0.0f ? static_cast<float>(BUCKETS - 1) / (top - floor) : 0.0f;
+    const auto bucket = [&](float value) { return static_cast<int>((top - value) * width); };
+    for (int64_t at = 0; at < count; at += LANES) {
+        const int some = left(count, at);
+        if (largest(load_scores(values + at, some)) < floor) continue;
+        for (int64_t index = at; index < at + some; ++index)
+            if (values[index] >= floor) sums[bucket(values[index])] += weights == nullptr ? 1.0 : weights[index];
+    }
+    double before = 0.0;
+    int chosen = 0;
+    while (chosen < BUCKETS && before + sums[chosen] < target) before += sums[chosen++];
+    reached = chosen < BUCKETS;
+    if (!reached) return floor;
+    Heap heap{scratch, scratch + count, 0};
+    for (int64_t at = 0; at < count; at += LANES) {
+        const int some = left(count, at);
+        if (largest(load_scores(values + at, some)) < floor) continue;
+        for (int64_t index = at; index < at + some; ++index) {
+            if (!(values[index] >= floor) || bucket(values[index]) != chosen) continue;
+            heap.values[heap.count] = values[index];
+            heap.weights[heap.count++] = weights == nullptr ? 1.0f : weights[index];
+        }
+    }
+    heap.order();
+    float last = heap.values[0];
+    while (heap.count > 0 && before < target) {
+        last = heap.values[0];
+        before += heap.weights[0];
+        heap.pop();
+    }
+    return last;
+}
+
+float cut(const float* values, const float* weights, int64_t count, float lowest, float top, double target,
+          float* scratch) {
+    bool reached = false;
+    const float deep = top + DEEP;
+    if (deep > lowest) {
+        const float threshold = cut_above(values, weights, count, deep, top, target, scratch, reached);
+        if (reached) return threshold;
+    }
+    float floor = top;  // the smallest that counts
+    for (int64_t index = 0; index < count; ++index)
+        if (values[index] >= lowest && values[index] > BANNED && values[index] < floor) floor = values[index];
+    return cut_above(values, weights, count, floor, top, target, scratch, reached);
+}
+
+// e^score where the score is kept, else 0; gives their sum.
+double weigh(const float* scores, int64_t count, float lowest, float* weights) {
+    double total = 0.0;
+    for (int64_t at = 0; at < count; at += LANES) {
+        const Lanes x = load_scores(scores + at, left(count, at));
+        const Lanes weight = where_less(x, broadcast(lowest), broadcast(0.0f), exp(x));
+        store(weights + at, weight);
+        total += sum(weight);
+    }
+    return total;
+}
+
+// Keeps of the scores from `lowest` on those nearest to the expected surprise: others become -inf.
+void keep_typical(float* scores, int64_t count, float lowest, float typical_p, float* weights, float* nearness,
+                  float* scratch) {
+    const double total = weigh(scores, count, lowest, weights);
+    const float log_total = static_cast<float>(__builtin_log(total));
+    double expected = 0.0;  // surprise of a token: log_total - score
+    for (int64_t index = 0; index < count; ++index)
+        if (weights[index] > 0.0f) expected += weights[index] * static_cast<double>(log_total - scores[index]);
+    const float entropy = static_cast<float>(expected / total);
+    float top = BANNED;
+    for (int64_t index = 0; index < count; ++index) {
+        const bool kept = scores[index] >= lowest;
+        const float off = scores[index] - log_total + entropy;
+        nearness[index] = kept ? (off < 0.0f ? off : -off) : BANNED;
+        if (nearness[index] > top) top = nearness[index];
+    }
+    const float threshold = cut(nearness, weights, count, BANNED, top, typical_p * total, scratch);
+    for (int64_t index = 0; index < count; ++index)
+        if (!(nearness[index] >= threshold)) scores[index] = BANNED;
+}
+
+int32_t draw_token(const float* logits, int64_t vocab, const Draw& draw, float* scratch) {
+    if (draw.kind == LARGEST) return static_cast<int32_t>(table().rows.argmax(logits, vocab));
+    const int64_t size = vocab + LANES;
+    float *scores = scratch, *weights = scratch + size, *nearness = scratch + 2 * size, *spare = scratch + 3 * size;
+    const float top = logits[table().rows.argmax(logits, vocab)];
+    for (int64_t at = 0; at < vocab; at += LANES) {
+        const Lanes x = load_scores(logits + at, left(vocab, at));
+        store(scores + at, (x - broadcast(top)) / broadcast(draw.temperature));
+    }
+    float lowest = -3.4028235e38f;  // below are the banned alone
+    if (draw.top_k > 0) lowest = cut(scores, nullptr, vocab, lowest, 0.0f, draw.top_k, spare);
+    if (draw.top_p < 1.0f) {
+        const double total = weigh(scores, vocab, lowest, weights);
+        lowest = cut(scores, weights, vocab, lowest, 0.0f, draw.top_p * total, spare);
+    }
+    if (draw.log_min_p > lowest) lowest = draw.log_min_p;
+    if (draw.typical_p < 1.0f) keep_typical(scores, vocab, lowest, draw.typical_p, weights, nearness, spare);
+    Best best(draw);
+    for (int64_t at = 0; at < vocab; at += LANES) {
+        const int some = left(vocab, at);
+        if (largest(load_scores(scores + at, some)) < lowest) continue;
+        for (int64_t index = at; index < at + some; ++index)
+            if (scores[index] >= lowest) best.add(static_cast<int32_t>(index), scores[index]);
+    }
+    return best.token(static_cast<int32_t>(vocab - 1));
+}
+
+}  // namespace
+
+void fill(DrawKernels& kernels) { kernels.draw = draw_token; }
+
+}  // namespace penstock::PENSTOCK_ISA

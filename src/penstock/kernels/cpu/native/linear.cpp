@@ -1,0 +1,198 @@
+// Shares the panels of a matrix among the callers and cuts tokens into tiles; the tiles themselves are each instruction
+// set's own.
+#include <cstring>
+
+#include "kernels.h"
+
+namespace penstock::PENSTOCK_ISA {
+namespace {
+
+constexpr float SMALLEST = 1e-30f;  // blocks of smaller numbers are zeros: the inverse of their scale would be infinite
+// Activations that one pass over a thread's panels works on; half of a usual L2 cache.
+constexpr int64_t PASS_BYTES = 512 * 1024;
+
+float from_half(uint16_t half) {
+    uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, rest = half & 0x7fff, bits;
+    if (rest >= 0x7c00) {
+        bits = 0x7f800000 | (rest & 0x3ff) << 13;
+    } else if (rest >= 0x400) {
+        bits = (rest << 13) + 0x38000000;
+    } else {
+        float small = static_cast<float>(rest) * 0x1p-24f;
+        std::memcpy(&bits, &small, 4);
+    }
+    bits |= sign;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+float from_bfloat(uint16_t bfloat) {
+    uint32_t bits = static_cast<uint32_t>(bfloat) << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+float stored(const Segment& segment, int64_t at) {
+    if (segment.kind == F32) return static_cast<const float*>(segment.codes)[at];
+    uint16_t bits = static_cast<const uint16_t*>(segment.codes)[at];
+    return segment.kind == F16 ? from_half(bits) : from_bfloat(bits);
+}
+
+float inverse_scale(float largest) { return largest >= SMALLEST ? 127.0f / largest : 0.0f; }
+
+void finish(Quantized& out, float largest, int32_t first, int32_t second) {
+    out.scale = largest >= SMALLEST ? largest / 127.0f : 0.0f;
+    out.scaled_sum = out.scale * static_cast<float>(first + second);
+    out.minus_sum = -(first + second);
+    out.minus_first = -first;
+}
+
+}  // namespace
+}  // namespace penstock::PENSTOCK_ISA
+
+#if defined(__AVX512VNNI__)
+#include "linear_avx512vnni.h"
+#elif defined(__AVX2__)
+#include "linear_avx2.h"
+#else
+#include "linear_portable.h"
+#endif
+
+namespace penstock::PENSTOCK_ISA {
+namespace {
+
+void quantize(const float* x, int64_t tokens, int64_t cols, Quantized* out) {
+    int64_t whole = cols / BLOCK, rest = cols % BLOCK;
+    for (int64_t token = 0; token < tokens; ++token, x += cols) {
+        for (int64_t b = 0; b < whole; ++b) quantize_whole_block(x + b * BLOCK, *out++);
+        if (rest) {
+            float padded[BLOCK] = {};
+            std::memcpy(padded, x + whole * BLOCK, rest * sizeof(float));
+            quantize_whole_block(padded, *out++);
+        }
+    }
+}
+
+// What one call of `linear` is about.
+struct Work {
+    const float* x;
+    const Quantized* quantized;
+    int64_t cols, blocks, tokens;
+    const float* bias;
+    float* out;
+    int64_t out_stride;
+    bool accumulate;
+};
+
+void put(const Work& work, int64_t token, int64_t row, int64_t rows, const float* sums) {
+    float* out = work.out + token * work.out_stride + row;
+    const float* bias = work.bias ? work.bias + row : nullptr;
+    if (rows == PANEL && !bias) {
+        for (int i = 0; i < PANEL; ++i) out[i] = work.accumulate ? out[i] + sums[i] : sums[i];
+        return;
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+        float value = bias ? sums[i] + bias[i] : sums[i];
+        out[i] = work.accumulate ? out[i] + value : value;
+    }
+}
+
+template <int KIND, int T>
+void tile(const Work& work, const Segment& segment, int64_t panel, int64_t first_row, int64_t token) {
+    alignas(64) float sums[T * PANEL];
+    if constexpr (KIND <= BF16) {
+        float_tile<KIND, T>(segment, panel, work.cols, work.x + token * work.cols, sums);
+    } else {
+        packed_tile<KIND, T>(segment, panel, work.blocks, work.quantized + token * work.blocks, work.blocks, sums);
+    }
+    int64_t left = segment.rows - panel * PANEL, rows = left < PANEL ? left : PANEL;
+    for (int t = 0; t < T; ++t) put(work, token + t, first_row + panel * PANEL, rows, sums + t * PANEL);
+}
+
+// Tiles of `T` tokens while there are so many, then of half as many.
+template <int KIND, int T>
+void tiles(const Work& work, const Segment& segment, int64_t panel, int64_t first_row, int64_t token, int64_t end) {
+    for (; end - token >= T; token += T) tile<KIND, T>(work, segment, panel, first_row, token);
+    if constexpr (T > 1) {
+        if (token < end) tiles<KIND, T / 2>(work, segment, panel, first_row, token, end);
+    }
+}
+
+// Panels `begin` to `end` of a segment for tokens `from` to `to`.
+template <int KIND>
+void panels(const Work& work, const Segment& segment, int64_t begin, int64_t end, int64_t first_row, int64_t from,
+            int64_t to) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+        tiles<KIND, MAX_TILE>(work, segment, panel, first_row, from, to);
+    }
+}
+
+using Panels = void (*)(const Work&, const Segment&, int64_t, int64_t, int64_t, int64_t, int64_t);
+constexpr Panels PANELS[NUM_KINDS] = {panels<F32>,       panels<F16>, panels<BF16>,      panels<U4>,
+                                      panels<U4_OFFSET>, panels<U8>,  panels<U8_OFFSET>, panels<U8_HALVES>};
+
+int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+void linear(const Matrix& matrix, const float* x, const Quantized* quantized, int64_t tokens, const float* bias,
+            float* out, int64_t out_stride, bool accumulate, int64_t part, int64_t parts) {
+    int64_t total = 0, blocks = num_blocks(matrix.cols);
+    Work work{x, quantized, matrix.cols, blocks, tokens, bias, out, out_stride, accumulate};
+    for (int32_t s = 0; s < matrix.num_segments; ++s) total += num_panels(matrix.segments[s].rows);
+    int64_t begin = total * part / parts, end = total * (part + 1) / parts;
+    int64_t row_bytes = blocks * static_cast<int64_t>(sizeof(Quantized));
+    int64_t pass = larger(PASS_BYTES / row_bytes / MAX_TILE, 1) * MAX_TILE;
+    for (int64_t from = 0; from < tokens; from += pass) {
+        int64_t to = smaller(from + pass, tokens), first_panel = 0, first_row = 0;
+        for (int32_t s = 0; s < matrix.num_segments; ++s) {
+            const Segment& segment = matrix.segments[s];
+            int64_t count = num_panels(segment.rows);
+            int64_t low = larger(begin - first_panel, 0), high = smaller(end - first_panel, count);
+            PANELS[segment.kind](work, segment, low, high, first_row, from, to);
+            first_panel += count;
+            first_row += segment.rows;
+        }
+    }
+}
+
+float weight(const Segment& segment, int64_t row, int64_t col, int64_t cols) {
+    int64_t panel = row / PANEL, lane = row % PANEL;
+    if (segment.kind <= BF16) return stored(segment, (panel * cols + col) * PANEL + lane);
+    int64_t block = panel * num_blocks(cols) + col / BLOCK, within = col % BLOCK;
+    const uint8_t* codes = static_cast<const uint8_t*>(segment.codes);
+    int32_t code;
+    if (segment.kind == U4 || segment.kind == U4_OFFSET) {
+        uint8_t byte = codes[block * 256 + within % 16 / 4 * 64 + lane * 4 + within % 4];
+        code = within < 16 ? byte & 15 : byte >> 4;
+    } else {
+        code = codes[block * 512 + within / 4 * 64 + lane * 4 + within % 4];
+    }
+    if (segment.kind == U8_HALVES) {
+        return from_half(segment.scales[(block * 2 + within / 16) * PANEL + lane]) * static_cast<float>(code - 128);
+    }
+    float scale = from_half(segment.scales[block * PANEL + lane]);
+    if (segment.kind == U4) return scale * static_cast<float>(code - 8);
+    if (segment.kind == U8) return scale * static_cast<float>(code - 128);
+    return scale * static_cast<float>(code) + from_half(segment.offsets[block * PANEL + lane]);
+}
+
+void gather(const Matrix& matrix, const int64_t* tokens, int64_t count, float scale, float* out) {
+    for (int64_t i = 0; i < count; ++i) {
+        int64_t row = tokens[i];
+        const Segment* segment = matrix.segments;
+        while (row >= segment->rows) row -= segment++->rows;
+        for (int64_t col = 0; col < matrix.cols; ++col) *out++ = weight(*segment, row, col, matrix.cols) * scale;
+    }
+}
+
+}  // namespace
+
+void fill(LinearKernels& kernels) {
+    kernels.quantize = quantize;
+    kernels.linear = linear;
+    kernels.gather = gather;
+}
+
+}  // namespace penstock::PENSTOCK_ISA

@@ -1,0 +1,75 @@
+// Products with packed matrices: the contract between `linear.cpp` and whoever runs products.
+//
+// A matrix is a stack of segments (q, k and v of a fused matrix may each have their own format). A segment is cut into
+// panels of 16 output rows; a panel holds its inputs in blocks of 32, padded with zeros to whole panels and blocks.
+// What each kind keeps, with P = ceil(rows / 16) panels and B = ceil(cols / 32) blocks:
+//
+//   kind      codes                             scales            offsets        weight
+//   F32       float  [P][cols][16]                                               as stored
+//   F16       half   [P][cols][16]                                               as stored
+//   BF16      bfloat [P][cols][16]                                               as stored
+//   U4        uint8  [P][B][4][16][4]           half [P][B][16]                  scale * (code - 8)
+//   U4_OFFSET uint8  [P][B][4][16][4]           half [P][B][16]   half [P][B][16] scale * code + offset
+//   U8        uint8  [P][B][8][16][4]           half [P][B][16]                  scale * (code - 128)
+//   U8_OFFSET uint8  [P][B][8][16][4]           half [P][B][16]   half [P][B][16] scale * code + offset
+//   U8_HALVES uint8  [P][B][8][16][4]           half [P][B][2][16]               scale of each 16 inputs * (code - 128)
+//
+// [q][16][4]: 64 bytes with four consecutive inputs, 4 q to 4 q + 3, of each row: what one dot product instruction takes.
+// A byte of a 4-bit kind holds input 4 q + i in its low half and input 16 + 4 q + i in its high half.
+//
+// All results depend on the row of x alone, never on the other rows or on `part`: block products are integers, and their
+// sum over the blocks runs in one order.
+#pragma once
+
+#include <cstdint>
+
+namespace penstock {
+
+constexpr int64_t PANEL = 16;
+constexpr int64_t BLOCK = 32;
+
+enum Kind : int32_t { F32, F16, BF16, U4, U4_OFFSET, U8, U8_OFFSET, U8_HALVES, NUM_KINDS };
+
+struct Segment {
+    int64_t rows;
+    int32_t kind;
+    int32_t unused;
+    const void* codes;  // 64-byte aligned, like the other two
+    const uint16_t* scales;
+    const uint16_t* offsets;
+};
+
+struct Matrix {
+    int64_t rows, cols;
+    const Segment* segments;
+    int32_t num_segments;
+    int32_t reads_float;      // some segment has a float kind: `x` is read
+    int32_t reads_quantized;  // some segment has a packed kind: `quantized` is read
+    int32_t unused;
+};
+
+// 32 activations: x = scale * code. A row of x is ceil(cols / 32) of them, rows lie one after the other.
+struct Quantized {
+    float scale;
+    float scaled_sum;     // scale * sum of the codes
+    int32_t minus_sum;    // of the codes
+    int32_t minus_first;  // of the first 16 codes
+    int8_t codes[32];
+};
+static_assert(sizeof(Quantized) == 48, "rows of activations are laid out by this size");
+
+static inline int64_t num_blocks(int64_t cols) { return (cols + BLOCK - 1) / BLOCK; }
+static inline int64_t num_panels(int64_t rows) { return (rows + PANEL - 1) / PANEL; }
+
+struct LinearKernels {
+    // x [tokens][cols] -> out [tokens][num_blocks(cols)]
+    void (*quantize)(const float* x, int64_t tokens, int64_t cols, Quantized* out);
+    // out[t * out_stride + r] = bias[r] + sum over c of x[t][c] * matrix[r][c], or added to out where `accumulate`;
+    // for the `part`th of `parts` equal shares of the panels. Shares write different rows. `bias` may be null.
+    void (*linear)(const Matrix& matrix, const float* x, const Quantized* quantized, int64_t tokens, const float* bias,
+                   float* out, int64_t out_stride, bool accumulate, int64_t part, int64_t parts);
+    // out[i][c] = matrix[tokens[i]][c] * scale, for `count` tokens
+    void (*gather)(const Matrix& matrix, const int64_t* tokens, int64_t count, float scale, float* out);
+};
+
+}  // namespace penstock

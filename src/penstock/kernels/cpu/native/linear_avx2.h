@@ -1,0 +1,146 @@
+// Tiles with AVX2: half a panel's rows at a time, as the eight lanes of a register.
+//
+// Products of bytes are added up as 16-bit numbers: 4-bit codes times 8-bit ones, 8 quads of a block, stay below
+// 8 * 2 * 15 * 127 = 30480. Codes of 8 bits are taken apart into two of 4.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "linear.h"
+
+namespace penstock::PENSTOCK_ISA {
+namespace {
+
+constexpr int MAX_TILE = 4;
+
+inline __m256 halves(const uint16_t* at) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+}
+
+inline __m256i load(const uint8_t* at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
+
+inline __m256i broadcast(const int8_t* four) {
+    int32_t word;
+    std::memcpy(&word, four, 4);
+    return _mm256_set1_epi32(word);
+}
+
+// Products of eight rows with each token over `quads` quads from `first` on. `packed` is where the block begins, and
+// `half` which rows it is about.
+template <bool NIBBLES, int T>
+inline void dot(const uint8_t* packed, int half, int first, int quads, const Quantized* const* x, __m256i* products) {
+    const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16);
+    __m256i fine[T], coarse[T];
+    for (int t = 0; t < T; ++t) fine[t] = coarse[t] = _mm256_setzero_si256();
+    for (int q = first; q < first + quads; ++q) {
+        __m256i pair = load(packed + (NIBBLES ? q % 4 : q) * 64 + half * 32);
+        __m256i small = _mm256_and_si256(NIBBLES && q >= 4 ? _mm256_srli_epi16(pair, 4) : pair, low);
+        __m256i large = NIBBLES ? small : _mm256_and_si256(_mm256_srli_epi16(pair, 4), low);
+        for (int t = 0; t < T; ++t) {
+            __m256i four = broadcast(x[t]->codes + 4 * q);
+            fine[t] = _mm256_add_epi16(fine[t], _mm256_maddubs_epi16(small, four));
+            if (!NIBBLES) coarse[t] = _mm256_add_epi16(coarse[t], _mm256_maddubs_epi16(large, four));
+        }
+    }
+    for (int t = 0; t < T; ++t) {
+        products[t] = _mm256_madd_epi16(fine[t], ones);
+        if (!NIBBLES) products[t] = _mm256_add_epi32(products[t], _mm256_madd_epi16(coarse[t], sixteens));
+    }
+}
+
+// Sums of one panel over all blocks for T tokens, [T][16]. `stride` is the number of blocks of a row of x.
+template <int KIND, int T>
+void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Quantized* x, int64_t stride, float* sums) {
+    constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET, OFFSET = KIND == U4_OFFSET || KIND == U8_OFFSET;
+    constexpr int GROUPS = KIND == U8_HALVES ? 2 : 1, QUADS = 8 / GROUPS, ZERO = OFFSET ? 0 : NIBBLES ? 8 : 128;
+    constexpr int64_t BYTES = NIBBLES ? 256 : 512;
+    __m256 total[2][T];
+    for (int t = 0; t < T; ++t) total[0][t] = total[1][t] = _mm256_setzero_ps();
+    for (int64_t b = 0; b < blocks; ++b) {
+        int64_t block = panel * blocks + b;
+        const uint8_t* packed = static_cast<const uint8_t*>(segment.codes) + block * BYTES;
+        const Quantized* row[T];
+        for (int t = 0; t < T; ++t) row[t] = x + t * stride + b;
+        for (int64_t line = 0; line < BYTES; line += 64) {
+            _mm_prefetch(reinterpret_cast<const char*>(packed + 4 * BYTES + line), _MM_HINT_T0);
+        }
+        for (int half = 0; half < 2; ++half) {
+            for (int group = 0; group < GROUPS; ++group) {
+                __m256i products[T];
+                dot<NIBBLES, T>(packed, half, group * QUADS, QUADS, row, products);
+                __m256 scale = halves(segment.scales + (block * GROUPS + group) * PANEL + half * 8);
+                for (int t = 0; t < T; ++t) {
+                    const Quantized& a = *row[t];
+                    int32_t minus = GROUPS == 1 ? a.minus_sum : group ? a.minus_sum - a.minus_first : a.minus_first;
+                    __m256 product = _mm256_cvtepi32_ps(_mm256_add_epi32(products[t], _mm256_set1_epi32(ZERO * minus)));
+                    __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(a.scale));
+                    total[half][t] = _mm256_fmadd_ps(product, factor, total[half][t]);
+                }
+            }
+            for (int t = 0; OFFSET && t < T; ++t) {
+                __m256 offset = halves(segment.offsets + block * PANEL + half * 8);
+                total[half][t] = _mm256_fmadd_ps(offset, _mm256_set1_ps(row[t]->scaled_sum), total[half][t]);
+            }
+        }
+    }
+    for (int t = 0; t < T; ++t) {
+        _mm256_storeu_ps(sums + t * PANEL, total[0][t]);
+        _mm256_storeu_ps(sums + t * PANEL + 8, total[1][t]);
+    }
+}
+
+template <int KIND>
+inline __m256 eight(const void* codes, int64_t at) {
+    if (KIND == F32) return _mm256_loadu_ps(static_cast<const float*>(codes) + at);
+    const uint16_t* half = static_cast<const uint16_t*>(codes) + at;
+    if (KIND == F16) return halves(half);
+    __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(half));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+
+template <int KIND, int T>
+void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float* x, float* sums) {
+    __m256 total[2][T];
+    for (int t = 0; t < T; ++t) total[0][t] = total[1][t] = _mm256_setzero_ps();
+    for (int64_t col = 0; col < cols; ++col) {
+        int64_t at = (panel * cols + col) * PANEL;
+        __m256 first = eight<KIND>(segment.codes, at), second = eight<KIND>(segment.codes, at + 8);
+        for (int t = 0; t < T; ++t) {
+            __m256 value = _mm256_set1_ps(x[t * cols + col]);
+            total[0][t] = _mm256_fmadd_ps(first, value, total[0][t]);
+            total[1][t] = _mm256_fmadd_ps(second, value, total[1][t]);
+        }
+    }
+    for (int t = 0; t < T; ++t) {
+        _mm256_storeu_ps(sums + t * PANEL, total[0][t]);
+        _mm256_storeu_ps(sums + t * PANEL + 8, total[1][t]);
+    }
+}
+
+inline void quantize_whole_block(const float* x, Quantized& out) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    __m256 values[4], size = _mm256_setzero_ps();
+    for (int i = 0; i < 4; ++i) {
+        values[i] = _mm256_loadu_ps(x + 8 * i);
+        size = _mm256_max_ps(size, _mm256_andnot_ps(sign, values[i]));
+    }
+    alignas(32) float sizes[8];
+    _mm256_store_ps(sizes, size);
+    float largest = 0.0f;
+    for (float one : sizes) largest = one > largest ? one : largest;
+    __m256 inverse = _mm256_set1_ps(inverse_scale(largest));
+    __m256i codes[4];
+    for (int i = 0; i < 4; ++i) codes[i] = _mm256_cvtps_epi32(_mm256_mul_ps(values[i], inverse));
+    __m256i words[2] = {_mm256_packs_epi32(codes[0], codes[1]), _mm256_packs_epi32(codes[2], codes[3])};
+    __m256i bytes = _mm256_packs_epi16(words[0], words[1]);  // fours of each, the lanes interleaved
+    bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.codes), bytes);
+    int32_t sums[2] = {0, 0};
+    for (int i = 0; i < BLOCK; ++i) sums[i / 16] += out.codes[i];
+    finish(out, largest, sums[0], sums[1]);
+}
+
+}  // namespace
+}  // namespace penstock::PENSTOCK_ISA

@@ -1,0 +1,149 @@
+// Tiles in vectors of 16 bytes, which every machine has in some form: four rows of a panel at a time, four inputs each.
+//
+// Of the four codes of a row, the first and third are multiplied as two 16-bit numbers, and so are the second and fourth.
+// Their products with 8-bit numbers are added up in 16 bits: 4-bit codes, 8 quads of a block, stay below
+// 8 * 2 * 15 * 127 = 30480. Codes of 8 bits are taken apart into two of 4.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+#include "linear.h"
+
+namespace penstock::PENSTOCK_ISA {
+namespace {
+
+constexpr int MAX_TILE = 4;
+constexpr int GROUPS = 4;  // of four rows, in a panel
+
+typedef int16_t Shorts __attribute__((vector_size(16)));
+typedef uint16_t Words __attribute__((vector_size(16)));
+typedef int32_t Ints __attribute__((vector_size(16)));
+typedef float Floats __attribute__((vector_size(16)));
+
+inline Ints both(Shorts pairs) {  // the sum of each pair
+    Ints wide = reinterpret_cast<Ints>(pairs);
+    return (wide << 16 >> 16) + (wide >> 16);
+}
+
+// Four float16 numbers, finite ones
+inline Floats halves(const uint16_t* at) {
+    Ints bits = {at[0], at[1], at[2], at[3]};
+    Floats sizes = reinterpret_cast<Floats>((bits & 0x7fff) << 13) * 0x1p112f;
+    return reinterpret_cast<Floats>(reinterpret_cast<Ints>(sizes) | ((bits & 0x8000) << 16));
+}
+
+inline Floats repeat(float value) { return Floats{value, value, value, value}; }
+inline Ints repeat(int32_t value) { return Ints{value, value, value, value}; }
+
+// 32 activations as pairs of 16-bit numbers: the first and third of each four, and the second and fourth.
+struct Pairs {
+    int32_t even[8], odd[8];
+};
+
+inline void spread(const int8_t* codes, Pairs& pairs) {
+    for (int at = 0; at < 8; at += 4) {
+        Ints fours;
+        std::memcpy(&fours, codes + 4 * at, sizeof fours);
+        Ints even = (fours << 24 >> 24 & 0xffff) | fours << 8 >> 24 << 16;
+        Ints odd = (fours << 16 >> 24 & 0xffff) | fours >> 24 << 16;
+        std::memcpy(pairs.even + at, &even, sizeof even);
+        std::memcpy(pairs.odd + at, &odd, sizeof odd);
+    }
+}
+
+// Products of a panel's rows, four groups of four, with each token over `quads` quads from `first` on. `packed` is where
+// the block begins.
+template <bool NIBBLES, int T>
+inline void dot(const uint8_t* packed, int first, int quads, const Pairs* x, Ints (*products)[GROUPS]) {
+    Shorts fine[T][GROUPS] = {}, coarse[T][GROUPS] = {};
+    for (int q = first; q < first + quads; ++q) {
+        Shorts even[GROUPS], odd[GROUPS], high_even[GROUPS], high_odd[GROUPS];
+        for (int group = 0; group < GROUPS; ++group) {
+            Words fours;
+            std::memcpy(&fours, packed + (NIBBLES ? q % 4 : q) * 64 + group * 16, sizeof fours);
+            if (NIBBLES && q >= 4) fours >>= 4;
+            even[group] = reinterpret_cast<Shorts>(fours & 15);
+            odd[group] = reinterpret_cast<Shorts>(fours >> 8 & 15);
+            high_even[group] = reinterpret_cast<Shorts>(fours >> 4 & 15);
+            high_odd[group] = reinterpret_cast<Shorts>(fours >> 12);
+        }
+        for (int t = 0; t < T; ++t) {
+            Shorts a = reinterpret_cast<Shorts>(repeat(x[t].even[q])), b = reinterpret_cast<Shorts>(repeat(x[t].odd[q]));
+            for (int group = 0; group < GROUPS; ++group) {
+                fine[t][group] += even[group] * a + odd[group] * b;
+                if (!NIBBLES) coarse[t][group] += high_even[group] * a + high_odd[group] * b;
+            }
+        }
+    }
+    for (int t = 0; t < T; ++t) {
+        for (int group = 0; group < GROUPS; ++group) {
+            products[t][group] = both(fine[t][group]);
+            if (!NIBBLES) products[t][group] += both(coarse[t][group]) * 16;
+        }
+    }
+}
+
+// Sums of one panel over all blocks for T tokens, [T][16]. `stride` is the number of blocks of a row of x.
+template <int KIND, int T>
+void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Quantized* x, int64_t stride, float* sums) {
+    constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET, OFFSET = KIND == U4_OFFSET || KIND == U8_OFFSET;
+    constexpr int PARTS = KIND == U8_HALVES ? 2 : 1, QUADS = 8 / PARTS, ZERO = OFFSET ? 0 : NIBBLES ? 8 : 128;
+    Floats total[T][GROUPS] = {};
+    for (int64_t b = 0; b < blocks; ++b) {
+        int64_t block = panel * blocks + b;
+        const uint8_t* packed = static_cast<const uint8_t*>(segment.codes) + block * (NIBBLES ? 256 : 512);
+        Pairs pairs[T];
+        for (int t = 0; t < T; ++t) spread(x[t * stride + b].codes, pairs[t]);
+        for (int part = 0; part < PARTS; ++part) {
+            Ints products[T][GROUPS];
+            dot<NIBBLES, T>(packed, part * QUADS, QUADS, pairs, products);
+            for (int group = 0; group < GROUPS; ++group) {
+                Floats scale = halves(segment.scales + (block * PARTS + part) * PANEL + group * 4);
+                for (int t = 0; t < T; ++t) {
+                    const Quantized& a = x[t * stride + b];
+                    int32_t minus = PARTS == 1 ? a.minus_sum : part ? a.minus_sum - a.minus_first : a.minus_first;
+                    Ints product = products[t][group] + repeat(ZERO * minus);
+                    total[t][group] += __builtin_convertvector(product, Floats) * (scale * repeat(a.scale));
+                }
+            }
+        }
+        for (int group = 0; OFFSET && group < GROUPS; ++group) {
+            Floats offset = halves(segment.offsets + block * PANEL + group * 4);
+            for (int t = 0; t < T; ++t) total[t][group] += offset * repeat(x[t * stride + b].scaled_sum);
+        }
+    }
+    std::memcpy(sums, total, sizeof total);
+}
+
+template <int KIND, int T>
+void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float* x, float* sums) {
+    float total[T][PANEL] = {};
+    for (int64_t col = 0; col < cols; ++col) {
+        float weights[PANEL];
+        for (int row = 0; row < PANEL; ++row) weights[row] = stored(segment, (panel * cols + col) * PANEL + row);
+        for (int t = 0; t < T; ++t) {
+            for (int row = 0; row < PANEL; ++row) total[t][row] += weights[row] * x[t * cols + col];
+        }
+    }
+    std::memcpy(sums, total, sizeof total);
+}
+
+inline void quantize_whole_block(const float* x, Quantized& out) {
+    float largest = 0.0f;
+    for (int i = 0; i < BLOCK; ++i) {
+        float size = std::fabs(x[i]);
+        largest = size > largest ? size : largest;
+    }
+    float inverse = inverse_scale(largest);
+    int32_t sums[2] = {0, 0};
+    for (int i = 0; i < BLOCK; ++i) {
+        int32_t code = static_cast<int32_t>(std::nearbyintf(x[i] * inverse));
+        out.codes[i] = static_cast<int8_t>(code);
+        sums[i / 16] += code;
+    }
+    finish(out, largest, sums[0], sums[1]);
+}
+
+}  // namespace
+}  // namespace penstock::PENSTOCK_ISA

@@ -1,0 +1,43 @@
+// The C interface: plain structs and raw pointers, nothing is thrown across it. Called from Python through ctypes.
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PENSTOCK_API __attribute__((visibility("default")))
+
+// Name of the instruction set in use: portable, avx2 or avx512vnni.
+PENSTOCK_API const char* penstock_isa(void);
+// Use another one, null: the best; 0 if it is not built in or this machine lacks it. Not while kernels run.
+PENSTOCK_API int penstock_select(const char* isa);
+
+// The kernels of linear.h, in the calling thread. `matrix` is a penstock::Matrix, `quantized` penstock::Quantized.
+PENSTOCK_API void penstock_quantize(const float* x, int64_t tokens, int64_t cols, void* out);
+PENSTOCK_API void penstock_linear(const void* matrix, const float* x, const void* quantized, int64_t tokens,
+                                  const float* bias, float* out, int64_t out_stride, int accumulate, int64_t part,
+                                  int64_t parts);
+PENSTOCK_API void penstock_gather(const void* matrix, const int64_t* tokens, int64_t count, float scale, float* out);
+
+// A token from `vocab` logits as `draw`, a penstock::Draw, has it; draw_scratch(vocab) floats of scratch.
+PENSTOCK_API int32_t penstock_draw(const float* logits, int64_t vocab, const void* draw, float* scratch);
+
+// Threads that run programs; `threads` counts the one that calls.
+PENSTOCK_API void* penstock_pool_new(int threads);
+PENSTOCK_API void penstock_pool_free(void* pool);
+// A recorded model (program.h: `layout` is a penstock::Layout, `ops` penstock::Op, `step` penstock::Step). What ops point
+// to must outlive it. A pool runs one program at a time.
+PENSTOCK_API void* penstock_program_new(void* pool, const void* layout, const void* ops, int32_t num_ops);
+PENSTOCK_API void penstock_program_free(void* program);
+// 0, or 1: more tokens than there is room for, 2: more wanted ones.
+PENSTOCK_API int penstock_program_run(void* program, const void* step);
+// Where a buffer lies after the last run; -2: the logits.
+PENSTOCK_API float* penstock_program_buffer(void* program, int32_t number);
+// Time each operation apart from now on, or no longer: nanoseconds so far by kind.
+PENSTOCK_API const int64_t* penstock_program_profile(void* program, int on);
+
+#ifdef __cplusplus
+}
+#endif

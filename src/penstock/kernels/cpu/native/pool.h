@@ -1,0 +1,59 @@
+// A pool of threads that go through the stages of a job together.
+//
+// A stage has shares, which any thread may take; a stage begins when all shares of the one before are done. What is
+// waited for is work, not threads: one that has lost its core to somebody else, or is still asleep, holds nobody up
+// unless it has a share in hand. The thread that calls `run` is one of the pool.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace penstock {
+
+class Pool {
+  public:
+    using Body = void (*)(void* context, int stage, int share, int thread);
+
+    explicit Pool(int threads);
+    ~Pool();
+
+    int threads() const { return static_cast<int>(helpers_.size()) + 1; }
+
+    // Calls body(context, stage, share, thread) for every share of every stage. shares[stage] may be 0.
+    void run(int stages, const int32_t* shares, Body body, void* context);
+
+  private:
+    // One cache line each: `ticket` is the number of the run in the upper half, the next share to take in the lower.
+    struct alignas(64) Stage {
+        std::atomic<uint64_t> ticket{0};
+        std::atomic<int32_t> shares{0};
+        std::atomic<int32_t> done{0};
+    };
+
+    void help(int thread);
+    void work(uint32_t run, int thread);
+    static bool take(Stage& stage, uint32_t run, int& share);
+    bool wait_for_run(uint32_t seen);
+
+    // The job. Read by helpers that may be late: what they read counts only if they still get a share of that run.
+    std::atomic<int> stages_{0};
+    std::atomic<Body> body_{nullptr};
+    std::atomic<void*> context_{nullptr};
+    std::atomic<Stage*> states_{nullptr};
+    int capacity_ = 0;
+    std::vector<Stage*> outgrown_;  // a late helper may still look at them
+
+    alignas(64) std::atomic<uint32_t> run_{0};
+    alignas(64) std::atomic<int> current_{0};  // stage that the caller is at: where a late helper begins
+    alignas(64) std::atomic<int> asleep_{0};
+    std::atomic<bool> closing_{false};
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::vector<std::thread> helpers_;
+};
+
+}  // namespace penstock

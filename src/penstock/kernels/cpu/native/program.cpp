@@ -1,0 +1,301 @@
+#include "program.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "kernels.h"
+#include "penstock.h"
+
+namespace penstock {
+
+namespace {
+
+// Shares of a stage: small enough that threads end together though one of them is slower, large enough that taking
+// them costs nothing. In units that pass in about a nanosecond on one core.
+constexpr int64_t SHARE_COST = 3000;
+constexpr int64_t SHARES_PER_THREAD = 4;
+// Where reading the weights decides, a share is at least so much: each begins a stream that the prefetchers must find.
+constexpr int64_t STREAM_BYTES = 2 << 20;
+
+int64_t matrix_bytes(const Matrix& matrix) {
+    int64_t bits = 0;
+    for (int32_t index = 0; index < matrix.num_segments; ++index) {
+        const Segment& segment = matrix.segments[index];
+        const int32_t kind = segment.kind;
+        bits += segment.rows * (kind == F32 ? 32 : kind <= BF16 ? 16 : kind <= U4_OFFSET ? 5 : 9);
+    }
+    return bits * matrix.cols / 8;
+}
+
+int32_t clamp_shares(int64_t cost, int64_t most, int threads) {
+    const int64_t wanted = std::min(cost / SHARE_COST, SHARES_PER_THREAD * threads);
+    const int64_t even = wanted >= threads ? wanted / threads * threads : wanted;
+    return static_cast<int32_t>(std::max<int64_t>(1, std::min(even, most)));
+}
+
+// Memory that is not there until it is touched, and then in large pages if the system has them.
+float* reserve(int64_t floats) {
+    const size_t size = static_cast<size_t>(floats) * sizeof(float) + 4096;
+    void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+#ifdef MADV_HUGEPAGE
+    madvise(memory, size, MADV_HUGEPAGE);
+#endif
+    return static_cast<float*>(memory);
+}
+
+void give_back(float* memory, int64_t floats) { munmap(memory, static_cast<size_t>(floats) * sizeof(float) + 4096); }
+
+// The `share`th of `shares` equal parts of `count`, in units.
+inline void part(int64_t count, int64_t unit, int share, int shares, int64_t& from, int64_t& to) {
+    const int64_t units = (count + unit - 1) / unit;
+    from = std::min(units * share / shares * unit, count);
+    to = std::min(units * (share + 1) / shares * unit, count);
+}
+
+}  // namespace
+
+Program::Program(Pool& pool, const Layout& layout, const Op* ops, int32_t num_ops)
+    : pool_(pool), layout_(layout), ops_(ops, ops + num_ops) {
+    offsets_.assign(layout.offsets, layout.offsets + layout.num_buffers);
+    tables_.assign(layout.tables, layout.tables + layout.num_groups);
+    arena_ = reserve(layout.row_floats * layout.max_tokens);
+    logits_ = reserve(layout.vocab * layout.max_wanted);
+    scratch_floats_ = std::max(attention_scratch(layout.heads), draw_scratch(layout.vocab));
+    for (int thread = 0; thread < pool.threads(); ++thread) scratch_.push_back(reserve(scratch_floats_));
+    tokens_.resize(static_cast<size_t>(layout.max_tokens));
+    positions_.resize(static_cast<size_t>(layout.max_tokens));
+    wanted_.resize(static_cast<size_t>(layout.max_wanted));
+    token_tables_.assign(static_cast<size_t>(layout.num_groups),
+                         std::vector<const int32_t*>(static_cast<size_t>(layout.max_tokens)));
+    tasks_.resize(static_cast<size_t>(layout.num_groups) * 2);
+    shares_.resize(ops_.size());
+}
+
+Program::~Program() {
+    give_back(arena_, layout_.row_floats * layout_.max_tokens);
+    give_back(logits_, layout_.vocab * layout_.max_wanted);
+    for (float* scratch : scratch_) give_back(scratch, scratch_floats_);
+}
+
+float* Program::buffer(int32_t number) const {
+    if (number == LOGITS) return logits_;
+    return number < 0 ? nullptr : arena_ + offsets_[static_cast<size_t>(number)] * num_tokens_;
+}
+
+int Program::run(const Step& step) {
+    step_ = step;
+    if (const int wrong = expand(step)) return wrong;
+    plan_attention();
+    const int32_t stages = step.to - step.from;
+    for (int32_t stage = 0; stage < stages; ++stage)
+        shares_[static_cast<size_t>(stage)] = shares(ops_[static_cast<size_t>(step.from + stage)]);
+    if (!profiling) {
+        pool_.run(stages, shares_.data(), body, this);
+        return 0;
+    }
+    for (; step_.from < step.to; ++step_.from) {
+        const Op& op = ops_[static_cast<size_t>(step_.from)];
+        shares_[0] = shares(op);
+        const auto started = std::chrono::steady_clock::now();
+        pool_.run(1, shares_.data(), body, this);
+        spent_ns[op.kind] += std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count();
+    }
+    return 0;
+}
+
+void Program::body(void* context, int stage, int share, int thread) {
+    Program& program = *static_cast<Program*>(context);
+    const Op& op = program.ops_[static_cast<size_t>(program.step_.from + stage)];
+    program.execute(op, share, program.shares_[static_cast<size_t>(stage)], thread);
+}
+
+int Program::expand(const Step& step) {
+    int64_t num_tokens = 0, num_wanted = 0;
+    for (int32_t index = 0; index < step.num_rows; ++index) {
+        num_tokens += step.rows[index].count;
+        num_wanted += step.rows[index].sample != 0;
+    }
+    if (step.wanted != nullptr) num_wanted = step.num_wanted;
+    if (num_tokens > layout_.max_tokens) return 1;
+    if (num_wanted > layout_.max_wanted) return 2;
+    num_tokens_ = num_tokens;
+    num_wanted_ = num_wanted;
+    size_t token = 0, want = 0;
+    for (int32_t index = 0; index < step.num_rows; ++index) {
+        const Row& row = step.rows[index];
+        const int32_t* known = layout_.slot_tokens + row.slot * layout_.token_stride;
+        for (int32_t position = row.start; position < row.start + row.count; ++position, ++token) {
+            tokens_[token] = known[position];
+            positions_[token] = position;
+            for (size_t group = 0; group < tables_.size(); ++group)
+                token_tables_[group][token] = tables_[group] + row.slot * layout_.table_stride;
+        }
+        if (step.wanted == nullptr && row.sample != 0) wanted_[want++] = static_cast<int32_t>(token - 1);
+    }
+    if (step.wanted != nullptr) std::copy(step.wanted, step.wanted + num_wanted, wanted_.begin());
+    return 0;
+}
+
+void Program::plan_attention() {
+    std::vector<bool> planned(tasks_.size());
+    for (int32_t number = step_.from; number < step_.to; ++number) {
+        const Op& op = ops_[static_cast<size_t>(number)];
+        const size_t which = static_cast<size_t>(op.group * 2 + op.rows);
+        if (op.kind != ATTENTION || planned[which]) continue;
+        planned[which] = true;
+        spans_.clear();
+        int32_t token = 0;
+        if (op.rows == TOKENS) {
+            for (int32_t index = 0; index < step_.num_rows; ++index) {
+                const Row& row = step_.rows[index];
+                spans_.push_back({token, token, row.count, row.start});
+                token += row.count;
+            }
+        } else {
+            for (int32_t index = 0; index < num_wanted_; ++index) {
+                token = wanted_[static_cast<size_t>(index)];
+                spans_.push_back({token, index, 1, positions_[static_cast<size_t>(token)]});
+            }
+        }
+        tasks_[which].plan(layout_.heads, op.window, spans_, pool_.threads());
+    }
+}
+
+int32_t Program::shares(const Op& op) {
+    const int64_t rows = count(op);
+    if (rows == 0) return 0;
+    const int threads = pool_.threads();
+    switch (op.kind) {
+        case LINEAR: {
+            const Matrix& matrix = *static_cast<const Matrix*>(op.weight);
+            const int64_t bytes = matrix_bytes(matrix), multiplications = matrix.rows * matrix.cols * rows;
+            int64_t most = num_panels(matrix.rows);
+            if (multiplications / 100 < bytes / 12) most = std::min(most, std::max<int64_t>(threads, bytes / STREAM_BYTES));
+            return clamp_shares(std::max(bytes / 12, multiplications / 100), most, threads);
+        }
+        case ATTENTION: return tasks(op).shares();
+        case GATE: return clamp_shares(rows * op.width / 2, rows > 1 ? rows : num_blocks(op.width), threads);
+        case DRAW: return step_.draws == nullptr ? 0 : static_cast<int32_t>(rows);
+        default: return clamp_shares(rows * op.width, rows, threads);
+    }
+}
+
+void Program::execute(const Op& op, int share, int shares, int thread) {
+    const Kernels& kernel = kernels();
+    const int64_t rows = count(op), width = op.width, blocks = num_blocks(width);
+    float* input = buffer(op.input);
+    float* output = buffer(op.output);
+    Quantized* packed = quantized(op.quantized);
+    int64_t from, to;
+    part(rows, 1, share, shares, from, to);
+    switch (op.kind) {
+        case EMBED:
+            kernel.linear.gather(*static_cast<const Matrix*>(op.weight), tokens_.data() + from, to - from, op.scale,
+                                 output + from * width);
+            break;
+        case NORM:
+            kernel.rows.norm(input + from * width, op.added < 0 ? nullptr : buffer(op.added) + from * width,
+                             static_cast<const float*>(op.weight), op.scale, to - from, width, output + from * width,
+                             packed == nullptr ? nullptr : packed + from * blocks);
+            break;
+        case QUANTIZE: kernel.linear.quantize(input + from * width, to - from, width, packed + from * blocks); break;
+        case LINEAR:
+            kernel.linear.linear(*static_cast<const Matrix*>(op.weight), input, packed, rows, op.bias, output, width,
+                                 op.option != 0, share, shares);
+            break;
+        case ROTATE_STORE:
+            kernel.attention.rotate_store(layout_.heads, op.rotation, op.pages, input + from * width, width, to - from,
+                                          positions_.data() + from,
+                                          token_tables_[static_cast<size_t>(op.group)].data() + from);
+            break;
+        case ATTENTION: {
+            const Scores rule{op.scale, op.softcap, op.window};
+            const int64_t qkv = (layout_.heads.heads + 2 * layout_.heads.kv_heads) * layout_.heads.head_dim;
+            tasks(op).run(layout_.heads,
+                          {rule, op.pages, input, qkv, token_tables_[static_cast<size_t>(op.group)].data(), output, packed},
+                          share, scratch_[static_cast<size_t>(thread)]);
+            break;
+        }
+        case GATE:
+            if (rows > 1) {
+                kernel.rows.gate(input + from * 2 * width, op.option, to - from, width, 0, width, output + from * width,
+                                 packed == nullptr ? nullptr : packed + from * blocks);
+            } else {
+                part(width, BLOCK, share, shares, from, to);
+                kernel.rows.gate(input, op.option, 1, width, from, to, output, packed);
+            }
+            break;
+        case PICK:
+            for (; from < to; ++from)
+                std::memcpy(output + from * width, input + wanted_[static_cast<size_t>(from)] * width,
+                            static_cast<size_t>(width) * sizeof(float));
+            break;
+        case CAP: kernel.rows.cap(output + from * width, (to - from) * width, op.scale); break;
+        case DRAW:
+            for (; from < to; ++from) draw(from, scratch_[static_cast<size_t>(thread)]);
+            break;
+    }
+}
+
+// As penstock.sample.penalties has it: `repetition` of all tokens so far, the others of the output alone.
+void Program::penalise(float* logits, const Draw& draw, float* scratch) const {
+    const int32_t* known = layout_.slot_tokens + draw.slot * layout_.token_stride;
+    int32_t* counts = reinterpret_cast<int32_t*>(scratch);  // [vocab], of tokens in the output; -1: done
+    for (int32_t position = 0; position < draw.position; ++position) counts[known[position]] = 0;
+    for (int32_t position = draw.prompt_length; position < draw.position; ++position) ++counts[known[position]];
+    for (int32_t position = 0; position < draw.position; ++position) {
+        int32_t& count = counts[known[position]];
+        if (count < 0) continue;
+        float& x = logits[known[position]];
+        x = x < 0.0f ? x * draw.repetition : x / draw.repetition;
+        if (count > 0) x = (x - draw.presence) - draw.frequency * static_cast<float>(count);
+        count = -1;
+    }
+}
+
+void Program::draw(int64_t row, float* scratch) {
+    const Draw& draw = step_.draws[row];
+    float* logits = logits_ + row * layout_.vocab;
+    if (draw.repetition != 1.0f || draw.presence != 0.0f || draw.frequency != 0.0f) penalise(logits, draw, scratch);
+    const int32_t token = kernels().draw.draw(logits, layout_.vocab, draw, scratch);
+    step_.drawn[row] = token;
+    layout_.slot_tokens[draw.slot * layout_.token_stride + draw.position] = token;
+}
+
+}  // namespace penstock
+
+extern "C" {
+
+int32_t penstock_draw(const float* logits, int64_t vocab, const void* draw, float* scratch) {
+    return penstock::kernels().draw.draw(logits, vocab, *static_cast<const penstock::Draw*>(draw), scratch);
+}
+
+void* penstock_pool_new(int threads) { return new penstock::Pool(threads); }
+
+void penstock_pool_free(void* pool) { delete static_cast<penstock::Pool*>(pool); }
+
+void* penstock_program_new(void* pool, const void* layout, const void* ops, int32_t num_ops) {
+    return new penstock::Program(*static_cast<penstock::Pool*>(pool), *static_cast<const penstock::Layout*>(layout),
+                                 static_cast<const penstock::Op*>(ops), num_ops);
+}
+
+void penstock_program_free(void* program) { delete static_cast<penstock::Program*>(program); }
+
+int penstock_program_run(void* program, const void* step) {
+    return static_cast<penstock::Program*>(program)->run(*static_cast<const penstock::Step*>(step));
+}
+
+float* penstock_program_buffer(void* program, int32_t number) {
+    return static_cast<penstock::Program*>(program)->buffer(number);
+}
+
+const int64_t* penstock_program_profile(void* program, int on) {
+    penstock::Program& profiled = *static_cast<penstock::Program*>(program);
+    profiled.profiling = on != 0;
+    return profiled.spent_ns;
+}
+}

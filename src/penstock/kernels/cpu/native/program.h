@@ -1,0 +1,117 @@
+// A model's wiring as a flat list of operations, and what runs it: one call per step.
+//
+// Python records the list once (program.py, whose structs mirror these). A step names its rows by slot; tokens and block
+// tables are read from the slots themselves. Values between operations lie in an arena: buffer b of a step of n tokens
+// begins at float n * offsets[b], so that the buffers of a small step lie close together.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention.h"
+#include "draw.h"
+#include "pool.h"
+#include "tasks.h"
+
+namespace penstock {
+
+enum OpKind : int32_t { EMBED, NORM, QUANTIZE, LINEAR, ROTATE_STORE, ATTENTION, GATE, PICK, CAP, DRAW, NUM_OPS };
+
+// Which rows an operation has: all tokens of the step, or those that are wanted (whose logits are asked for).
+enum Rows : int32_t { TOKENS, WANTED };
+
+// Fields that a kind has no use for are 0, buffers -1.
+struct Op {
+    int32_t kind;
+    int32_t rows;
+    int32_t input;      // buffer
+    int32_t added;      // buffer: NORM adds it to its input first
+    int32_t output;     // buffer; LOGITS: that of the logits
+    int32_t quantized;  // buffer: of QUANTIZE, NORM, GATE and ATTENTION the result, of LINEAR the input
+    int32_t option;     // LINEAR: accumulate; GATE: Activation
+    int32_t group;      // of the cache
+    int64_t width;      // of the output; of ROTATE_STORE the input's
+    int64_t window;
+    float scale;        // EMBED, ATTENTION; NORM: eps; CAP: the cap
+    float softcap;      // ATTENTION
+    const void* weight;  // Matrix of EMBED and LINEAR, float of NORM
+    const float* bias;
+    Pages pages;
+    Rotation rotation;
+};
+
+constexpr int32_t LOGITS = -2;
+
+struct Layout {
+    Heads heads;
+    int32_t* slot_tokens;  // [slots][token_stride]
+    int64_t token_stride;
+    const int32_t* const* tables;  // [groups], each [slots][table_stride]
+    int64_t table_stride;
+    int32_t num_groups;
+    int32_t num_buffers;
+    const int64_t* offsets;  // [buffers], in floats per token
+    int64_t row_floats;      // of all buffers together
+    int64_t max_tokens, max_wanted, vocab;
+};
+
+struct Row {
+    int32_t slot, start, count, sample;
+};
+
+struct Step {
+    const Row* rows;
+    const int32_t* wanted;  // packed tokens; null: the last of each row with `sample`
+    const Draw* draws;      // [wanted], or null
+    int32_t* drawn;         // [wanted]
+    int32_t num_rows, num_wanted;
+    int32_t from, to;  // operations
+};
+
+class Program {
+  public:
+    Program(Pool& pool, const Layout& layout, const Op* ops, int32_t num_ops);
+    ~Program();
+
+    // 0, or what is wrong with the step: 1 too many tokens, 2 too many wanted.
+    int run(const Step& step);
+
+    float* buffer(int32_t number) const;
+
+    bool profiling = false;
+    int64_t spent_ns[NUM_OPS] = {};
+
+  private:
+    static void body(void* context, int stage, int share, int thread);
+    void execute(const Op& op, int share, int shares, int thread);
+    void draw(int64_t row, float* scratch);
+    void penalise(float* logits, const Draw& draw, float* scratch) const;
+    int expand(const Step& step);
+    void plan_attention();
+    AttentionTasks& tasks(const Op& op) { return tasks_[static_cast<size_t>(op.group * 2 + op.rows)]; }
+    int32_t shares(const Op& op);
+    int64_t count(const Op& op) const { return op.rows == TOKENS ? num_tokens_ : num_wanted_; }
+    Quantized* quantized(int32_t number) const { return reinterpret_cast<Quantized*>(buffer(number)); }
+
+    Pool& pool_;
+    Layout layout_;
+    std::vector<Op> ops_;
+    std::vector<int64_t> offsets_;
+    std::vector<const int32_t*> tables_;
+    float* arena_;
+    float* logits_;
+    std::vector<float*> scratch_;  // [threads]
+    int64_t scratch_floats_ = 0;
+
+    // The step under way.
+    Step step_{};
+    int64_t num_tokens_ = 0, num_wanted_ = 0;
+    std::vector<int64_t> tokens_;
+    std::vector<int32_t> positions_, wanted_;
+    std::vector<std::vector<const int32_t*>> token_tables_;  // [groups][tokens]
+    std::vector<AttentionTasks> tasks_;                      // [groups * 2]: of all tokens, of the wanted
+    std::vector<Span> spans_;
+    std::vector<int32_t> shares_;  // [stages]
+};
+
+}  // namespace penstock

@@ -1,0 +1,83 @@
+#include "rows.h"
+
+#include "kernels.h"
+#include "lanes.h"
+
+namespace penstock::PENSTOCK_ISA {
+namespace {
+
+inline int left(int64_t width, int64_t c) { return width - c < LANES ? static_cast<int>(width - c) : LANES; }
+
+void norm(float* x, const float* added, const float* weight, float eps, int64_t count, int64_t width, float* out,
+          Quantized* quantized) {
+    for (int64_t row = 0; row < count; ++row, x += width, out += width) {
+        Lanes squares[2] = {broadcast(0.0f), broadcast(0.0f)};
+        for (int64_t c = 0; c < width; c += LANES) {
+            const int some = left(width, c);
+            Lanes value = load_first(x + c, some);
+            if (added != nullptr) {
+                value = value + load_first(added + row * width + c, some);
+                store_first(x + c, value, some);
+            }
+            Lanes& sum = squares[c / LANES % 2];
+            sum = fma(value, value, sum);
+        }
+        const float mean = sum(squares[0] + squares[1]) / static_cast<float>(width);
+        const Lanes factor = broadcast(1.0f / __builtin_sqrtf(mean + eps));
+        for (int64_t c = 0; c < width; c += LANES) {
+            const int some = left(width, c);
+            store_first(out + c, load_first(x + c, some) * factor * load_first(weight + c, some), some);
+        }
+        if (quantized != nullptr) table().linear.quantize(out, 1, width, quantized + row * num_blocks(width));
+    }
+}
+
+inline Lanes active(Lanes x, int32_t activation) {
+    if (activation == SILU) return x * sigmoid(x);
+    const Lanes inner = broadcast(1.5957691216057308f) * fma(broadcast(0.044715f) * x * x, x, x);  // 2 sqrt(2 / pi)
+    return x * sigmoid(inner);
+}
+
+void gate(const float* gate_up, int32_t activation, int64_t count, int64_t width, int64_t from, int64_t to, float* out,
+          Quantized* quantized) {
+    for (int64_t row = 0; row < count; ++row) {
+        const float* x = gate_up + row * 2 * width;
+        float* y = out + row * width;
+        for (int64_t c = from; c < to; c += LANES) {
+            const int some = left(to, c);
+            store_first(y + c, active(load_first(x + c, some), activation) * load_first(x + width + c, some), some);
+        }
+        if (quantized != nullptr)
+            table().linear.quantize(y + from, 1, to - from, quantized + row * num_blocks(width) + from / BLOCK);
+    }
+}
+
+void cap(float* x, int64_t count, float cap) {
+    for (int64_t c = 0; c < count; c += LANES) {
+        const int some = left(count, c);
+        store_first(x + c, tanh(load_first(x + c, some) / broadcast(cap)) * broadcast(cap), some);
+    }
+}
+
+int64_t argmax(const float* x, int64_t count) {
+    Lanes top = broadcast(-__builtin_inff());
+    for (int64_t c = 0; c < count; c += LANES) {
+        const int some = left(count, c);
+        top = max(keep(load_first(x + c, some), 0, some, -__builtin_inff()), top);
+    }
+    const float most = largest(top);
+    for (int64_t c = 0; c < count; ++c)
+        if (x[c] == most) return c;
+    return 0;
+}
+
+}  // namespace
+
+void fill(RowKernels& kernels) {
+    kernels.norm = norm;
+    kernels.gate = gate;
+    kernels.cap = cap;
+    kernels.argmax = argmax;
+}
+
+}  // namespace penstock::PENSTOCK_ISA

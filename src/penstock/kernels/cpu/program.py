@@ -1,0 +1,242 @@
+"""Recorded models, as native code runs them: one call per step. The structs mirror native/program.h."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.kernels.cpu import library
+
+NO_BUFFER = -1
+LOGITS = -2
+
+
+class OpKind(IntEnum):
+    EMBED = 0
+    NORM = 1
+    QUANTIZE = 2
+    LINEAR = 3
+    ROTATE_STORE = 4
+    ATTENTION = 5
+    GATE = 6
+    PICK = 7
+    CAP = 8
+    DRAW = 9
+
+
+class PageType(IntEnum):
+    F32 = 0
+    F16 = 1
+    I8 = 2
+
+
+PAGE_TYPES = {torch.float32: PageType.F32, torch.float16: PageType.F16, torch.int8: PageType.I8}
+
+
+class NativePages(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("keys", "values", "key_scales", "value_scales")),
+        ("block_bytes", ctypes.c_int64),
+    )
+
+
+class NativeRotation(ctypes.Structure):
+    _fields_ = (
+        ("table", ctypes.c_void_p),
+        ("dim", ctypes.c_int64),
+        ("q_norm", ctypes.c_void_p),
+        ("k_norm", ctypes.c_void_p),
+        ("eps", ctypes.c_float),
+    )
+
+
+class NativeOp(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("kind", "rows", "input", "added", "output", "quantized")),
+        *((name, ctypes.c_int32) for name in ("option", "group")),
+        ("width", ctypes.c_int64),
+        ("window", ctypes.c_int64),
+        ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+        ("weight", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("pages", NativePages),
+        ("rotation", NativeRotation),
+    )
+
+
+class NativeHeads(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("heads", "kv_heads", "head_dim", "block_size")),
+        ("type", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
+    )
+
+
+class NativeLayout(ctypes.Structure):
+    _fields_ = (
+        ("heads", NativeHeads),
+        ("slot_tokens", ctypes.c_void_p),
+        ("token_stride", ctypes.c_int64),
+        ("tables", ctypes.POINTER(ctypes.c_void_p)),
+        ("table_stride", ctypes.c_int64),
+        ("num_groups", ctypes.c_int32),
+        ("num_buffers", ctypes.c_int32),
+        ("offsets", ctypes.POINTER(ctypes.c_int64)),
+        ("row_floats", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("max_tokens", "max_wanted", "vocab")),
+    )
+
+
+class NativeStep(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("rows", "wanted", "draws", "drawn")),
+        *((name, ctypes.c_int32) for name in ("num_rows", "num_wanted", "first", "end")),
+    )
+
+
+# How a row's token is drawn; as in native/draw.h.
+DRAW = np.dtype(
+    [
+        *((name, np.int32) for name in ("kind", "slot", "position", "top_k")),
+        *((name, np.float32) for name in ("temperature", "top_p", "log_min_p", "typical_p")),
+        ("prompt_length", np.int32),
+        *((name, np.float32) for name in ("repetition", "presence", "frequency")),
+        ("stream", np.int64),
+    ]
+)
+LARGEST, SAMPLED = 0, 1
+
+
+class Draws:
+    """How the wanted rows of a step are drawn, where native code can see it."""
+
+    __slots__ = ("address", "positions", "table")
+
+    def __init__(self, rows: Sequence[tuple[float, ...]]) -> None:
+        self.table = np.array(rows, dtype=DRAW)
+        self.positions = self.table["position"]  # to be written before each step
+        self.address = self.table.ctypes.data
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A model as a flat list of operations. `head` is where what follows the hidden states begins."""
+
+    ops: list[NativeOp]
+    head: int
+    hidden: int  # buffer of the hidden states
+    hidden_size: int
+    vocab: int
+    offsets: list[int]  # of the buffers, in floats per token
+    row_floats: int
+    kept: list[object]  # what the operations point to
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the slots are and how the pages are made."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    block_size: int
+    page_type: PageType
+    tokens: Tensor  # [slots, tokens] int32
+    tables: Sequence[Tensor]  # [groups], each [slots, blocks] int32
+    max_tokens: int  # of a step
+    max_wanted: int
+
+
+class Pool:
+    """Threads that wait for programs to run; they end with it. The thread that runs a program is one of them."""
+
+    def __init__(self, threads: int) -> None:
+        loaded = library.load()
+        assert loaded is not None, "whoever makes a pool has seen that there is a library"
+        self.library = loaded
+        self.threads = threads
+        self.address = loaded.penstock_pool_new(threads)
+        weakref.finalize(self, loaded.penstock_pool_free, self.address)
+
+
+class Program:
+    def __init__(self, pool: Pool, recording: Recording, layout: Layout) -> None:
+        self.recording = recording
+        self._pool, self._layout = pool, layout
+        heads = NativeHeads(
+            layout.heads, layout.kv_heads, layout.head_dim, layout.block_size, layout.page_type.value, 0
+        )
+        tables = (ctypes.c_void_p * len(layout.tables))(*(table.data_ptr() for table in layout.tables))
+        offsets = (ctypes.c_int64 * len(recording.offsets))(*recording.offsets)
+        native = NativeLayout(
+            heads,
+            layout.tokens.data_ptr(),
+            layout.tokens.shape[1],
+            tables,
+            layout.tables[0].shape[1],
+            len(layout.tables),
+            len(recording.offsets),
+            offsets,
+            recording.row_floats,
+            layout.max_tokens,
+            layout.max_wanted,
+            recording.vocab,
+        )
+        ops = (NativeOp * len(recording.ops))(*recording.ops)
+        self._address = pool.library.penstock_program_new(pool.address, ctypes.addressof(native), ops, len(ops))
+        weakref.finalize(self, _free, pool, self._address)
+        self._run = pool.library.penstock_program_run
+        self._drawn = np.empty(layout.max_wanted, dtype=np.int32)
+        self._step = NativeStep(drawn=self._drawn.ctypes.data, end=len(recording.ops))
+        self._step_at = ctypes.addressof(self._step)
+
+    def run(
+        self,
+        rows: array[int],  # [rows, 4] int32: slot, start, count, whether it is sampled
+        *,
+        wanted: array[int] | None = None,  # [n] int32 packed tokens; None: the last of each sampled row
+        draws: Draws | None = None,  # [wanted]
+        first: int = 0,
+    ) -> list[int]:
+        """Operations from `first` on; gives the drawn tokens."""
+        step = self._step
+        step.rows, step.num_rows = rows.buffer_info()[0], len(rows) // 4
+        step.wanted, step.num_wanted = (None, 0) if wanted is None else wanted.buffer_info()
+        step.draws = None if draws is None else draws.address
+        step.first = first
+        if wrong := self._run(self._address, self._step_at):
+            what = "tokens" if wrong == 1 else "logits"
+            raise ValueError(f"a step has more {what} than there is room for")
+        return [] if draws is None else self._drawn[: len(draws.table)].tolist()
+
+    def hidden(self, rows: int) -> Tensor:
+        """[rows, hidden] after a run, until the next."""
+        return self._view(self.recording.hidden, rows, self.recording.hidden_size)
+
+    def logits(self, rows: int) -> Tensor:
+        """[rows, vocab] after a run, until the next."""
+        return self._view(LOGITS, rows, self.recording.vocab)
+
+    def profile(self, on: bool) -> dict[str, int]:
+        """Nanoseconds by kind of operation so far. Timed apart, operations take a little longer."""
+        spent = self._pool.library.penstock_program_profile(self._address, int(on))
+        return {kind.name.lower(): spent[kind] for kind in OpKind}
+
+    def _view(self, buffer: int, rows: int, width: int) -> Tensor:
+        at = self._pool.library.penstock_program_buffer(self._address, buffer)
+        values = (ctypes.c_float * (rows * width)).from_address(at)
+        return torch.frombuffer(values, dtype=torch.float32).view(rows, width) if rows else torch.empty(0, width)
+
+
+def _free(pool: Pool, address: int) -> None:
+    """Takes the pool so that it outlives its programs."""
+    pool.library.penstock_program_free(address)

@@ -1,0 +1,297 @@
+"""A model's wiring recorded as a list of native operations.
+
+`Recorder` stands where `Operations` do and is handed values that have no numbers yet. What it puts together on the way:
+
+    norm, gate, attention      leave their result quantized too, if a product reads it that way
+    product + residual         is added to the residual by the product itself
+    product[wanted]            is made of the wanted rows alone, and so is the attention before it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from torch import Tensor
+
+from penstock.kernels.cpu.packed import BLOCK, PackedMatrix
+from penstock.kernels.cpu.program import LOGITS, NO_BUFFER, NativeOp, NativePages, NativeRotation, OpKind, Recording
+from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Operations, Pages, Rotary
+
+TOKENS, WANTED = 0, 1  # which rows a value has, as in native/program.h
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+ALIGNMENT = 16  # floats
+QUANTIZED_FLOATS = 12  # of a block: 48 bytes
+
+
+class Recordable(Protocol):
+    """What is needed of a model."""
+
+    head: Matrix
+
+    def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor: ...
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """Rows of `floats` numbers in a buffer yet to be chosen. Stands for a Tensor in the model's code."""
+
+    recorder: Recorder
+    rows: int
+    width: int
+    floats: int
+    maker: Op | None = None
+    quantized: Value | None = None
+    buffer: int = NO_BUFFER
+
+    def __getitem__(self, wanted: Value) -> Value:
+        return self.recorder.pick(self)
+
+
+@dataclass(slots=True, eq=False)
+class Op:
+    kind: OpKind
+    rows: int
+    width: int
+    input: Value | None = None
+    added: Value | None = None
+    output: Value | None = None
+    quantized: Value | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def values(self) -> list[Value]:
+        return [value for value in (self.input, self.added, self.output, self.quantized) if value is not None]
+
+
+def record(
+    model: Recordable, pages: Sequence[Pages], *, groups: int, head_dim: int, softcap: float, wanted_only: bool
+) -> Recording:
+    """The model up to the drawn token. `wanted_only`: hidden states of the wanted tokens alone, as a step needs that
+    only draws tokens; otherwise of all, and logits of the wanted."""
+    recorder = Recorder(head_dim)
+    hidden = _value(model.forward(recorder, recorder.batch(groups, wanted_only), pages))
+    body = len(recorder.ops)
+    assert isinstance(model.head, PackedMatrix)
+    recorder.head(hidden, model.head, softcap)
+    return recorder.recording(hidden, body, model.head.shape[0])
+
+
+class Recorder:
+    """Implements `interface.Operations`."""
+
+    def __init__(self, head_dim: int) -> None:
+        self.ops: list[Op] = []
+        self._head_dim = head_dim
+        self._kept: list[object] = []
+        self._maps: list[BlockMap] = []
+
+    def batch(self, groups: int, wanted_only: bool) -> Batch:
+        """A step that has no numbers yet."""
+        tokens = _tensor(self._value(TOKENS, 1))
+        self._maps = [BlockMap(tokens, tokens) for _ in range(groups)]
+        wanted = tokens if wanted_only else None
+        return Batch(tokens, tokens, tokens, tokens, tuple(self._maps), 0, 0, [], [], wanted)
+
+    def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
+        matrix = self._matrix(table)
+        output = self._value(TOKENS, matrix.shape[1])
+        self._add(OpKind.EMBED, output, scale=scale, weight=matrix.address)
+        return _tensor(output)
+
+    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return _tensor(self._norm(_value(x), None, weight, eps))
+
+    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        total, added = _value(residual), _value(x)
+        if added.maker is not None and added.maker.kind is OpKind.LINEAR:  # a linear's output has this one reader
+            added.maker.output, added.maker.fields["option"] = total, 1
+            if self.ops[-1].kind is OpKind.PICK:  # of the residual, which must be there to be added to
+                self.ops.insert(self.ops.index(added.maker), self.ops.pop())
+            return _tensor(self._norm(total, None, weight, eps)), residual
+        return _tensor(self._norm(total, added, weight, eps)), residual
+
+    def linear(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
+        source, matrix = _value(x), self._matrix(weight)
+        output = self._value(source.rows, matrix.shape[0])
+        self._linear(source, matrix, bias, output)
+        return _tensor(output)
+
+    def rotate_store(
+        self,
+        qkv: Tensor,
+        pages: Pages,
+        block_map: BlockMap,
+        batch: Batch,
+        rotary: Rotary,
+        norms: tuple[Tensor, Tensor, float] | None,
+    ) -> Tensor:
+        q_norm, k_norm, eps = norms or (None, None, 0.0)
+        table = self._address(rotary.table)
+        rotation = NativeRotation(table, rotary.dim, self._address(q_norm), self._address(k_norm), eps)
+        source = _value(qkv)
+        op = self._add(OpKind.ROTATE_STORE, None, source, pages=self._pages(pages), rotation=rotation)
+        op.fields["group"] = self._group(block_map)
+        op.width = source.width
+        return qkv  # rotated where it is; the attention knows where its q begin
+
+    def attention(
+        self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, *, scale: float, window: int, softcap: float
+    ) -> Tensor:
+        heads = _value(q).width // self._head_dim - 2 * pages.values.shape[1]
+        output = self._value(TOKENS, heads * self._head_dim)
+        op = self._add(OpKind.ATTENTION, output, _value(q), pages=self._pages(pages), scale=scale, softcap=softcap)
+        op.fields |= {"window": window, "group": self._group(block_map)}
+        return _tensor(output)
+
+    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        source = _value(gate_up)
+        output = self._value(source.rows, source.width // 2)
+        self._add(OpKind.GATE, output, source, option=ACTIVATIONS[activation])
+        return _tensor(output)
+
+    def logits(self, x: Tensor, rows: Tensor, weight: Matrix, softcap: float) -> Tensor:
+        raise NotImplementedError("the head is recorded by `head`")
+
+    def head(self, hidden: Value, matrix: PackedMatrix, softcap: float) -> None:
+        source = self.pick(hidden) if hidden.rows == TOKENS else hidden
+        logits = Value(self, WANTED, matrix.shape[0], 0, buffer=LOGITS)
+        self._linear(source, self._matrix(matrix), None, logits)
+        if softcap:
+            self._add(OpKind.CAP, logits, scale=softcap)
+        self._add(OpKind.DRAW, logits)
+
+    def pick(self, source: Value) -> Value:
+        """The wanted rows."""
+        chain = [op for op in self.ops[-3:] if op.kind in (OpKind.ATTENTION, OpKind.QUANTIZE, OpKind.LINEAR)]
+        if source.maker is self.ops[-1] and self.ops[-1].kind is OpKind.LINEAR and chain[0].kind is OpKind.ATTENTION:
+            for op in chain:
+                op.rows = WANTED
+                for value in (op.output, op.quantized):
+                    if value is not None:
+                        value.rows = WANTED
+            return source
+        output = self._value(WANTED, source.width)
+        self._add(OpKind.PICK, output, source)
+        return output
+
+    def recording(self, hidden: Value, head: int, vocab: int) -> Recording:
+        offsets, row_floats = _place(self.ops, hidden)
+        return Recording(
+            ops=[_native(op) for op in self.ops],
+            head=head,
+            hidden=hidden.buffer,
+            hidden_size=hidden.width,
+            vocab=vocab,
+            offsets=offsets,
+            row_floats=row_floats,
+            kept=self._kept,
+        )
+
+    def _norm(self, x: Value, added: Value | None, weight: Tensor, eps: float) -> Value:
+        output = self._value(x.rows, x.width)
+        self._add(OpKind.NORM, output, x, scale=eps, weight=self._address(weight)).added = added
+        return output
+
+    def _linear(self, source: Value, matrix: PackedMatrix, bias: Tensor | None, output: Value) -> None:
+        quantized = self._quantized(source) if matrix.reads_quantized else None
+        op = self._add(OpKind.LINEAR, output, source, weight=matrix.address, bias=self._address(bias))
+        op.quantized = quantized
+
+    def _quantized(self, source: Value) -> Value:
+        if source.quantized is None:
+            made = self._value(source.rows, source.width, -(-source.width // BLOCK) * QUANTIZED_FLOATS)
+            source.quantized, maker = made, source.maker
+            by_maker = maker is not None and (
+                maker.kind in (OpKind.NORM, OpKind.GATE)
+                or (maker.kind is OpKind.ATTENTION and self._head_dim % BLOCK == 0)
+            )
+            if maker is not None and by_maker:
+                maker.quantized = made
+            else:
+                self._add(OpKind.QUANTIZE, None, source).quantized = made
+        return source.quantized
+
+    def _add(self, kind: OpKind, output: Value | None, source: Value | None = None, **fields: Any) -> Op:
+        shaped = output or source
+        assert shaped is not None
+        op = Op(kind, shaped.rows, shaped.width, source, output=output, fields=fields)
+        if output is not None:
+            output.maker = op
+        self.ops.append(op)
+        return op
+
+    def _value(self, rows: int, width: int, floats: int | None = None) -> Value:
+        return Value(self, rows, width, width if floats is None else floats)
+
+    def _matrix(self, matrix: Matrix) -> PackedMatrix:
+        assert isinstance(matrix, PackedMatrix), "weights for native operations are packed"
+        self._kept.append(matrix)
+        return matrix
+
+    def _address(self, tensor: Tensor | None) -> int | None:
+        if tensor is None:
+            return None
+        tensor = tensor.float().contiguous()
+        self._kept.append(tensor)
+        return tensor.data_ptr()
+
+    def _pages(self, pages: Pages) -> NativePages:
+        self._kept.append(pages)
+        tensors = (pages.keys, pages.values, pages.key_scales, pages.value_scales)
+        block_bytes = pages.keys.stride(0) * pages.keys.itemsize
+        return NativePages(*(None if tensor is None else tensor.data_ptr() for tensor in tensors), block_bytes)
+
+    def _group(self, block_map: BlockMap) -> int:
+        return next(index for index, known in enumerate(self._maps) if known is block_map)
+
+
+def _place(ops: Sequence[Op], hidden: Value) -> tuple[list[int], int]:
+    """A buffer for each value, in memory that it shares with values that are never needed at the same time. Gives where
+    the buffers begin and how much there is, in floats per token."""
+    last: dict[int, int] = {id(value): number for number, op in enumerate(ops) for value in op.values}
+    last[id(hidden)] = len(ops)  # read once all is done
+    offsets: list[int] = []
+    living: list[tuple[int, int, int]] = []  # begin, end, last use
+    most = 0
+    for number, op in enumerate(ops):
+        living = [piece for piece in living if piece[2] >= number]
+        for value in op.values:
+            if value.buffer != NO_BUFFER:
+                continue
+            size = -(-value.floats // ALIGNMENT) * ALIGNMENT
+            begin = 0
+            for other_begin, other_end, _ in sorted(living):
+                if begin + size <= other_begin:
+                    break
+                begin = max(begin, other_end)
+            living.append((begin, begin + size, last[id(value)]))
+            most = max(most, begin + size)
+            value.buffer = len(offsets)
+            offsets.append(begin)
+    return offsets, most
+
+
+def _native(op: Op) -> NativeOp:
+    def buffer(value: Value | None) -> int:
+        return NO_BUFFER if value is None else value.buffer
+
+    return NativeOp(
+        kind=op.kind,
+        rows=op.rows,
+        width=op.width,
+        input=buffer(op.input),
+        added=buffer(op.added),
+        output=buffer(op.output),
+        quantized=buffer(op.quantized),
+        **op.fields,
+    )
+
+
+def _value(tensor: Tensor) -> Value:
+    return cast(Value, cast(object, tensor))
+
+
+def _tensor(value: Value) -> Tensor:
+    return cast(Tensor, cast(object, value))

@@ -1,0 +1,78 @@
+"""Random packed matrices, and native products with them."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from penstock.kernels.cpu.arena import Arena
+from penstock.kernels.cpu.packed import BLOCK, NIBBLES, Kind, PackedMatrix, Segment, allocate, fill
+
+QUANTIZED = np.dtype(
+    [("scale", "f4"), ("scaled_sum", "f4"), ("minus_sum", "i4"), ("minus_first", "i4"), ("codes", "i1", 32)]
+)
+
+
+class Apart(Arena):
+    """Each tensor in memory of its own, where a sanitizer sees what reads beyond it."""
+
+    def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(*shape, dtype=dtype)
+
+
+def random_segment(kind: Kind, rows: int, cols: int) -> Segment:
+    """Every code occurs; scales are of all sizes."""
+    blocks = -(-cols // BLOCK)
+    segment = allocate(kind, rows, cols, Apart())
+    if kind.is_float:
+        fill(segment, 0, torch.randn(rows, cols).to(segment.codes.dtype))
+        return segment
+    codes = torch.randint(0, 256, (rows, blocks, 16 if kind in NIBBLES else 32), dtype=torch.uint8)
+    groups = (2,) if kind is Kind.U8_HALVES else ()
+    scales = torch.randn(rows, blocks, *groups) * 10.0 ** torch.randint(-4, 1, (rows, blocks, *groups))
+    fill(segment, 0, codes, scales, torch.randn(rows, blocks) * 0.1)
+    return segment
+
+
+def random_matrix(kinds: tuple[Kind, ...], rows: tuple[int, ...], cols: int) -> PackedMatrix:
+    return PackedMatrix([random_segment(kind, count, cols) for kind, count in zip(kinds, rows, strict=True)], cols)
+
+
+def quantized(native: ctypes.CDLL, x: Tensor) -> np.ndarray:
+    """[tokens, blocks] of QUANTIZED, as native code makes them."""
+    made = np.zeros((len(x), -(-x.shape[1] // BLOCK)), QUANTIZED)
+    native.penstock_quantize(x.data_ptr(), *x.shape, made.ctypes.data)
+    return made
+
+
+def linear(
+    native: ctypes.CDLL,
+    x: Tensor,
+    matrix: PackedMatrix,
+    bias: Tensor | None = None,
+    *,
+    parts: int = 1,
+    out: Tensor | None = None,
+    accumulate: bool = False,
+) -> Tensor:
+    """All parts, one after the other. `out` may be wider than the matrix has rows."""
+    if out is None:
+        out = torch.full((len(x), matrix.shape[0]), torch.nan)
+    made = quantized(native, x)
+    for part in range(parts):
+        native.penstock_linear(
+            matrix.address,
+            x.data_ptr(),
+            made.ctypes.data,
+            len(x),
+            None if bias is None else bias.data_ptr(),
+            out.data_ptr(),
+            out.stride(0),
+            accumulate,
+            part,
+            parts,
+        )
+    return out

@@ -1,0 +1,106 @@
+"""The runner with constrained rows, at both look-ahead depths, beside rows that are free."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny_models
+from paged import make_pages
+from penstock.flow import Admit, Constraint, Extend, FinishReason, Row, RowResult, SamplingParams, StepPlan
+from penstock.forward import ModelRunner
+from penstock.grammar.compiler import Compiler
+from penstock.grammar.library import Grammars
+from penstock.kernels.torch_ops import TorchOperations
+from penstock.model import Decoder, load, open_source
+from penstock.store import hf_folder
+from penstock.tokenize.tokenizer import Tokenizer
+
+BLOCK, CONTEXT = 64, 64
+CPU = torch.device("cpu")
+WORDS = Constraint.regex("[a-f]{3}(-[a-f]{3}){0,5}")
+
+
+class Engine:
+    def __init__(self, folder: Path) -> None:
+        files = hf_folder.read(folder, "tiny")
+        assert files.tokenizer is not None
+        self.tokenizer = Tokenizer.load(files.tokenizer)
+        source = open_source(files.weights, files.format)
+        self.model: Decoder = load(files.spec, source, dtype=torch.float32, device=CPU, context=CONTEXT)
+        self.grammars = Grammars(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
+
+    def runner(self) -> ModelRunner:
+        pages = make_pages(self.model.spec, 8, BLOCK, torch.float32)
+        operations = TorchOperations()
+        return ModelRunner(self.model, operations, pages, context=CONTEXT, max_sequences=4, grammars=self.grammars)
+
+    def run(self, requests: list[SamplingParams], lookahead: int, steps: int) -> list[list[RowResult]]:
+        """Each sequence's results, step by step, from a prompt of three tokens on."""
+        runner = self.runner()
+        admits = [
+            Admit(slot, [5, 6, 7], 3, params, 9, 0, (tiny_models.END_TOKEN,), [[slot + 1]])
+            for slot, params in enumerate(requests)
+        ]
+        found: list[list[RowResult]] = [[] for _ in requests]
+        flying = 0
+        extends: list[Extend] = []
+        for step in range(steps):
+            start, count = (0, 3) if step == 0 else (step + 2, 1)
+            rows = [Row(slot, start, count, True) for slot, _ in enumerate(requests)]
+            runner.launch(StepPlan(step, admits if step == 0 else [], extends, rows))
+            flying += 1
+            while flying > (lookahead if step + 1 < steps else 0):
+                for results, row in zip(found, runner.collect().rows, strict=True):
+                    results.append(row)
+                flying -= 1
+        return found
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    return Engine(tiny_models.make("llama", tmp_path_factory.mktemp("llama")))
+
+
+def until_the_end(results: list[RowResult]) -> tuple[list[int], FinishReason | None]:
+    tokens: list[int] = []
+    for result in results:
+        tokens += result.tokens
+        if result.finish is not None or tokens[-1:] == [tiny_models.END_TOKEN]:
+            return tokens, result.finish
+    return tokens, None
+
+
+@pytest.mark.parametrize("params", [{"temperature": 1.0}, {"temperature": 0.0}, {"temperature": 2.0, "top_k": 50}])
+def test_neither_lookahead_nor_neighbours_change_a_constrained_answer(engine: Engine, params: dict[str, float]) -> None:
+    bound = SamplingParams(constraint=WORDS, logprobs=1, **params)  # type: ignore[arg-type]
+    free = SamplingParams(temperature=1.0)
+    (alone,) = engine.run([bound], 0, 26)
+    expected = until_the_end(alone)
+    text = engine.tokenizer.decode(expected[0])
+    assert all(len(word) == 3 and set(word) <= set("abcdef") for word in text.split("-"))
+    (unbound,) = engine.run([free], 0, 26)
+    for lookahead in (0, 1):
+        beside, one, other = engine.run([free, bound, bound], lookahead, 26)
+        assert until_the_end(one) == until_the_end(other) == expected
+        assert [row.tokens for row in beside] == [row.tokens for row in unbound]
+        assert not any(row.finish for row in beside)
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_the_end_of_a_grammar_comes_with_its_last_token(engine: Engine, lookahead: int) -> None:
+    (results,) = engine.run([SamplingParams(constraint=Constraint.choice(["xyz"]))], lookahead, 5)
+    assert [row.finish for row in results[:2]] == [None, None]
+    assert engine.tokenizer.decode([token for row in results[:3] for token in row.tokens]) == "xyz"
+    assert results[2].finish is FinishReason.COMPLETE
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_dead_end_gives_no_token(engine: Engine, lookahead: int) -> None:
+    (x,) = engine.tokenizer.encode("x", add_special=False)
+    params = SamplingParams(constraint=Constraint.choice(["xyz"]), allowed_tokens=(x,), logprobs=2)
+    free = SamplingParams(logprobs=0)
+    results, beside = engine.run([params, free], lookahead, 3)
+    assert (results[0].tokens, results[0].finish) == ([x], None)
+    assert (results[1].tokens, results[1].finish, results[1].logprobs) == ([], FinishReason.DEAD_END, None)
+    assert all(len(row.tokens) == len(row.logprobs or []) == 1 for row in beside)

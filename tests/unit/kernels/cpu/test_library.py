@@ -1,0 +1,52 @@
+"""What happens where the library was not built, or is of another version."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import InvalidSetting
+from penstock.kernels.cpu import library
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    library.load.cache_clear()
+    yield
+    library.load.cache_clear()
+
+
+def test_not_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(library, "PATH", tmp_path / "none.so")
+    with caplog.at_level(logging.WARNING):
+        assert library.load() is None
+        assert library.isa() is None
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"no native CPU kernels ({library.PATH}: cannot open")
+
+
+def test_of_another_version(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    if not library.PATH.exists():
+        pytest.skip("the native library was not built")
+    monkeypatch.setitem(library.SIGNATURES, "penstock_of_next_year", (None, ()))
+    with caplog.at_level(logging.WARNING):
+        assert library.load() is None
+    assert "penstock_of_next_year" in caplog.text
+
+
+def test_choice_of_instruction_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if not library.PATH.exists():
+        pytest.skip("the native library was not built")
+    copied = shutil.copy(library.PATH, tmp_path)  # loaded anew: the choice is kept per library
+    monkeypatch.setattr(library, "PATH", Path(copied))
+    monkeypatch.setenv(library.CHOICE, "portable")
+    assert library.isa() == "portable"
+    library.load.cache_clear()
+    monkeypatch.setenv(library.CHOICE, "vax")
+    with pytest.raises(InvalidSetting, match="no 'vax' kernels") as caught:
+        library.load()
+    assert caught.value.param == "PENSTOCK_CPU"

@@ -1,0 +1,70 @@
+"""The packed layout: what is filled in comes back, wherever it was put."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from packed_samples import random_matrix
+from penstock.kernels.cpu.arena import ALIGNMENT, CHUNK, Arena
+from penstock.kernels.cpu.packed import Kind, PackedMatrix, allocate, fill, segment_bytes
+
+
+def test_codes_of_one_row_are_where_native_code_looks() -> None:
+    """Row 17, input 32 + 5, byte for byte as native/linear.h has it."""
+    segment = allocate(Kind.U8, 20, 64, Arena())
+    codes = torch.zeros(20, 2, 32, dtype=torch.uint8)
+    codes[17, 1, 5] = 200
+    fill(segment, 0, codes, torch.zeros(20, 2))
+    place = ((1 * 2 + 1) * 8 + 5 // 4) * 64 + 1 * 4 + 5 % 4  # panel 1, block 1, quad 1, row 1, input 1
+    assert segment.codes.flatten().nonzero().tolist() == [[place]]
+
+
+def test_both_halves_of_a_byte() -> None:
+    segment = allocate(Kind.U4, 1, 32, Arena())
+    fill(segment, 0, torch.arange(16, dtype=torch.uint8).view(1, 1, 16) * 16 + 3, torch.ones(1, 1))
+    expected = torch.cat((torch.full((16,), 3.0), torch.arange(16.0))) - 8
+    assert PackedMatrix([segment], 32).unpack().equal(expected[None])
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_filled_in_portions(kind: Kind) -> None:
+    cols = 70
+    whole = random_matrix((kind,), (50,), cols)
+    weights = whole.unpack()
+    assert weights.shape == (50, cols)
+    if kind.is_float:
+        segment = allocate(kind, 50, cols, Arena())
+        for begin in (0, 32, 16, 48):
+            fill(segment, begin, weights[begin : begin + 16].to(segment.codes.dtype))
+        assert PackedMatrix([segment], cols).unpack().equal(weights)
+    assert whole.num_bytes == segment_bytes(kind, 50, cols)
+
+
+def test_what_products_will_read() -> None:
+    assert random_matrix((Kind.F16,), (3,), 8).reads_float
+    assert not random_matrix((Kind.F16,), (3,), 8).reads_quantized
+    mixed = random_matrix((Kind.F16, Kind.U4), (3, 5), 8)
+    assert mixed.reads_float
+    assert mixed.reads_quantized
+    assert mixed.shape == (8, 8)
+
+
+def test_arena_gives_out_aligned_memory_that_does_not_overlap() -> None:
+    arena = Arena()
+    tensors = [arena.empty(size, dtype=torch.uint8) for size in (1, 100, CHUNK - 500, 3 * CHUNK // 2, 7)]
+    spans = sorted((tensor.data_ptr(), tensor.data_ptr() + len(tensor)) for tensor in tensors)
+    assert all(begin % ALIGNMENT == 0 for begin, _ in spans)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    tensors[2][-1] = 9  # the memory outlives the arena
+    del arena
+    assert tensors[2][-1] == 9
+    assert arena_matrix().unpack().abs().sum() == 0
+
+
+def arena_matrix() -> PackedMatrix:
+    segment = allocate(Kind.F32, 4, 8, Arena())
+    fill(segment, 0, torch.zeros(4, 8))
+    return PackedMatrix([segment], 8)

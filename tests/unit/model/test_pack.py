@@ -1,0 +1,174 @@
+"""Checkpoints as packed matrices: the same weights that are read as floats, and quantization as they are loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from safetensors.torch import load_file, save_file
+
+import tiny_gguf
+import tiny_models
+from penstock import settings
+from penstock.assemble import engine_loop
+from penstock.errors import InvalidSetting, ModelInvalid
+from penstock.kernels.cpu.arena import Arena
+from penstock.kernels.cpu.packed import Kind, PackedMatrix
+from penstock.model import DummySource, Packing, load, open_source, packed_bytes
+from penstock.model.architectures.llama import Llama
+from penstock.model.weights import loader
+from penstock.model.weights.map import Weights
+from penstock.model.weights.pack import FORMATS, pack_blocks, pack_floats, pack_quantized
+from penstock.store.gguf import TENSOR_TYPES
+from penstock.store.hf_config import spec_from_config
+from penstock.store.spec import ModelSpec
+
+CPU = torch.device("cpu")
+HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2]}
+HALVES["Q6_K"] = [208]
+
+
+def random_rows(kind: str, rows: int, cols: int) -> np.ndarray:
+    """[rows, bytes of a row]: any bytes, but sane float16 numbers where the format has some."""
+    elements, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    draw = np.random.default_rng(1)
+    blocks = draw.integers(0, 256, (rows * cols // elements, size), dtype=np.uint8)
+    for at in HALVES[kind]:
+        blocks[:, at : at + 2] = draw.standard_normal((len(blocks), 1)).astype(np.float16).view(np.uint8)
+    return blocks.reshape(rows, -1)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_block_formats(kind: str) -> None:
+    """Against the `gguf` package. The K formats' scales are rounded to float16."""
+    rows = random_rows(kind, 37, 512)
+    expected = torch.from_numpy(gguf.quants.dequantize(rows, GGMLQuantizationType[kind]))
+    found = PackedMatrix([pack_blocks(kind, torch.from_numpy(rows), 512, Arena())], 512).unpack()
+    if "K" not in kind:
+        assert found.equal(expected)
+        return
+    codes = {"Q4_K": 15, "Q5_K": 31, "Q6_K": 32}[kind]
+    groups = expected.view(37, -1, 16 if kind == "Q6_K" else 32)
+    spread = groups.amax(2, keepdim=True) - groups.amin(2, keepdim=True) + groups.abs().amax(2, keepdim=True)
+    assert ((found.view_as(groups) - groups).abs() <= 2**-11 * spread * 2 + 6e-8 * codes).all()
+    assert not found.equal(expected)
+
+
+def test_every_quantized_type_is_packed() -> None:
+    assert {kind.name for kind in TENSOR_TYPES.values() if kind.block_elements > 1} == {*FORMATS}
+
+
+def test_scales_beyond_float16() -> None:
+    rows = torch.from_numpy(random_rows("Q4_K", 16, 256))
+    rows[3, :2] = torch.tensor([60000.0], dtype=torch.float16).view(torch.uint8)
+    rows[3, 4:8] = 63
+    with pytest.raises(ModelInvalid, match="Q4_K has scales that float16 cannot hold"):
+        pack_blocks("Q4_K", rows, 256, Arena())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_floats_keep_their_bits(dtype: torch.dtype) -> None:
+    weight = torch.randn(37, 33).to(dtype)
+    segment = pack_floats(weight, Arena())
+    assert segment.codes.dtype == dtype
+    assert PackedMatrix([segment], 33).unpack().equal(weight.float())
+
+
+@pytest.mark.parametrize("cols", [64, 50])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_quantizing(cols: int, dtype: torch.dtype) -> None:
+    weight = (torch.randn(40, cols) * torch.logspace(-6, 2, 40)[:, None]).to(dtype)
+    weight[5] = 0.0
+    largest = torch.nn.functional.pad(weight.float().abs(), (0, -cols % 32)).view(40, -1, 32).amax(2)
+    largest = largest.repeat_interleave(32, 1)[:, :cols]
+
+    def error(to: str) -> torch.Tensor:
+        found = PackedMatrix([pack_quantized(weight, to, Arena())], cols).unpack()
+        assert found.shape == weight.shape
+        assert not found[5].any()
+        return (found - weight.float()).abs()
+
+    assert (error("int8") <= largest * (0.5 / 127 + 2**-11) + 127 * 6e-8).all()
+    assert (error("int4") <= largest * 0.2 + 8 * 6e-8).all()
+    normal = largest > 1e-3  # below, float16 scales have few bits left
+    relative = error("int4")[normal].square().mean() / largest[normal].square().mean()
+    assert relative.sqrt() < 0.042  # 0.0443 when the largest weight decides alone
+
+
+def test_better_scales_than_the_largest_weight_alone() -> None:
+    """Mean squared error of 4-bit blocks of normally distributed weights, against llama.cpp's way."""
+    weight = torch.randn(512, 1024)
+    found = PackedMatrix([pack_quantized(weight, "int4", Arena())], 1024).unpack()
+    quantized = gguf.quants.quantize(weight.numpy(), GGMLQuantizationType.Q4_0)
+    theirs = torch.from_numpy(gguf.quants.dequantize(quantized, GGMLQuantizationType.Q4_0))
+    assert (found - weight).square().mean() < 0.93 * (theirs - weight).square().mean()
+
+
+def spec_of(folder: Path) -> ModelSpec:
+    return spec_from_config(json.loads((folder / "config.json").read_text()), None, "tiny")
+
+
+def both(path: Path, form: str, spec: ModelSpec) -> tuple[Weights, Weights]:
+    """Packed and plain."""
+
+    def weights(packing: Packing | None) -> Weights:
+        source = open_source([path], form)  # type: ignore[arg-type]
+        return loader.load(Llama.weight_map, source, spec, dtype=torch.bfloat16, device=CPU, packing=packing)
+
+    return weights(Packing()), weights(None)
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_1"])
+def test_a_gguf_file_packed_has_the_same_weights(tmp_path: Path, kind: str) -> None:
+    """Also q and k, whose rows are put in another order."""
+    folder = tiny_models.make("llama", tmp_path)
+    path = tiny_gguf.convert(folder, tmp_path / "tiny.gguf", GGMLQuantizationType[kind])
+    packed, plain = both(path, "gguf", spec_of(folder))
+    assert set(packed.packed) | set(packed) == set(plain)
+    assert not set(packed.packed) & set(packed)
+    for name, matrix in packed.packed.items():
+        assert matrix.unpack().bfloat16().equal(plain[name].to_dense()), name
+        assert all(segment.kind.is_float == (kind in ("F32", "F16", "BF16")) for segment in matrix.segments)
+    for name, tensor in packed.items():
+        assert tensor.equal(plain[name])
+    assert len(packed.packed["layers.0.qkv"].segments) == 3
+
+
+def test_a_folder_packed_has_the_same_weights(tmp_path: Path) -> None:
+    folder = tiny_models.make("llama", tmp_path)
+    tensors = {name: tensor.bfloat16() for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(tensors, tmp_path / "half.safetensors")
+    packed, plain = both(tmp_path / "half.safetensors", "safetensors", spec_of(folder))
+    for name, matrix in packed.packed.items():
+        assert matrix.unpack().bfloat16().equal(plain[name]), name
+        assert {segment.kind for segment in matrix.segments} == {Kind.BF16}
+
+
+@pytest.mark.parametrize("quantize", [None, "int8", "int4"])
+def test_bytes_are_known_beforehand(tmp_path: Path, quantize: str | None) -> None:
+    spec, packing = spec_of(tiny_models.make("llama", tmp_path)), Packing(quantize)  # type: ignore[arg-type]
+    source = DummySource(CPU)
+    model = load(spec, source, dtype=torch.float32, device=CPU, context=64, packing=packing)
+    norms = sum(tensor.nbytes for tensor in (model.first_norm, *model.next_norms)) + 4 * spec.hidden_size * 3
+    assert model.num_bytes == packed_bytes(spec, source, packing) + norms
+    assert model.head is model.embedding  # one copy serves both
+
+
+def test_quantized_already(tmp_path: Path) -> None:
+    folder = tiny_models.make("llama", tmp_path)
+    path = tiny_gguf.convert(folder, tmp_path / "tiny.gguf", GGMLQuantizationType.Q8_0)
+    with pytest.raises(InvalidSetting, match="tiny are quantized already, to Q8_0") as caught:
+        packed_bytes(spec_of(folder), open_source([path], "gguf"), Packing("int8"))
+    assert caught.value.param == "quantize"
+
+
+def test_quantize_needs_the_native_kernels(tmp_path: Path) -> None:
+    folder = tiny_models.make("llama", tmp_path)
+    asked = settings.load({"model": str(folder), "device": "cpu", "dtype": "float32", "quantize": "int8"}, environ={})
+    with pytest.raises(InvalidSetting, match="quantize: only the native CPU kernels"):
+        engine_loop(asked)
