@@ -6,7 +6,9 @@
        frequency_penalty    tokens of the output: x - f * occurrences                 penalties
     4. allowed_tokens       everything else to -inf                                   masks
        banned_tokens        to -inf
-    5. min_tokens           end and stop tokens to -inf until then                    masks
+       constraint           what the grammar does not let follow to -inf              constraints
+    5. min_tokens           end and stop tokens to -inf until then, unless the        masks, constraints
+                            constraint lets nothing else follow
     6. temperature          x / t; 0: take the largest and stop here                  filters
     7. top_k                keep the k largest                                        filters
     8. top_p                keep the largest until their mass reaches p
@@ -21,7 +23,8 @@ on how a sort breaks ties. The noise depends on (seed, choice, position, token i
 Log-probabilities are those of the model itself, before 1.
 """
 
+from penstock.sample.constraints import Constraints, Masked
 from penstock.sample.logprobs import Logprobs
 from penstock.sample.sampler import Draws, Sampler
 
-__all__ = ["Draws", "Logprobs", "Sampler"]
+__all__ = ["Constraints", "Draws", "Logprobs", "Masked", "Sampler"]

@@ -25,6 +25,17 @@ def wanted(params: SamplingParams, vocab_size: int) -> bool:
     return 0 < params.top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0 or params.typical_p < 1.0
 
 
+def native(params: SamplingParams, vocab_size: int) -> tuple[int, float, float, float, float]:
+    """As `kernels.cpu.program.DRAW` has them: top_k, temperature, top_p, log_min_p, typical_p. Off as in `Filters`."""
+    return (
+        params.top_k if params.top_k < vocab_size else 0,
+        max(params.temperature, _TINY),
+        params.top_p if params.top_p < 1.0 else math.inf,
+        math.log(params.min_p) if params.min_p else -math.inf,
+        params.typical_p if params.typical_p < 1.0 else math.inf,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Filters:
     """The parameters of n rows, each [n, 1], with values that change nothing where a filter is off."""

@@ -27,14 +27,15 @@ class TokenMasks:
     @classmethod
     def of(cls, admit: Admit, vocab_size: int, device: torch.device) -> TokenMasks | None:
         """Ids beyond the vocabulary have no logit to mask. A token must always come out: `min_tokens` yields where only
-        end tokens are allowed, and SamplingParams sees to it that not all allowed tokens are banned."""
+        end tokens are allowed, and SamplingParams sees to it that not all allowed tokens are banned. With a constraint
+        `min_tokens` has its say in `constraints`, where it is known whether anything else is allowed."""
 
         def ids(tokens: Iterable[int]) -> Tensor | None:
             known = [token for token in tokens if 0 <= token < vocab_size]
             return upload(known, device, np.int64) if known else None
 
         params = admit.params
-        ends = admit.end_tokens if params.min_tokens else ()
+        ends = admit.end_tokens if params.min_tokens and params.constraint is None else ()
         if not (params.logit_bias or params.allowed_tokens or params.banned_tokens or ends):
             return None
         allowed = set(params.allowed_tokens) - set(params.banned_tokens)

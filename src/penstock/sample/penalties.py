@@ -21,6 +21,11 @@ def wanted(params: SamplingParams) -> bool:
     return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
 
 
+def native(params: SamplingParams) -> tuple[float, float, float]:
+    """As `kernels.cpu.program.DRAW` has them."""
+    return params.repetition_penalty, params.presence_penalty, params.frequency_penalty
+
+
 @dataclass(frozen=True, slots=True)
 class Penalties:
     """Of the n rows that have any."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from penstock.flow import Admit, SamplingParams
+from penstock.kernels.cpu.program import LARGEST, SAMPLED
 from penstock.kernels.upload import upload
 from penstock.sample import filters, masks, noise, penalties
 from penstock.sample.filters import Filters
@@ -32,17 +33,32 @@ class Slot:
     kind: Kind
     stream: int  # of noise
     masks: TokenMasks | None
+    native: tuple[float, ...]  # the fields of `kernels.cpu.program.DRAW`, position yet to come
+    untouched: bool  # nothing but penalties and filters is done to its logits, and nobody looks at them
 
     @classmethod
     def of(cls, admit: Admit, vocab_size: int, device: torch.device) -> Slot:
         params = admit.params
+        stream = noise.stream(admit.seed, admit.choice)
+        token_masks = TokenMasks.of(admit, vocab_size, device)
+        seen = params.constraint is not None or admit.inspect or params.logprobs is not None
         return cls(
             number=admit.slot,
             params=params,
             prompt_length=admit.prompt_length,
             kind="greedy" if params.greedy else "filtered" if filters.wanted(params, vocab_size) else "plain",
-            stream=noise.stream(admit.seed, admit.choice),
-            masks=TokenMasks.of(admit, vocab_size, device),
+            stream=stream,
+            masks=token_masks,
+            native=(
+                LARGEST if params.greedy else SAMPLED,
+                admit.slot,
+                0,
+                *filters.native(params, vocab_size),
+                admit.prompt_length,
+                *penalties.native(params),
+                stream,
+            ),
+            untouched=not seen and token_masks is None,
         )
 
     def early(self, position: int) -> bool:

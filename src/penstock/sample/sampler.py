@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from penstock.flow import Admit
+from penstock.kernels.cpu.draw import draw as draw_native
+from penstock.kernels.cpu.program import Draws as NativeDraws
 from penstock.kernels.upload import upload
 from penstock.sample import draw, logprobs, noise
+from penstock.sample.constraints import Masked
+from penstock.sample.inspect import Inspected, inspect
 from penstock.sample.logprobs import Logprobs
 from penstock.sample.recipe import Group, Kind, Recipe, Slot
 
@@ -22,33 +26,68 @@ class Draws:
     tokens: Tensor  # [rows] int64
     logprobs: Logprobs | None
     logprob_rows: list[int]  # the rows that `logprobs` is about
+    masked: Masked | None = None  # the rows that have a constraint
+    inspected: dict[int, Inspected] = field(default_factory=dict)  # by row, of those that asked
 
 
 class Sampler:
-    def __init__(self, vocab_size: int, tokens: Tensor) -> None:
+    def __init__(self, vocab_size: int, tokens: Tensor, *, natively: bool = False) -> None:
         """`tokens` [slots, context]: the slot rows. They belong to the runner, which writes every token it draws; the
-        penalties read them here."""
+        penalties read them here. `natively`: the last step, the draw, is made by the native CPU kernels."""
         self._vocab_size = vocab_size
         self._tokens = tokens
         self._device = tokens.device
         self._hashes = noise.token_hashes(vocab_size, tokens.device)
         self._slots: dict[int, Slot] = {}
         self._recipe: tuple[list[int], list[bool], Recipe] | None = None
+        self._natively = natively
+        self._native: tuple[list[int], bool, NativeDraws] | None = None
+        self._watched: dict[int, int] = {}  # slot -> how many tokens to show of its next draw
 
     def admit(self, admit: Admit) -> None:
         self._slots[admit.slot] = Slot.of(admit, self._vocab_size, self._device)
-        self._recipe = None
+        self._recipe = self._native = None
+        self._watched.pop(admit.slot, None)
+        if admit.inspect:
+            self._watched[admit.slot] = admit.inspect
 
-    def sample(self, logits: Tensor, slots: Sequence[int], positions: Sequence[int]) -> Draws:
+    def sample(
+        self, logits: Tensor, slots: Sequence[int], positions: Sequence[int], masked: Masked | None = None
+    ) -> Draws:
         """Draw the token at `positions[r]` of the sequence in `slots[r]` from `logits[r]`, [rows, vocab] float32, which
-        is overwritten."""
+        is overwritten. `masked`: the rows among them that have a constraint."""
+        inspected = self._inspect(logits, slots, positions) if self._watched else {}
         recipe = self._recipe_for(list(slots), positions)
         asked = recipe.asked
         if asked is None:
-            return Draws(self._draw(logits, recipe, positions), None, [])
+            return Draws(self._draw(logits, recipe, slots, positions, masked), None, [], masked, inspected)
         untouched = logits.index_select(0, asked.index)
-        tokens = self._draw(logits, recipe, positions)
-        return Draws(tokens, logprobs.measure(untouched, tokens[asked.index], asked.counts), asked.rows)
+        tokens = self._draw(logits, recipe, slots, positions, masked)
+        return Draws(
+            tokens, logprobs.measure(untouched, tokens[asked.index], asked.counts), asked.rows, masked, inspected
+        )
+
+    def _inspect(self, logits: Tensor, slots: Sequence[int], positions: Sequence[int]) -> dict[int, Inspected]:
+        return {
+            row: inspect(logits[row].clone(), self._slots[slot], position, self._tokens, self._watched.pop(slot))
+            for row, (slot, position) in enumerate(zip(slots, positions, strict=True))
+            if slot in self._watched
+        }
+
+    def native(self, slots: list[int], positions: list[int]) -> NativeDraws | None:
+        """How the native program draws, penalties included. None: more is to be done to the logits first, or somebody
+        wants to see them."""
+        draws = self._native_draws(slots, positions)
+        return draws if self._native is not None and self._native[1] else None
+
+    def _native_draws(self, slots: list[int], positions: Sequence[int]) -> NativeDraws:
+        if self._native is None or self._native[0] != slots:
+            requests = [self._slots[slot] for slot in slots]
+            draws = NativeDraws([request.native for request in requests])
+            self._native = slots, all(request.untouched for request in requests), draws
+        draws = self._native[2]
+        draws.positions[:] = positions
+        return draws
 
     def _recipe_for(self, slots: list[int], positions: Sequence[int]) -> Recipe:
         requests = [self._slots[slot] for slot in slots]
@@ -57,7 +96,14 @@ class Sampler:
             self._recipe = (slots, early, Recipe.of(requests, early, self._vocab_size, self._device))
         return self._recipe[2]
 
-    def _draw(self, logits: Tensor, recipe: Recipe, host_positions: Sequence[int]) -> Tensor:
+    def _draw(
+        self,
+        logits: Tensor,
+        recipe: Recipe,
+        slots: Sequence[int],
+        host_positions: Sequence[int],
+        masked: Masked | None,
+    ) -> Tensor:
         positions = upload(host_positions, self._device)
         if recipe.masks is not None:
             recipe.masks.add_bias(logits)
@@ -65,6 +111,10 @@ class Sampler:
             recipe.penalties.apply(logits, self._tokens, positions, max(host_positions))
         if recipe.masks is not None:
             recipe.masks.ban(logits)
+        if masked is not None:
+            masked.apply(logits)
+        if self._natively:
+            return draw_native(logits, self._native_draws(list(slots), host_positions))
         parts = [
             (group, self._draw_group(kind, group, group.pick(logits), group.pick(positions)))
             for kind, group in recipe.groups.items()

@@ -1,0 +1,14 @@
+"""Constraints made to work: from what a request says of its answer to the tokens it may go on with.
+
+source.py     Constraint -> a grammar as llguidance reads it
+compiler.py   that grammar and a vocabulary -> a matcher, or an error that says what is wrong
+checker.py    the frontend's: is this a constraint that can be compiled, within bounds? Asks worker.py, in a process
+              of its own, which a hostile one may hang or crash
+library.py    the engine's: compiled grammars, made in the background, and a matcher for each sequence
+
+Frontend and engine both know this package; llguidance is loaded when the first constraint comes.
+"""
+
+from penstock.grammar.source import json_rule, lark_of, literal
+
+__all__ = ["json_rule", "lark_of", "literal"]

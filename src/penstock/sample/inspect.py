@@ -1,0 +1,102 @@
+"""A row of logits through the stages of sampling, one after the other, for people to look at.
+
+Every stage is the sampler's own code: the filters are run with those behind them turned off, over the whole
+vocabulary. What comes out is what `Sampler.sample` draws from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from penstock.flow import Inspection, SamplingParams, Stage
+from penstock.sample import penalties
+from penstock.sample.filters import Filters, candidates
+from penstock.sample.recipe import Recipe, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """Distributions [vocab] behind each stage. On the device until `told`."""
+
+    logits: Tensor  # the model's
+    stages: list[tuple[str, bool, Tensor]]  # name, whether the request asks for it, probabilities
+    top: int
+
+    def told(self, drawn: int) -> Inspection:
+        """Waits for the device. `drawn` is what the sampler made of it."""
+        first, last = self.stages[0][2], self.stages[-1][2]
+        count = min(self.top, len(first))
+        likeliest = last.topk(min(count, int((last > 0).sum())))
+        shown = {drawn, *first.topk(count).indices.tolist(), *likeliest.indices.tolist()}
+        tokens = sorted(shown, key=lambda token: (-float(self.logits[token]), token))
+        at = torch.tensor(tokens, device=first.device)
+        return Inspection(
+            tokens=tokens,
+            logits=self.logits[at].tolist(),
+            stages=[
+                Stage(name, on, int((probs > 0).sum()), _entropy_bits(probs), probs[at].tolist())
+                for name, on, probs in self.stages
+            ],
+            drawn=drawn,
+        )
+
+
+def inspect(logits: Tensor, slot: Slot, position: int, slot_tokens: Tensor, top: int) -> Inspected:
+    """`logits` [vocab] float32, untouched; the rest as in Sampler."""
+    vocab_size, params = len(logits), slot.params
+    work = logits.clone()[None]
+    recipe = Recipe.of([slot], [slot.early(position)], vocab_size, logits.device)
+    stages: list[tuple[str, bool, Tensor]] = [("model", True, torch.softmax(work[0], dim=-1))]
+
+    def after(name: str, on: bool) -> None:
+        stages.append((name, on, torch.softmax(work[0], dim=-1) if on else stages[-1][2]))
+
+    if recipe.masks is not None:
+        recipe.masks.add_bias(work)
+    after("logit_bias", bool(params.logit_bias))
+    if recipe.penalties is not None:
+        recipe.penalties.apply(work, slot_tokens, torch.tensor([position], device=logits.device), position)
+    after("penalties", penalties.wanted(params))
+    if recipe.masks is not None:
+        recipe.masks.ban(work)
+    early = params.min_tokens > 0 and slot.early(position)
+    after("masks", bool(params.allowed_tokens or params.banned_tokens or early))
+    for name, on, probs in _filtered(work, params, vocab_size):
+        stages.append((name, on, probs if on else stages[-1][2]))
+    return Inspected(logits, stages, top)
+
+
+def _filtered(logits: Tensor, params: SamplingParams, vocab_size: int) -> Sequence[tuple[str, bool, Tensor]]:
+    if params.greedy:
+        largest = torch.zeros_like(logits[0])
+        largest[logits[0].argmax()] = 1.0
+        return [("temperature", True, largest)]
+    whole = Filters.of([params], vocab_size, logits.device)
+    off = Filters.of([SamplingParams(temperature=params.temperature)], vocab_size, logits.device)
+    with_k = replace(off, top_k=whole.top_k)
+    with_p = replace(with_k, top_p=whole.top_p, any_unlimited=whole.any_unlimited)
+    with_min = replace(with_p, log_min_p=whole.log_min_p)
+    steps = [
+        ("temperature", params.temperature != 1.0, off),
+        ("top_k", 0 < params.top_k < vocab_size, with_k),
+        ("top_p", params.top_p < 1.0, with_p),
+        ("min_p", params.min_p > 0.0, with_min),
+        ("typical_p", params.typical_p < 1.0, whole),
+    ]
+    return [(name, on, distribution(logits, filters)) for name, on, filters in steps]
+
+
+def distribution(logits: Tensor, filters: Filters) -> Tensor:
+    """[1, vocab] -> [vocab]: what the filters leave, as probabilities."""
+    found = candidates(logits, filters, logits.shape[1])
+    probs = torch.softmax(found.scores[0], dim=-1)
+    return torch.zeros_like(logits[0]).scatter_(0, found.tokens[0], probs)
+
+
+def _entropy_bits(probs: Tensor) -> float:
+    return max(0.0, float(-(probs * probs.clamp_min(1e-38).log()).sum()) / math.log(2))

@@ -1,0 +1,85 @@
+"""The process that tries constraints out: verdicts, and what becomes of those that hang or crash it."""
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tiny_models
+from penstock.errors import InvalidRequest, ShuttingDown
+from penstock.flow import Constraint
+from penstock.grammar import checker as module
+from penstock.grammar.checker import Checker
+
+HANGS = Constraint.json_schema({"type": "integer", "multipleOf": 123_456_789})
+CRASHES = Constraint.grammar("start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(20_000)) + '\nr20000: "a"')
+FINE = Constraint.choice(["a", "b"])
+
+
+@pytest.fixture(scope="module")
+def checker(tokenizer_file: Path) -> Iterator[Checker]:
+    made = Checker(tokenizer_file, tiny_models.VOCAB, (tiny_models.END_TOKEN,), limit_s=1.0)
+    yield made
+    made.close()
+
+
+def refused(checker: Checker, constraint: Constraint) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        checker.check(constraint)
+    return caught.value
+
+
+def test_verdicts(checker: Checker) -> None:
+    checker.check(FINE)
+    error = refused(checker, Constraint.json_schema({"not": {}}))
+    assert "not supported" in error.message
+    assert error.param == "constraint.json_schema"
+    checker.check(Constraint.grammar('start: "ä\\n" /[^x]/'))
+
+
+def test_what_hangs_is_refused_and_so_is_what_crashes_and_others_are_served(checker: Checker) -> None:
+    assert "more than 1 s" in refused(checker, HANGS).message
+    assert "too large or too deep" in refused(checker, CRASHES).message
+    checker.check(Constraint.choice(["c", "d"]))
+
+
+def test_a_verdict_is_remembered(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
+    checker.check(FINE)
+    refused(checker, HANGS)
+    monkeypatch.setattr(checker, "_ask", None)
+    checker.check(FINE)
+    assert "more than 1 s" in refused(checker, HANGS).message
+
+
+def test_only_so_many_are_remembered(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CAPACITY", 3)
+    for number in range(8):
+        checker.check(Constraint.choice([f"n{number}"]))
+    assert len(checker._verdicts) == 3
+
+
+def test_closing_waits_for_nobody(tokenizer_file: Path) -> None:
+    """Also while something hangs there; no process is left."""
+    checker = Checker(tokenizer_file, tiny_models.VOCAB, (tiny_models.END_TOKEN,), limit_s=1000.0)
+    checker.check(FINE)
+    assert checker._worker is not None
+    process: subprocess.Popen[bytes] = checker._worker._process
+    waiting = threading.Thread(target=lambda: refused(checker, HANGS))
+    waiting.start()
+    checker.close()
+    waiting.join(timeout=60)
+    assert not waiting.is_alive()
+    assert process.poll() is not None
+    checker.check(FINE)  # it is known
+    with pytest.raises(ShuttingDown):
+        checker.check(Constraint.choice(["new"]))
+
+
+def test_without_a_vocabulary_nothing_is_started(tmp_path: Path) -> None:
+    assert "no tokenizer" in refused(Checker(None, 300, ()), FINE).message
+    nothing = Checker(tmp_path / "nothing.json", 300, ())
+    with pytest.raises(Exception, match="cannot be constrained"):
+        nothing.check(FINE)
+    nothing.close()

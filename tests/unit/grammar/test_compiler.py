@@ -1,0 +1,156 @@
+"""Which texts a constraint takes, and what is said of one that cannot be compiled."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny_models
+from penstock.errors import InvalidRequest, ModelInvalid
+from penstock.flow import Constraint
+from penstock.grammar import json_rule, literal
+from penstock.grammar.compiler import Compiler
+from penstock.grammar.source import MAX_SOURCE_BYTES
+from penstock.tokenize.tokenizer import Tokenizer
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "tags": {"type": "array", "items": {"enum": ["a", "b"]}}},
+    "required": ["name", "tags"],
+    "additionalProperties": False,
+}
+SCHEMA = Constraint.json_schema(PERSON)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizer_file: Path) -> Tokenizer:
+    return Tokenizer.load(tokenizer_file)
+
+
+def taken(compiler: Compiler, tokenizer: Tokenizer, constraint: Constraint, text: str) -> str:
+    """ "whole", "begun" or "no": whether the text is in the language, or can become one that is."""
+    matcher = compiler.compile(constraint)
+    tokens = tokenizer.encode(text, add_special=False)
+    if matcher.validate_tokens(tokens) < len(tokens):
+        return "no"
+    matcher.consume_tokens(tokens)
+    return "whole" if matcher.is_accepting() else "begun"
+
+
+INDENTED = json.dumps({"name": "Ann", "tags": ["a", "b"]}, indent=8)
+GRAMMAR = 'start: "<" word ">" | word\nword: /[a-z]+/'
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text", "expected"),
+    [
+        (Constraint.json_object(), '{"a": [1, {"b": null}]}', "whole"),
+        (Constraint.json_object(), "[1]", "no"),
+        (Constraint.json_object(), '{"a": ', "begun"),
+        (SCHEMA, '{"name":"Ann","tags":[]}', "whole"),
+        (SCHEMA, '{"name": "Ann", "tags": ["a", "b"]}', "whole"),
+        (SCHEMA, INDENTED, "whole"),
+        (SCHEMA, '{"tags": [], "name": "Ann"}', "no"),  # in the schema's order
+        (SCHEMA, '{"name": "Ann", "tags": ["c"]}', "no"),
+        (SCHEMA, '{"name": "Ann", "tags": [], "more": 1}', "no"),
+        (SCHEMA, '{"name": "Änn \\n', "begun"),
+        (SCHEMA, ' {"name"', "no"),
+        (SCHEMA, '{\n\n"name"', "no"),  # white space is bounded
+        (SCHEMA, '{   "name"', "no"),
+        (SCHEMA, "{\n" + " " * 32 + '"name"', "begun"),
+        (SCHEMA, "{\n" + " " * 33, "no"),
+        (Constraint.json_schema({"x-guidance": {"whitespace_pattern": "z+", "lenient": True}}), "{zz", "no"),
+        (Constraint.json_schema(True), "[1, 2]", "whole"),
+        (Constraint.json_schema({"type": "object", "minProperties": 1}), "{}", "no"),
+        (Constraint.json_schema({"const": {"minProperties": 5}}), '{"minProperties": 5}', "whole"),
+        (Constraint.json_schema({**PERSON, "minProperties": 2}), '{"name": "", "tags": []}', "whole"),
+        (Constraint.json_schema({"type": "integer", "minimum": 3, "maximum": 12}), "12", "whole"),
+        (Constraint.json_schema({"type": "integer", "minimum": 3, "maximum": 12}), "13", "no"),
+        (Constraint.json_schema({"$defs": {"a": {"enum": [1]}}, "$ref": "#/$defs/a"}), "1", "whole"),
+        (Constraint.regex(r"[a-z]+@[a-z]+\.(com|org)"), "ann@home.org", "whole"),
+        (Constraint.regex(r"[a-z]+@[a-z]+\.(com|org)"), "ann@home.or", "begun"),
+        (Constraint.regex("[a-z]"), "ab", "no"),
+        (Constraint.choice(["yes", "no", "not sure"]), "no", "whole"),
+        (Constraint.choice(["yes", "no", "not sure"]), "not", "begun"),
+        (Constraint.choice(['a "b"\n\\', "/x/"]), 'a "b"\n\\', "whole"),
+        (Constraint.choice(["yes", "no"]), "maybe", "no"),
+        (Constraint.grammar(GRAMMAR), "<abc>", "whole"),
+        (Constraint.grammar(GRAMMAR), "<abc", "begun"),
+        (Constraint.grammar('root ::= "a"+ [0-9]{2}'), "aaa12", "whole"),
+        (Constraint.grammar('root ::= "a"+ [0-9]{2}'), "aaa1a", "no"),
+        (
+            Constraint.grammar(f"start: {literal('say: ')} value\nvalue: {json_rule(PERSON)}"),
+            "say: " + INDENTED,
+            "whole",
+        ),
+        (Constraint.grammar(f"start: {literal('say: ')} value\nvalue: {json_rule(PERSON)}"), "say: {\n\n", "no"),
+        (Constraint.grammar('{"grammars": [{"lark_grammar": "start: /a+/"}]}'), "aa", "whole"),
+    ],
+)
+def test_texts(compiler: Compiler, tokenizer: Tokenizer, constraint: Constraint, text: str, expected: str) -> None:
+    assert taken(compiler, tokenizer, constraint, text) == expected
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("constraint", "words"),
+    [
+        (Constraint.json_schema({"not": {"type": "string"}}), r'keywords that are not supported: \["not"\]'),
+        (Constraint.json_schema({"if": {}, "then": {}}), r'\["if", "then"\]'),
+        (Constraint.json_schema({"type": "array", "uniqueItems": True}), r'\["uniqueItems"\]'),
+        (Constraint.json_schema({"type": "string", "format": "credit-card"}), "Unknown format: credit-card"),
+        (Constraint.json_schema({"$ref": "https://example.com/schema"}), "https://example.com/schema"),
+        (Constraint.json_schema({"oneOf": [{"minimum": 1}, {"maximum": 5}]}), "oneOf .* Use anyOf"),
+        (Constraint.json_schema({"type": "text"}), "Invalid type: text"),
+        (Constraint.json_schema({"items": [{"type": "object", "minProperties": 2}]}), "minProperties"),
+        (Constraint.json_schema({"type": "array", "contains": {}}), r'\["contains"\]'),
+        (Constraint.json_schema({"type": "object", "dependentRequired": {"a": ["b"]}}), r'\["dependentRequired"\]'),
+        (Constraint.json_schema({"type": "object", "propertyNames": {"maxLength": 3}}), r'\["propertyNames"\]'),
+        (Constraint.json_schema(False), "not supported"),
+        (Constraint.json_schema({"allOf": [{"type": "string"}, {"type": "integer"}]}), "Unsatisfiable"),
+        (Constraint.json_schema({"$ref": "#"}), "no text that it allows"),
+        (Constraint.json_schema(deep(200)), "recursion limit"),
+        (Constraint("json_schema", "{"), "not JSON"),
+        (Constraint("json_schema", "[1]"), "must be an object"),
+        (Constraint("json_schema", "[" * 100_000), "nested too deeply"),
+        (Constraint.regex("(a"), "unclosed group"),
+        (Constraint.regex("(?=a)b"), "look-around"),
+        (Constraint.regex("a" * (MAX_SOURCE_BYTES + 1)), "longer than"),
+        (Constraint.choice([]), "1 to 10000 entries"),
+        (Constraint.choice(["a", ""]), "none of them empty"),
+        (Constraint("choice", '"a"'), "list of texts"),
+        (Constraint("choice", "a"), "not a JSON list"),
+        (Constraint.grammar('start: ( "a"'), "Expected token"),
+        (Constraint.grammar("start: nothing"), "nothing"),
+        (Constraint.grammar('start: <nothing> "a"'), "unknown special token"),
+        (Constraint.grammar('root ::= "a" | [0-9'), "Unexpected end"),
+        (Constraint.grammar("start: a\na[temperature=0.5]: /x*/"), "temperature of a rule is not supported"),
+        (Constraint.grammar('{"grammars": 1}'), "expected a sequence"),
+    ],
+)
+def test_errors_say_what_is_wrong(compiler: Compiler, constraint: Constraint, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        compiler.compile(constraint)
+    assert caught.value.param == f"constraint.{constraint.kind}"
+    assert len(caught.value.message) < 500
+
+
+def test_a_vocabulary_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="no tokenizer"):
+        Compiler(None, 300, ()).compile(Constraint.json_object())
+    broken = tmp_path / "tokenizer.json"
+    broken.write_text("{}")
+    with pytest.raises(ModelInvalid, match="cannot be constrained"):
+        Compiler(broken, 300, ()).compile(Constraint.json_object())
+
+
+def test_a_vocabulary_without_an_end_can_be_constrained(tokenizer_file: Path) -> None:
+    matcher = Compiler(tokenizer_file, tiny_models.VOCAB + 20, ()).compile(Constraint.choice(["a"]))
+    assert len(matcher.compute_bitmask()) * 8 >= tiny_models.VOCAB + 20

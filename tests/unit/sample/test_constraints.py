@@ -1,0 +1,164 @@
+"""Masks of constrained rows: what is left of a row of logits, and when there is nothing left to draw from."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tiny_models
+from penstock.flow import Admit, Constraint, FinishReason, SamplingParams
+from penstock.grammar.compiler import Compiler
+from penstock.grammar.library import Grammars
+from penstock.sample import Constraints, Masked
+from penstock.tokenize.tokenizer import Tokenizer
+
+END = tiny_models.END_TOKEN
+PROMPT = [5, 6, 7]
+
+
+class Desk:
+    def __init__(self, folder: Path) -> None:
+        tiny_models.save_tokenizer(folder)
+        self.tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        self.grammars = Grammars(Compiler(folder / "tokenizer.json", tiny_models.VOCAB, (END,)))
+        self.constraints = Constraints(tiny_models.VOCAB, self.grammars)
+
+    def id(self, letter: str) -> int:
+        (token,) = self.tokenizer.encode(letter, add_special=False)
+        return token
+
+    def admit(self, slot: int, constraint: Constraint | None, output: str = "", **params: Any) -> None:
+        tokens = PROMPT + self.tokenizer.encode(output, add_special=False)
+        asked = SamplingParams(constraint=constraint, **params)
+        ends = () if asked.ignore_eos else (END,)
+        self.constraints.admit(Admit(slot, tokens, len(PROMPT), asked, 0, 0, (*ends, *asked.stop_tokens), []))
+
+    def mask(self, *slots: int, outputs: int = 0) -> Masked | None:
+        return self.constraints.mask(slots, [len(PROMPT) + outputs] * len(slots), before=lambda: None)
+
+    def allowed(self, slot: int, outputs: int = 0) -> set[str]:
+        masked = self.mask(slot, outputs=outputs)
+        assert masked is not None
+        assert not masked.finishes
+        logits = torch.zeros(1, tiny_models.VOCAB)
+        masked.apply(logits)
+        left = (logits[0] == 0).nonzero()[:, 0].tolist()
+        return {"END" if token == END else self.tokenizer.token_text(token) for token in left}
+
+    def finish(self, slot: int, outputs: int = 0) -> FinishReason:
+        masked = self.mask(slot, outputs=outputs)
+        assert masked is not None
+        return masked.finishes[0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("vocabulary")
+
+
+@pytest.fixture
+def desk(folder: Path) -> Desk:
+    return Desk(folder)
+
+
+def test_only_the_rows_with_a_constraint_are_touched(desk: Desk) -> None:
+    desk.admit(0, None)
+    desk.admit(1, Constraint.choice(["x", "y"]))
+    desk.admit(2, None)
+    desk.admit(3, Constraint.choice(["z"]))
+    desk.admit(4, Constraint.regex("[^z]"))
+    assert desk.mask(0, 2) is None
+    masked = desk.mask(3, 0, 1, 2, 4)
+    assert masked is not None
+    logits = torch.randn(5, tiny_models.VOCAB)
+    before = logits.clone()
+    elsewhere = before.clone()
+    masked.apply_on_device(elsewhere)  # as a GPU does it
+    masked.apply(logits)
+    assert logits.equal(elsewhere)
+    assert logits[1].equal(before[1])
+    assert logits[3].equal(before[3])
+    assert logits[0].isfinite().nonzero()[:, 0].tolist() == [desk.id("z")]
+    assert logits[2].isfinite().nonzero()[:, 0].tolist() == sorted([desk.id("x"), desk.id("y")])
+    assert logits[2, desk.id("x")] == before[2, desk.id("x")]
+    banned = (~logits[4].isfinite()).nonzero()[:, 0].tolist()
+    assert {desk.id("z"), END} <= set(banned)
+    assert len(banned) < tiny_models.VOCAB // 2
+
+
+def test_the_matcher_sees_what_is_drawn(desk: Desk) -> None:
+    desk.admit(0, Constraint.regex("ab?"))
+    assert desk.allowed(0) == {"a"}
+    masked = desk.mask(0)
+    assert masked is not None
+    assert masked.settle([desk.id("a")]) == masked.settle([desk.id("a")]) == {}  # once only
+    assert desk.allowed(0, 1) == {"b", "END"}
+    masked = desk.mask(0, outputs=1)
+    assert masked is not None
+    assert masked.settle([desk.id("b")]) == {0: FinishReason.COMPLETE}
+    assert desk.finish(0, 2) is FinishReason.COMPLETE  # of a row that was planned ahead: nobody wants it
+
+
+def test_a_preempted_sequence_goes_on_where_it_was(desk: Desk) -> None:
+    desk.admit(0, Constraint.regex("xyz+"), output="xy")
+    assert desk.allowed(0, 2) == {"z"}
+    desk.admit(0, None)  # somebody else in the slot
+    assert desk.mask(0) is None
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({}, {"x", "y", "END"}),
+        ({"ignore_eos": True}, {"x", "y"}),
+        ({"min_tokens": 2}, {"x", "y"}),
+        ({"min_tokens": 1}, {"x", "y", "END"}),
+        ({"banned": "y"}, {"x", "END"}),
+        ({"allowed": "yq"}, {"y"}),
+        ({"stop": "y"}, {"x", "y", "END"}),
+        ({"stop": "y", "min_tokens": 3}, {"x"}),
+    ],
+)
+def test_with_what_else_a_request_says(desk: Desk, params: dict[str, Any], expected: set[str]) -> None:
+    names = {"banned": "banned_tokens", "allowed": "allowed_tokens", "stop": "stop_tokens"}
+    given = {
+        names.get(key, key): tuple(map(desk.id, value)) if key in names else value for key, value in params.items()
+    }
+    desk.admit(0, Constraint.regex("[xy]{1,8}"), output="x", **given)
+    assert desk.allowed(0, 1) == expected
+
+
+def test_min_tokens_yields_to_the_end_of_the_grammar(desk: Desk) -> None:
+    desk.admit(0, Constraint.regex("a?"), min_tokens=9, banned_tokens=(desk.id("a"),))
+    assert desk.allowed(0) == {"END"}
+
+
+def test_nothing_left_to_draw_from(desk: Desk) -> None:
+    """Complete if what is there is fine as it is, a dead end if it is not; the draw goes on, with numbers in it."""
+    nothing = (desk.id("q"),)
+    desk.admit(0, Constraint.regex("ab"), allowed_tokens=nothing)
+    assert desk.finish(0) is FinishReason.DEAD_END
+    desk.admit(0, Constraint.regex("a?b?"), allowed_tokens=nothing, ignore_eos=True)
+    assert desk.finish(0) is FinishReason.COMPLETE
+    desk.admit(1, Constraint.regex("a"), output="b")  # what it cannot have drawn
+    assert desk.finish(1, 1) is FinishReason.DEAD_END
+    masked = desk.mask(0)
+    assert masked is not None
+    logits = torch.zeros(1, tiny_models.VOCAB)
+    masked.apply(logits)
+    assert logits.isfinite().all()
+    assert masked.settle([3]) == {0: FinishReason.COMPLETE}
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(desk: Desk) -> None:
+    for slot, constraint in enumerate((None, Constraint.json_object(), Constraint.regex("[a-z]+"), None)):
+        desk.admit(slot, constraint)
+    masked = desk.mask(0, 1, 2, 3)
+    assert masked is not None
+    logits = torch.randn(4, tiny_models.VOCAB)
+    device = logits.cuda()
+    masked.apply(device)
+    masked.apply(logits)
+    assert device.cpu().equal(logits)
