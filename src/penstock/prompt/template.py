@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import jinja2
+import jinja2.meta
 
 from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Message
@@ -19,11 +21,17 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
         """`special_tokens` are the names templates know them by: bos_token, eos_token, ..."""
+        self.source = source
         self.special_tokens = special_tokens
         try:
             self.compiled = Sandbox().from_string(source)
         except jinja2.TemplateError as error:
             raise ModelInvalid(f"the model's chat template does not compile: {error}", param="model") from None
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """What it asks for: messages and tools, and switches that a client may set."""
+        return frozenset(jinja2.meta.find_undeclared_variables(Sandbox().parse(self.source)))
 
     def render(
         self,

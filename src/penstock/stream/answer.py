@@ -1,8 +1,26 @@
-"""One choice on its way out: Deltas in, Chunks out, and the whole answer at the end."""
+"""One choice on its way out: Deltas in, Chunks out, and the whole answer at the end.
+
+    tokens ─► text ─► reasoning | text | calls        text ─► stop strings
+
+Stop strings count in the text that is meant for the reader, not in the reasoning and not in calls.
+"""
 
 from __future__ import annotations
 
-from penstock.flow import Choice, Chunk, Delta, FinishReason, SamplingParams, TextStream, Timings, TokenLogprobs
+from penstock.flow import (
+    CallDelta,
+    Choice,
+    Chunk,
+    Delta,
+    FinishReason,
+    Reading,
+    SamplingParams,
+    TextStream,
+    Timings,
+    TokenLogprobs,
+    ToolCall,
+)
+from penstock.stream.parts import Part, Splitter
 from penstock.stream.stops import StopMatcher
 
 # Their last token ended the sequence; it counts as output, but its text is not part of the answer.
@@ -12,12 +30,17 @@ _BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)
 class Answer:
     """One choice. `finish` is set once the client has all of it, `done` once the engine has let go of it too."""
 
-    def __init__(self, index: int, params: SamplingParams, text: TextStream) -> None:
+    def __init__(self, index: int, params: SamplingParams, text: TextStream, reading: Reading | None = None) -> None:
+        """`reading`: how its text is to be taken apart; None: it is all text."""
         self.index = index
         self.decoder = text
+        self.splitter = None if reading is None else Splitter(reading)
         self.stops = StopMatcher(params.stop)
-        self.parts: list[str] = []
+        self.text: list[str] = []
+        self.reasoning: list[str] | None = None if reading is None or reading.thinking is None else []
+        self.calls: list[CallDelta] = []
         self.tokens: list[int] = []
+        self.reasoning_tokens = 0
         self.logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         self.finish: FinishReason | None = None
         self.stop: str | int | None = None
@@ -31,38 +54,91 @@ class Answer:
             self.timings = delta.timings
         if self.finish is not None:
             return None
-        text, used = self._decode(delta)
+        shown = _Shown()
+        used = self._decode(delta, shown)
         tokens = delta.tokens[:used]
         logprobs = delta.logprobs[:used] if delta.logprobs is not None else None
-        self.parts.append(text)
+        self.text.append(shown.text)
+        self.calls += shown.calls
+        if self.reasoning is not None:
+            self.reasoning.append(shown.reasoning)
         self.tokens += tokens
         if self.logprobs is not None and logprobs is not None:
             self.logprobs += logprobs
-        if not tokens and not text and self.finish is None:
+        if not (tokens or shown.text or shown.reasoning or shown.calls) and self.finish is None:
             return None
-        return Chunk(self.index, text, tokens, logprobs, self.finish, self.stop)
+        calls = tuple(shown.calls)
+        return Chunk(self.index, shown.text, tokens, logprobs, self.finish, self.stop, shown.reasoning, calls)
 
-    def _decode(self, delta: Delta) -> tuple[str, int]:
-        """Text that is safe to show, and how many of the delta's tokens it took to get there."""
-        shown = ""
+    def _decode(self, delta: Delta, shown: _Shown) -> int:
+        """What is safe to show, and how many of the delta's tokens it took to get there."""
         last = len(delta.tokens) - 1
         for place, token in enumerate(delta.tokens):
             if place == last and delta.finish in _BY_TOKEN:
                 self.stop = token if delta.finish is FinishReason.STOP_TOKEN else None
                 break
-            shown += self.stops.push(self.decoder.push(token))
-            if self.stops.matched is not None:
-                self.finish, self.stop = FinishReason.STOP_STRING, self.stops.matched
-                return shown, place + 1
+            if self.splitter is not None and self.splitter.thinking:
+                self.reasoning_tokens += 1
+            self._show(self._split(self.decoder.push(token)), shown)
+            if self.finish is not None:
+                return place + 1
         if delta.finish is not None:
-            self.finish = delta.finish
-            shown += self.stops.push(self.decoder.flush())
+            self._show(self._split(self.decoder.flush(), ended=True), shown)
+            shown.text += self.stops.flush()
+            self.finish = self.finish or delta.finish
+        return len(delta.tokens)
+
+    def _split(self, text: str, *, ended: bool = False) -> list[Part]:
+        if self.splitter is None:
+            return [("text", text)]
+        parts = self.splitter.push(text)
+        return parts + self.splitter.flush() if ended else parts
+
+    def _show(self, parts: list[Part], shown: _Shown) -> None:
+        for part in parts:
+            if isinstance(part, CallDelta):
+                shown.text += self.stops.flush()  # no stop string begins before a call and ends behind it
+                shown.calls.append(part)
+                continue
+            kind, text = part
+            if kind == "reasoning":
+                shown.reasoning += text
+                continue
+            shown.text += self.stops.push(text)
             if self.stops.matched is not None:
                 self.finish, self.stop = FinishReason.STOP_STRING, self.stops.matched
-            shown += self.stops.flush()
-        return shown, len(delta.tokens)
+                return
 
     def choice(self) -> Choice:
         assert self.finish is not None
-        text = "".join(self.parts)
-        return Choice(self.index, text, self.tokens, self.finish, self.stop, self.logprobs, self.timings)
+        return Choice(
+            self.index,
+            "".join(self.text),
+            self.tokens,
+            self.finish,
+            self.stop,
+            self.logprobs,
+            self.timings,
+            None if self.reasoning is None else "".join(self.reasoning),
+            _whole(self.calls),
+            self.reasoning_tokens,
+        )
+
+
+class _Shown:
+    """What one Delta gives the client to see."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.reasoning = ""
+        self.calls: list[CallDelta] = []
+
+
+def _whole(pieces: list[CallDelta]) -> tuple[ToolCall, ...]:
+    names = [piece for piece in pieces if piece.id is not None]
+    arguments: list[list[str]] = [[] for _ in names]
+    for piece in pieces:
+        arguments[piece.index].append(piece.arguments)
+    return tuple(
+        ToolCall(id=piece.id or "", name=piece.name or "", arguments="".join(arguments[piece.index])) for piece in names
+    )

@@ -1,4 +1,15 @@
-from penstock.flow import Delta, FinishReason, SamplingParams, Timings, TokenLogprobs
+from penstock.flow import (
+    CallSyntax,
+    Choice,
+    Chunk,
+    Delta,
+    FinishReason,
+    Reading,
+    SamplingParams,
+    Thinking,
+    Timings,
+    TokenLogprobs,
+)
 from penstock.stream.answer import Answer
 
 ENDED = Timings(0.0, 0.0, 0.1, 0.2)
@@ -62,3 +73,72 @@ def test_a_stop_string_completed_by_the_last_flush() -> None:
     answer.push(Delta(id="x/0", tokens=ids("a")))
     last = answer.push(Delta(id="x/0", finish=FinishReason.LENGTH, timings=ENDED))
     assert (last.text, last.finish) == ("", FinishReason.STOP_STRING)
+
+
+# --- reasoning and calls
+
+TOOLS = Reading(
+    calls=CallSyntax(shape="object", open="<call>", close="</call>"), thinking=Thinking("<think>", "</think>")
+)
+CALL = '<call>{"name": "f", "arguments": {"a": "END"}}</call>'
+
+
+def answered(text: str, params: SamplingParams, finish: FinishReason = FinishReason.END) -> tuple[list[Chunk], Choice]:
+    """Token by token; the last token ends it and has no text."""
+    answer = Answer(0, params, Letters(), TOOLS)
+    deltas = [Delta(id="x/0", tokens=[token]) for token in ids(text)]
+    deltas.append(Delta(id="x/0", tokens=[2], finish=finish, timings=ENDED))
+    chunks = [chunk for delta in deltas if (chunk := answer.push(delta)) is not None]
+    return chunks, answer.choice()
+
+
+def test_the_parts_of_an_answer_are_those_of_its_chunks() -> None:
+    text = f"<think>hm END\n</think>\n\nWell.\n{CALL}\n{CALL}"
+    chunks, choice = answered(text, SamplingParams())
+
+    assert (choice.text, choice.reasoning) == ("Well.", "hm END")
+    assert [(call.name, call.arguments) for call in choice.calls] == [("f", '{"a": "END"}')] * 2
+    assert len({call.id for call in choice.calls}) == 2
+    assert "".join(chunk.text for chunk in chunks) == choice.text
+    assert "".join(chunk.reasoning for chunk in chunks) == choice.reasoning
+    pieces = [piece for chunk in chunks for piece in chunk.calls]
+    assert "".join(piece.arguments for piece in pieces if piece.index == 1) == choice.calls[1].arguments
+    assert [token for chunk in chunks for token in chunk.tokens] == choice.tokens == [*ids(text), 2]
+    assert choice.reasoning_tokens == len("hm END\n</think>")
+
+
+def test_stop_strings_count_in_the_text_alone() -> None:
+    thought = "<think>not here: END</think>"
+    _, choice = answered(f"{thought}{CALL}so END it", SamplingParams(stop=("END",)))
+
+    assert (choice.text, choice.finish, choice.stop) == ("so ", FinishReason.STOP_STRING, "END")
+    assert choice.reasoning == "not here: END"
+    assert choice.calls[0].arguments == '{"a": "END"}'
+    assert choice.tokens == ids(f"{thought}{CALL}so END")
+
+
+def test_no_stop_string_reaches_over_a_call() -> None:
+    chunks, choice = answered(f"E{CALL}ND", SamplingParams(stop=("END",)))
+
+    assert (choice.text, choice.finish) == ("END", FinishReason.END)
+    shown = [(chunk.text, bool(chunk.calls)) for chunk in chunks if chunk.text or chunk.calls]
+    assert shown[0] == ("E", True)  # held back no longer than to the call
+
+
+def test_a_call_that_is_cut_short() -> None:
+    _, choice = answered(
+        '<call>{"name": "f", "arguments": {"a": "E', SamplingParams(stop=("END",)), FinishReason.LENGTH
+    )
+
+    assert choice.finish is FinishReason.LENGTH
+    assert choice.calls[0].arguments.startswith('{"a": "E')
+    assert choice.text == ""
+
+
+def test_a_family_that_does_not_reason_says_none() -> None:
+    answer = Answer(0, SamplingParams(), Letters())
+    answer.push(Delta(id="x/0", tokens=ids(f"<think>x</think>{CALL}"), finish=FinishReason.LENGTH, timings=ENDED))
+
+    choice = answer.choice()
+    assert (choice.reasoning, choice.calls, choice.reasoning_tokens) == (None, (), 0)
+    assert choice.text == f"<think>x</think>{CALL}"

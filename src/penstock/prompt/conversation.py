@@ -1,0 +1,167 @@
+"""Messages as a family's chat template wants them: tools, tool calls and their results above all.
+
+Messages come in OpenAI's shape. Templates that know about tools get arguments as objects, the names of tools beside
+their results, and ids they can take. For the others all of it is written into texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.errors import InvalidRequest
+from penstock.flow import CallSyntax, Message, Tool
+from penstock.flow.tools import MAX_DEPTH, nested_deeper
+from penstock.prompt.families import Family
+
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
+_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def as_openai(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Tools as templates know them."""
+    return [{"type": "function", "function": _function(tool)} for tool in tools]
+
+
+def for_template(
+    messages: Sequence[Message], family: Family, tools: Sequence[Tool], *, system_role: bool
+) -> list[Message]:
+    """`system_role`: whether the template takes system messages."""
+    shown = [_shown(message, place, family) for place, message in enumerate(messages)]
+    _name_results(shown)
+    if family.writes_itself:
+        return shown
+    if family.name == "phi 4":
+        return _for_phi(shown, family.calls, tools)
+    plain = _plain(shown, family.calls)
+    return _told(plain, _instructions(tools), system_role=system_role) if tools else plain
+
+
+def _shown(message: Message, place: int, family: Family) -> Message:
+    """A message whose calls have objects for arguments. One without calls says nothing of them."""
+    shown = {key: value for key, value in message.items() if key != "tool_calls"}
+    if calls := message.get("tool_calls"):
+        shown["content"] = shown.get("content") or ""  # templates add to it, or search in it
+        shown["tool_calls"] = [
+            _call(call, f"messages[{place}].tool_calls[{number}]", family) for number, call in enumerate(calls)
+        ]
+    if family.short_ids and isinstance(shown.get("tool_call_id"), str):
+        shown["tool_call_id"] = short_id(shown["tool_call_id"])
+    return shown
+
+
+def _call(call: dict[str, Any], where: str, family: Family) -> dict[str, Any]:
+    try:
+        function, call_id = call["function"], str(call.get("id", ""))
+        name, given = function["name"], function["arguments"]
+    except (KeyError, TypeError, AttributeError):
+        raise InvalidRequest(f"{where} must have a function with a name and arguments", param=where) from None
+    where = f"{where}.function.arguments"
+    try:
+        arguments = json.loads(given or "{}") if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        raise InvalidRequest(f"{where} is not JSON", param=where) from None
+    if not isinstance(arguments, dict) or nested_deeper(arguments, MAX_DEPTH):
+        raise InvalidRequest(f"{where} must be a JSON object, up to {MAX_DEPTH} levels deep", param=where)
+    call_id = short_id(call_id) if family.short_ids else call_id
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def short_id(call_id: str) -> str:
+    """Nine letters and digits that stand for an id wherever it comes up."""
+    if _SHORT_ID.fullmatch(call_id):
+        return call_id
+    number = int.from_bytes(hashlib.sha256(call_id.encode(errors="replace")).digest()[:8])
+    return "".join(_LETTERS[number // len(_LETTERS) ** place % len(_LETTERS)] for place in range(9))
+
+
+def _name_results(messages: list[Message]) -> None:
+    names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())}
+    for message in messages:
+        if message.get("role") == "tool" and "name" not in message and message.get("tool_call_id") in names:
+            message["name"] = names[message["tool_call_id"]]
+
+
+# --- for templates that know nothing of tools
+
+
+def _plain(messages: list[Message], syntax: CallSyntax) -> list[Message]:
+    """Calls as the assistant's own text, results as what the user says."""
+    plain: list[Message] = []
+    after_result = False
+    for message in messages:
+        if message.get("role") == "tool":
+            text = f"<tool_response>\n{message.get('content')}\n</tool_response>"
+            if after_result:
+                plain[-1]["content"] += f"\n{text}"
+            else:
+                plain.append({"role": "user", "content": text})
+        elif after_result and message.get("role") == "user" and isinstance(message.get("content"), str):
+            plain[-1]["content"] += f"\n{message['content']}"  # many templates want turns to alternate
+        else:
+            plain.append(_with_calls_written(message, syntax))
+        after_result = message.get("role") == "tool"
+    return plain
+
+
+def _with_calls_written(message: Message, syntax: CallSyntax) -> Message:
+    if "tool_calls" not in message:
+        return dict(message)
+    written = {key: value for key, value in message.items() if key != "tool_calls"}
+    text = write_calls([call["function"] for call in message["tool_calls"]], syntax)
+    written["content"] = f"{message['content']}\n{text}" if message["content"] else text
+    return written
+
+
+def write_calls(functions: list[dict[str, Any]], syntax: CallSyntax) -> str:
+    """Calls in the shapes `object` and `list`."""
+    calls = [_json({"name": each["name"], syntax.arguments: each["arguments"]}) for each in functions]
+    if syntax.shape == "list":
+        return f"{syntax.open}{syntax.gap}[{', '.join(calls)}]{syntax.gap}{syntax.close}"
+    return syntax.between.join(f"{syntax.open}{syntax.gap}{call}{syntax.gap}{syntax.close}" for call in calls)
+
+
+def _instructions(tools: Sequence[Tool]) -> str:
+    listed = "\n".join(_json(_function(tool)) for tool in tools)
+    return (
+        "You can call tools. They are listed here, one per line, with the JSON schema of their arguments:\n"
+        f"<tools>\n{listed}\n</tools>\n\n"
+        "To call a tool, write its name and its arguments as JSON between tags, in exactly this form:\n"
+        '<tool_call>\n{"name": <name>, "arguments": <arguments>}\n</tool_call>\n'
+        "The result then comes to you between <tool_response> tags. Call a tool when it helps to answer; otherwise "
+        "answer in your own words."
+    )
+
+
+def _told(messages: list[Message], text: str, *, system_role: bool) -> list[Message]:
+    """The messages with this text where the model looks for instructions."""
+    role = "system" if system_role else "user"
+    first = next((place for place, message in enumerate(messages) if message.get("role") == role), None)
+    if first is None or (system_role and first > 0):
+        return [{"role": role, "content": text}, *messages]
+    old = messages[first]
+    joined = f"{old.get('content') or ''}\n\n{text}" if system_role else f"{text}\n\n{old.get('content') or ''}"
+    return [*messages[:first], {**old, "content": joined.strip()}, *messages[first + 1 :]]
+
+
+def _for_phi(messages: list[Message], syntax: CallSyntax, tools: Sequence[Tool]) -> list[Message]:
+    """Phi's template shows the tools that a system message has beside its content, and takes any role."""
+    shown = [_with_calls_written(message, syntax) for message in messages]
+    shown = [{**message, "role": "tool_response"} if message.get("role") == "tool" else message for message in shown]
+    if not tools:
+        return shown
+    if not shown or shown[0].get("role") != "system":
+        shown.insert(0, {"role": "system", "content": ""})
+    return [{**shown[0], "tools": _json([_function(tool) for tool in tools])}, *shown[1:]]
+
+
+def _function(tool: Tool) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {}, **tool.parameters}
+    return {"name": tool.name, "description": tool.description, "parameters": parameters}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

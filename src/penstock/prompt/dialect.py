@@ -1,0 +1,96 @@
+"""How one model is spoken to, and how what it says is to be read: its chat template, and what family that is of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.errors import InvalidRequest
+from penstock.flow import Constraint, Message, Reading, Request
+from penstock.prompt.conversation import as_openai, for_template
+from penstock.prompt.families import SWITCHES, family_of, thinking_of
+from penstock.prompt.language import TokenOf, constraint_of
+from penstock.prompt.template import ChatTemplate
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+_OFF = ("none", "minimal")
+_PROBE = "penstock-probe"
+
+
+class Dialect:
+    def __init__(self, template: ChatTemplate) -> None:
+        self.template = template
+        self.family = family_of(template)
+        self.thinking = thinking_of(template)
+        self.switch = next((name for name in SWITCHES if name in template.variables), None)
+        self.system_role = _takes_system(template)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All that stand for themselves in the text of an answer."""
+        return Reading(calls=self.family.calls, thinking=self.thinking).marks
+
+    def render(self, request: Request) -> str:
+        messages, tools = request.messages or [], request.tools.tools if request.tools is not None else ()
+        native = self.family.writes_itself
+        return self.template.render(
+            for_template(messages, self.family, tools, system_role=self.system_role),
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            tools=as_openai(tools) if tools and native else None,
+            arguments=self._arguments(request),
+        )
+
+    def reading(self, request: Request, prompt: str) -> Reading:
+        """`prompt` is what was rendered for this request."""
+        calls, marks = self.family.calls if request.tools is not None else None, self.thinking
+        if marks is None:
+            return Reading(calls=calls)
+        # What the model goes on with. The client's own words further up may have marks in them that mean nothing.
+        begun = _last_text(request.messages) if request.continue_final_message else prompt
+        if begun.rstrip().endswith(marks.close):  # the reasoning is over, or is not wanted
+            return Reading(calls=calls)
+        if request.continue_final_message:
+            opened = begun.rfind(marks.open) > begun.rfind(marks.close)
+        else:
+            opened = request.add_generation_prompt and begun.rstrip().endswith(marks.open)
+        return Reading(calls=calls, thinking=marks, opened=opened)
+
+    def constraint(self, request: Request, reading: Reading, token_of: TokenOf) -> Constraint | None:
+        return constraint_of(reading, request.tools, request.params.constraint, token_of)
+
+    def _arguments(self, request: Request) -> dict[str, Any]:
+        """What the template is told beside the messages: how much to reason, in its own words."""
+        effort, arguments = request.reasoning_effort, request.template_arguments
+        if effort is None:
+            return arguments
+        if effort not in EFFORTS:
+            raise _wrong_effort(f"must be one of {', '.join(EFFORTS)}, got {effort[:64]!r}")
+        if "reasoning_effort" in self.template.variables:
+            told: dict[str, Any] = {"reasoning_effort": effort}
+        elif self.switch is not None:
+            told = {self.switch: effort not in _OFF}
+        elif self.thinking is None and effort in _OFF:
+            return arguments  # it does not reason anyway
+        else:
+            raise _wrong_effort("is not supported: this model's chat template has no say in how much it reasons")
+        for name, value in told.items():
+            if arguments.get(name, value) != value:
+                raise _wrong_effort(f"is {effort}, but chat_template_kwargs.{name} says otherwise")
+        return {**arguments, **told}
+
+
+def _takes_system(template: ChatTemplate) -> bool:
+    messages: list[Message] = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "Hi"}]
+    try:
+        return _PROBE in template.render(messages)
+    except InvalidRequest:
+        return False
+
+
+def _last_text(messages: list[Message] | None) -> str:
+    content = messages[-1].get("content") if messages else ""
+    return content if isinstance(content, str) else ""
+
+
+def _wrong_effort(text: str) -> InvalidRequest:
+    return InvalidRequest(f"reasoning_effort {text}", param="reasoning_effort")

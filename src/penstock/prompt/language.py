@@ -1,0 +1,170 @@
+"""The language of a whole answer, as a grammar: reasoning first where the model reasons, then text that may go on with
+tool calls, or only calls, or what `response_format` wants."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from penstock.errors import InvalidRequest
+from penstock.flow import CallSyntax, Constraint, Reading, Thinking, Tool, ToolUse
+from penstock.flow.reading import GEMMA_CALL
+from penstock.grammar import json_rule, literal
+from penstock.grammar.source import lark_of
+from penstock.prompt import gemma_schema
+
+MAX_CALLS = 16  # of one answer: models that have lost their thread call without end
+TokenOf = Callable[[str], int | None]  # the token that stands for a mark, if the vocabulary has one
+
+_TEXT = r"TEXT: /(.|\n)*/"
+_NO_OBJECT = r"TEXT: /([ \t\r\n]*[^{ \t\r\n](.|\n)*)?/"  # where an object would be a call
+_SPACE = r"SPACE: /[ \t\r\n]{1,8}/"
+
+
+def constraint_of(
+    reading: Reading, use: ToolUse | None, asked: Constraint | None, token_of: TokenOf
+) -> Constraint | None:
+    """`asked` is what the client wants of the answer: it does not bind the reasoning, and calls stand in its place."""
+    if use is None and (asked is None or reading.thinking is None):
+        return asked
+    return _Writer(reading, use, asked, token_of).write()
+
+
+class _Writer:
+    def __init__(self, reading: Reading, use: ToolUse | None, asked: Constraint | None, token_of: TokenOf) -> None:
+        self.reading = reading
+        self.use = use
+        self.asked = asked
+        self.token_of = token_of
+        self.rules: list[str] = []
+        self.others: list[dict[str, Any]] = []  # grammars that this one refers to
+
+    def write(self) -> Constraint:
+        thought = self._thought(self.reading.thinking) if self.reading.thinking is not None else ""
+        if self.use is None:
+            assert self.asked is not None
+            answer = self._asked(self.asked)
+        else:
+            assert self.reading.calls is not None
+            answer = self._with_calls(self.reading.calls, self.use)
+        lines = [f"start: {thought} answer", f"answer: {answer}", *self.rules, _SPACE]
+        lines.append(_NO_OBJECT if self.reading.calls is not None and not self.reading.calls.open else _TEXT)
+        grammar = "\n".join(lines)
+        if self.others:
+            grammar = json.dumps({"grammars": [{"lark_grammar": grammar}, *self.others]}, ensure_ascii=False)
+        return Constraint("grammar", grammar)
+
+    def _thought(self, marks: Thinking) -> str:
+        self.rules.append(r"ANYTHING: /(.|\n)*/")
+        self.rules.append(f"thought: {self._upto('ANYTHING', marks.close)} SPACE?")
+        if self.reading.opened:
+            return "thought"
+        self.rules.append(f"opened: SPACE? {self._mark(marks.open)} thought")
+        return "opened?"
+
+    def _with_calls(self, syntax: CallSyntax, use: ToolUse) -> str:
+        several = use.parallel and syntax.several and use.choice != "named"
+        body = self._body(syntax, use, several)
+        begin = self._mark(syntax.open)
+        between = literal(syntax.between) if syntax.between else ""
+        again = f"({between} {begin} {body}){{0,{MAX_CALLS - 1}}}" if several and syntax.shape != "list" else ""
+        if use.choice != "auto":
+            return f"{begin} {body} {again}"
+        if self.asked is not None:
+            if not syntax.open:
+                raise InvalidRequest(
+                    "response_format and tools cannot be used together with this model: it writes calls as plain JSON, "
+                    "so that an answer in JSON could not be told from one",
+                    param="response_format",
+                )
+            return f"{self._asked(self.asked)} | {begin} {body} {again}"
+        if not syntax.open:
+            return f"TEXT | {body}"
+        others = "".join(f" | {self._upto('TEXT', mark)} rest_of_list" for mark in syntax.also_open)
+        return f"TEXT | {self._upto('TEXT', syntax.open)} {body} {again}{others}"
+
+    def _body(self, syntax: CallSyntax, use: ToolUse, several: bool) -> str:
+        """A rule for what stands behind the opening mark, the closing one included."""
+        names = [self._call(number, tool, syntax) for number, tool in enumerate(use.allowed)]
+        self.rules.append(f"one: {' | '.join(names)}")
+        inside = "one"
+        if syntax.shape == "list":
+            more = f'("," " "? one){{0,{MAX_CALLS - 1}}}' if several else ""
+            self.rules.append(f'rest_of_list: one {more} "]"')
+            inside = '"[" rest_of_list'
+        gap = literal(syntax.gap) if syntax.gap else ""
+        optional = " | ".join(self._mark(mark) for mark in syntax.also_open) if not syntax.open else ""
+        close = f"{gap} {self._mark(syntax.close)}" if syntax.close else ""
+        self.rules.append(f"body: {f'({optional})?' if optional else ''} {gap} {inside} {close}")
+        return "body"
+
+    def _call(self, number: int, tool: Tool, syntax: CallSyntax) -> str:
+        rule = f"call_{number}"
+        schema = closed(tool.parameters)
+        if syntax.shape == "gemma":
+            arguments = gemma_schema.rules(f"args_{number}", schema, self._mark(syntax.quote))
+            self.rules += [f"{rule}: {literal(GEMMA_CALL + tool.name)} args_{number}", *arguments]
+        elif syntax.shape == "named":
+            call_id = f"{self._mark(syntax.id_mark)} /[a-zA-Z0-9]{{9}}/" if syntax.id_mark else ""
+            arguments_mark = self._mark(syntax.args_mark)
+            self.rules.append(f"{rule}: {literal(tool.name)} {call_id} {arguments_mark} {json_rule(schema)}")
+        else:
+            before = f'{{"name": {json.dumps(tool.name)}, "{syntax.arguments}": '
+            self.rules.append(f'{rule}: {literal(before)} {json_rule(schema)} "}}"')
+        return rule
+
+    def _asked(self, asked: Constraint) -> str:
+        match asked.kind:
+            case "json_object":
+                return json_rule({"type": "object"})
+            case "json_schema":
+                schema = json.loads(asked.source)
+                return json_rule(schema if isinstance(schema, dict) else {})
+            case "regex":
+                return _expression(asked.source)
+            case "choice":
+                return " | ".join(map(literal, json.loads(asked.source)))
+            case "grammar":
+                self.others.append({"name": "asked", "lark_grammar": lark_of(asked)})
+                return "@asked"
+
+    def _upto(self, text: str, mark: str) -> str:
+        """Text to behind a mark, be it written as the token it has or letter by letter."""
+        rule = f"upto_{len(self.rules)}"
+        token = self.token_of(mark)
+        self.rules.append(f"{rule}_spelt[lazy]: {text} {literal(mark)}")
+        if token is None:
+            return f"{rule}_spelt"
+        self.rules.append(f"{rule}: {text} <[{token}]> | {rule}_spelt")
+        return rule
+
+    def _mark(self, mark: str) -> str:
+        """A mark as the model writes it: the token it has, or its letters."""
+        if not mark:
+            return ""
+        token = self.token_of(mark)
+        return literal(mark) if token is None else f"<[{token}]>"
+
+
+def _expression(source: str) -> str:
+    """A regular expression as Lark writes it, between slashes and in one line."""
+    escaped = {"/": r"\/", "\n": r"\n"}
+    return "/" + re.sub(r"\\.|/|\n", lambda found: escaped.get(found[0], found[0]), source, flags=re.DOTALL) + "/"
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of arguments without room for more than it names, unless it speaks of more: models fill such room."""
+    shaped = {"type": "object", **schema}
+    open_ended = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "$ref")
+    combined = ("allOf", "anyOf", "oneOf", "if", "minProperties")
+    unnamed = [name for name in _names(schema.get("required")) if name not in _names(schema.get("properties"))]
+    if unnamed or any(word in schema for word in (*open_ended, *combined)):
+        return shaped
+    return {"properties": {}, **shaped, "additionalProperties": False}
+
+
+def _names(value: Any) -> list[Any]:
+    """The keys of an object or the entries of a list, in a schema that nobody has checked yet."""
+    return list(value) if isinstance(value, dict | list) else []

@@ -1,0 +1,33 @@
+"""What a Splitter makes of a text, for tests of reading and of what is to be read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from penstock.flow import CallDelta, Reading
+from penstock.stream.parts import Splitter
+
+Read = tuple[str, str, list[tuple[str, str]]]  # reasoning, text, calls with their names and arguments
+
+
+def read(pieces: Iterable[str], reading: Reading) -> Read:
+    numbers = itertools.count()
+    splitter = Splitter(reading, make_id=lambda: f"call_{next(numbers)}")
+    parts = [part for piece in pieces for part in splitter.push(piece)] + splitter.flush()
+    text = {"reasoning": "", "text": ""}
+    calls: list[tuple[str, str]] = []
+    for part in parts:
+        if not isinstance(part, CallDelta):
+            kind, piece = part
+            assert piece, "nothing is no news"
+            text[kind] += piece
+        elif part.id is not None:
+            assert (part.id, part.index, part.arguments) == (f"call_{len(calls)}", len(calls), "")
+            assert part.name is not None
+            calls.append((part.name, ""))
+        else:
+            assert part.index == len(calls) - 1
+            assert part.arguments
+            calls[-1] = (calls[-1][0], calls[-1][1] + part.arguments)
+    return text["reasoning"], text["text"], calls

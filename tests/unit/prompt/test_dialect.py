@@ -1,0 +1,119 @@
+"""How prompts begin an answer decides how the answer is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import InvalidRequest
+from penstock.flow import Reading, Request, SamplingParams, Thinking, Tool, ToolUse
+from penstock.prompt.dialect import Dialect
+from penstock.prompt.template import ChatTemplate
+
+# As Qwen 3 has it: the model thinks by itself, unless that is done for it.
+SWITCHED = (
+    "{% for m in messages %}{{ m.role }}: {{ '<think>' ~ m.reasoning_content ~ '</think>' if m.reasoning_content }}"
+    "{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: "
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+# As DeepSeek R1 has it: it thinks always, and the prompt begins it.
+ALWAYS = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: <think>\n{% endif %}"
+)
+EFFORT = "{{ reasoning_effort }} {{ messages[0].content }} {% if not thinking %}</think>{% endif %}"
+PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+MARKS = Thinking("<think>", "</think>")
+
+
+def asked(content: str = "Hi", **fields: Any) -> Request:
+    return Request(id="1", params=SamplingParams(), messages=[{"role": "user", "content": content}], **fields)
+
+
+def reading(source: str, request: Request) -> Reading:
+    dialect = Dialect(ChatTemplate(source, {}))
+    return dialect.reading(request, dialect.render(request))
+
+
+@pytest.mark.parametrize(
+    ("source", "request_", "thinking", "opened"),
+    [
+        (SWITCHED, asked(), MARKS, False),
+        (SWITCHED, asked(template_arguments={"enable_thinking": True}), MARKS, False),
+        (SWITCHED, asked(template_arguments={"enable_thinking": False}), None, False),
+        (SWITCHED, asked(reasoning_effort="none"), None, False),
+        (SWITCHED, asked(reasoning_effort="high"), MARKS, False),
+        (SWITCHED, asked("what does <think> do?"), MARKS, False),  # the client's own is nobody's thought
+        (ALWAYS, asked(), MARKS, True),
+        (ALWAYS, asked(add_generation_prompt=False), MARKS, False),
+        (PLAIN, asked("<think>"), None, False),
+    ],
+)
+def test_what_the_prompt_has_begun(source: str, request_: Request, thinking: Thinking | None, opened: bool) -> None:
+    assert reading(source, request_) == Reading(thinking=thinking, opened=opened)
+
+
+@pytest.mark.parametrize(
+    ("begun", "thinking", "opened"),
+    [("<think>hm, ", MARKS, True), ("<think>hm</think>", None, False), ("<think>hm</think>Yes", MARKS, False)],
+)
+def test_a_message_to_go_on_with(begun: str, thinking: Thinking | None, opened: bool) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": begun}]
+    request = Request(
+        id="1",
+        params=SamplingParams(),
+        messages=messages,
+        add_generation_prompt=False,
+        continue_final_message=True,
+    )
+    assert reading(SWITCHED, request) == Reading(thinking=thinking, opened=opened)
+
+
+def test_calls_are_looked_for_where_tools_are_offered() -> None:
+    assert reading(PLAIN, asked()).calls is None
+    made = reading(PLAIN, asked(tools=ToolUse(tools=(Tool(name="f"),)))).calls
+    assert made is not None
+    assert made.open == "<tool_call>"
+
+
+@pytest.mark.parametrize(("effort", "told"), [("none", False), ("minimal", False), ("low", True), ("xhigh", True)])
+def test_effort_where_the_template_has_a_switch(effort: str, told: bool) -> None:
+    text = Dialect(ChatTemplate("{{ enable_thinking }}", {})).render(asked(reasoning_effort=effort))
+    assert text == str(told)
+
+
+def test_effort_in_the_templates_own_words() -> None:
+    assert Dialect(ChatTemplate(EFFORT, {})).render(asked(reasoning_effort="low")).startswith("low Hi")
+
+
+def test_a_model_that_does_not_reason_need_not_be_told() -> None:
+    plain = Dialect(ChatTemplate(PLAIN, {}))
+    assert plain.render(asked(reasoning_effort="none")) == plain.render(asked())
+
+
+@pytest.mark.parametrize(
+    ("source", "fields", "says"),
+    [
+        (PLAIN, {"reasoning_effort": "high"}, "has no say"),
+        (ALWAYS, {"reasoning_effort": "none"}, "has no say"),
+        (SWITCHED, {"reasoning_effort": "very"}, "must be one of"),
+        (
+            SWITCHED,
+            {"reasoning_effort": "none", "template_arguments": {"enable_thinking": True}},
+            "chat_template_kwargs.enable_thinking says otherwise",
+        ),
+    ],
+)
+def test_effort_that_cannot_be_had_is_refused(source: str, fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says) as caught:
+        Dialect(ChatTemplate(source, {})).render(asked(**fields))
+    assert caught.value.param == "reasoning_effort"
+
+
+def test_past_reasoning_reaches_templates_that_read_it() -> None:
+    said = {"role": "assistant", "content": "Yes.", "reasoning_content": "hm"}
+    request = Request(id="1", params=SamplingParams(), messages=[{"role": "user", "content": "Hi"}, said])
+    assert "<think>hm</think>Yes." in Dialect(ChatTemplate(SWITCHED, {})).render(request)
+    assert "assistant: Yes." in Dialect(ChatTemplate(PLAIN, {})).render(request)
