@@ -6,14 +6,16 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.flow import Chunk, Completion, Delta, FinishReason, SamplingParams, Submit, TokenLogprobs
+from penstock.flow import CallDelta, Chunk, Completion, Delta, FinishReason, SamplingParams, Submit, TokenLogprobs
 from penstock.intake.desk import Desk
+from penstock.intake.events import Event, Named, Plain
+from penstock.intake.problems import Problem
 from penstock.intake.respond import EventStream, merged
 from penstock.pipeline import Flight
 from penstock.route.replica import Ticket
 from penstock.stream.answer import Answer
 
-SCOPE = {"type": "http", "state": {"request_id": "r"}}
+SCOPE = {"type": "http", "path": "/v1/chat/completions", "state": {"request_id": "r"}}
 START, BODY = "http.response.start", "http.response.body"
 
 
@@ -27,13 +29,13 @@ class Letters:
         return ""
 
 
-class Writer:
+class Writer(Plain):
     """Writes what it is given, in words."""
 
     def __init__(self, *, breaks_at: str | None = None) -> None:
         self.breaks_at = breaks_at
 
-    def first(self, prompt: int, choice: int, prompt_tokens: list[int]) -> list[bytes]:
+    def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
         return [f"first {prompt}.{choice}".encode()]
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
@@ -50,6 +52,7 @@ class Writer:
 
 class FakeDesk:
     stall_s = 0.05
+    emit = None
 
     def __init__(self) -> None:
         self.finished: list[Ticket] = []
@@ -116,6 +119,37 @@ def test_merging_keeps_the_log_probabilities_and_the_end() -> None:
         (0, Chunk(0, "ab", [1, 2], [first, second], FinishReason.STOP_STRING, "c")),
         (0, Chunk(1, "x", [9])),
     ]
+
+
+def test_merging_keeps_thoughts_and_calls() -> None:
+    first, second = CallDelta(index=0, id="c", name="f"), CallDelta(index=0, arguments="{}")
+    chunks = [(0, Chunk(0, "", [1], reasoning="h")), (0, Chunk(0, "a", [2], reasoning="m", calls=(first,)))]
+    chunks.append((0, Chunk(0, "", [3], finish=FinishReason.END, calls=(second,))))
+    assert merged(chunks) == [
+        (0, Chunk(0, "a", [1, 2, 3], finish=FinishReason.END, reasoning="hm", calls=(first, second)))
+    ]
+
+
+class NamedWriter(Writer):
+    """Whose events have names, and whose streams end as they do."""
+
+    end: Sequence[Event] = ()
+
+    def last(self, completions: Sequence[Completion]) -> list[Event]:  # type: ignore[override]
+        return [Named("stop", b"{}")]
+
+    def failed(self, told: Problem) -> list[Event]:
+        return [Named("error", told.message.encode())]
+
+
+def test_events_with_names() -> None:
+    sent, _ = stream([news("a", 0, FinishReason.LENGTH)], NamedWriter())
+    assert sent[2]["body"] == b"event: stop\ndata: {}\n\n"
+
+
+def test_a_stream_breaks_off_as_its_api_has_it() -> None:
+    sent, _ = stream([news("oops", 0, FinishReason.LENGTH)], NamedWriter(breaks_at="oops"))
+    assert sent[1]["body"].startswith(b"event: error\ndata: internal error; ")
 
 
 def test_a_mistake_of_ours_in_the_middle_ends_in_an_error_event() -> None:

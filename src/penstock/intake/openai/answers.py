@@ -13,9 +13,10 @@ from msgspec import UNSET, UnsetType
 
 from penstock.flow import Completion, FinishReason
 
-# `timeout` is ours: the request's own time limit ended the answer. Sequences that failed or were cancelled have none:
+# `timeout` and `dead_end` are ours: the request's own time limit ended the answer, or no token of the vocabulary could
+# have gone on with what `response_format` asks for. Sequences that failed or were cancelled have none:
 # the client gets an error instead.
-Finish = Literal["stop", "length", "timeout"]
+Finish = Literal["stop", "length", "tool_calls", "timeout", "dead_end"]
 FINISH: dict[FinishReason | None, Finish] = {
     FinishReason.END: "stop",
     FinishReason.STOP_TOKEN: "stop",
@@ -23,6 +24,8 @@ FINISH: dict[FinishReason | None, Finish] = {
     FinishReason.LENGTH: "length",
     FinishReason.CONTEXT: "length",
     FinishReason.TIMEOUT: "timeout",
+    FinishReason.COMPLETE: "stop",
+    FinishReason.DEAD_END: "dead_end",
 }
 
 
@@ -30,8 +33,16 @@ class Body(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """Base of all of them; they live no longer than it takes to encode them."""
 
 
+class Typed(Body, kw_only=True, frozen=True, tag_field="type"):
+    """Base of what says what it is, in the newer APIs: the tag of a struct is its `type`, and the name of an event."""
+
+
 class PromptTokensDetails(Body, kw_only=True, frozen=True):
     cached_tokens: int  # found in the prefix cache
+
+
+class CompletionTokensDetails(Body, kw_only=True, frozen=True):
+    reasoning_tokens: int
 
 
 class Usage(Body, kw_only=True, frozen=True):
@@ -39,6 +50,7 @@ class Usage(Body, kw_only=True, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET  # of models that reason aloud
 
 
 class Timings(Body, kw_only=True, frozen=True):
@@ -70,10 +82,23 @@ class ChatLogprobs(Body, kw_only=True, frozen=True):
     refusal: None = None
 
 
+class CalledFunction(Body, kw_only=True, frozen=True):
+    name: str
+    arguments: str  # JSON
+
+
+class ToolCall(Body, kw_only=True, frozen=True):
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class ChatMessage(Body, kw_only=True, frozen=True):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None  # null: there are only calls
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET  # extension: what the model thought before it answered
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(Body, kw_only=True, frozen=True):
@@ -97,10 +122,26 @@ class ChatCompletion(Body, kw_only=True, frozen=True):
     timings: Timings | UnsetType = UNSET  # extension
 
 
+class CalledFunctionDelta(Body, kw_only=True, frozen=True):
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCallDelta(Body, kw_only=True, frozen=True):
+    """The first of a call has its id and name; the arguments of all of them concatenate."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: CalledFunctionDelta
+
+
 class ChatDelta(Body, kw_only=True, frozen=True):
     role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
     refusal: UnsetType | None = UNSET
+    reasoning_content: str | UnsetType = UNSET  # extension
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(Body, kw_only=True, frozen=True):
@@ -160,11 +201,14 @@ def usage(completions: Sequence[Completion]) -> Usage:
     prompt = sum(len(completion.prompt_tokens) for completion in completions)
     output = sum(len(choice.tokens) for completion in completions for choice in completion.choices)
     cached = sum(completion.cached_tokens for completion in completions)
+    choices = [choice for completion in completions for choice in completion.choices]
+    reasoning = CompletionTokensDetails(reasoning_tokens=sum(choice.reasoning_tokens for choice in choices))
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=output,
         total_tokens=prompt + output,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+        completion_tokens_details=UNSET if all(choice.reasoning is None for choice in choices) else reasoning,
     )
 
 

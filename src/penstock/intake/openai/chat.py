@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock.flow import Choice, Chunk, Completion, Request, TokenLogprobs
+from penstock.flow import CallDelta, Choice, Chunk, Completion, FinishReason, Request, TokenLogprobs
+from penstock.flow import ToolCall as Call
+from penstock.intake.events import Plain
 from penstock.intake.openai.answers import (
     FINISH,
+    CalledFunction,
+    CalledFunctionDelta,
     ChatChoice,
     ChatChunkChoice,
     ChatCompletion,
@@ -17,7 +21,10 @@ from penstock.intake.openai.answers import (
     ChatDelta,
     ChatLogprobs,
     ChatMessage,
+    Finish,
     Timings,
+    ToolCall,
+    ToolCallDelta,
     Usage,
     usage,
 )
@@ -25,6 +32,7 @@ from penstock.intake.openai.logprobs import Vocabulary, per_token
 from penstock.intake.openai.messages import to_template
 from penstock.intake.openai.sampling import sampling_params
 from penstock.intake.openai.schemas import ChatCompletionRequest
+from penstock.intake.openai.tools import tool_use
 from penstock.intake.openai.wishes import Wishes
 
 REQUEST = ChatCompletionRequest
@@ -33,6 +41,7 @@ CHUNK = ChatCompletionChunk
 
 _encode = msgspec.json.Encoder().encode
 _OPENING = ChatDelta(role="assistant", content="", refusal=None)
+_OPENING_TO_CALL = ChatDelta(role="assistant", content=None, refusal=None)  # it stays null if there is no text
 _NOTHING = ChatDelta()
 
 
@@ -57,12 +66,14 @@ def to_requests(
             messages=to_template(body.messages),
             priority=body.priority or 0,
             salt=body.cache_salt or "",
+            tools=tool_use(body.tools, body.tool_choice, body.parallel_tool_calls),
+            reasoning_effort=body.reasoning_effort,
             **body.template_options(),
         )
     ]
 
 
-class ChatWriter:
+class ChatWriter(Plain):
     """Writes the answer to one request, as JSON texts. A stream is `first` for each choice, then the chunks as they
     come, then `last`. The only prompt is number 0."""
 
@@ -76,23 +87,31 @@ class ChatWriter:
         self._vocabulary = vocabulary
         self._wishes = Wishes(body, vocabulary)
         self._every_token = bool(body.logprobs or body.return_token_ids)  # even those that complete no character
+        self._opening = _OPENING_TO_CALL if body.tools and body.tool_choice != "none" else _OPENING
+        self._called: set[int] = set()  # choices of a stream that have made a call
 
-    def first(self, prompt: int, choice: int, prompt_tokens: list[int]) -> list[bytes]:
+    def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
         ids = self._wishes.ids(prompt_tokens) if choice == 0 else UNSET
-        return [self._chunk([ChatChunkChoice(index=choice, delta=_OPENING)], prompt_token_ids=ids)]
+        return [self._chunk([ChatChunkChoice(index=choice, delta=self._opening)], prompt_token_ids=ids)]
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
         """Nothing if there is nothing to show yet. Of a sequence that failed, only its text: an error must follow."""
         written = []
-        if chunk.text or (self._every_token and chunk.tokens):
+        deltas = _deltas(chunk)
+        if not deltas and self._every_token and chunk.tokens:
+            deltas = [ChatDelta(content="")]
+        for place, delta in enumerate(deltas):
+            first = place == 0  # tokens are told once, whatever they were made into
             choice = ChatChunkChoice(
                 index=chunk.choice,
-                delta=ChatDelta(content=chunk.text),
-                logprobs=self._logprobs(self._wishes.logprobs(chunk.logprobs, chunk.finish)),
-                token_ids=self._wishes.ids(chunk.tokens),
+                delta=delta,
+                logprobs=self._logprobs(self._wishes.logprobs(chunk.logprobs, chunk.finish)) if first else None,
+                token_ids=self._wishes.ids(chunk.tokens) if first else UNSET,
             )
             written.append(self._chunk([choice]))
-        if (reason := FINISH.get(chunk.finish)) is not None:
+        if chunk.calls:
+            self._called.add(chunk.choice)
+        if (reason := _finish(chunk.finish, chunk.choice in self._called)) is not None:
             stop_reason = UNSET if chunk.stop is None else chunk.stop
             end = ChatChunkChoice(index=chunk.choice, delta=_NOTHING, finish_reason=reason, stop_reason=stop_reason)
             written.append(self._chunk([end]))
@@ -124,9 +143,13 @@ class ChatWriter:
     def _choice(self, choice: Choice) -> ChatChoice:
         return ChatChoice(
             index=choice.index,
-            message=ChatMessage(content=choice.text),
+            message=ChatMessage(
+                content=choice.text if choice.text or not choice.calls else None,
+                reasoning_content=choice.reasoning or UNSET,
+                tool_calls=[_tool_call(call) for call in choice.calls] or UNSET,
+            ),
             logprobs=self._logprobs(self._wishes.logprobs(choice.logprobs, choice.finish)),
-            finish_reason=FINISH[choice.finish],
+            finish_reason=_finish(choice.finish, bool(choice.calls)) or "stop",
             stop_reason=UNSET if choice.stop is None else choice.stop,
             token_ids=self._wishes.ids(choice.tokens),
         )
@@ -155,3 +178,30 @@ class ChatWriter:
                 timings=timings,
             )
         )
+
+
+def _deltas(chunk: Chunk) -> list[ChatDelta]:
+    """What a chunk has to show, in the order in which models write it."""
+    deltas = []
+    if chunk.reasoning:
+        deltas.append(ChatDelta(reasoning_content=chunk.reasoning))
+    if chunk.text:
+        deltas.append(ChatDelta(content=chunk.text))
+    return deltas + [ChatDelta(tool_calls=[_call_delta(piece)]) for piece in chunk.calls]
+
+
+def _call_delta(piece: CallDelta) -> ToolCallDelta:
+    if piece.id is None:
+        return ToolCallDelta(index=piece.index, function=CalledFunctionDelta(arguments=piece.arguments))
+    function = CalledFunctionDelta(name=piece.name or "", arguments=piece.arguments)
+    return ToolCallDelta(index=piece.index, id=piece.id, type="function", function=function)
+
+
+def _tool_call(call: Call) -> ToolCall:
+    return ToolCall(id=call.id, function=CalledFunction(name=call.name, arguments=call.arguments))
+
+
+def _finish(reason: FinishReason | None, called: bool) -> Finish | None:
+    """What the client is told; None while there is more to come, and of what failed."""
+    told = FINISH.get(reason)
+    return "tool_calls" if called and told == "stop" else told

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import Choice, Chunk, Completion, Request
+from penstock.intake.events import Plain
 from penstock.intake.openai.answers import FINISH, TextChoice, TextCompletion, TextLogprobs, Timings, Usage, usage
 from penstock.intake.openai.fields import each
 from penstock.intake.openai.logprobs import TextLogprobsWriter, Vocabulary, for_prompt, joined
@@ -50,7 +51,7 @@ def to_requests(body: CompletionRequest, *, request_id: str, recommended: Mappin
     ]
 
 
-class CompletionWriter:
+class CompletionWriter(Plain):
     """Writes the answer to one request, as JSON texts. A stream is `first` for each choice of each prompt, then the
     chunks as they come, then `last`. Choices are counted through: those of the first prompt, those of the second."""
 
@@ -70,7 +71,7 @@ class CompletionWriter:
         self._every_token = body.logprobs is not None or bool(body.return_token_ids)
         self._logprobs: dict[int, TextLogprobsWriter] = {}  # by choice, of a stream
 
-    def first(self, prompt: int, choice: int, prompt_tokens: list[int]) -> list[bytes]:
+    def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
         """The echo, if it is wanted."""
         text = self._echoed(prompt, prompt_tokens)
         index = self._index(prompt, choice)

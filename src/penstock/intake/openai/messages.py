@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, model_validator
+from pydantic import ConfigDict, Field, Tag, model_validator
 
 from penstock.flow import Message
-from penstock.intake.openai.fields import PARTS, STRING, Strict, TemplateKwargs, shaped, wrong
+from penstock.intake.openai.fields import (
+    MAX_MEMBERS,
+    PARTS,
+    STRING,
+    Strict,
+    TemplateKwargs,
+    only,
+    shaped,
+    text_or_parts,
+    wrong,
+)
 from penstock.intake.openai.neutral import ASSISTANT_MESSAGE
 
 
@@ -19,18 +29,12 @@ class TextPart(Strict):
     @classmethod
     def _check_type(cls, value: Any) -> Any:
         """Runs before the names are checked: those of an image are unknown here, but it is the type that is wrong."""
-        if isinstance(value, dict) and isinstance(kind := value.get("type"), str) and kind != "text":
-            raise wrong(f'is "{kind[:64]}", which is not supported: only parts of type "text" are', "type")
-        return value
-
-
-def _text_or_parts(value: Any) -> str | None:
-    return STRING if isinstance(value, str) else PARTS if isinstance(value, list) else None
+        return only("text", value, 'parts of type "text"')
 
 
 Content = Annotated[
     Annotated[str, Tag(STRING)] | Annotated[list[TextPart], Field(min_length=1, fail_fast=True), Tag(PARTS)],
-    shaped(_text_or_parts, "a string or a list of text parts"),
+    shaped(text_or_parts, "a string or a list of text parts"),
 ]
 _NAME = Field(None, description="Who speaks. Given to the chat template, which may show it or not.")
 _CONTENT = Field(description="The text, whole or in parts; parts are joined by line breaks.")
@@ -56,22 +60,59 @@ class UserMessage(Strict):
     name: str | None = _NAME
 
 
+class PastFunction(Strict):
+    name: str = Field(min_length=1)
+    arguments: str = Field(description="A JSON object.")
+
+
+class PastCall(Strict):
+    id: str
+    type: Literal["function"]
+    function: PastFunction
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_type(cls, value: Any) -> Any:
+        return only("function", value, 'calls of type "function"')
+
+
 class AssistantMessage(Strict):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": ["content"], "properties": {"content": {"type": ["string", "array"]}}},
+                {"required": ["tool_calls"], "properties": {"tool_calls": {"type": "array", "minItems": 1}}},
+            ]
+        }
+    )
+
     role: Literal["assistant"]
     # Ahead of the content, which is null where there are tool calls: the first error is the one a client is told.
-    tool_calls: Annotated[Any, ASSISTANT_MESSAGE["tool_calls"]] = None
+    tool_calls: Annotated[list[PastCall], Field(max_length=MAX_MEMBERS, fail_fast=True)] | None = Field(
+        None, description="What the assistant called. Answered by messages of the role `tool`."
+    )
+    reasoning_content: str | None = Field(
+        None, description="Extension. What the assistant thought, for chat templates that show it."
+    )
     function_call: Annotated[Any, ASSISTANT_MESSAGE["function_call"]] = None
     audio: Annotated[Any, ASSISTANT_MESSAGE["audio"]] = None
     refusal: Annotated[Any, ASSISTANT_MESSAGE["refusal"]] = None
     annotations: Annotated[Any, ASSISTANT_MESSAGE["annotations"]] = None
-    content: Content = _CONTENT
+    content: Content | None = Field(None, description="The text. May be left out where there are tool calls.")
     name: str | None = _NAME
+
+    @model_validator(mode="after")
+    def _check_content(self) -> AssistantMessage:
+        if self.content is None and not self.tool_calls:
+            raise wrong("is required where there are no tool_calls", "content")
+        return self
 
 
 class ToolMessage(Strict):
     role: Literal["tool"]
     content: Content = _CONTENT
     tool_call_id: str
+    name: str | None = Field(None, description="Of the tool. Known from the call, where that is in the conversation.")
 
 
 AnyMessage = Annotated[
@@ -117,13 +158,18 @@ def to_template(messages: list[AnyMessage]) -> list[Message]:
 
 
 def _to_template(message: AnyMessage) -> Message:
-    content = message.content
+    content = message.content or ""
     shown: Message = {
         "role": "system" if message.role == "developer" else message.role,
         "content": content if isinstance(content, str) else "\n".join([part.text for part in content]),
     }
     if isinstance(message, ToolMessage):
         shown["tool_call_id"] = message.tool_call_id
-    elif message.name is not None:
+    elif isinstance(message, AssistantMessage):
+        if message.tool_calls:
+            shown["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+        if message.reasoning_content is not None:
+            shown["reasoning_content"] = message.reasoning_content
+    if message.name is not None:
         shown["name"] = message.name
     return shown

@@ -13,11 +13,10 @@ import msgspec
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-_LATER = "not supported yet"
 _NEVER = "not supported"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # `typing` takes equal ones for the same, and 0 equals False
 class Inert:
     """Stands behind a field's type in `Annotated[Any, ...]`: takes null and the values in `accepts`."""
 
@@ -45,11 +44,7 @@ class Inert:
 
 
 CHAT = {
-    # Come with tool calls and structured output.
-    "response_format": Inert(({"type": "text"},), _LATER),
-    "tools": Inert(([],), _LATER),
-    "tool_choice": Inert(("none", "auto"), _LATER),  # without tools, "auto" can choose nothing but text
-    "parallel_tool_calls": Inert((True, False), _LATER),  # of no tools
+    # What `tools` and `tool_choice` were before they had these names.
     "functions": Inert(([],)),
     "function_call": Inert(("none", "auto")),
     # Nothing is stored, there is one tier of service, and text is all that comes out.
@@ -58,8 +53,6 @@ CHAT = {
     "modalities": Inert((["text"],)),
     "audio": Inert(),
     "verbosity": Inert(("medium",)),  # OpenAI's default: as the model has it
-    # "none" is not in this list: a model that thinks would have to be told not to.
-    "reasoning_effort": Inert(),
     "prediction": Inert(),
     "web_search_options": Inert(),
     "moderation": Inert(),
@@ -81,7 +74,6 @@ STREAM_OPTIONS = {
 
 # What OpenAI's answers have in an assistant message: clients append it to the conversation as it came.
 ASSISTANT_MESSAGE = {
-    "tool_calls": Inert(([],), _LATER),
     "refusal": Inert(),
     "annotations": Inert(([],)),
     "audio": Inert(),

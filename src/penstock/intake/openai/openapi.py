@@ -5,6 +5,7 @@ FastAPI is not asked to parse or write them, so it cannot know them by itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,8 +13,12 @@ from msgspec import Struct
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from penstock.intake import plan
 from penstock.intake.openai import chat, completions, embeddings, models, tokens
 from penstock.intake.problems import ErrorBody
+from penstock.plan.answer import Plan
+from penstock.plan.budget import Budget
+from penstock.plan.question import Question
 
 REQUESTS: tuple[type[BaseModel], ...] = (
     chat.REQUEST,
@@ -21,6 +26,7 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     embeddings.REQUEST,
     tokens.TokenizeRequest,
     tokens.DetokenizeRequest,
+    plan.BudgetRequest,
 )
 ANSWERS: tuple[type[Struct], ...] = (
     chat.RESPONSE,
@@ -31,30 +37,55 @@ ANSWERS: tuple[type[Struct], ...] = (
     models.ModelList,
     tokens.Tokens,
     tokens.Text,
+    Question,
+    Plan,
+    Budget,
+    plan.Presets,
     ErrorBody,
 )
 
 _REF = "#/components/schemas/"
 
 
-def request_body(schema: type[BaseModel]) -> dict[str, Any]:
+def request_body(schema: type[BaseModel] | type[Struct]) -> dict[str, Any]:
     """For a route's `openapi_extra`."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": _ref(schema)}}}}
 
 
-def response(answer: type[Struct], description: str, *, chunk: type[Struct] | None = None) -> dict[str, Any]:
-    """For one status of a route's `responses`. `chunk` is the data of an event, where the answer can be streamed."""
+def response(
+    answer: type[Struct],
+    description: str,
+    *,
+    chunk: type[Struct] | None = None,
+    events: Sequence[type[Struct]] = (),
+) -> dict[str, Any]:
+    """For one status of a route's `responses`. Where the answer can be streamed, `chunk` is the data of an event, or
+    `events` are those of events that have names, which are their tags."""
     content: dict[str, Any] = {"application/json": {"schema": _ref(answer)}}
     if chunk is not None:
         content["text/event-stream"] = {"schema": _event(chunk)}
+    elif events:
+        content["text/event-stream"] = {"schema": _named_event(events)}
     return {"description": description, "content": content}
 
 
-def components() -> dict[str, Any]:
+def components(
+    requests: Sequence[type[BaseModel]] = REQUESTS, answers: Sequence[type[Struct]] = ANSWERS
+) -> dict[str, Any]:
     """The document's `components.schemas`: all that the two functions above refer to."""
-    _, requests = models_json_schema([(schema, "validation") for schema in REQUESTS], ref_template=_REF + "{model}")
-    _, answers = msgspec.json.schema_components(ANSWERS, ref_template=_REF + "{name}")
-    return {**requests["$defs"], **answers}
+    _, taken = models_json_schema([(schema, "validation") for schema in requests], ref_template=_REF + "{model}")
+    _, given = msgspec.json.schema_components(answers, ref_template=_REF + "{name}")
+    return {**taken["$defs"], **given}
+
+
+def _named_event(events: Sequence[type[Struct]]) -> dict[str, Any]:
+    data = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [_ref(event) for event in events]},
+    }
+    name = {"enum": [event.__struct_config__.tag for event in events]}
+    return {"type": "object", "properties": {"event": name, "data": data}, "required": ["event", "data"]}
 
 
 def _event(chunk: type[Struct]) -> dict[str, Any]:

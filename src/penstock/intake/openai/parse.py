@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from penstock.errors import InvalidRequest
-from penstock.intake.openai.fields import LONGEST_NAME, MAX_MEMBERS, TAGS
+from penstock.intake.openai.fields import LONGEST_NAME, MAX_MEMBERS
 from penstock.intake.openai.messages import ROLES
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -25,9 +25,7 @@ _NO_CHARACTER = re.compile("[\x00\ud800-\udfff]")
 
 def parse(schema: type[Schema], raw: bytes) -> Schema:
     """Raises InvalidRequest, and nothing else."""
-    body = _decode(raw)
-    if not isinstance(body, dict):
-        raise InvalidRequest(f"the body must be a JSON object, got {_shown(body)}")
+    body = decoded(raw)
     try:
         return schema.model_validate(body)
     except ValidationError as error:
@@ -36,6 +34,14 @@ def parse(schema: type[Schema], raw: bytes) -> Schema:
 
 
 # --- JSON
+
+
+def decoded(raw: bytes) -> dict[str, Any]:
+    """The object a body holds. Raises InvalidRequest, and nothing else."""
+    body = _decode(raw)
+    if not isinstance(body, dict):
+        raise InvalidRequest(f"the body must be a JSON object, got {_shown(body)}")
+    return body
 
 
 def _decode(raw: bytes) -> Any:
@@ -125,7 +131,7 @@ def _invalid(error: ErrorDetails) -> InvalidRequest:
     place, context = error["loc"], error.get("ctx", {})
     predicate = _predicate(error, context)
     if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        place = (*place, "role")  # the only union that goes by a field
+        place = (*place, context["discriminator"].strip("'()"))  # the field that the union goes by
     elif context.get("param"):
         place = (*place, context["param"])
     elif place[-1:] == ("[key]",):
@@ -143,7 +149,7 @@ def _predicate(error: ErrorDetails, context: dict[str, Any]) -> str:
         case "missing" | "union_tag_not_found":
             return "is required"
         case "union_tag_invalid":
-            return f"must be one of {_quoted(context['expected_tags'])}, got {_shown(context['tag'])}"
+            return f"must be one of {_quoted(context['expected_tags'])}, got {_shown(_unbracketed(context['tag']))}"
         case "shape":
             return f"must be {error['msg']}, got {given}"
         case "literal_error":
@@ -162,7 +168,11 @@ def _predicate(error: ErrorDetails, context: dict[str, Any]) -> str:
 
 
 def _quoted(choices: str) -> str:
-    return choices.replace("'", '"')  # as JSON does
+    return re.sub("<(.*?)>", r"\1", choices).replace("'", '"')  # as JSON does
+
+
+def _unbracketed(tag: str) -> str:
+    return tag[1:-1] if tag.startswith("<") else tag
 
 
 def _bound(value: float) -> str:
@@ -173,13 +183,17 @@ def _path(place: Iterable[str | int]) -> str:
     """As OpenAI writes it: messages[0].content[1].text"""
     path, previous = "", None
     for step in place:
-        is_branch = step in TAGS or (step in ROLES and isinstance(previous, int))
+        is_branch = _is_tag(step) or (step in ROLES and isinstance(previous, int))
         if isinstance(step, int):
             path += f"[{step}]"
         elif not is_branch:
             path += f".{_short(step)}" if path else _short(step)
         previous = step
     return path
+
+
+def _is_tag(step: str | int) -> bool:
+    return isinstance(step, str) and step.startswith("<") and step.endswith(">")
 
 
 def _shown(value: Any) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from penstock.flow import SamplingParams
+from penstock.intake.openai.formats import to_constraint
 from penstock.intake.openai.schemas import Generation
 
 # Fields that have the same name, meaning and type on both sides.
@@ -24,6 +26,11 @@ _SAME = (
 )
 
 
+def over(recommended: Mapping[str, float | int], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What the client gives counts; then what the model's makers recommend."""
+    return {**recommended, **{name: value for name, value in asked.items() if value is not None}}
+
+
 def sampling_params(
     body: Generation,
     recommended: Mapping[str, float | int],
@@ -32,15 +39,15 @@ def sampling_params(
     logprobs: int | None,
     prompt_logprobs: int | None,
 ) -> SamplingParams:
-    """What the client gives counts; then what the model's makers recommend, then the defaults, which are OpenAI's."""
-    given = {name: value for name in _SAME if (value := getattr(body, name)) is not None}
+    """As the body has it; the defaults are OpenAI's."""
     return SamplingParams(
-        **{**recommended, **given},
+        **over(recommended, {name: getattr(body, name) for name in _SAME}),
         max_tokens=max_tokens,
         logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()},
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         stop_tokens=tuple(body.stop_token_ids or ()),
         timeout_s=body.timeout,
+        constraint=to_constraint(body.response_format),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
     )

@@ -6,7 +6,7 @@ Null is as good as leaving a field out, wherever it may be left out. Fields that
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -23,7 +23,9 @@ from penstock.intake.openai.fields import (
     TokenId,
     wrong,
 )
+from penstock.intake.openai.formats import ResponseFormat
 from penstock.intake.openai.messages import Messages, Templated
+from penstock.intake.openai.tools import ToolChoice, Tools
 
 
 class StreamOptions(Strict):
@@ -56,6 +58,9 @@ class Generation(Strict):
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="Taken from tokens for each use so far.")
     logit_bias: LogitBias | None = Field(None, description="Token id → what is added to its logit.")
     stop: Stop | None = Field(None, description="Text that ends the answer, and is not part of it. Up to 4.")
+    response_format: ResponseFormat | None = Field(
+        None, description="What the answer must look like: it cannot come out otherwise. Plain completions have it too."
+    )
     user: str | None = Field(None, description=neutral.LABELS["user"])
 
     top_k: int | None = Field(None, ge=0, le=MAX_INT, description="Extension. Draw from this many tokens. 0: all.")
@@ -128,10 +133,17 @@ class ChatCompletionRequest(Generation, Templated):
     safety_identifier: str | None = Field(None, description=neutral.LABELS["safety_identifier"])
     prompt_cache_key: str | None = Field(None, description=neutral.LABELS["prompt_cache_key"])
 
-    response_format: Annotated[Any, neutral.CHAT["response_format"]] = None
-    tools: Annotated[Any, neutral.CHAT["tools"]] = None
-    tool_choice: Annotated[Any, neutral.CHAT["tool_choice"]] = None
-    parallel_tool_calls: Annotated[Any, neutral.CHAT["parallel_tool_calls"]] = None
+    tools: Tools | None = Field(None, description="What the model may call. Calls keep to the schemas given here.")
+    tool_choice: ToolChoice | None = Field(
+        None,
+        description="Whether a tool is called: the model decides (`auto`, the default), never, at least one, this one.",
+    )
+    parallel_tool_calls: bool | None = Field(None, description="Whether one answer may have several. Default: true.")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        None,
+        description="How much to think before answering, where the model's chat template has a say in that; `none` and "
+        "`minimal` switch it off. Default: what the template has.",
+    )
     functions: Annotated[Any, neutral.CHAT["functions"]] = None
     function_call: Annotated[Any, neutral.CHAT["function_call"]] = None
     store: Annotated[Any, neutral.CHAT["store"]] = None
@@ -139,7 +151,6 @@ class ChatCompletionRequest(Generation, Templated):
     modalities: Annotated[Any, neutral.CHAT["modalities"]] = None
     audio: Annotated[Any, neutral.CHAT["audio"]] = None
     verbosity: Annotated[Any, neutral.CHAT["verbosity"]] = None
-    reasoning_effort: Annotated[Any, neutral.CHAT["reasoning_effort"]] = None
     prediction: Annotated[Any, neutral.CHAT["prediction"]] = None
     web_search_options: Annotated[Any, neutral.CHAT["web_search_options"]] = None
     moderation: Annotated[Any, neutral.CHAT["moderation"]] = None
@@ -150,6 +161,8 @@ class ChatCompletionRequest(Generation, Templated):
     def _check_pairs(self) -> ChatCompletionRequest:
         if self.top_logprobs is not None and not self.logprobs:
             raise wrong("needs logprobs: true", "top_logprobs")
+        if self.tool_choice not in (None, "none", "auto") and not self.tools:
+            raise wrong("needs tools", "tool_choice")
         if None not in (asked := (self.max_tokens, self.max_completion_tokens)) and asked[0] != asked[1]:
             raise wrong(f"is {asked[1]}, but max_tokens, its older name, is {asked[0]}", "max_completion_tokens")
         return self

@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from openai_samples import CHAT, choice, completion, logprob, raw
 from penstock.errors import InvalidRequest
-from penstock.flow import Chunk, FinishReason, Request, SamplingParams
+from penstock.flow import CallDelta, Chunk, FinishReason, Request, SamplingParams, Tool, ToolCall
 from penstock.intake.openai import openapi
 from penstock.intake.openai.chat import ChatWriter, to_requests
 from penstock.intake.openai.parse import parse
@@ -160,6 +160,58 @@ def test_how_the_prompt_ends(fields: dict[str, Any], begins_answer: bool, goes_o
     assert (made.add_generation_prompt, made.continue_final_message) == (begins_answer, goes_on)
 
 
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, None),
+        ({"tools": []}, None),
+        ({"tools": [TOOL], "tool_choice": "none"}, None),
+        ({"tools": [TOOL]}, ("auto", None, True)),
+        ({"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": True}, ("auto", None, True)),
+        ({"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}, ("required", None, False)),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, ("named", "f", True)),
+    ],
+)
+def test_tools(fields: dict[str, Any], expected: Any) -> None:
+    use = request(**fields).tools
+
+    assert (use and (use.choice, use.name, use.parallel)) == expected
+    if use is not None:
+        assert use.tools == (Tool(name="f", description="d", parameters={"type": "object"}),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [TOOL, TOOL]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]}, "tools"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+    ],
+)
+def test_tools_that_cannot_be_called(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        request(**fields)
+
+    assert caught.value.param == param
+
+
+def test_calls_and_reasoning_as_templates_know_them() -> None:
+    messages = [
+        {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "hm"},
+        {"role": "tool", "content": "1", "tool_call_id": "call_1", "name": "f"},
+    ]
+
+    assert request(messages=messages, reasoning_effort="low").messages == [
+        {"role": "assistant", "content": "", "tool_calls": [CALL], "reasoning_content": "hm"},
+        {"role": "tool", "content": "1", "tool_call_id": "call_1", "name": "f"},
+    ]
+    assert request(messages=messages, reasoning_effort="low").reasoning_effort == "low"
+
+
 # --- streams
 
 
@@ -301,7 +353,87 @@ def test_a_text_is_one_line_of_an_event_stream(vocabulary: Tokenizer) -> None:
     assert b"\r" not in text
 
 
+CALLS = (
+    CallDelta(index=0, id="call_1", name="f"),
+    CallDelta(index=0, arguments='{"a":'),
+    CallDelta(index=0, arguments=" 1}"),
+    CallDelta(index=1, id="call_2", name="f", arguments=""),
+)
+
+
+def test_streamed_calls_are_openais(vocabulary: Tokenizer) -> None:
+    write = writer(vocabulary, stream=True, tools=[TOOL], return_token_ids=True)
+
+    opening = decoded(write.first(0, 0, PROMPT))[0]["choices"][0]["delta"]
+    chunks = decoded(write.chunk(0, Chunk(0, "Hm.", [1, 2], calls=CALLS)))
+    ending = decoded(write.chunk(0, Chunk(0, "", [3], finish=FinishReason.END)))
+
+    assert opening == {"role": "assistant", "content": None, "refusal": None}
+    assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
+        {"content": "Hm."},
+        {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a":'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": " 1}"}}]},
+        {"tool_calls": [{"index": 1, "id": "call_2", "type": "function", "function": {"name": "f", "arguments": ""}}]},
+    ]
+    assert [chunk["choices"][0].get("token_ids") for chunk in chunks] == [[1, 2], None, None, None, None]
+    assert ending[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [(FinishReason.END, "tool_calls"), (FinishReason.COMPLETE, "tool_calls"), (FinishReason.LENGTH, "length")],
+)
+def test_how_calls_end(vocabulary: Tokenizer, finish: FinishReason, reason: str) -> None:
+    write = writer(vocabulary, stream=True, tools=[TOOL], n=2)
+    calls = (ToolCall(id="call_1", name="f", arguments="{}"),)
+    done = completion(PROMPT, choice(0, "", [1], finish, calls=calls), choice(1, "", [1], finish))
+
+    write.chunk(0, Chunk(0, "", [1], calls=CALLS))
+    ends = [decoded(write.chunk(0, Chunk(index, "", [2], finish=finish)))[-1] for index in range(2)]
+    whole = answered(writer(vocabulary, tools=[TOOL], n=2).whole([done]))
+
+    plain = "length" if reason == "length" else "stop"
+    assert [end["choices"][0]["finish_reason"] for end in ends] == [reason, plain]
+    assert [choice["finish_reason"] for choice in whole["choices"]] == [reason, plain]
+    assert [choice["message"]["content"] for choice in whole["choices"]] == [None, ""]
+
+
+def test_reasoning_is_streamed_apart(vocabulary: Tokenizer) -> None:
+    write = writer(vocabulary, stream=True)
+
+    chunks = decoded(write.chunk(0, Chunk(0, "Yes.", [1], reasoning="hm")))
+
+    assert [chunk["choices"][0]["delta"] for chunk in chunks] == [{"reasoning_content": "hm"}, {"content": "Yes."}]
+
+
 # --- whole answers
+
+
+def test_a_whole_answer_with_calls_and_reasoning(vocabulary: Tokenizer) -> None:
+    calls = (ToolCall(id="call_1", name="f", arguments='{"a": 1}'),)
+    one = choice(0, "", [1, 2, 3], FinishReason.END, reasoning="hm", calls=calls, reasoning_tokens=2)
+    body = answered(writer(vocabulary, tools=[TOOL]).whole([completion(PROMPT, one)]))
+
+    assert body["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "reasoning_content": "hm",
+        "tool_calls": [CALL],
+    }
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
+
+
+def test_a_message_with_calls_can_be_sent_back(vocabulary: Tokenizer) -> None:
+    calls = (ToolCall(id="call_1", name="f", arguments='{"a": 1}'),)
+    text = writer(vocabulary).whole([completion(PROMPT, choice(0, "", [1], reasoning="hm", calls=calls))])
+    message = ChatCompletion.model_validate_json(text).choices[0].message
+
+    made = request(messages=[*CHAT["messages"], message.model_dump()])
+
+    assert made.messages is not None
+    assert made.messages[1] == {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [CALL]}
 
 
 def test_a_whole_answer_is_openais(vocabulary: Tokenizer) -> None:

@@ -11,13 +11,19 @@ from pydantic import BaseModel, ValidationError
 
 from openai_samples import CHAT, EMBED, TEXT, raw
 from penstock.errors import InvalidRequest
+from penstock.intake import plan
+from penstock.intake.anthropic import messages
 from penstock.intake.openai import chat, completions, embeddings, openapi, tokens
 from penstock.intake.openai.fields import MAX_MEMBERS
 from penstock.intake.openai.parse import parse
+from penstock.intake.openai.responses import writer as responses
 from penstock.intake.problems import describe
 
 DEEP = 100_000
-SCHEMAS = [chat.REQUEST, completions.REQUEST, embeddings.REQUEST, tokens.TokenizeRequest, tokens.DetokenizeRequest]
+REQUESTS = openapi.REQUESTS + responses.REQUESTS + messages.REQUESTS
+SCHEMAS = [schema for schema in REQUESTS if schema is not plan.BudgetRequest]  # which is content with {}
+MESSAGE: dict[str, Any] = {**CHAT, "max_tokens": 5}
+RESPONSE: dict[str, Any] = {"model": "tiny", "input": "a"}
 
 
 def refused(schema: type[BaseModel], body: bytes) -> InvalidRequest:
@@ -128,11 +134,10 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
-GOOD = st.sampled_from([CHAT, TEXT, EMBED, {"prompt": "x"}, {"tokens": [1]}])
+GOOD = st.sampled_from([CHAT, TEXT, EMBED, MESSAGE, RESPONSE, {"prompt": "x"}, {"tokens": [1]}])
+COMPONENTS = {"schemas": openapi.components(REQUESTS, openapi.ANSWERS)}
 DESCRIBED = {
-    schema: jsonschema_rs.validator_for(
-        {"$ref": f"#/components/schemas/{schema.__name__}", "components": {"schemas": openapi.components()}}
-    )
+    schema: jsonschema_rs.validator_for({"$ref": f"#/components/schemas/{schema.__name__}", "components": COMPONENTS})
     for schema in SCHEMAS
 }
 NAMES = sorted({name for schema in SCHEMAS for name in schema.model_fields})
@@ -168,6 +173,17 @@ def test_near_misses_are_taken_or_refused_and_nothing_worse(
         (completions.REQUEST, {**TEXT, "prompt": [1, *[None] * 9]}),
         (completions.REQUEST, {**TEXT, "prompt": [[1], *[[None] * 9] * 9]}),
         (tokens.DetokenizeRequest, {"tokens": [None] * 9}),
+        (messages.REQUEST, {**MESSAGE, "messages": [None] * 9}),
+        (messages.REQUEST, {**MESSAGE, "messages": [{"role": "user", "content": [None] * 9}]}),
+        (messages.REQUEST, {**MESSAGE, "messages": [{"role": "assistant", "content": [None] * 9}]}),
+        (messages.REQUEST, {**MESSAGE, "system": [None] * 9}),
+        (messages.REQUEST, {**MESSAGE, "tools": [None] * 9}),
+        (messages.REQUEST, {**MESSAGE, "stop_sequences": [None] * 9}),
+        (responses.REQUEST, {**RESPONSE, "input": [None] * 9}),
+        (responses.REQUEST, {**RESPONSE, "input": [{"role": "user", "content": [None] * 9}]}),
+        (responses.REQUEST, {**RESPONSE, "input": [{"type": "reasoning", "summary": [], "content": [None] * 9}]}),
+        (responses.REQUEST, {**RESPONSE, "include": [None] * 9}),
+        (responses.REQUEST, {**RESPONSE, "tools": [None] * 9}),
     ],
 )
 def test_checking_stops_at_the_first_error_of_a_list(schema: type[BaseModel], body: Any) -> None:
@@ -179,12 +195,12 @@ def test_checking_stops_at_the_first_error_of_a_list(schema: type[BaseModel], bo
 
 
 @settings(max_examples=300, deadline=None)
-@given(messages=st.lists(st.dictionaries(st.sampled_from(["role", "content", "name", "tool_calls"]), JSON), max_size=3))
-def test_messages_of_any_shape(messages: list[dict[str, Any]]) -> None:
-    messages = [{"role": "user"} | message for message in messages]
+@given(said=st.lists(st.dictionaries(st.sampled_from(["role", "content", "name", "tool_calls"]), JSON), max_size=3))
+def test_messages_of_any_shape(said: list[dict[str, Any]]) -> None:
+    said = [{"role": "user"} | message for message in said]
     param = None
     try:
-        parse(chat.REQUEST, raw({"model": "m", "messages": messages}))
+        parse(chat.REQUEST, raw({"model": "m", "messages": said}))
     except InvalidRequest as error:
         param = error.param
     assert param is None or param.startswith("messages")

@@ -1,0 +1,291 @@
+"""POST /v1/messages and POST /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+
+from penstock.errors import InvalidRequest
+from penstock.flow import CallDelta, Chunk, Completion, Constraint, Request, SamplingParams, Tool, ToolUse
+from penstock.intake.anthropic import answers
+from penstock.intake.anthropic.answers import (
+    Content,
+    ContentBlockDelta,
+    ContentBlockStart,
+    ContentBlockStop,
+    InputJsonDelta,
+    MessageAnswer,
+    MessageDelta,
+    MessageStart,
+    MessageStop,
+    Ping,
+    TextContent,
+    TextDelta,
+    ThinkingContent,
+    ThinkingDelta,
+    TokenCount,
+    ToolUseContent,
+)
+from penstock.intake.anthropic.problems import AnthropicErrorBody
+from penstock.intake.anthropic.schemas import (
+    ChooseAny,
+    ChooseNone,
+    ChooseTool,
+    CountTokensRequest,
+    MessagesRequest,
+    Text,
+    TextBlock,
+    ThinkFreely,
+    ThinkingBlock,
+    ThinkNot,
+    ThinkWithin,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from penstock.intake.events import Event, Named, named
+from penstock.intake.openai.sampling import over
+from penstock.intake.problems import Problem
+from penstock.intake.turns import Turns
+from penstock.prompt.families import SWITCHES
+
+REQUEST = MessagesRequest
+RESPONSE = MessageAnswer
+EVENTS = answers.EVENTS
+COUNT = CountTokensRequest
+COUNTED = TokenCount
+
+# For /openapi.json.
+REQUESTS: tuple[type[BaseModel], ...] = (REQUEST, COUNT)
+ANSWERS: tuple[type[msgspec.Struct], ...] = (RESPONSE, COUNTED, *EVENTS, AnthropicErrorBody)
+
+
+# What chat templates call the amount of thinking.
+_WORDS = frozenset(("reasoning_effort", *SWITCHES))
+_BUDGET = "thinking_budget"
+
+_encode = msgspec.json.Encoder().encode
+
+
+def to_request(
+    body: MessagesRequest, *, request_id: str, recommended: Mapping[str, float | int], variables: Collection[str]
+) -> Request:
+    """`recommended` is ModelFiles.sampling, `variables` those of the model's chat template. Raises InvalidRequest for
+    what the schema cannot tell."""
+    asked = {"temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k}
+    params = SamplingParams(
+        **over(recommended, asked),
+        max_tokens=body.max_tokens,
+        stop=tuple(body.stop_sequences or ()),
+        constraint=_constraint(body),
+    )
+    return _request(body, request_id, params, variables)
+
+
+def names(body: CountTokensRequest) -> dict[str, str]:
+    """Of what is called otherwise behind `intake`."""
+    effort = body.output_config.effort if body.output_config is not None else None
+    return {
+        "continue_final_message": "messages",
+        "reasoning_effort": "thinking" if effort is None else "output_config.effort",
+        "constraint.json_schema": "output_config.format.schema",
+        ".function.parameters": ".input_schema",
+    }
+
+
+def to_count(body: CountTokensRequest, *, variables: Collection[str]) -> Request:
+    return _request(body, "", SamplingParams(), variables)
+
+
+def _request(body: CountTokensRequest, request_id: str, params: SamplingParams, variables: Collection[str]) -> Request:
+    turns = _turns(body)
+    last = turns.messages[-1]
+    going_on = last["role"] == "assistant"
+    if "tool_calls" in last:
+        place = f"messages[{len(body.messages) - 1}]"
+        raise InvalidRequest(f"{place} calls tools: send their results behind it", param=place)
+    return Request(
+        id=request_id,
+        params=params,
+        messages=turns.messages,
+        continue_final_message=going_on,
+        add_generation_prompt=not going_on,
+        tools=_tools(body),
+        **_thinking(body, variables),
+    )
+
+
+def _turns(body: CountTokensRequest) -> Turns:
+    turns = Turns()
+    if body.system:
+        turns.say("system", _text(body.system))
+    for place, message in enumerate(body.messages):
+        content = message.content
+        if isinstance(content, str):
+            turns.say(message.role, content)
+            continue
+        if not content:  # an answer that said nothing
+            turns.say(message.role, "")
+        for number, block in enumerate(content):
+            _add(turns, message.role, block, f"messages[{place}].content[{number}]")
+    return turns
+
+
+def _add(
+    turns: Turns, role: str, block: TextBlock | ToolResultBlock | ThinkingBlock | ToolUseBlock, place: str
+) -> None:
+    match block:
+        case TextBlock():
+            turns.say(role, block.text)
+        case ThinkingBlock():
+            turns.think(block.thinking)
+        case ToolUseBlock():
+            turns.call(block.id, block.name, block.input)
+        case ToolResultBlock():
+            text = _text(block.content or "")
+            turns.result(block.tool_use_id, f"Error: {text}" if block.is_error else text, param=f"{place}.tool_use_id")
+
+
+def _text(content: Text) -> str:
+    return content if isinstance(content, str) else "\n".join([block.text for block in content])
+
+
+def _tools(body: CountTokensRequest) -> ToolUse | None:
+    choice = body.tool_choice
+    if not body.tools or isinstance(choice, ChooseNone):
+        return None
+    tools = [
+        Tool(
+            name=tool.name,
+            description=tool.description or "",
+            parameters=tool.input_schema,
+            strict=bool(tool.strict),
+        )
+        for tool in body.tools
+    ]
+    return ToolUse(
+        tools=tuple(tools),
+        choice="required" if isinstance(choice, ChooseAny) else "named" if isinstance(choice, ChooseTool) else "auto",
+        name=choice.name if isinstance(choice, ChooseTool) else None,
+        parallel=choice is None or not choice.disable_parallel_tool_use,
+    )
+
+
+def _thinking(body: CountTokensRequest, variables: Collection[str]) -> dict[str, Any]:
+    """How much to think, as fields of flow.Request. What the template has no word for is refused."""
+    effort = body.output_config.effort if body.output_config is not None else None
+    switched = not _WORDS.isdisjoint(variables)
+    match body.thinking:
+        case ThinkNot():
+            return {"reasoning_effort": "none"}
+        case ThinkFreely():
+            return {"reasoning_effort": effort or ("medium" if switched else None)}
+        case ThinkWithin() if _BUDGET not in variables:
+            raise InvalidRequest(
+                "thinking.budget_tokens is not supported: this model's chat template has no word for a budget; "
+                'send {"type": "adaptive"} to let it think without one',
+                param="thinking.budget_tokens",
+            )
+        case ThinkWithin(budget_tokens=budget):
+            told = {"reasoning_effort": effort or "medium"} if switched else {}
+            return {**told, "template_arguments": {_BUDGET: budget}}
+    return {"reasoning_effort": effort}
+
+
+def _constraint(body: CountTokensRequest) -> Constraint | None:
+    if body.output_config is None or body.output_config.format is None:
+        return None
+    return Constraint.json_schema(body.output_config.format.json_schema)
+
+
+def counted(tokens: list[int]) -> bytes:
+    return _encode(TokenCount(input_tokens=len(tokens)))
+
+
+class MessageWriter:
+    """Writes the answer to one request, as JSON texts. A stream is `first`, then the chunks as they come, then `last`:
+    of events, each block of the answer between a start and a stop of its own."""
+
+    end: Sequence[Event] = ()
+
+    def __init__(self, *, request_id: str, model: str) -> None:
+        self._id = f"msg_{request_id}"
+        self._model = model
+        self._index = -1  # of the newest block
+        self._open: type[Content] | None = None  # its kind, until it is complete
+
+    def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[Event]:
+        message = MessageAnswer(
+            id=self._id,
+            model=self._model,
+            content=[],
+            stop_reason=None,
+            stop_sequence=None,
+            usage=answers.usage(len(prompt_tokens), cached_tokens, 0),
+        )
+        return [named(MessageStart(message=message)), named(Ping())]
+
+    def chunk(self, prompt: int, chunk: Chunk) -> list[Event]:
+        events: list[Event] = []
+        if chunk.reasoning:
+            events += self._within(ThinkingContent(thinking=""), ThinkingDelta(thinking=chunk.reasoning))
+        if chunk.text:
+            events += self._within(TextContent(text=""), TextDelta(text=chunk.text))
+        for call in chunk.calls:
+            events += self._call(call)
+        return events
+
+    def last(self, completions: Sequence[Completion]) -> list[Event]:
+        (completion,) = completions
+        end = MessageDelta(delta=answers.stopped(completion.choices[0]), usage=answers.whole_usage(completion))
+        return [*self._close(), named(end), named(MessageStop())]
+
+    def failed(self, told: Problem) -> list[Event]:
+        return [Named("error", told.body)]
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        """The answer in one piece, of a completion that did not fail."""
+        (completion,) = completions
+        (choice,) = completion.choices
+        stopped = answers.stopped(choice)
+        return _encode(
+            MessageAnswer(
+                id=self._id,
+                model=self._model,
+                content=answers.content(choice),
+                stop_reason=stopped.stop_reason,
+                stop_sequence=stopped.stop_sequence,
+                usage=answers.whole_usage(completion),
+            )
+        )
+
+    def _call(self, call: CallDelta) -> list[Event]:
+        events: list[Event] = []
+        if call.id is not None:
+            block = ToolUseContent(id=call.id, name=call.name or "", input=msgspec.Raw(b"{}"))
+            events += self._begin(block)
+        if call.arguments:
+            events.append(self._delta(InputJsonDelta(partial_json=call.arguments)))
+        return events
+
+    def _within(self, block: Content, delta: TextDelta | ThinkingDelta) -> list[Event]:
+        """The piece, behind the beginning of its block if another kind is open."""
+        opening = self._begin(block) if self._open is not type(block) else []
+        return [*opening, self._delta(delta)]
+
+    def _begin(self, block: Content) -> list[Event]:
+        closing = self._close()
+        self._open = type(block)
+        self._index += 1
+        return [*closing, named(ContentBlockStart(index=self._index, content_block=block))]
+
+    def _delta(self, delta: Any) -> Event:
+        return named(ContentBlockDelta(index=self._index, delta=delta))
+
+    def _close(self) -> list[Event]:
+        if self._open is None:
+            return []
+        self._open = None
+        return [named(ContentBlockStop(index=self._index))]

@@ -1,0 +1,51 @@
+"""Fields of Anthropic's API that Penstock does not act on, and the values of them that ask for nothing.
+
+As in `intake.openai.neutral`: these values are accepted, as null is everywhere, and any other is refused with an error
+that names the field.
+"""
+
+from __future__ import annotations
+
+from penstock.intake.openai.neutral import Inert
+
+MESSAGES = {
+    # There is one tier and one speed of service, in one place.
+    "service_tier": Inert(("auto", "standard_only")),
+    "speed": Inert(("standard",)),
+    "inference_geo": Inert(),
+    # What Anthropic runs beside the model.
+    "container": Inert(),
+    "mcp_servers": Inert(([],)),
+    "context_management": Inert(),
+    "diagnostics": Inert(),
+}
+
+# `eager_input_streaming` asks for arguments without a check that they are JSON; they are streamed as they are made, and
+# are JSON, either way.
+TOOL = {
+    "defer_loading": Inert((False,)),
+    "eager_input_streaming": Inert((True, False)),
+    "allowed_callers": Inert((["direct"],)),
+    "input_examples": Inert(([],)),
+}
+
+# What Anthropic's answers have in their blocks: clients send them back as they came.
+TEXT_BLOCK = {
+    "citations": Inert(([],)),
+}
+TOOL_USE_BLOCK = {
+    "caller": Inert(({"type": "direct"},)),
+    "toolset_name": Inert(),
+}
+
+THINKING = {
+    "display": Inert(("summarized",)),  # the default; thoughts come whole
+}
+
+# Taken whatever they say. A cache mark is a hint that never changes an answer: prefixes are cached and found by their
+# tokens, marked or not.
+HINTS = {
+    "cache_control": "Where a prefix ends that is worth keeping. Not needed here: prefixes are cached and found by "
+    "their tokens. Taken for compatibility, not used.",
+    "metadata": "The client's name for its end user. Taken for compatibility, not used.",
+}

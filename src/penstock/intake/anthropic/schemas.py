@@ -1,0 +1,298 @@
+"""The bodies of requests. What is written here is what is checked, and what /openapi.json says.
+
+Null is as good as leaving a field out, wherever it may be left out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, Tag, model_validator
+
+from penstock.flow.params import MAX_STOPS
+from penstock.flow.tools import MAX_TOOLS
+from penstock.intake.anthropic import neutral
+from penstock.intake.openai.fields import (
+    MAX_INT,
+    MODEL,
+    PARTS,
+    STRING,
+    Arguments,
+    Strict,
+    by,
+    only,
+    shaped,
+    text_or_parts,
+    wrong,
+)
+
+
+class CacheControl(Strict):
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+_CACHE = Field(None, description=neutral.HINTS["cache_control"])
+
+# --- blocks
+
+
+class TextBlock(Strict):
+    type: Literal["text"]
+    text: str
+    cache_control: CacheControl | None = _CACHE
+    citations: Annotated[Any, neutral.TEXT_BLOCK["citations"]] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_type(cls, value: Any) -> Any:
+        return only("text", value, 'blocks of type "text"')
+
+
+class ThinkingBlock(Strict):
+    """What the model thought in an earlier turn. Given to the chat template, which may show it or not."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = Field(description="Empty in this server's answers. Not checked: thoughts are plain text here.")
+
+
+class ToolUseBlock(Strict):
+    type: Literal["tool_use"]
+    id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    input: Arguments
+    cache_control: CacheControl | None = _CACHE
+    caller: Annotated[Any, neutral.TOOL_USE_BLOCK["caller"]] = None
+    toolset_name: Annotated[Any, neutral.TOOL_USE_BLOCK["toolset_name"]] = None
+
+
+Text = Annotated[
+    Annotated[str, Tag(STRING)] | Annotated[list[TextBlock], Field(fail_fast=True), Tag(PARTS)],
+    shaped(text_or_parts, "a string or a list of text blocks"),
+]
+
+
+class ToolResultBlock(Strict):
+    type: Literal["tool_result"]
+    tool_use_id: str = Field(description="The `id` of a `tool_use` block before it.")
+    content: Text | None = Field(None, description="What the tool gave, as text.")
+    is_error: bool | None = Field(None, description="The tool failed: the model is shown `Error: ` in front of it.")
+    cache_control: CacheControl | None = _CACHE
+    toolset_name: Annotated[Any, neutral.TOOL_USE_BLOCK["toolset_name"]] = None
+
+
+# --- messages
+
+UserContent = Annotated[
+    Annotated[str, Tag(STRING)]
+    | Annotated[
+        list[
+            Annotated[
+                Annotated[TextBlock, Tag("<text>")] | Annotated[ToolResultBlock, Tag("<tool_result>")], by("type")
+            ]
+        ],
+        Field(min_length=1, fail_fast=True),
+        Tag(PARTS),
+    ],
+    shaped(text_or_parts, "a string or a list of blocks"),
+]
+AssistantContent = Annotated[
+    Annotated[str, Tag(STRING)]
+    | Annotated[
+        list[
+            Annotated[
+                Annotated[TextBlock, Tag("<text>")]
+                | Annotated[ThinkingBlock, Tag("<thinking>")]
+                | Annotated[ToolUseBlock, Tag("<tool_use>")],
+                by("type"),
+            ]
+        ],
+        Field(fail_fast=True),
+        Tag(PARTS),
+    ],
+    shaped(text_or_parts, "a string or a list of blocks"),
+]
+
+
+class UserTurn(Strict):
+    role: Literal["user"]
+    content: UserContent
+
+
+class AssistantTurn(Strict):
+    """The last message may be the assistant's: the answer then goes on from its text."""
+
+    role: Literal["assistant"]
+    content: AssistantContent
+
+
+class SystemTurn(Strict):
+    role: Literal["system"]
+    content: Text
+
+
+Turn = Annotated[
+    Annotated[UserTurn, Tag("<user>")]
+    | Annotated[AssistantTurn, Tag("<assistant>")]
+    | Annotated[SystemTurn, Tag("<system>")],
+    by("role"),
+]
+
+# --- tools
+
+
+class ClientTool(Strict):
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] = Field(description="JSON Schema of the tool's input, which is an object.")
+    strict: bool | None = Field(None, description="The input is always held to its schema once a call has begun.")
+    type: Literal["custom"] | None = None
+    cache_control: CacheControl | None = _CACHE
+    defer_loading: Annotated[Any, neutral.TOOL["defer_loading"]] = None
+    eager_input_streaming: Annotated[Any, neutral.TOOL["eager_input_streaming"]] = None
+    allowed_callers: Annotated[Any, neutral.TOOL["allowed_callers"]] = None
+    input_examples: Annotated[Any, neutral.TOOL["input_examples"]] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_type(cls, value: Any) -> Any:
+        """Runs before the names are checked: those of Anthropic's own tools are unknown here."""
+        return only("custom", value, "tools of your own")
+
+
+class ChooseFreely(Strict):
+    type: Literal["auto"]
+    disable_parallel_tool_use: bool | None = None
+
+
+class ChooseAny(Strict):
+    type: Literal["any"]
+    disable_parallel_tool_use: bool | None = None
+
+
+class ChooseTool(Strict):
+    type: Literal["tool"]
+    name: str
+    disable_parallel_tool_use: bool | None = None
+
+
+class ChooseNone(Strict):
+    type: Literal["none"]
+
+
+Choose = Annotated[
+    Annotated[ChooseFreely, Tag("<auto>")]
+    | Annotated[ChooseAny, Tag("<any>")]
+    | Annotated[ChooseTool, Tag("<tool>")]
+    | Annotated[ChooseNone, Tag("<none>")],
+    by("type"),
+]
+
+# --- how to think, and what to write
+
+
+class ThinkWithin(Strict):
+    type: Literal["enabled"]
+    budget_tokens: int = Field(ge=1024, le=MAX_INT)
+    display: Annotated[Any, neutral.THINKING["display"]] = None
+
+
+class ThinkFreely(Strict):
+    type: Literal["adaptive"]
+    display: Annotated[Any, neutral.THINKING["display"]] = None
+
+
+class ThinkNot(Strict):
+    type: Literal["disabled"]
+
+
+Thinking = Annotated[
+    Annotated[ThinkWithin, Tag("<enabled>")]
+    | Annotated[ThinkFreely, Tag("<adaptive>")]
+    | Annotated[ThinkNot, Tag("<disabled>")],
+    by("type"),
+]
+
+
+class JsonFormat(Strict):
+    type: Literal["json_schema"]
+    json_schema: dict[str, Any] = Field(alias="schema", description="JSON Schema of the answer.")
+
+
+class OutputConfig(Strict):
+    format: JsonFormat | None = Field(None, description="The answer is JSON of this schema.")
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(
+        None, description="How much to think. For models whose chat template knows it."
+    )
+
+
+# --- the bodies
+
+
+class CountTokensRequest(Strict):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}]}]}
+    )
+
+    model: str = Field(description=MODEL)
+    messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)] = Field(description="The conversation so far.")
+    system: Text | None = Field(None, description="What the model is told before the conversation.")
+    tools: Annotated[list[ClientTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
+        None, description="Tools that the model may call."
+    )
+    tool_choice: Choose | None = Field(None, description="Whether it may, must or must not. Default: it may.")
+    thinking: Thinking | None = Field(
+        None,
+        description="Whether to think. For models whose chat template has a switch for it, or takes a budget.",
+    )
+    output_config: OutputConfig | None = Field(None, description="The form of the answer, and the effort for it.")
+    cache_control: CacheControl | None = _CACHE
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> CountTokensRequest:
+        if self.tool_choice is not None and not self.tools:
+            raise wrong("needs tools to choose from", "tool_choice")
+        effort = self.output_config.effort if self.output_config is not None else None
+        if effort is not None and isinstance(self.thinking, ThinkNot):
+            raise wrong("is disabled, which leaves no place for output_config.effort", "thinking")
+        return self
+
+
+class EndUser(Strict):
+    user_id: str | None = Field(None, max_length=256)
+
+
+class MessagesRequest(CountTokensRequest):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"model": "smollm2", "max_tokens": 16, "messages": [{"role": "user", "content": "Hello!"}]},
+            ]
+        }
+    )
+
+    max_tokens: int = Field(ge=1, le=MAX_INT, description="Most tokens of the answer, thoughts included.")
+    stream: bool | None = Field(None, description="Send the answer as server-sent events while it is made.")
+    stop_sequences: list[Annotated[str, Field(min_length=1)]] | None = Field(
+        None, max_length=MAX_STOPS, fail_fast=True, description="Texts that end the answer, and are not part of it."
+    )
+    temperature: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="0: always the likeliest token. Default: what the model's makers recommend, else 1.",
+    )
+    top_p: float | None = Field(
+        None, gt=0, le=1, description="Draw from the likeliest tokens that have this share of the probability."
+    )
+    top_k: int | None = Field(None, ge=0, le=MAX_INT, description="Draw from this many likeliest tokens. 0: all.")
+    metadata: EndUser | None = Field(None, description=neutral.HINTS["metadata"])
+
+    service_tier: Annotated[Any, neutral.MESSAGES["service_tier"]] = None
+    speed: Annotated[Any, neutral.MESSAGES["speed"]] = None
+    inference_geo: Annotated[Any, neutral.MESSAGES["inference_geo"]] = None
+    container: Annotated[Any, neutral.MESSAGES["container"]] = None
+    mcp_servers: Annotated[Any, neutral.MESSAGES["mcp_servers"]] = None
+    context_management: Annotated[Any, neutral.MESSAGES["context_management"]] = None
+    diagnostics: Annotated[Any, neutral.MESSAGES["diagnostics"]] = None

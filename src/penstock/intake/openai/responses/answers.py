@@ -1,0 +1,256 @@
+"""The response, its items and the events of its stream, as msgspec structs."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from penstock.flow import Choice, Completion, FinishReason
+from penstock.intake.openai.answers import Body, Typed
+
+Status = Literal["in_progress", "completed", "incomplete"]
+ResponseStatus = Literal[Status, "failed"]
+# All other ends cut an answer short.
+_COMPLETE = (FinishReason.END, FinishReason.STOP_TOKEN, FinishReason.STOP_STRING, FinishReason.COMPLETE)
+
+
+# --- items
+
+
+class OutputTextPart(Typed, kw_only=True, frozen=True, tag="output_text"):
+    text: str
+    annotations: tuple[()] = ()
+    logprobs: tuple[()] = ()
+
+
+class ReasoningTextPart(Typed, kw_only=True, frozen=True, tag="reasoning_text"):
+    text: str
+
+
+class OutputMessage(Typed, kw_only=True, frozen=True, tag="message"):
+    id: str
+    status: Status
+    role: Literal["assistant"] = "assistant"
+    content: list[OutputTextPart]
+
+
+class OutputFunctionCall(Typed, kw_only=True, frozen=True, tag="function_call"):
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: Status
+
+
+class OutputReasoning(Typed, kw_only=True, frozen=True, tag="reasoning"):
+    id: str
+    summary: tuple[()] = ()
+    content: list[ReasoningTextPart]
+    status: Status
+
+
+Part = OutputTextPart | ReasoningTextPart
+Item = OutputMessage | OutputFunctionCall | OutputReasoning
+
+# --- the response
+
+
+class InputTokensDetails(Body, kw_only=True, frozen=True):
+    cached_tokens: int  # found in the prefix cache
+    cache_write_tokens: int = 0  # nothing is charged for it
+
+
+class OutputTokensDetails(Body, kw_only=True, frozen=True):
+    reasoning_tokens: int
+
+
+class ResponseUsage(Body, kw_only=True, frozen=True):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ResponseFailure(Body, kw_only=True, frozen=True):
+    code: Literal["server_error", "rate_limit_exceeded"]
+    message: str
+
+
+class IncompleteDetails(Body, kw_only=True, frozen=True):
+    reason: Literal["max_output_tokens", "dead_end"]  # the second is ours, as in `intake.openai.answers`
+
+
+class OfferedFunction(Typed, kw_only=True, frozen=True, tag="function"):
+    name: str
+    description: str | None
+    parameters: dict[str, Any] | None
+    strict: bool | None
+
+
+class ReasoningState(Body, kw_only=True, frozen=True):
+    effort: str | None
+    summary: None = None
+
+
+class TextState(Body, kw_only=True, frozen=True):
+    format: dict[str, Any]
+
+
+class Response(Body, kw_only=True, frozen=True):
+    """What was asked for comes back with it."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int  # seconds since 1970
+    status: ResponseStatus
+    error: ResponseFailure | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    model: str
+    output: list[Item]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    reasoning: ReasoningState
+    store: bool
+    temperature: float
+    text: TextState
+    tool_choice: str | dict[str, Any]
+    tools: list[OfferedFunction]
+    top_p: float
+    truncation: Literal["disabled"] = "disabled"
+    usage: ResponseUsage | None
+    user: str | None
+    metadata: dict[str, str]
+
+
+class DeletedResponse(Body, kw_only=True, frozen=True):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
+# --- events
+
+
+class Numbered(Typed, kw_only=True, frozen=True):
+    sequence_number: int  # from 0
+
+
+class ResponseCreated(Numbered, kw_only=True, frozen=True, tag="response.created"):
+    response: Response
+
+
+class ResponseInProgress(Numbered, kw_only=True, frozen=True, tag="response.in_progress"):
+    response: Response
+
+
+class ResponseCompleted(Numbered, kw_only=True, frozen=True, tag="response.completed"):
+    response: Response
+
+
+class ResponseIncomplete(Numbered, kw_only=True, frozen=True, tag="response.incomplete"):
+    response: Response
+
+
+class ResponseFailed(Numbered, kw_only=True, frozen=True, tag="response.failed"):
+    response: Response
+
+
+class OutputItemAdded(Numbered, kw_only=True, frozen=True, tag="response.output_item.added"):
+    output_index: int
+    item: Item
+
+
+class OutputItemDone(Numbered, kw_only=True, frozen=True, tag="response.output_item.done"):
+    output_index: int
+    item: Item
+
+
+class Placed(Numbered, kw_only=True, frozen=True):
+    """An event about one item."""
+
+    item_id: str
+    output_index: int
+
+
+class ContentPartAdded(Placed, kw_only=True, frozen=True, tag="response.content_part.added"):
+    content_index: Literal[0] = 0
+    part: Part
+
+
+class ContentPartDone(Placed, kw_only=True, frozen=True, tag="response.content_part.done"):
+    content_index: Literal[0] = 0
+    part: Part
+
+
+class OutputTextDelta(Placed, kw_only=True, frozen=True, tag="response.output_text.delta"):
+    content_index: Literal[0] = 0
+    delta: str
+    logprobs: tuple[()] = ()
+
+
+class OutputTextDone(Placed, kw_only=True, frozen=True, tag="response.output_text.done"):
+    content_index: Literal[0] = 0
+    text: str
+    logprobs: tuple[()] = ()
+
+
+class ReasoningTextDelta(Placed, kw_only=True, frozen=True, tag="response.reasoning_text.delta"):
+    content_index: Literal[0] = 0
+    delta: str
+
+
+class ReasoningTextDone(Placed, kw_only=True, frozen=True, tag="response.reasoning_text.done"):
+    content_index: Literal[0] = 0
+    text: str
+
+
+class ArgumentsDelta(Placed, kw_only=True, frozen=True, tag="response.function_call_arguments.delta"):
+    delta: str
+
+
+class ArgumentsDone(Placed, kw_only=True, frozen=True, tag="response.function_call_arguments.done"):
+    arguments: str
+    name: str
+
+
+EVENTS = (
+    ResponseCreated,
+    ResponseInProgress,
+    OutputItemAdded,
+    ContentPartAdded,
+    OutputTextDelta,
+    OutputTextDone,
+    ReasoningTextDelta,
+    ReasoningTextDone,
+    ContentPartDone,
+    ArgumentsDelta,
+    ArgumentsDone,
+    OutputItemDone,
+    ResponseCompleted,
+    ResponseIncomplete,
+    ResponseFailed,
+)
+
+
+def status(choice: Choice) -> Literal["completed", "incomplete"]:
+    return "completed" if choice.finish in _COMPLETE else "incomplete"
+
+
+def incomplete_details(choice: Choice) -> IncompleteDetails | None:
+    if choice.finish in _COMPLETE:
+        return None
+    return IncompleteDetails(reason="dead_end" if choice.finish is FinishReason.DEAD_END else "max_output_tokens")
+
+
+def usage(completion: Completion) -> ResponseUsage:
+    (choice,) = completion.choices
+    prompt, output = len(completion.prompt_tokens), len(choice.tokens)
+    return ResponseUsage(
+        input_tokens=prompt,
+        input_tokens_details=InputTokensDetails(cached_tokens=completion.cached_tokens),
+        output_tokens=output,
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=choice.reasoning_tokens),
+        total_tokens=prompt + output,
+    )

@@ -1,0 +1,289 @@
+"""The real openai SDK's `client.responses` against a real server."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema_rs
+import openai
+import pytest
+
+from penstock import LLM, SamplingParams
+from server_process import PATIENCE_S, Server, until
+
+ASKED = "Where is Zürich? 🏔"
+COLD: dict[str, Any] = {"temperature": 0}
+GREEDY: dict[str, Any] = {"max_output_tokens": 24, **COLD}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"town": {"type": "string", "maxLength": 6}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["town", "days"],
+    "additionalProperties": False,
+}
+TOOL: Any = {"type": "function", "name": "weather", "description": "Of a town.", "parameters": SCHEMA, "strict": True}
+FORM: Any = {"format": {"type": "json_schema", "name": "weather", "schema": SCHEMA, "strict": True}}
+
+
+# Nothing that ends the answer by chance is allowed for longer than any test takes.
+LONG = {"type": "array", "items": {"type": "integer"}, "minItems": 20_000}
+ENDLESS: Any = {"format": {"type": "json_schema", "name": "long", "schema": LONG}}
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def llm(tiny: Path) -> Iterator[LLM]:
+    with LLM(str(tiny), kv_memory="100MB", threads=1, device="cpu") as llm:
+        yield llm
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def test_a_response(server: Server, client: openai.OpenAI, llm: LLM) -> None:
+    response = client.responses.create(model=server.model, input=ASKED, instructions="be brief", **GREEDY)
+    wanted = llm.chat(
+        [{"role": "system", "content": "be brief"}, user(ASKED)], SamplingParams(temperature=0.0, max_tokens=24)
+    )
+    assert response.output_text == wanted.text
+    assert response.status == {"length": "incomplete", "end": "completed"}[wanted.finish]
+    assert response.id.startswith("resp_")
+    assert (response.object, response.model, response.instructions) == ("response", server.model, "be brief")
+    assert response.usage is not None
+    assert response.usage.input_tokens == len(wanted.prompt_tokens)
+    assert response.usage.output_tokens == len(wanted.tokens)
+    items: Any = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": [{"type": "input_text", "text": ASKED}]},
+    ]
+    assert client.responses.create(model=server.model, input=items, **GREEDY).output_text == wanted.text
+
+
+def test_a_stream_is_the_whole_in_pieces(server: Server, client: openai.OpenAI) -> None:
+    request: dict[str, Any] = {"model": server.model, "input": ASKED, **GREEDY}
+    whole = client.responses.create(**request)
+    with client.responses.create(**request, stream=True) as stream:
+        events: list[Any] = list(stream)
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.type for event in events[:4]] == [
+        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+    ]  # fmt: skip
+    pieces = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(pieces) == whole.output_text
+    final = events[-1].response
+    assert events[-1].type == f"response.{whole.status}"
+    assert (final.output_text, final.status, final.usage.output_tokens) == (
+        whole.output_text,
+        whole.status,
+        whole.usage and whole.usage.output_tokens,
+    )
+
+
+def test_the_events_go_by_their_names(server: Server) -> None:
+    body = {"model": server.model, "input": ASKED, "stream": True, **GREEDY}
+    answer = httpx.post(f"{server.api}/responses", json=body, timeout=PATIENCE_S)
+    *events, rest = answer.text.split("\n\n")
+    assert rest == ""
+    for event in events:
+        name, data = event.split("\n")
+        assert name.removeprefix("event: ") == json.loads(data.removeprefix("data: "))["type"]
+
+
+def test_a_conversation_goes_on(server: Server, client: openai.OpenAI, llm: LLM) -> None:
+    first = client.responses.create(model=server.model, input=ASKED, instructions="be brief", **GREEDY)
+    with client.responses.create(
+        model=server.model, input="And Bern?", previous_response_id=first.id, stream=True, **GREEDY
+    ) as stream:
+        *_, last = stream
+    second: Any = last
+    third = client.responses.create(
+        model=server.model, input="Why?", previous_response_id=second.response.id, instructions="be loud", **GREEDY
+    )
+    assert third.previous_response_id == second.response.id
+    said = [user(ASKED), {"role": "assistant", "content": first.output_text}, user("And Bern?")]
+    said += [{"role": "assistant", "content": second.response.output_text}, user("Why?")]
+    wanted = llm.chat([{"role": "system", "content": "be loud"}, *said], SamplingParams(temperature=0.0, max_tokens=24))
+    assert third.output_text == wanted.text
+    assert client.responses.retrieve(third.id) == third
+    client.responses.delete(first.id)
+    assert client.responses.retrieve(second.response.id).id == second.response.id
+    for use in (
+        lambda: client.responses.retrieve(first.id),
+        lambda: client.responses.delete(first.id),
+        lambda: client.responses.create(model=server.model, input="a", previous_response_id=first.id),
+    ):
+        with pytest.raises(openai.NotFoundError, match="there is no response"):
+            use()
+
+
+def test_what_is_not_to_be_kept_is_not(server: Server, client: openai.OpenAI) -> None:
+    response = client.responses.create(model=server.model, input="a", store=False, max_output_tokens=1)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(response.id)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["by id", "by items"])
+def test_a_function_is_called_and_its_output_comes_back(server: Server, client: openai.OpenAI, kept: bool) -> None:
+    choice: Any = {"type": "function", "name": "weather"}
+    request: dict[str, Any] = {"model": server.model, "tools": [TOOL], "parallel_tool_calls": False, "store": kept}
+    request |= COLD
+    response = client.responses.create(
+        input=[user(ASKED)],
+        tool_choice=choice,
+        max_output_tokens=600,
+        **request,  # type: ignore[arg-type]
+    )
+    (call,) = [item for item in response.output if item.type == "function_call"]
+    jsonschema_rs.validate(SCHEMA, json.loads(call.arguments))
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": 'rain, "ü" \\ 🌧'}
+    more: Any = (
+        {"input": [output], "previous_response_id": response.id}
+        if kept
+        else {"input": [user(ASKED), *response.output, output]}
+    )
+    final = client.responses.create(tool_choice="none", max_output_tokens=24, **request, **more)
+    assert {item.type for item in final.output} <= {"message"}
+    assert final.usage is not None
+    assert response.usage is not None
+
+
+def test_streamed_calls(server: Server, client: openai.OpenAI) -> None:
+    with client.responses.create(
+        model=server.model,
+        input=ASKED,
+        tools=[TOOL],
+        tool_choice="required",
+        max_output_tokens=600,
+        stream=True,
+        **COLD,
+    ) as stream:
+        events: list[Any] = list(stream)
+    pieces: dict[str, str] = {}
+    for event in events:
+        if event.type == "response.function_call_arguments.delta":
+            pieces[event.item_id] = pieces.get(event.item_id, "") + event.delta
+    calls = [item for item in events[-1].response.output if item.type == "function_call"]
+    assert pieces == {call.id: call.arguments for call in calls}
+    for call in calls:
+        if call.status == "completed":
+            jsonschema_rs.validate(SCHEMA, json.loads(call.arguments))
+    assert calls[0].status == "completed"
+
+
+def test_an_answer_of_a_schema(server: Server, client: openai.OpenAI) -> None:
+    """The SDK's own stream helper takes an answer that was cut off for an error; this one ends by itself."""
+    request: dict[str, Any] = {"model": server.model, "input": ASKED, "text": FORM, "max_output_tokens": 600, **COLD}
+    response = client.responses.create(**request)
+    assert response.status == "completed"
+    jsonschema_rs.validate(SCHEMA, json.loads(response.output_text))
+    with client.responses.stream(**request) as stream:
+        final = stream.get_final_response()
+    jsonschema_rs.validate(SCHEMA, json.loads(final.output_text))
+
+
+def test_async(server: Server, client: openai.OpenAI) -> None:
+    request: dict[str, Any] = {"model": server.model, "input": ASKED, **GREEDY}
+    wanted = client.responses.create(**request).output_text
+
+    async def ask() -> None:
+        async with server.async_client() as client:
+            responses = await asyncio.gather(*[client.responses.create(**request) for _ in range(4)])
+            assert [response.output_text for response in responses] == [wanted] * 4
+
+    asyncio.run(ask())
+
+
+IMAGE = {"type": "input_image", "image_url": "https://example.org/a.png"}
+NO_SCHEMA = {"type": "object", "properties": {"a": {"not": {}}}}
+WRONG: list[tuple[type[openai.APIStatusError], str, dict[str, Any]]] = [
+    (openai.NotFoundError, "model", {"model": "gpt-5"}),
+    (openai.NotFoundError, "previous_response_id", {"previous_response_id": "resp_0"}),
+    (openai.BadRequestError, "max_output_tokens", {"max_output_tokens": 0}),
+    (openai.BadRequestError, "max_output_tokens", {"max_output_tokens": 100_000}),
+    (openai.BadRequestError, "temprature", {"extra_body": {"temprature": 1}}),
+    (openai.BadRequestError, "input[0].content[0].type", {"input": [{"role": "user", "content": [IMAGE]}]}),
+    (openai.BadRequestError, "tools[0].type", {"tools": [{"type": "web_search"}]}),
+    (openai.BadRequestError, "tools[0].parameters", {"tools": [{**TOOL, "parameters": NO_SCHEMA}]}),
+    (openai.BadRequestError, "tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}),
+    (
+        openai.BadRequestError,
+        "text.format.schema",
+        {"text": {"format": {"type": "json_schema", "name": "n", "schema": NO_SCHEMA}}},
+    ),
+    (openai.BadRequestError, "reasoning.effort", {"reasoning": {"effort": "high"}}),
+    (openai.BadRequestError, "truncation", {"truncation": "auto"}),
+    (openai.BadRequestError, "background", {"background": True}),
+]
+
+
+@pytest.mark.parametrize(("kind", "param", "wrong"), WRONG, ids=[str(row[2])[:40] for row in WRONG])
+def test_errors(
+    server: Server, client: openai.OpenAI, kind: type[openai.APIStatusError], param: str, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(kind) as caught:
+        client.responses.create(**{"model": server.model, "input": "a", "max_output_tokens": 4, **wrong})
+    assert caught.value.param == param
+    assert caught.value.type == "invalid_request_error"
+
+
+def test_a_response_cannot_be_streamed_again(server: Server, client: openai.OpenAI) -> None:
+    response = client.responses.create(model=server.model, input="a", max_output_tokens=1)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.retrieve(response.id, stream=True)
+    assert caught.value.param == "stream"
+
+
+def test_neutral_values_are_taken(server: Server, client: openai.OpenAI) -> None:
+    response = client.responses.create(
+        model=server.model,
+        input="a",
+        max_output_tokens=1,
+        tools=[],
+        tool_choice="auto",
+        text={"format": {"type": "text"}},
+        reasoning={"effort": None, "summary": "auto"},
+        include=["reasoning.encrypted_content"],
+        truncation="disabled",
+        service_tier="auto",
+        background=False,
+        metadata={"a": "b"},
+        user="me",
+    )
+    assert (response.metadata, response.user) == ({"a": "b"}, "me")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_hanging_up_cancels(server: Server, stream: bool) -> None:
+    """In the engine: nothing runs and no block is held soon after. What was cut off is not kept either."""
+    until(server.idle, "rest before")
+    cancelled = "penstock_requests_total{finish=cancelled}"
+    before = server.metrics().get(cancelled, 0)
+    endless: dict[str, Any] = {"model": server.model, "input": ASKED, "text": ENDLESS, "max_output_tokens": 16_000}
+    names: list[str] = []
+
+    async def ask() -> None:
+        async with server.async_client() as client:
+            asking = asyncio.ensure_future(client.responses.create(**endless, stream=stream))
+            if stream:
+                events: Any = await asking
+                names.append((await anext(aiter(events))).response.id)
+                await events.close()
+                return
+            while not await asyncio.to_thread(server.metric, "num_requests_running"):
+                await asyncio.sleep(0.01)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
+    until(server.idle, "the end of a request whose client has gone")
+    assert server.metrics()[cancelled] == before + 1
+    for name in names:
+        assert server.status(f"/v1/responses/{name}") == 404

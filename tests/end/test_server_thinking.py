@@ -1,0 +1,67 @@
+"""A model that thinks aloud, through the newer APIs: thoughts come apart from the answer, and can be switched off."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import pytest
+
+import tiny_models
+from server_process import PATIENCE_S, Server
+
+# As Qwen 3 has it: the answer begins within a thought, or behind an empty one.
+TEMPLATE = tiny_models.CHAT_TEMPLATE.removesuffix("{% endif %}") + (
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}"
+    "{% endif %}"
+)
+ASKED = "Where is Zürich?"
+COLD = {"temperature": 0}  # else it may well say a NUL, which nobody may send back
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder: Path = tiny_models.make("llama", tmp_path_factory.mktemp("thinker"))
+    config = folder / "tokenizer_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": TEMPLATE}))
+    with Server(folder, "--kv-memory", "20MB") as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({}, "thinking"),
+        ({"thinking": {"type": "adaptive"}}, "thinking"),
+        ({"output_config": {"effort": "high"}}, "thinking"),
+        ({"thinking": {"type": "disabled"}}, "text"),
+    ],
+)
+def test_messages(thinker: Server, more: dict[str, Any], kind: str) -> None:
+    said: list[Any] = [{"role": "user", "content": ASKED}]
+    with anthropic.Anthropic(base_url=thinker.url, api_key="none", max_retries=0, timeout=PATIENCE_S) as client:
+        message = client.messages.create(model=thinker.model, max_tokens=12, messages=said, extra_body=COLD, **more)
+        assert [block.type for block in message.content] == [kind]
+        said += [{"role": "assistant", "content": message.content}, {"role": "user", "content": "Why?"}]
+        with client.messages.stream(
+            model=thinker.model, max_tokens=12, messages=said, extra_body=COLD, **more
+        ) as stream:
+            kinds = {event.type for event in stream}
+        assert kind in kinds  # the SDK's own events: "thinking" and "text"
+        assert ("text" if kind == "thinking" else "thinking") not in kinds
+
+
+@pytest.mark.parametrize(("effort", "kind"), [(None, "reasoning"), ("high", "reasoning"), ("none", "message")])
+def test_responses(thinker: Server, effort: Any, kind: str) -> None:
+    request: dict[str, Any] = {"model": thinker.model, "reasoning": {"effort": effort}, "max_output_tokens": 12, **COLD}
+    with thinker.client() as client:
+        response = client.responses.create(input=ASKED, **request)
+        assert [item.type for item in response.output] == [kind]
+        assert response.usage is not None
+        assert response.usage.output_tokens_details.reasoning_tokens == (12 if kind == "reasoning" else 0)
+        said: Any = [{"role": "user", "content": ASKED}, *response.output, {"role": "user", "content": "Why?"}]
+        with client.responses.create(input=said, stream=True, **request) as stream:
+            events: list[Any] = list(stream)
+        deltas = {event.type for event in events if hasattr(event, "delta")}
+        assert deltas == {"response.reasoning_text.delta" if kind == "reasoning" else "response.output_text.delta"}

@@ -1,0 +1,227 @@
+"""Every field of the body: values that are taken, and values that are refused with an error that names the field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
+
+from penstock.errors import InvalidRequest
+from penstock.intake.openai.parse import parse
+from penstock.intake.openai.responses import neutral, schemas, writer
+from penstock.intake.openai.responses.schemas import ResponseRequest
+from schema_tables import NO_BOOLEANS, NO_INTEGERS, NO_NUMBERS, NO_STRINGS, Checked, Table, components, rows
+
+BASE: dict[str, Any] = {"model": "m", "input": "a"}
+SAY = {"role": "user", "content": "a"}
+IN = {"type": "input_text", "text": "a"}
+OUT = {"type": "output_text", "text": "a"}
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "3"}
+THOUGHT = {"type": "reasoning", "summary": []}
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+SCHEMA = {"type": "json_schema", "name": "it", "schema": {"type": "object"}}
+
+TABLE: Table = {
+    "model": (("m", ""), (*NO_STRINGS, None)),
+    "input": (
+        (
+            "",
+            "a",
+            [SAY],
+            [{**SAY, "type": "message", "id": "msg_1", "status": "completed"}],
+            [{"role": "developer", "content": [IN, IN]}, {"role": "system", "content": "b"}],
+            [{"role": "assistant", "content": [OUT, {**OUT, "annotations": [], "logprobs": []}], "phase": None}],
+            [CALL, {**CALL, "id": "fc_1", "status": "completed"}, RESULT, {**RESULT, "output": [IN]}],
+            [THOUGHT, {**THOUGHT, "id": "rs_1", "content": [{"type": "reasoning_text", "text": "hm"}]}],
+            [{**THOUGHT, "encrypted_content": None, "summary": [{"type": "summary_text", "text": "hm"}]}],
+        ),
+        (
+            None,
+            1,
+            {},
+            [],
+            ["a"],
+            [{"content": "a"}],
+            [{"role": "tool", "content": "a"}],
+            [{**SAY, "content": None}],
+            [{**SAY, "content": []}],
+            [{**SAY, "content": [{"type": "input_image", "image_url": "x"}]}],
+            [{**SAY, "content": [{"type": "input_file", "file_id": "x"}]}],
+            [{**SAY, "content": [{**OUT, "annotations": [{}]}]}],
+            [{**SAY, "name": "Ann"}],
+            [{**SAY, "status": "done"}],
+            [{"type": "item_reference", "id": "msg_1"}],
+            [{"type": "web_search_call", "id": "x"}],
+            [{**CALL, "arguments": {}}],
+            [{**CALL, "call_id": ""}],
+            [{**RESULT, "output": [{"type": "input_image"}]}],
+            [{**THOUGHT, "encrypted_content": "x"}],
+        ),
+    ),
+    "instructions": (("a", ""), NO_STRINGS),
+    "previous_response_id": (("resp_1",), NO_STRINGS),
+    "store": ((True, False), NO_BOOLEANS),
+    "max_output_tokens": ((1, 2**31 - 1), (0, -1, 2**31, *NO_INTEGERS)),
+    "temperature": ((0, 2, 0.5), (-0.1, 2.1, *NO_NUMBERS)),
+    "top_p": ((0.1, 1), (0, 1.1, *NO_NUMBERS)),
+    "tools": (
+        (
+            [],
+            [TOOL],
+            [{"type": "function", "name": "f"}],
+            [{**TOOL, "description": "it", "defer_loading": False, "parameters": None, "strict": None}],
+        ),
+        (
+            {},
+            [{}],
+            [{"type": "function"}],
+            [{"type": "web_search"}],
+            [{"type": "mcp", "server_label": "x", "server_url": "y"}],
+            [{"type": "custom", "name": "f"}],
+            [{"type": "function", "function": {"name": "f"}}],
+            [{**TOOL, "parameters": []}],
+            [{**TOOL, "output_schema": {}}],
+        ),
+    ),
+    "tool_choice": (
+        ("none", "auto", "required", {"type": "function", "name": "f"}),
+        ("any", 1, {}, {"type": "web_search"}, {"type": "function"}, {"type": "allowed_tools", "mode": "auto"}),
+    ),
+    "parallel_tool_calls": ((True, False), NO_BOOLEANS),
+    "text": (
+        (
+            {},
+            {"format": {"type": "text"}},
+            {"format": {"type": "json_object"}},
+            {"format": SCHEMA},
+            {"format": {**SCHEMA, "strict": True, "description": "it"}, "verbosity": "medium"},
+        ),
+        (
+            "text",
+            {"format": "json"},
+            {"format": {"type": "xml"}},
+            {"format": {"type": "json_schema", "name": "it"}},
+            {"format": {**SCHEMA, "name": "a b"}},
+            {"format": {"type": "json_schema", "json_schema": SCHEMA}},
+            {"verbosity": "low"},
+        ),
+    ),
+    "reasoning": (
+        ({}, {"effort": "none"}, {"effort": "high", "summary": "auto"}),
+        ({"effort": "some"}, {"summary": "detailed"}, "high", {"budget": 3}),
+    ),
+    "stream": ((True, False), NO_BOOLEANS),
+    "stream_options": (
+        ({}, {"include_obfuscation": False}),
+        ({"include_obfuscation": True}, {"include_usage": True}, 1),
+    ),
+    "include": (
+        ([], ["reasoning.encrypted_content", "web_search_call.action.sources"]),
+        (["message.output_text.logprobs"], ["x"], "x"),
+    ),
+    "metadata": (({}, {"a": "b"}), ({"a": 1}, {"k" * 65: "v"}, [])),
+    "user": (("somebody", ""), NO_STRINGS),
+    "safety_identifier": (("somebody", ""), NO_STRINGS),
+    "prompt_cache_key": (("my prompts", ""), NO_STRINGS),
+    "background": ((False,), (True,)),
+    "conversation": ((), ("conv_1", {"id": "conv_1"})),
+    "prompt": ((), ({"id": "pmpt_1"},)),
+    "truncation": (("disabled",), ("auto",)),
+    "context_management": (([],), ([{"type": "compaction"}],)),
+    "service_tier": (("auto", "default"), ("flex", "priority")),
+    "max_tool_calls": ((), (1,)),
+    "top_logprobs": ((0,), (1, 20)),
+    "moderation": ((), ({"model": "m"},)),
+    "prompt_cache_options": ((), ({},)),
+    "prompt_cache_retention": (("in_memory",), ("24h",)),
+}
+BESIDE: dict[str, dict[str, Any]] = {"stream_options": {"stream": True}, "tool_choice": {"tools": [TOOL]}}
+
+
+@pytest.fixture(scope="module")
+def checked() -> Checked:
+    return Checked(ResponseRequest, components(writer.REQUESTS, writer.ANSWERS))
+
+
+def test_the_table_has_every_field() -> None:
+    assert set(TABLE) == set(ResponseRequest.model_fields)
+
+
+@pytest.mark.parametrize(("field", "value"), rows(TABLE, 0))
+def test_taken(checked: Checked, field: str, value: Any) -> None:
+    checked.takes(BASE | BESIDE.get(field, {}) | {field: value})
+
+
+@pytest.mark.parametrize(("field", "value"), rows(TABLE, 1))
+def test_refused(checked: Checked, field: str, value: Any) -> None:
+    checked.refuses(BASE | BESIDE.get(field, {}) | {field: value}, field)
+
+
+def test_null_is_as_good_as_nothing(checked: Checked) -> None:
+    optional = {name: None for name, field in ResponseRequest.model_fields.items() if not field.is_required()}
+
+    assert checked.takes(optional | BASE) == checked.takes(BASE)
+    assert set(ResponseRequest.model_fields) - set(optional) == {"model", "input"}
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"stream_options": {}}, "stream_options"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "name": "f"}, "tools": []}, "tool_choice"),
+    ],
+)
+def test_fields_that_do_not_go_together(more: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(ResponseRequest, json.dumps(BASE | more).encode())
+
+    assert caught.value.param == param
+
+
+def test_the_neutral_values_are_those_of_the_table() -> None:
+    """The table is what people read; a field that is in it must be checked by it."""
+    for schema, table in (
+        (ResponseRequest, neutral.RESPONSES),
+        (schemas.TextOptions, neutral.TEXT),
+        (schemas.ReasoningOptions, neutral.REASONING),
+        (schemas.ResponseTool, neutral.TOOL),
+        (schemas.OutputText, neutral.OUTPUT_TEXT),
+        (schemas.MessageItem, neutral.MESSAGE),
+        (schemas.FunctionCallItem, neutral.FUNCTION_CALL),
+        (schemas.ReasoningItem, neutral.REASONING_ITEM),
+    ):
+        for field, inert in table.items():
+            assert inert in schema.model_fields[field].metadata
+    for field, inert in neutral.RESPONSES.items():
+        assert TABLE[field][0] == inert.accepts
+
+
+def test_every_field_of_the_sdk_is_known_or_told_apart() -> None:
+    """What the SDK can send is here, but for what is about models that make or see images, or about OpenAI's own."""
+    assert set(ResponseCreateParamsBase.__annotations__) - {"image", "access_programs"} <= set(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "words"),
+    [
+        (
+            {"tools": [{"type": "web_search", "filters": {}}]},
+            "tools[0].type",
+            'is "web_search", which is not supported',
+        ),
+        ({"input": [SAY, {"type": "item_reference", "id": "x"}]}, "input[1].type", 'one of "message", "function_call"'),
+        ({"input": [{**SAY, "content": [IN, {"type": "input_image"}]}]}, "input[0].content[1].type", '"input_text"'),
+        ({"input": [{**CALL, "name": 1}]}, "input[0].name", "must be a string"),
+        ({"text": {"format": {**SCHEMA, "schema": 1}}}, "text.format.schema", "must be an object"),
+        ({"tool_choice": {"type": "function", "name": 1}, "tools": [TOOL]}, "tool_choice.name", "must be a string"),
+    ],
+)
+def test_words(checked: Checked, more: dict[str, Any], param: str, words: str) -> None:
+    error = checked.refuses(BASE | more, next(iter(more)))
+
+    assert error.param == param
+    assert words in error.message

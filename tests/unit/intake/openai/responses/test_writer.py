@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from openai.types.responses import Response as SdkResponse
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from openai_samples import choice, completion
+from penstock.flow import CallDelta, Chunk, FinishReason, Message, SamplingParams, ToolCall
+from penstock.intake.events import Event, Named
+from penstock.intake.openai.parse import parse
+from penstock.intake.openai.responses import answers, items, writer
+from penstock.intake.openai.responses.writer import ResponseWriter
+from penstock.intake.problems import Problem
+from schema_tables import components, described
+
+PROMPT = [5, 6, 7, 8]
+DOCUMENT = components(writer.REQUESTS, writer.ANSWERS)
+SDK_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+EVENTS = {str(kind.__struct_config__.tag): kind for kind in writer.EVENTS}
+
+
+def make(kept: dict[str, tuple[bytes, list[Message]]] | None = None, **fields: Any) -> ResponseWriter:
+    body = parse(writer.REQUEST, json.dumps({"model": "m", "input": "Hi", **fields}).encode())
+
+    def keep(name: str, data: bytes, said: list[Message]) -> None:
+        assert kept is not None
+        kept[name] = (data, said)
+
+    return ResponseWriter(
+        body, SamplingParams(temperature=0.5, max_tokens=body.max_output_tokens), items.conversation(body, []),
+        request_id="1", model="tiny", created=1_700_000_000, keep=None if kept is None else keep,
+    )  # fmt: skip
+
+
+def checked(data: bytes) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(data)
+    SdkResponse.model_validate(body)
+    described(answers.Response, DOCUMENT, body)
+    return body
+
+
+def whole(write: ResponseWriter, text: str = "", **finished: Any) -> dict[str, Any]:
+    return checked(write.whole([completion(PROMPT, choice(0, text, [1, 2], **finished), cached_tokens=3)]))
+
+
+def told(events: list[Event]) -> list[dict[str, Any]]:
+    """What is sent: numbered, named as it says, as the SDK expects it, and as /openapi.json says."""
+    sent = []
+    for number, event in enumerate(events):
+        assert isinstance(event, Named)
+        data = json.loads(event.data)
+        assert (data["type"], data["sequence_number"]) == (event.name, number)
+        described(EVENTS[event.name], DOCUMENT, data)
+        SDK_EVENT.validate_python(data)
+        sent.append(data)
+    return sent
+
+
+def streamed(write: ResponseWriter, *chunks: Chunk, **finished: Any) -> list[dict[str, Any]]:
+    text = "".join(chunk.text for chunk in chunks)
+    end = completion(PROMPT, choice(0, text, [1, 2], **finished), cached_tokens=3)
+    events = [*write.first(0, 0, PROMPT, 3), *[event for one in chunks for event in write.chunk(0, one)]]
+    return told([*events, *write.last([end])])
+
+
+CALLS = (ToolCall(id="c1", name="f", arguments='{"a": 1}'), ToolCall(id="c2", name="g", arguments="{}"))
+PIECES = (
+    Chunk(0, "", [1], reasoning="h"),
+    Chunk(0, "So", [2], reasoning="m"),
+    Chunk(0, ".", [3], calls=(CallDelta(index=0, id="c1", name="f"), CallDelta(index=0, arguments='{"a"'))),
+    Chunk(0, "", [4], calls=(CallDelta(index=0, arguments=": 1}"),)),
+    Chunk(0, "", [5], calls=(CallDelta(index=1, id="c2", name="g", arguments="{}"),)),
+)
+
+
+def test_a_whole_answer() -> None:
+    body = whole(make(instructions="Be brief.", metadata={"a": "b"}, user="me"), "Hello", finish=FinishReason.END)
+
+    assert body == {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1_700_000_000,
+        "status": "completed",
+        "error": None,
+        "incomplete_details": None,
+        "instructions": "Be brief.",
+        "max_output_tokens": None,
+        "model": "tiny",
+        "output": [
+            {
+                "type": "message",
+                "id": "msg_1_0",
+                "status": "completed",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}],
+            }
+        ],
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "store": False,
+        "temperature": 0.5,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+        "truncation": "disabled",
+        "usage": {
+            "input_tokens": 4,
+            "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
+            "output_tokens": 2,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": 6,
+        },
+        "user": "me",
+        "metadata": {"a": "b"},
+    }
+
+
+def test_what_was_asked_for_comes_back() -> None:
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True, "description": None}
+    form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
+    body = whole(
+        make(
+            tools=[tool], tool_choice={"type": "function", "name": "f"}, text={"format": form},
+            reasoning={"effort": "low"}, max_output_tokens=9, parallel_tool_calls=False,
+        ),
+        finish=FinishReason.LENGTH,
+    )  # fmt: skip
+
+    assert body["tools"] == [tool]
+    assert body["tool_choice"] == {"type": "function", "name": "f"}
+    assert body["text"] == {"format": {**form, "description": None}}
+    assert body["reasoning"]["effort"] == "low"
+    assert (body["max_output_tokens"], body["parallel_tool_calls"]) == (9, False)
+
+
+@pytest.mark.parametrize(
+    ("finish", "status", "reason"),
+    [
+        (FinishReason.END, "completed", None),
+        (FinishReason.COMPLETE, "completed", None),
+        (FinishReason.LENGTH, "incomplete", "max_output_tokens"),
+        (FinishReason.CONTEXT, "incomplete", "max_output_tokens"),
+    ],
+)
+def test_why_it_ended(finish: FinishReason, status: str, reason: str | None) -> None:
+    body = whole(make(), "a", finish=finish)
+
+    assert (body["status"], body["output"][0]["status"]) == (status, status)
+    assert body["incomplete_details"] == (None if reason is None else {"reason": reason})
+    events = streamed(make(), Chunk(0, "a", [1]), finish=finish)
+    assert events[-1]["type"] == f"response.{status}"
+
+
+def test_a_stream_of_text() -> None:
+    events = streamed(make(), Chunk(0, "He", [1]), Chunk(0, "", [2]), Chunk(0, "llo", [3]), finish=FinishReason.END)
+
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta", "output_text.delta",
+        "output_text.done", "content_part.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    assert [event["delta"] for event in events[4:6]] == ["He", "llo"]
+    assert events[0]["response"]["status"] == "in_progress"
+    assert events[2]["item"]["content"] == []
+    assert events[6]["text"] == events[7]["part"]["text"] == "Hello"
+    assert {event["item_id"] for event in events if "item_id" in event} == {"msg_1_0"}
+
+
+def test_a_stream_leads_to_the_same_as_the_whole() -> None:
+    finished: dict[str, Any] = {"finish": FinishReason.END, "reasoning": "hm", "calls": CALLS, "reasoning_tokens": 2}
+    events = streamed(make(), *PIECES, **finished)
+    body = whole(make(), "So.", **finished)
+
+    assert events[-1]["response"] == body
+    assert body["usage"]["output_tokens_details"] == {"reasoning_tokens": 2}
+    assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == body["output"]
+    assert [item["type"] for item in body["output"]] == ["reasoning", "message", "function_call", "function_call"]
+    assert body["output"][2] == {
+        "type": "function_call", "id": "fc_1_2", "call_id": "c1", "name": "f", "arguments": '{"a": 1}',
+        "status": "completed",
+    }  # fmt: skip
+    deltas: dict[str, str] = {}
+    for event in events:
+        if "delta" in event:
+            deltas[event["item_id"]] = deltas.get(event["item_id"], "") + event["delta"]
+            assert body["output"][event["output_index"]]["id"] == event["item_id"]
+    assert list(deltas.values()) == ["hm", "So.", '{"a": 1}', "{}"]
+
+
+def test_an_answer_that_says_nothing() -> None:
+    assert whole(make(), finish=FinishReason.END)["output"] == []
+
+
+def test_a_stream_that_breaks_off() -> None:
+    write = make()
+    events = [*write.first(0, 0, PROMPT), *write.chunk(0, Chunk(0, "He", [1]))]
+    sent = told([*events, *write.failed(Problem(503, b"{}", "the engine died"))])
+
+    assert [event["type"] for event in sent[-2:]] == ["response.output_item.done", "response.failed"]
+    response = sent[-1]["response"]
+    assert (response["status"], response["error"]) == (
+        "failed",
+        {"code": "server_error", "message": "the engine died"},
+    )
+    assert response["output"][0]["content"][0]["text"] == "He"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_is_kept(stream: bool) -> None:
+    kept: dict[str, tuple[bytes, list[Message]]] = {}
+    cut = ToolCall(id="c3", name="h", arguments='{"a"')
+    finished: dict[str, Any] = {"finish": FinishReason.END, "reasoning": "hm", "calls": (*CALLS, cut)}
+    if stream:
+        body = streamed(make(kept, instructions="x"), *PIECES, **finished)[-1]["response"]
+    else:
+        body = whole(make(kept, instructions="x"), "So.", **finished)
+
+    data, said = kept["resp_1"]
+    assert body["store"] is True
+    assert json.loads(data) == body
+    calls = [
+        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}},
+        {"id": "c2", "type": "function", "function": {"name": "g", "arguments": {}}},
+    ]
+    assert said == [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "So.", "reasoning_content": "hm", "tool_calls": calls},
+    ]
+
+
+def test_what_breaks_off_is_not_kept() -> None:
+    kept: dict[str, tuple[bytes, list[Message]]] = {}
+    write = make(kept)
+    write.first(0, 0, PROMPT)
+    write.failed(Problem(503, b"{}", "gone"))
+
+    assert kept == {}
+
+
+def test_deleted() -> None:
+    assert json.loads(writer.deleted("resp_1")) == {"id": "resp_1", "object": "response", "deleted": True}

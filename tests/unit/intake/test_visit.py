@@ -1,0 +1,54 @@
+"""A request that is refused on its way in tells so, once; one that is let in does not."""
+
+from typing import Any
+
+import pytest
+from starlette.requests import ClientDisconnect
+
+from penstock.errors import InvalidRequest, QueueFull
+from penstock.flow import Request, SamplingParams
+from penstock.intake.visit import Visit
+from penstock.observe import events
+
+SCOPE: dict[str, Any] = {"state": {"request_id": "req-1", "accepted": 1.0, "trace": None}}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (InvalidRequest("no", param="x"), 400, "invalid_request"),
+        (QueueFull("later"), 429, "queue_full"),
+        (ClientDisconnect(), 499, "client_gone"),
+        (KeyError("a secret"), 500, "internal_error"),
+    ],
+)
+def test_a_refusal_is_told_with_its_status(error: Exception, status: int, code: str) -> None:
+    told: list[events.Event] = []
+    visit = Visit(SCOPE, "chat", told.append)
+    visit.parsed(stream=True)
+    with pytest.raises(type(error)), visit:
+        raise error
+    accepted, parsed, rejected = told
+    assert isinstance(accepted, events.Accepted)
+    assert (accepted.request, accepted.t, accepted.request_id) == (visit.name, 1.0, "req-1")
+    assert isinstance(parsed, events.Parsed)
+    assert isinstance(rejected, events.Rejected)
+    assert (rejected.request, rejected.status, rejected.code) == (visit.name, status, code)
+    assert "secret" not in rejected.message
+
+
+def test_one_that_is_let_in_tells_its_parameters_but_no_texts() -> None:
+    told: list[events.Event] = []
+    with Visit(SCOPE, "chat", told.append) as visit:
+        params = SamplingParams(temperature=0.5, stop=("my secret",))
+        visit.validated([Request(id=visit.name, params=params, text="hello")])
+    assert len(told) == 2
+    assert isinstance(told[1], events.Validated)
+    assert told[1].params == {"temperature": 0.5, "stop": 1}
+
+
+def test_nobody_listens() -> None:
+    with Visit(SCOPE, "chat", None) as visit:
+        visit.parsed()
+        visit.validated([])
+    assert len(visit.name) == 32
