@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from penstock.cache import CacheManager, Chain
-from penstock.flow import Cancel, Delta, FinishReason, Pooling, SamplingParams, StepPlan, Submit
+from penstock.cache import CacheManager, Chain, Recall
+from penstock.flow import Cancel, Delta, FinishReason, Pooling, SamplingParams, StepPlan, Submit, record
+from penstock.flow.record import LetIn
 from penstock.schedule import Scheduler
 from penstock.schedule.sequence import Sequence, State
 from penstock.store.spec import CacheGroup
 from simulation.device import Device, draw, embed, logprob_of, marks_of
 
+UNREAD = {record.NONE, record.OFF, record.NOT_READ, record.TOO_SHORT}
 NATURAL = {FinishReason.END, FinishReason.STOP_TOKEN, FinishReason.LENGTH, FinishReason.CONTEXT}
 
 
@@ -55,7 +58,8 @@ class World:
         num_blocks = [1 + needed + spare_blocks for needed in sizing.demand(context, step_tokens)]
         self.context = context
         self.now = 0.0
-        self.cache = CacheManager(groups, num_blocks, block_size, prefix_caching)
+        recall = Recall(lambda: self.now, limit=20)
+        self.cache = CacheManager(groups, num_blocks, block_size, prefix_caching, recall)
         self.scheduler = Scheduler(
             self.cache,
             step_tokens=step_tokens,
@@ -65,7 +69,11 @@ class World:
             lookahead=lookahead,
             context=context,
             clock=lambda: self.now,
+            recorded=True,
         )
+        self.plans: deque[StepPlan] = deque()  # not settled
+        self.let_in: dict[int, list[LetIn]] = {}  # by number
+        self.sent_back: Counter[int] = Counter()
         self.device = Device(list(windows), num_blocks, block_size, step_tokens)
         self.clients: dict[str, Client] = {}
         self.planned: bool | None = None  # between the halves of a step: whether there was anything to plan
@@ -103,6 +111,7 @@ class World:
             deadline=None if timeout_s is None else self.now + timeout_s,
             task="embed" if embed else "generate",
             pooling=embed or "mean",
+            number=number + 1,
         )
         self.device.requests[number] = message
         self.scheduler.submit(message)
@@ -132,6 +141,7 @@ class World:
         plan = self.scheduler.plan()
         if plan is not None:
             self.device.launch(plan)
+            self.plans.append(plan)
         self.planned = plan is not None
         self._check_deadlines()
         if first is not None:
@@ -143,6 +153,7 @@ class World:
         due = self.scheduler.in_flight > (self.scheduler.lookahead if self.planned else 0)
         self.planned = None
         self._receive(self.scheduler.settle(self.device.collect()) if due else self.scheduler.drain())
+        self._check_record(self.plans.popleft() if due else None)
 
     def cancel(self, id: str, finish: FinishReason = FinishReason.CANCELLED, at_output: int | None = None) -> None:
         message = Cancel(id, finish, at_output)
@@ -157,6 +168,7 @@ class World:
     def fail(self) -> None:
         self.planned = None
         self.device.break_down()
+        self.plans.clear()
         self.scheduler.fail("the device broke down")
         self._receive(self.scheduler.drain())
         self.scheduler.check_integrity()
@@ -178,6 +190,25 @@ class World:
             client.tokens += delta.tokens
 
     # --- what must be true
+
+    def _check_record(self, plan: StepPlan | None) -> None:
+        """What the step just settled has left is what happened."""
+        packed = self.scheduler.take_record()
+        if plan is None:
+            assert packed is None
+            return
+        assert packed is not None
+        found = record.unpack(packed)
+        assert found.number == plan.number
+        assert [word & ~record.DECODE for word in found.words] == [row.count for row in plan.rows]
+        blocks = [(u.held, u.shared, u.resting, u.cached, u.free) for u in self.cache.usage()]
+        assert found.blocks == blocks
+        for number, word, row in zip(found.numbers, found.words, plan.rows, strict=True):
+            prompt = self.clients[f"r{number - 1}"].message.tokens
+            assert bool(word & record.DECODE) == (row.count == 1 and row.start >= len(prompt))
+        for entry in found.let_in:
+            self.let_in.setdefault(entry.number, []).append(entry)
+        self.sent_back.update(entry.number for entry in found.sent_back)
 
     def _check_first(self, first: Sequence, plan: StepPlan | None) -> None:
         """The first in line is never preempted, and never waits long for blocks."""
@@ -240,6 +271,19 @@ class World:
         assert (end.timings.first_token is None) == (not client.tokens)
         self._check_logprobs(client)
         self._check_embedding(client, end)
+        if client.message.choice + 1 in self.let_in:  # else a test has planned its steps by hand
+            self._check_waits(client, end)
+
+    def _check_waits(self, client: Client, end: Delta) -> None:
+        """It was let in once, and once more each time it was sent back and served again."""
+        number = client.message.choice + 1
+        first, *again = self.let_in[number]
+        assert first.cached == end.cached_tokens
+        assert end.timings is not None
+        assert len(again) <= self.sent_back[number] <= end.timings.preemptions
+        for entry in (first, *again):
+            assert entry.finding.matched <= len(client.message.tokens)
+            assert entry.finding.matched >= (entry.cached if entry is first else 0) or entry.finding.reason in UNREAD
 
     def _check_embedding(self, client: Client, end: Delta) -> None:
         """Every position of the prompt is in it, once, and none was read from the cache."""

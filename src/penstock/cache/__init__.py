@@ -3,10 +3,13 @@
 manager.CacheManager   what the scheduler talks to: match, claim, extend, advance, forget, release
 pool.Pool              the blocks of one cache group: held, cached, resting or free
 prefix.Chain           the keys under which full blocks are found again
+recall.Recall          what the cache holds and lately held, for `explain`
+census                 a map of the blocks and the tree of prefixes, for people
 """
 
 from penstock.cache.manager import CacheManager, Hit, Table
 from penstock.cache.pool import Usage
 from penstock.cache.prefix import Chain, Link
+from penstock.cache.recall import Recall
 
-__all__ = ["CacheManager", "Chain", "Hit", "Link", "Table", "Usage"]
+__all__ = ["CacheManager", "Chain", "Hit", "Link", "Recall", "Table", "Usage"]

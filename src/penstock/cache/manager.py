@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from penstock.cache.pool import Pool, Usage
 from penstock.cache.prefix import Chain, Link
+from penstock.cache.recall import Recall
 from penstock.errors import PenstockError
 from penstock.store.spec import CacheGroup
 
@@ -44,13 +45,20 @@ class Table:
 
 class CacheManager:
     def __init__(
-        self, groups: Sequence[CacheGroup], num_blocks: Sequence[int], block_size: int, prefix_caching: bool
+        self,
+        groups: Sequence[CacheGroup],
+        num_blocks: Sequence[int],
+        block_size: int,
+        prefix_caching: bool,
+        recall: Recall | None = None,
     ) -> None:
-        """`num_blocks` counts block 0 of each group, which is never handed out."""
+        """`num_blocks` counts block 0 of each group, which is never handed out. `recall` follows the first group, whose
+        view is the longest, and lets the cache explain itself."""
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self.windows = [group.window for group in groups]
-        self._pools = [Pool(count) for count in num_blocks]
+        self.recall = recall if prefix_caching else None
+        self._pools = [Pool(count, None if index else self.recall) for index, count in enumerate(num_blocks)]
         self._groups = list(zip(self.windows, self._pools, strict=True))
         self._tables: dict[Table, None] = {}  # for check_integrity
         self._planned = 0
@@ -99,6 +107,11 @@ class CacheManager:
 
     def usage(self) -> list[Usage]:
         return [pool.usage() for pool in self._pools]
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """For those who only look."""
+        return self._pools
 
     # --- a table's life; all of these mutate
 

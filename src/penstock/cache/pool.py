@@ -17,27 +17,33 @@ Block 0 belongs to nobody: it pads block tables, and padding may write there. Ev
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from penstock.cache.prefix import Link, digest
+from penstock.cache.recall import Recall
 from penstock.errors import PenstockError
 
 
 class Usage(NamedTuple):
-    """How many blocks of a pool are in which state; `total` is their sum."""
+    """How many blocks of a pool are in which state; `total` is their sum. `shared` are those held more than once."""
 
     total: int
     held: int
     resting: int
     cached: int
     free: int
+    shared: int = 0
 
 
 class Pool:
-    def __init__(self, num_blocks: int) -> None:
-        """Blocks 1 .. num_blocks - 1 are there to be used."""
+    def __init__(self, num_blocks: int, recall: Recall | None = None) -> None:
+        """Blocks 1 .. num_blocks - 1 are there to be used. `recall` is told what can be found and what has gone."""
+        self._recall = recall
         self._references = [0] * num_blocks
+        self._hits = [0] * num_blocks  # of published blocks: how often they were found
+        self._shared = 0
         self._links: list[Link | None] = [None] * num_blocks  # of published blocks
         self._index: dict[bytes, int] = {}  # key -> published block
         self._free = list(range(num_blocks - 1, 0, -1))
@@ -73,7 +79,25 @@ class Pool:
     def usage(self) -> Usage:
         total = len(self._references) - 1
         idle = len(self._resting) + len(self._cached) + len(self._free)
-        return Usage(total, total - idle, len(self._resting), len(self._cached), len(self._free))
+        return Usage(total, total - idle, len(self._resting), len(self._cached), len(self._free), self._shared)
+
+    def link(self, block: int) -> Link | None:
+        return self._links[block]
+
+    def hits(self, block: int) -> int:
+        return self._hits[block]
+
+    def published(self) -> Iterator[tuple[int, Link]]:
+        """Blocks that can be found: those held first, then the idle ones, most recently used first."""
+        idle = [*reversed(self._resting), *reversed(self._cached)]
+        held = (block for block in self._index.values() if self._references[block])
+        for block in chain(held, idle):
+            if (link := self._links[block]) is not None:
+                yield block, link
+
+    def idle(self) -> tuple[list[int], list[int]]:
+        """The cached blocks and the resting ones."""
+        return list(self._cached), list(self._resting)
 
     # --- changes
 
@@ -83,7 +107,9 @@ class Pool:
             block = self._free.pop()
         else:
             block, _ = self._cached.popitem(last=False)
-            self._withdraw(block)
+            link, hits = self._withdraw(block)
+            if self._recall is not None:
+                self._recall.evicted(link, hits)
         self._references[block] = 1
         return block
 
@@ -92,7 +118,10 @@ class Pool:
         if self._references[block] == 0:
             self._cached.pop(block, None)
             self._resting.pop(block, None)
+        elif self._references[block] == 1:
+            self._shared += 1
         self._references[block] += 1
+        self._hits[block] += 1
 
     def drop(self, block: int, step: int) -> None:
         """One holder less. The last one leaves it resting until `step`, the newest one planned, has retired."""
@@ -102,6 +131,8 @@ class Pool:
                 self._resting[block] = step
             else:
                 self._lay_down(block)
+        elif self._references[block] == 1:
+            self._shared -= 1
 
     def retire(self, step: int) -> None:
         """Step `step` and all before it are over: what rested for them may be written to again."""
@@ -117,10 +148,14 @@ class Pool:
         """Let a held, full, final block be found by its key. The first block of a key keeps it."""
         if self._index.setdefault(link.key, block) == block:
             self._links[block] = link
+            if self._recall is not None:
+                self._recall.published(link)
 
     def unpublish(self, block: int) -> None:
         """The opposite: the block ends as free, at once or when its holders drop it."""
-        self._withdraw(block)
+        link, _ = self._withdraw(block)
+        if self._recall is not None:
+            self._recall.withdrawn(link)
         if block in self._cached:
             del self._cached[block]
             self._free.append(block)
@@ -132,11 +167,13 @@ class Pool:
         else:
             self._cached[block] = None
 
-    def _withdraw(self, block: int) -> None:
-        link = self._links[block]
+    def _withdraw(self, block: int) -> tuple[Link, int]:
+        """It cannot be found any more; gives its link and how often it was."""
+        link, hits = self._links[block], self._hits[block]
         assert link is not None, f"block {block} is not published"
-        self._links[block] = None
+        self._links[block], self._hits[block] = None, 0
         del self._index[link.key]
+        return link, hits
 
     # --- proof
 
@@ -150,6 +187,9 @@ class Pool:
             states = (references > 0) + (block in self._resting) + (block in self._cached)
             if states > 1:
                 raise PenstockError(f"block {block} is in {states} states at once")
+        shared = sum(count > 1 for count in self._references)
+        if shared != self._shared:
+            raise PenstockError(f"{shared} blocks are shared, the pool counts {self._shared}")
         idle = [*self._free, *self._resting, *self._cached]
         expected_idle = [block for block in blocks if not self._references[block]]
         if sorted(idle) != expected_idle:
@@ -173,3 +213,5 @@ class Pool:
         for block in self._cached:
             if block not in published:
                 raise PenstockError(f"block {block} is cached but has no key")
+        if self._recall is not None:
+            self._recall.check_integrity({link.key: link for link in published.values()})

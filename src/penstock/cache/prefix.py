@@ -39,23 +39,27 @@ def root(salt: str) -> bytes:
     return blake2b(salt.encode(), digest_size=KEY_BYTES, person=b"chain root").digest()
 
 
+def pack_tokens(tokens: Sequence[int]) -> bytes:
+    return array(TOKEN, tokens).tobytes()
+
+
 class Chain:
     """The links of one sequence's full blocks, as far as they were asked for. Only grows."""
 
-    __slots__ = ("_block_size", "_root", "links")
+    __slots__ = ("block_size", "links", "root")
 
     def __init__(self, salt: str, block_size: int) -> None:
-        self._root = root(salt)
-        self._block_size = block_size
+        self.root = root(salt)
+        self.block_size = block_size
         self.links: list[Link] = []
 
     def grow(self, tokens: Sequence[int], num_blocks: int) -> None:
         """Have links for the first `num_blocks` full blocks of `tokens`, which begin with those linked so far."""
-        begin, size = len(self.links), self._block_size
+        begin, size = len(self.links), self.block_size
         if num_blocks <= begin:
             return
-        parent = self.links[-1].key if self.links else self._root
-        packed = array(TOKEN, tokens[begin * size : num_blocks * size]).tobytes()
+        parent = self.links[-1].key if self.links else self.root
+        packed = pack_tokens(tokens[begin * size : num_blocks * size])
         step = size * TOKEN_BYTES
         for offset in range(0, len(packed), step):
             piece = packed[offset : offset + step]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.registry import Collector
 
 from penstock.flow import FinishReason, Timings
 
@@ -36,6 +37,19 @@ class Metrics:
         self.preemptions = self._gauge("preemptions", "Sequences sent back to wait, since the engine started.")
         self.restarts = self._gauge("engine_restarts", "Engine processes that died and were replaced.")
         self.ready = self._gauge("ready", "1 while requests are taken.")
+        self.gpu_used = self._gauge("gpu_memory_used_bytes", "Memory of the GPU in use, by anybody.")
+        self.gpu_total = self._gauge("gpu_memory_total_bytes", "Memory of the GPU.")
+        self.gpu_busy = self._gauge("gpu_utilization_ratio", "Share of the time that the GPU computes.")
+        self.engine_pid: int | None = None
+        ProcessCollector(registry=self.registry)
+        ProcessCollector("penstock_engine", pid=self._engine_pid, registry=self.registry)
+
+    def add(self, collector: Collector) -> None:
+        self.registry.register(collector)
+
+    def _engine_pid(self) -> int:
+        """Of no process, if there is none: the collector then has nothing to say."""
+        return -1 if self.engine_pid is None else self.engine_pid
 
     def ended(
         self, finish: FinishReason, prompt_tokens: int, cached_tokens: int, output_tokens: int, timings: Timings | None
@@ -56,13 +70,26 @@ class Metrics:
                 self.per_token.labels(self.model).observe(timings.decode_s / (output_tokens - 1))
 
     def text(
-        self, stats: dict[str, Any] | None, *, restarts: int, ready: bool, open_requests: int, tasks: int
+        self,
+        stats: dict[str, Any] | None,
+        *,
+        restarts: int,
+        ready: bool,
+        open_requests: int,
+        tasks: int,
+        engine_pid: int | None = None,
+        gpu: dict[str, Any] | None = None,
     ) -> bytes:
         """The exposition; `stats` are the engine's own, None while there is no engine to ask."""
         self.open.labels(self.model).set(open_requests)
         self.tasks.labels(self.model).set(tasks)
         self.ready.labels(self.model).set(ready)
         self.restarts.labels(self.model).set(restarts)
+        self.engine_pid = engine_pid
+        if gpu is not None:
+            self.gpu_used.labels(self.model).set(gpu["memory_used"])
+            self.gpu_total.labels(self.model).set(gpu["memory_total"])
+            self.gpu_busy.labels(self.model).set(gpu["utilisation"])
         if stats is not None:
             self.running.labels(self.model).set(stats["running"])
             self.waiting.labels(self.model).set(stats["waiting"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from penstock.schedule.sequence import Sequence
@@ -18,8 +18,11 @@ class Ordered:
     def __init__(self) -> None:
         self._list: list[Sequence] = []
 
-    def add(self, sequence: Sequence) -> None:
-        insort(self._list, sequence, key=_rank)
+    def add(self, sequence: Sequence) -> int:
+        """Gives how many are before it."""
+        index = bisect_left(self._list, sequence.rank, key=_rank)
+        self._list.insert(index, sequence)
+        return index
 
     def remove(self, sequence: Sequence) -> None:
         index = bisect_left(self._list, sequence.rank, key=_rank)

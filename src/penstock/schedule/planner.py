@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.flow import Admit, Extend, Row, StepPlan
+from penstock.flow import Admit, Extend, Row, StepPlan, record
 from penstock.schedule.roster import Roster
 from penstock.schedule.sequence import Sequence
 
@@ -67,9 +67,18 @@ class Planner:
         """The next step; None if there is nothing to compute. `in_flight`: whether earlier steps are not settled."""
         draft = Draft(self._step_tokens)
         self._serve_running(draft, in_flight)
-        if not draft.blocks_short and not draft.preempted:
-            self._serve_ready(draft, now)
+        short = draft.blocks_short or draft.preempted or not self._serve_ready(draft, now)
+        if self._roster.recorder is not None:
+            self._roster.recorder.blocked(self._blocked(draft, short), now)
         return draft.issue(number)
+
+    def _blocked(self, draft: Draft, blocks_short: bool) -> int:
+        """Why the first in line was not let in: an index in `record.WAITS`."""
+        if not self._roster.ready:
+            return record.STEP
+        if blocks_short:
+            return record.BLOCKS
+        return record.BUDGET if not draft.budget else record.SLOT
 
     def _serve_running(self, draft: Draft, in_flight: bool) -> None:
         running = self._roster.running
@@ -107,22 +116,24 @@ class Planner:
         draft.extends += [Extend(sequence.slot, group, new) for group, new in enumerate(news) if new]
         return True
 
-    def _serve_ready(self, draft: Draft, now: float) -> None:
-        """Admit in policy order. Nobody overtakes one that finds no blocks: else it might never find enough."""
+    def _serve_ready(self, draft: Draft, now: float) -> bool:
+        """Admit in policy order; False if blocks were short. Nobody overtakes one that finds none: else it might never
+        find enough."""
         roster = self._roster
         while draft.budget and roster.ready and roster.slots:
             sequence = roster.ready.first
             if self._stuck == (sequence, roster.cache.freed):
-                return
+                return False
             hit = roster.match(sequence)
             if roster.park(sequence, hit):
                 continue
             if not roster.admit(sequence, hit, ahead=self._step_tokens):
                 self._stuck = (sequence, roster.cache.freed)
-                return
+                return False
             if sequence.admitted is None:
                 sequence.admitted, sequence.cached = now, hit.tokens
                 self.prompt_tokens += sequence.prompt_length
                 self.prefix_hit_tokens += hit.tokens
             draft.admits.append(sequence.admit())
             draft.grant(sequence, min(sequence.lacking, draft.budget), sequence.lacking)
+        return True

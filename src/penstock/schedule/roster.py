@@ -2,6 +2,7 @@
 
     WAITING   ready       may be admitted, in policy order
               parked      until a running sequence has computed the prefix it shares (see `claims`)
+              held        until its constraint has been compiled
               recovering  was preempted with rows in flight, one of which may bring a token: until they are settled
     RUNNING   running     holds a slot and blocks, in policy order
 
@@ -12,21 +13,25 @@ from __future__ import annotations
 
 from penstock.cache import CacheManager, Hit
 from penstock.errors import PenstockError
+from penstock.flow import record
 from penstock.schedule.claims import Claims
 from penstock.schedule.order import Ordered
+from penstock.schedule.recorder import Recorder
 from penstock.schedule.sequence import Sequence, State
 from penstock.schedule.slots import Slots
 
 
 class Roster:
-    def __init__(self, cache: CacheManager, max_sequences: int) -> None:
+    def __init__(self, cache: CacheManager, max_sequences: int, recorder: Recorder | None = None) -> None:
         self.cache = cache
+        self.recorder = recorder
         self.sequences: dict[str, Sequence] = {}  # all that are open, by id
         self.ready = Ordered()
         self.running = Ordered()
         self.slots = Slots(max_sequences)
         self.claims = Claims()
         self.planned = 0  # the newest step there is
+        self.num_held = 0
         self.preemptions = 0
 
     @property
@@ -35,9 +40,23 @@ class Roster:
 
     # --- moves
 
-    def enter(self, sequence: Sequence) -> None:
+    def enter(self, sequence: Sequence, held: bool) -> None:
         self.sequences[sequence.id] = sequence
-        self.ready.add(sequence)
+        sequence.held = held
+        self.num_held += held
+        ahead = self.ready.add(sequence) if not held else 0
+        if self.recorder is not None:
+            self.recorder.lined_up(sequence, ahead)
+            if held:
+                self.recorder.set_aside(sequence, record.CONSTRAINT)
+
+    def release(self, sequence: Sequence) -> None:
+        """held -> ready"""
+        sequence.held = False
+        self.num_held -= 1
+        ahead = self.ready.add(sequence)
+        if self.recorder is not None:
+            self.recorder.back_in_line(sequence, ahead)
 
     def match(self, sequence: Sequence) -> Hit:
         """What it could start from now."""
@@ -55,6 +74,8 @@ class Roster:
             return False
         self.ready.remove(sequence)
         self.claims.park(sequence, key)
+        if self.recorder is not None:
+            self.recorder.set_aside(sequence, record.PREFIX)
         return True
 
     def admit(self, sequence: Sequence, hit: Hit, ahead: int) -> bool:
@@ -63,6 +84,8 @@ class Roster:
         if table is None:
             return False
         self.ready.remove(sequence)
+        if self.recorder is not None:
+            self.recorder.admitted(sequence, hit, self)
         self.running.add(sequence)
         sequence.state = State.RUNNING
         sequence.slot = self.slots.take()
@@ -77,6 +100,8 @@ class Roster:
         sequence.state = State.WAITING
         sequence.preemptions += 1
         self.preemptions += 1
+        if self.recorder is not None:
+            self.recorder.preempted(sequence)
         if not sequence.in_flight:
             self.ready.add(sequence)
 
@@ -87,9 +112,13 @@ class Roster:
     def leave(self, sequence: Sequence) -> None:
         """From wherever it is."""
         if sequence.state is State.RUNNING:
+            if self.cache.recall is not None:
+                self.cache.recall.ended(sequence.chain, sequence.tokens, sequence.settled)
             self._stop_running(sequence)
         elif sequence.parked is not None:
             self.claims.unpark(sequence)
+        elif sequence.held:
+            self.num_held -= 1
         elif not sequence.in_flight:
             self.ready.remove(sequence)
         sequence.state = State.FINISHED
@@ -106,7 +135,9 @@ class Roster:
 
     def _wake(self, waiters: list[Sequence]) -> None:
         for waiter in waiters:
-            self.ready.add(waiter)
+            ahead = self.ready.add(waiter)
+            if self.recorder is not None:
+                self.recorder.back_in_line(waiter, ahead)
 
     # --- progress
 
@@ -143,7 +174,8 @@ class Roster:
                 raise PenstockError("sequences are out of policy order")
         for sequence in self.sequences.values():
             here = running if sequence.state is State.RUNNING else ready
-            expected = sequence.state is State.RUNNING or (sequence.parked is None and not sequence.in_flight)
+            elsewhere = sequence.parked is not None or sequence.held or sequence.in_flight
+            expected = sequence.state is State.RUNNING or not elsewhere
             if (sequence in here) != expected or (sequence in running and sequence in ready):
                 raise PenstockError(f"sequence {sequence.id} is {sequence.state.name} but not where it should be")
             if (sequence.table is not None) != (sequence.state is State.RUNNING):

@@ -21,11 +21,14 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from penstock.cache import CacheManager, Chain
+from penstock.cache import CacheManager, Chain, census
+from penstock.cache.explain import explain
 from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError, QueueFull
-from penstock.flow import Cancel, Delta, FinishReason, Row, RowResult, StepPlan, StepResult, Submit, Timings
+from penstock.flow import Cancel, Delta, FinishReason, Row, RowResult, StepPlan, StepResult, Submit, Timings, record
+from penstock.flow.record import Finding
 from penstock.schedule import policy as policies
 from penstock.schedule.planner import Planner, Step
+from penstock.schedule.recorder import Recorder
 from penstock.schedule.roster import Roster
 from penstock.schedule.sequence import Sequence, State
 
@@ -42,14 +45,18 @@ class Scheduler:
         lookahead: int,
         context: int,
         clock: Callable[[], float] = time.monotonic,
+        recorded: bool = False,
     ) -> None:
+        """`recorded`: every step leaves a `flow.record`, for `take_record`."""
         _check_capacity(cache, context, step_tokens)
         self.lookahead = lookahead
         self._context = context
         self._max_waiting = max_waiting
         self._policy = policies.named(policy)
         self._clock = clock
-        self._roster = Roster(cache, max_sequences)
+        self._recorder = Recorder(clock) if recorded else None
+        self._record: bytes | None = None  # of the last step settled, until it is taken
+        self._roster = Roster(cache, max_sequences, self._recorder)
         self._planner = Planner(self._roster, step_tokens)
         self._steps: deque[Step] = deque()  # in flight, oldest first
         self._number = 0  # of the newest plan
@@ -60,8 +67,8 @@ class Scheduler:
 
     # --- from the frontend
 
-    def submit(self, message: Submit) -> None:
-        """Queue a sequence. Raises, and has kept nothing, if it is refused; see `refuse`."""
+    def submit(self, message: Submit, *, held: bool = False) -> None:
+        """Queue a sequence. Raises, and has kept nothing, if it is refused; see `refuse`. `held`: until `release`."""
         self._check(message)
         self._submitted += 1
         cache = self._roster.cache
@@ -71,9 +78,19 @@ class Scheduler:
             limit=min(len(message.tokens) + message.max_output, self._context),
             chain=Chain(message.salt, cache.block_size),
         )
-        self._roster.enter(sequence)
+        self._roster.enter(sequence, held)
         if message.deadline is not None:
             heappush(self._deadlines, (message.deadline, message.id))
+
+    def release(self, id: str, error: PenstockError | None = None) -> None:
+        """What a held sequence was held for has come, or cannot come. One that has ended meanwhile is ignored."""
+        sequence = self._roster.sequences.get(id)
+        if sequence is None or not sequence.held:
+            return
+        if error is None:
+            self._roster.release(sequence)
+        else:
+            self._finish(sequence, FinishReason.ERROR, self._clock(), error=error.message, code=error.code)
 
     def refuse(self, message: Submit, error: PenstockError) -> None:
         """The terminal Delta of a message that `submit` has raised for."""
@@ -104,6 +121,8 @@ class Scheduler:
         self._number += 1
         self._roster.step(self._number)
         self._steps.append(step)
+        if self._recorder is not None:
+            self._recorder.planned(step, now, self._roster)
         return step.plan
 
     def settle(self, result: StepResult) -> list[Delta]:
@@ -119,7 +138,14 @@ class Scheduler:
             if sequence.state is not State.FINISHED:  # else the row was surplus
                 self._settle_row(sequence, row, outcome, now)
         self._expire(now)
+        if self._recorder is not None:
+            self._record = self._recorder.settled(step, now, self._roster)
         return self.drain()
+
+    def take_record(self) -> bytes | None:
+        """What the step settled last has left, once."""
+        taken, self._record = self._record, None
+        return taken
 
     def drain(self) -> list[Delta]:
         """The news since the last `settle` or `drain`: cancelled, timed out, refused and failed sequences."""
@@ -130,6 +156,8 @@ class Scheduler:
         """The runner has failed: no step in flight will be answered. Ends all running sequences, with an error."""
         now = self._clock()
         self._steps.clear()
+        if self._recorder is not None:
+            self._recorder.dropped()
         self._roster.retire(self._number)
         for sequence in list(self._roster.running):
             self._finish(sequence, FinishReason.ERROR, now, error=message)
@@ -167,6 +195,53 @@ class Scheduler:
             "output_tokens": self._output_tokens,
             "blocks": [usage._asdict() for usage in self._roster.cache.usage()],
         }
+
+    def page_map(self) -> dict[str, Any]:
+        """Who has which KV blocks, and how full they are."""
+        cache, running = self._roster.cache, list(self._roster.running)
+        owners = {sequence.message.number: sequence.table.blocks for sequence in running if sequence.table is not None}
+        size = cache.block_size
+        sequences = {
+            sequence.message.number: {
+                "id": sequence.id,
+                "blocks": sum(map(bool, sequence.table.blocks[0])),
+                "tokens": sequence.computed,
+                "waste_tokens": max(0, len(sequence.table.blocks[0]) * size - sequence.computed),
+            }
+            for sequence in running
+            if sequence.table is not None
+        }
+        return {
+            "block_size": size,
+            "prefix_caching": cache.prefix_caching,
+            "groups": census.page_map(cache, owners),
+            "sequences": sequences,
+            "evictions": census.evictions(cache),
+            "prompt_tokens": self._planner.prompt_tokens,
+            "hit_tokens": self._planner.prefix_hit_tokens,
+        }
+
+    def prefix_tree(self, limit: int, numbers: list[int]) -> dict[str, Any]:
+        """Of what is cached and lately was; the nodes of the sequences with these numbers are marked, if they run."""
+        wanted = set(numbers)
+        own = [
+            link.key
+            for sequence in self._roster.sequences.values()
+            if sequence.message.number in wanted
+            for link in sequence.chain.links
+        ]
+        return census.tree(self._roster.cache, own, limit)
+
+    def explain(self, tokens: list[int], salt: str) -> dict[str, Any]:
+        """What of these tokens is cached now, and why no more."""
+        cache = self._roster.cache
+        chain = Chain(salt, cache.block_size)
+        hit = cache.match(chain, tokens)
+        finding = Finding(record.OFF)
+        if cache.recall is not None:
+            running = ((sequence.chain, sequence.tokens) for sequence in self._roster.running)
+            finding = explain(chain, tokens, hit.tokens, cache.recall, running)
+        return {"cached": hit.tokens, "block_size": cache.block_size, "finding": list(finding)}
 
     def check_integrity(self) -> None:
         """Raise if any two things that say the same thing disagree."""
@@ -210,6 +285,8 @@ class Scheduler:
             self._append(sequence, outcome, now)
         elif outcome.embedding is not None:
             self._finish(sequence, FinishReason.END, now, Delta(id=sequence.id, embedding=outcome.embedding))
+        elif outcome.finish is not None:
+            self._finish(sequence, outcome.finish, now)
 
     def _append(self, sequence: Sequence, outcome: RowResult, now: float) -> None:
         """New tokens, up to the one that ends the sequence."""
@@ -219,6 +296,8 @@ class Scheduler:
             count += 1
             sequence.tokens.append(token)
             finish = sequence.stops.get(token)
+            if finish is None and count == len(outcome.tokens):
+                finish = outcome.finish
             if finish is None and len(sequence.tokens) == sequence.limit:
                 finish = FinishReason.CONTEXT if sequence.limit == self._context else FinishReason.LENGTH
             if finish is not None:
@@ -226,6 +305,7 @@ class Scheduler:
         if sequence.first_token is None:
             sequence.first_token = now
         delta = Delta(id=sequence.message.id, tokens=outcome.tokens[:count], cached_tokens=sequence.cached or 0)
+        delta.inspection = outcome.inspection
         if outcome.logprobs is not None:
             delta.logprobs = outcome.logprobs[:count]
         if sequence.prompt_logprobs is not None:
@@ -243,12 +323,13 @@ class Scheduler:
         delta: Delta | None = None,
         *,
         error: str | None = None,
+        code: str | None = None,
     ) -> None:
         """End a sequence; `delta` is the news it has yet to tell."""
         self._roster.leave(sequence)
         self._output_tokens += len(sequence.tokens) - sequence.prompt_length
         delta = delta or Delta(id=sequence.id, cached_tokens=sequence.cached or 0)
-        delta.finish, delta.error, delta.timings = finish, error, sequence.timings(now)
+        delta.finish, delta.error, delta.code, delta.timings = finish, error, code, sequence.timings(now)
         self._news.append(delta)
 
     def _expire(self, now: float) -> None:

@@ -18,9 +18,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from penstock.cache import Chain, Table
 from penstock.flow import Admit, FinishReason, Submit, Timings, TokenLogprobs
+
+if TYPE_CHECKING:
+    from penstock.schedule.recorder import Waiting
 
 
 class State(Enum):
@@ -47,6 +51,7 @@ class Sequence:
     computed: int = 0
     pending: int = 0
     in_flight: int = 0  # rows planned and not settled; survives a preemption, unlike the above
+    held: bool = False  # until its constraint has been compiled
     parked: bytes | None = None  # the key of the block it waits for (see `claims`)
     claimed: range = range(0)  # the blocks, by index in its chain, that it has announced to compute
 
@@ -54,6 +59,7 @@ class Sequence:
     admitted: float | None = None
     first_token: float | None = None
     preemptions: int = 0
+    waiting: Waiting | None = None  # the recorder's, while it waits
     prompt_logprobs: list[TokenLogprobs] | None = field(init=False)  # collected; None: not asked for, or sent
 
     def __post_init__(self) -> None:
@@ -96,13 +102,14 @@ class Sequence:
         return Admit(
             self.slot,
             self.tokens.copy(),
-            self.prompt_length,
+            self.prompt_length - message.forced,
             message.params,
             message.seed,
             message.choice,
             tuple(self.stops),
             [blocks.copy() for blocks in self.table.blocks],
             message.pooling if self.embeds else None,
+            message.inspect if len(self.tokens) == self.prompt_length else 0,
         )
 
     def collect_prompt_logprobs(self, start: int, logprobs: list[TokenLogprobs]) -> None:

@@ -153,7 +153,7 @@ def test_given_up_blocks_rest_while_a_step_is_in_flight() -> None:
     assert hit == 12, "reading is safe at once"
     cache.retire(1)
     cache.check_integrity()
-    assert cache.usage()[0] == (6, 4, 0, 1, 1)
+    assert cache.usage()[0] == (6, 4, 0, 1, 1, 0)
     cache.release(again)
 
 

@@ -1,0 +1,68 @@
+"""Why so much of a prompt was found in the cache, and no more: the nearest prefix that is cached or lately was, and the
+exact token at which the prompt leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from penstock.cache.prefix import TOKEN_BYTES, Chain, pack_tokens
+from penstock.cache.recall import Recall
+from penstock.flow import record
+from penstock.flow.record import Finding
+
+Kin = tuple[Chain, Sequence[int]]  # a running sequence's chain and tokens: what it computes is not published yet
+
+
+def explain(chain: Chain, tokens: Sequence[int], hit: int, recall: Recall, running: Iterable[Kin]) -> Finding:
+    """`chain` has links for all full blocks of `tokens`, of which the first `hit` were found."""
+    size = chain.block_size
+    usable = (len(tokens) - 1) // size  # blocks: never the one that holds the last token
+    if usable == 0:
+        return Finding(record.TOO_SHORT)
+    if hit == usable * size:
+        return Finding(record.FULL, hit)
+    full, gone_since = hit // size, None
+    while full < len(chain.links) and recall.knows(chain.links[full]):
+        ghost = recall.ghost(chain.links[full].key)
+        if ghost is not None and ghost.evicted:
+            gone_since = ghost.since if gone_since is None else max(gone_since, ghost.since)
+        full += 1
+    evicted = full * size - hit
+    inside, alike = _nearest(chain, full, tokens[full * size : (full + 1) * size], recall, running)
+    matched = min(full * size + inside, len(tokens))
+    age_ms = 0 if gone_since is None else round((recall.clock() - gone_since) * 1000)
+    if evicted:
+        return Finding(record.EVICTED, matched, evicted, age_ms)
+    if not matched:
+        return Finding(record.NOTHING_ALIKE)
+    return Finding(record.DIVERGED if alike else record.EXTENDS, matched)
+
+
+def _nearest(chain: Chain, full: int, own: Sequence[int], recall: Recall, running: Iterable[Kin]) -> tuple[int, bool]:
+    """How many of the `own` tokens behind the first `full` blocks somebody else has there too, and whether the two
+    really part: both go on, and differently."""
+    parent = chain.links[full - 1].key if full else chain.root
+    packed = pack_tokens(own)
+    others = [link.packed for link in recall.children(parent)]
+    size = chain.block_size
+    for other, tokens in running:
+        at = other.links[full - 1].key if 0 < full <= len(other.links) else other.root if not full else None
+        if other is not chain and at == parent:
+            others.append(pack_tokens(tokens[full * size : (full + 1) * size]))
+    best, parts = 0, False
+    for other_packed in others:
+        common = _common(packed, other_packed)
+        differs = common < len(own) and common < len(other_packed) // TOKEN_BYTES
+        if common > best or (common == best and differs):
+            best, parts = common, differs
+    return best, parts
+
+
+def _common(first: bytes, second: bytes) -> int:
+    """Tokens at the beginning that are equal."""
+    length = min(len(first), len(second)) // TOKEN_BYTES
+    for index in range(length):
+        at = slice(index * TOKEN_BYTES, (index + 1) * TOKEN_BYTES)
+        if first[at] != second[at]:
+            return index
+    return length

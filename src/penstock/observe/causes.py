@@ -1,0 +1,112 @@
+"""The likely cause of a missed objective, from what the requests of its window went through."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from penstock.flow import record
+from penstock.flow.record import WAITS
+from penstock.observe.history import Point
+from penstock.observe.journal import Journal
+from penstock.observe.trace import RequestTrace
+
+LARGE = 0.5  # of a time that is to be explained
+NOTABLE = 0.25
+EXAMPLES = 5
+
+
+class Cause(NamedTuple):
+    name: str  # queue, long_prefill, cache_thrashing, slow_client, engine_down, errors, load or unknown
+    evidence: str
+    requests: list[str]  # ids of examples
+
+
+def slow_start(journal: Journal, slow: list[RequestTrace]) -> Cause:
+    """Requests whose first token came late."""
+    queue, prefill, whole = 0.0, 0.0, 0.0
+    waits: Counter[str] = Counter()
+    evicted = 0
+    for request in slow:
+        first = request.sequences[0]
+        if first.admitted is None or first.first_token is None:
+            continue
+        whole += request.first_token_s or 0.0
+        queue += first.admitted - first.queued
+        prefill += first.first_token - first.admitted
+        waits.update(dict(zip(WAITS, first.waits_us, strict=True)))
+        evicted += first.finding.reason == record.EVICTED
+    names = _examples(slow)
+    if not whole:
+        return Cause("unknown", "none of the slow requests is kept any more", names)
+    if queue > LARGE * whole:
+        reason = max(waits, key=lambda name: waits[name]) if waits else "step"
+        told = f"{queue / whole:.0%} of the time to the first token was spent in line, mostly for {_WAITED[reason]}"
+        return Cause("cache_thrashing" if reason == "blocks" and evicted else "queue", told, names)
+    if evicted > NOTABLE * len(slow):
+        told = f"{evicted} of {len(slow)} slow requests had to compute again what had been evicted from the cache"
+        return Cause("cache_thrashing", told, names)
+    if prefill > LARGE * whole:
+        length = sum(request.prompt_tokens - request.cached_tokens for request in slow) // max(1, len(slow))
+        told = f"{prefill / whole:.0%} of the time to the first token went into prompts, {length} new tokens each"
+        return Cause("long_prefill", told, names)
+    return Cause("load", f"queue {queue / whole:.0%}, prompts {prefill / whole:.0%} of the time", names)
+
+
+def slow_stream(points: list[Point], long_steps: float, slow: list[RequestTrace]) -> Cause:
+    """Answers that came slowly. `long_steps` is the share of step time with prompts in them."""
+    names = _examples(slow)
+    preemptions = sum(point.preemptions for point in points)
+    writing = sum(request.write_us for request in slow) * 1e-6
+    lived = sum((request.end or request.accepted) - request.accepted for request in slow)
+    if lived and writing > NOTABLE * lived:
+        return Cause("slow_client", f"{writing / lived:.0%} of their time was spent writing to their sockets", names)
+    if preemptions:
+        told = f"{preemptions} sequences were sent back for want of blocks and computed anew"
+        return Cause("cache_thrashing", told, names)
+    if long_steps > NOTABLE:
+        return Cause(
+            "long_prefill", f"{long_steps:.0%} of the engine's time went into steps with prompts in them", names
+        )
+    steps = sum(point.steps for point in points)
+    batch = sum(point.rows for point in points) / steps if steps else 0.0
+    return Cause("load", f"{batch:.1f} sequences shared each step", names)
+
+
+def failures(failed: list[RequestTrace]) -> Cause:
+    codes = Counter(request.code or "unknown" for request in failed)
+    code, count = codes.most_common(1)[0] if codes else ("unknown", 0)
+    name = "engine_down" if code == "engine_died" else "errors"
+    return Cause(name, f"{count} of {len(failed)} failed with {code}", _examples(failed))
+
+
+def full_cache(points: list[Point], journal: Journal) -> Cause:
+    preemptions = sum(point.preemptions for point in points)
+    names = _examples(list(journal.open.values()))
+    if preemptions:
+        return Cause("cache_thrashing", f"{preemptions} sequences were sent back for want of blocks", names)
+    return Cause("load", f"{journal.running} sequences run at once", names)
+
+
+def long_line(points: list[Point], journal: Journal, *, ready: bool) -> Cause:
+    names = _examples(list(journal.open.values()))
+    if not ready:
+        return Cause("engine_down", "the engine is not there", names)
+    reason = WAITS[journal.level.blocked]
+    preemptions = sum(point.preemptions for point in points)
+    told = f"{journal.waiting} sequences wait, the first of them for {_WAITED[reason]}"
+    return Cause("cache_thrashing" if reason == "blocks" and preemptions else "queue", told, names)
+
+
+_WAITED = {
+    "step": "the step under way",
+    "budget": "room in a step (step_tokens)",
+    "slot": "a slot (max_sequences)",
+    "blocks": "KV blocks",
+    "prefix": "a prefix that another one computes",
+    "constraint": "its constraint to be compiled",
+}
+
+
+def _examples(requests: list[RequestTrace]) -> list[str]:
+    return [request.id for request in requests[:EXAMPLES]]

@@ -1,0 +1,128 @@
+"""What the stages tell while they work. A stage calls `emit` with one of these; `assemble` decides who listens.
+
+    Accepted ─► Parsed ─► Validated ─► (Rendered ─► Tokenized)* ─► Queued ─► Delivered* ─► Flushed* ─► Finished
+         └───────────────── Rejected, at any time before Queued ──────────────┘
+
+Every Accepted is followed by exactly one Rejected or Finished, whatever happens to client, server or engine. What the
+engine does comes as packed step records (`flow.record`), one on each Delivered: from them follow when a sequence was
+received, let in, sent back and served. Listeners skip events they do not know, so that stages to come (authorised,
+context assembled, routed, drafted) can tell of themselves with structs of their own.
+
+`t` is when it was over, `start` when it began: `time.monotonic()` seconds. `request` is the id a flow.Request has,
+which for one of several prompts ends in "-<place>": see `whole`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.flow import Delta, FinishReason, Trace
+
+Emit = Callable[["Event"], None]
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    request: str
+    t: float
+
+
+class Accepted(Event, frozen=True, gc=False):
+    """The first thing known of a request, when its headers had been read."""
+
+    request_id: str  # the x-request-id
+    kind: str  # "chat", "completion", "embedding", "lab"
+    trace: Trace | None = None
+
+
+class Parsed(Event, frozen=True, gc=False):
+    """The body has been read, and is what it should be."""
+
+    stream: bool = False
+
+
+class Validated(Event, frozen=True, gc=False):
+    """Its fields make sense; `params` are the sampling parameters it asks for."""
+
+    params: dict[str, Any]
+
+
+class Rendered(Event, frozen=True, gc=False):
+    start: float
+
+
+class Tokenized(Event, frozen=True, gc=False):
+    start: float
+    tokens: list[int]
+
+
+class Queued(Event, frozen=True, gc=False):
+    """Handed to the engine's link, as sequences of (number, id, prompt, choice, prompt tokens)."""
+
+    sequences: list[tuple[int, str, int, int, int]]
+
+
+class Requeued(Event, frozen=True, gc=False):
+    """Its engine has died before anything came of it: `sequence` waits for the next one."""
+
+    sequence: str
+
+
+class Delivered(Event, frozen=True, gc=False):
+    """A frame of the engine's, received at `start`, has been made text; `request` is empty. `times` say when each of
+    the `deltas` was done."""
+
+    start: float
+    record: bytes | None
+    deltas: Sequence[Delta]
+    times: Sequence[float]
+
+
+class Flushed(Event, frozen=True, gc=False):
+    """Written to the socket."""
+
+    start: float
+    num_bytes: int
+
+
+class Ended(msgspec.Struct, frozen=True, gc=False):
+    """A sequence's end, as its client sees it."""
+
+    number: int
+    finish: FinishReason
+    stop: str | int | None
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    text: str | None  # if texts are kept
+
+
+class Finished(Event, frozen=True, gc=False):
+    """The client has its answer, an error or has gone."""
+
+    sequences: list[Ended]
+    code: str | None = None  # of the error that ended it
+    message: str | None = None
+
+
+class Rejected(Event, frozen=True, gc=False):
+    """It was not let in."""
+
+    status: int
+    code: str
+    message: str
+
+
+def whole(request: str) -> str:
+    """The id of the HTTP request that a flow.Request is a part of."""
+    return request.partition("-")[0]
+
+
+def fan_out(listeners: Sequence[Emit]) -> Emit:
+    def emit(event: Event) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return emit if len(listeners) != 1 else listeners[0]

@@ -1,0 +1,136 @@
+"""The last hour in points of two seconds, for charts."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from penstock.observe.journal import Journal, Totals
+from penstock.observe.measured import percentile_us
+
+INTERVAL_S = 2.0
+KEPT = 1800
+
+
+@dataclass(slots=True)
+class Point:
+    t: float
+    first_tokens: list[float]  # seconds, of requests whose first token came in this point; as the next two
+    latencies: list[float]
+    gaps: list[float]  # mean seconds between tokens
+    tokens: int
+    prompt_tokens: int
+    hit_tokens: int
+    requests: int
+    errors: int
+    preemptions: int
+    steps: int
+    rows: int
+    step_s: float
+    running: int
+    waiting: int
+    kv_use: float
+    gpu: dict[str, Any] | None
+
+
+class History:
+    def __init__(self, journal: Journal) -> None:
+        self.points: deque[Point] = deque(maxlen=KEPT)
+        self._journal = journal
+        self._before = Totals()
+        self._since = journal.clock()
+
+    def sample(self, gpu: dict[str, Any] | None) -> Point:
+        """Close a point."""
+        journal, before = self._journal, self._before
+        totals, now, since = journal.totals, journal.clock(), self._since
+        ended = []
+        for request in reversed(journal.done):
+            if request.end is None or request.end < since:
+                break
+            ended.append(request)
+        first = []
+        for t, seconds in reversed(journal.first_tokens):
+            if t < since:
+                break
+            first.append(seconds)
+        point = Point(
+            t=now,
+            first_tokens=first,
+            latencies=[r.end - r.accepted for r in ended if r.end is not None and r.finish != "rejected"],
+            gaps=[1 / rate for r in ended if (rate := r.tokens_per_s)],
+            tokens=totals.output_tokens - before.output_tokens,
+            prompt_tokens=totals.prompt_tokens - before.prompt_tokens,
+            hit_tokens=totals.hit_tokens - before.hit_tokens,
+            requests=totals.requests - before.requests,
+            errors=totals.errors - before.errors,
+            preemptions=totals.preemptions - before.preemptions,
+            steps=totals.steps - before.steps,
+            rows=totals.rows - before.rows,
+            step_s=totals.step_s - before.step_s,
+            running=journal.running,
+            waiting=journal.waiting,
+            kv_use=kv_use(journal),
+            gpu=gpu,
+        )
+        self.points.append(point)
+        self._before = _copied(totals)
+        self._since = now
+        return point
+
+    def columns(self, seconds: float, most: int) -> dict[str, Any]:
+        """The last `seconds` as arrays of at most `most` values, oldest first."""
+        begin = self._journal.clock() - seconds
+        points = [point for point in self.points if point.t >= begin]
+        size = max(1, -(-len(points) // most))
+        groups = [points[place : place + size] for place in range(0, len(points), size)]
+        columns: dict[str, list[Any]] = {}
+        for group in groups:
+            for name, value in self._joined(group).items():
+                columns.setdefault(name, []).append(value)
+        empty = self._joined([]) if not columns else {}
+        return {"interval_s": size * INTERVAL_S, **{name: [] for name in empty}, **columns}
+
+    def _joined(self, group: list[Point]) -> dict[str, Any]:
+        span = len(group) * INTERVAL_S or INTERVAL_S
+        first = sorted(value for point in group for value in point.first_tokens)
+        latencies = sorted(value for point in group for value in point.latencies)
+        gaps = sorted(value for point in group for value in point.gaps)
+        requests, errors = sum(p.requests for p in group), sum(p.errors for p in group)
+        steps, prompts = sum(p.steps for p in group), sum(p.prompt_tokens for p in group)
+        gpus = [point.gpu for point in group if point.gpu is not None]
+        return {
+            "t": self._journal.at(group[-1].t) if group else None,
+            "ttft_us_p50": percentile_us(first, 0.5),
+            "ttft_us_p95": percentile_us(first, 0.95),
+            "e2e_us_p95": percentile_us(latencies, 0.95),
+            "inter_token_us_p50": percentile_us(gaps, 0.5),
+            "tokens_per_s": round(sum(p.tokens for p in group) / span, 2),
+            "prompt_tokens_per_s": round(prompts / span, 2),
+            "running": max((p.running for p in group), default=0),
+            "waiting": max((p.waiting for p in group), default=0),
+            "kv_use": max((p.kv_use for p in group), default=0.0),
+            "requests_per_s": round(requests / span, 3),
+            "errors": errors,
+            "error_rate": round(errors / requests, 4) if requests else None,
+            "preemptions": sum(p.preemptions for p in group),
+            "step_us_mean": round(sum(p.step_s for p in group) * 1e6 / steps) if steps else None,
+            "batch_mean": round(sum(p.rows for p in group) / steps, 2) if steps else None,
+            "prefix_hit_ratio": round(sum(p.hit_tokens for p in group) / prompts, 4) if prompts else None,
+            "gpu_utilisation": round(mean(gpu["utilisation"] for gpu in gpus), 3) if gpus else None,
+            "gpu_memory": max(gpu["memory_used"] for gpu in gpus) if gpus else None,
+        }
+
+
+def kv_use(journal: Journal) -> float:
+    """Of the fullest cache group, the share of blocks that sequences hold."""
+    shares = [
+        group.held / max(1, group.held + group.resting + group.cached + group.free) for group in journal.level.blocks
+    ]
+    return round(max(shares, default=0.0), 4)
+
+
+def _copied(totals: Totals) -> Totals:
+    return Totals(*(getattr(totals, name) for name in Totals.__slots__))

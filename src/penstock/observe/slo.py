@@ -1,0 +1,230 @@
+"""Service level objectives: measured over a sliding window, with an alert while one is missed.
+
+| objective | measured over the window |
+|---|---|
+| ttft_p95 | 95th percentile of the seconds from acceptance to the first token |
+| tokens_per_s_p50 | median of the answers' tokens per second, from first token to last |
+| error_rate | requests that failed by the server's fault, of all that it took on |
+| kv_use, queue_depth | mean over the window's points |
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from penstock.observe import causes
+from penstock.observe.causes import Cause
+from penstock.observe.history import History, Point
+from penstock.observe.journal import Journal
+from penstock.observe.measured import percentile, recent, shares
+from penstock.observe.trace import RequestTrace
+from penstock.settings import ObserveSettings
+
+logger = logging.getLogger(__name__)
+
+ENOUGH = 5  # requests that a percentile or a rate is alerted on
+CALM = 2  # evaluations in a row that end an alert
+KEPT = 100  # alerts that are over
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    name: str
+    title: str
+    unit: str
+    target: float | None
+    at_least: bool = False
+
+    def met(self, value: float) -> bool:
+        assert self.target is not None
+        return value >= self.target if self.at_least else value <= self.target
+
+
+@dataclass(slots=True)
+class Alert:
+    id: int
+    objective: Objective
+    since: float
+    value: float
+    cause: Cause
+    until: float | None = None
+    calm: int = 0
+
+    @property
+    def message(self) -> str:
+        sign = "below" if self.objective.at_least else "above"
+        told = f"{self.objective.title} is {self.value:.4g} {self.objective.unit}, {sign} {self.objective.target:.4g}"
+        return f"{told}: {self.cause.evidence}"
+
+
+class Monitor:
+    def __init__(
+        self,
+        journal: Journal,
+        history: History,
+        settings: ObserveSettings,
+        ready: Callable[[], bool],
+        listeners: Sequence[Callable[[dict[str, Any]], None]] = (),
+    ) -> None:
+        """`listeners` are told of every alert when it begins and when it ends."""
+        self.window_s = settings.slo_window_s
+        self.objectives = (
+            Objective("ttft_p95", "Time to first token, p95", "s", settings.slo_ttft_p95),
+            Objective("tokens_per_s_p50", "Tokens per second, p50", "tokens/s", settings.slo_tokens_per_s_p50, True),
+            Objective("error_rate", "Error rate", "ratio", settings.slo_error_rate),
+            Objective("kv_use", "KV use", "ratio", settings.slo_kv_use),
+            Objective("queue_depth", "Queue depth", "requests", settings.slo_queue_depth),
+        )
+        self.webhook = settings.slo_webhook is not None
+        self.open: dict[str, Alert] = {}
+        self.over: deque[Alert] = deque(maxlen=KEPT)
+        self._journal, self._history, self._ready = journal, history, ready
+        self._listeners = listeners
+        self._numbers = itertools.count(1)
+
+    def evaluate(self) -> None:
+        """Begin and end alerts, as things are now."""
+        for objective in self.objectives:
+            if objective.target is None:
+                continue
+            value, samples = self._measure(objective.name)
+            missed = value is not None and samples >= self._enough(objective) and not objective.met(value)
+            if missed and value is not None:
+                self._missed(objective, value)
+            elif objective.name in self.open:
+                self._met(self.open[objective.name], value)
+
+    def told(self) -> dict[str, Any]:
+        objectives = []
+        for objective in self.objectives:
+            value, samples = self._measure(objective.name)
+            known = value is not None and objective.target is not None
+            objectives.append(
+                {
+                    "name": objective.name,
+                    "title": objective.title,
+                    "unit": objective.unit,
+                    "op": ">=" if objective.at_least else "<=",
+                    "target": objective.target,
+                    "value": None if value is None else round(value, 6),
+                    "samples": samples,
+                    "ok": objective.met(value) if known and value is not None else None,
+                }
+            )
+        return {
+            "t": self._journal.at(self._journal.clock()),
+            "window_s": self.window_s,
+            "objectives": objectives,
+            "alerts": self.alerts(),
+            "recent": [self.alert(alert) for alert in reversed(self.over)],
+            "webhook": self.webhook,
+        }
+
+    def alerts(self) -> list[dict[str, Any]]:
+        return [self.alert(alert) for alert in self.open.values()]
+
+    def alert(self, alert: Alert) -> dict[str, Any]:
+        return {
+            "id": alert.id,
+            "objective": alert.objective.name,
+            "since": self._journal.at(alert.since),
+            "until": self._journal.at(alert.until),
+            "value": round(alert.value, 6),
+            "target": alert.objective.target,
+            "cause": alert.cause.name,
+            "message": alert.message,
+            "requests": alert.cause.requests,
+        }
+
+    # --- alerts
+
+    def _missed(self, objective: Objective, value: float) -> None:
+        cause = self._cause(objective)
+        if (alert := self.open.get(objective.name)) is not None:
+            alert.value, alert.cause, alert.calm = value, cause, 0
+            return
+        alert = Alert(next(self._numbers), objective, self._journal.clock(), value, cause)
+        self.open[objective.name] = alert
+        logger.warning("objective missed: %s (%s)", alert.message, cause.name)
+        self._tell(alert)
+
+    def _met(self, alert: Alert, value: float | None) -> None:
+        alert.calm += 1
+        if alert.calm < CALM:
+            return
+        alert.until = self._journal.clock()
+        del self.open[alert.objective.name]
+        self.over.append(alert)
+        now = "without data" if value is None else f"{value:.4g}"
+        logger.info("objective met again: %s is %s", alert.objective.title, now)
+        self._tell(alert)
+
+    def _tell(self, alert: Alert) -> None:
+        for listener in self._listeners:
+            listener(self.alert(alert))
+
+    # --- measuring
+
+    def _measure(self, name: str) -> tuple[float | None, int]:
+        """The value over the window, and of how many requests or points it was made."""
+        if name == "ttft_p95":
+            begin = self._begin
+            values = sorted(seconds for t, seconds in self._journal.first_tokens if t >= begin)
+            return percentile(values, 0.95), len(values)
+        if name == "tokens_per_s_p50":
+            rates = sorted(rate for request in self._ended() if (rate := request.tokens_per_s) is not None)
+            return percentile(rates, 0.5), len(rates)
+        if name == "error_rate":
+            taken = [request for request in self._ended() if request.finish != "rejected" or request.failed]
+            failed = sum(request.failed for request in taken)
+            return (failed / len(taken) if taken else None), len(taken)
+        points = self._points()
+        levels: list[float] = [point.kv_use if name == "kv_use" else point.waiting for point in points]
+        return (mean(levels) if levels else None), len(levels)
+
+    def _enough(self, objective: Objective) -> int:
+        return 1 if objective.name in ("kv_use", "queue_depth") else ENOUGH
+
+    def _cause(self, objective: Objective) -> Cause:
+        target = objective.target or 0.0
+        match objective.name:
+            case "ttft_p95":
+                known = [*self._journal.open.values(), *self._ended()]
+                return causes.slow_start(self._journal, [r for r in known if (r.first_token_s or 0.0) > target])
+            case "tokens_per_s_p50":
+                slow = [r for r in self._ended() if r.tokens_per_s is not None and r.tokens_per_s < target]
+                return causes.slow_stream(self._points(), self._long_steps(), slow)
+            case "error_rate":
+                return causes.failures([request for request in self._ended() if request.failed])
+            case "kv_use":
+                return causes.full_cache(self._points(), self._journal)
+        return causes.long_line(self._points(), self._journal, ready=self._ready())
+
+    @property
+    def _begin(self) -> float:
+        return self._journal.clock() - self.window_s
+
+    def _ended(self) -> Iterator[RequestTrace]:
+        """In the window, newest first."""
+        begin = self._begin
+        for request in reversed(self._journal.done):
+            if request.end is None or request.end < begin:
+                return
+            yield request
+
+    def _points(self) -> list[Point]:
+        begin = self._begin
+        return [point for point in self._history.points if point.t >= begin]
+
+    def _long_steps(self) -> float:
+        """The share of the engine's time, in the window, that went into steps with prompts in them."""
+        begin = self._begin
+        steps = [step for step in recent(self._journal) if step.start >= begin]
+        whole = sum(step.settled_us for step in steps)
+        return sum(step.settled_us for step in steps if shares(step)[1]) / whole if whole else 0.0

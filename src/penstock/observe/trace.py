@@ -1,0 +1,137 @@
+"""What is kept of one request, and of each of its sequences. Times are `time.monotonic()` seconds."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.flow import FinishReason, Trace
+from penstock.flow.record import STEP, WAITS, Finding, micros
+
+MAX_WRITES = 2048  # of one request that are kept one by one; later ones are added to the last
+NOT_FOUND = Finding()
+PRIORITY = "priority"  # what one waited for that others, who came later, were let in before
+
+
+@dataclass(slots=True, eq=False)
+class SequenceTrace:
+    number: int
+    id: str
+    prompt: int
+    choice: int
+    prompt_tokens: int
+    queued: float
+    received: float | None = None  # by the engine
+    admitted: float | None = None
+    first_token: float | None = None  # settled by the engine, as the next
+    last_token: float | None = None
+    finished: float | None = None
+    heard: float | None = None  # when the frontend last had news of it
+    text_done: float | None = None  # and had made text of them
+    first_text: float | None = None
+    first_step: int = 0
+    last_step: int = 0
+    cached: int = 0
+    output_tokens: int = 0
+    waits_us: tuple[int, ...] = (0,) * len(WAITS)
+    ahead: int = 0
+    overtaken: int = 0
+    finding: Finding = NOT_FOUND
+    preemptions: list[tuple[float, int, int]] = field(default_factory=list)  # when, in which step, why
+    finish: FinishReason | None = None
+    stop: str | int | None = None
+    waiting: bool = True
+
+    @property
+    def waited_for(self) -> str | None:
+        """What it waited for longest, before it was first let in; None if that is not known yet."""
+        if self.admitted is None:
+            return None
+        if self.overtaken:
+            return PRIORITY
+        short = self.waits_us[STEP + 1 :]
+        return WAITS[STEP + 1 + short.index(max(short))] if any(short) else WAITS[STEP]
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        if self.first_token is None or self.last_token is None or self.output_tokens < 2:
+            return None
+        spent = self.last_token - self.first_token
+        return (self.output_tokens - 1) / spent if spent > 0 else None
+
+
+@dataclass(slots=True, eq=False)
+class RequestTrace:
+    number: int
+    id: str
+    request_id: str
+    kind: str
+    accepted: float
+    trace: Trace | None = None
+    parsed: float | None = None
+    validated: float | None = None
+    stream: bool = False
+    params: dict[str, Any] = field(default_factory=dict)
+    rendered: list[tuple[float, float]] = field(default_factory=list)
+    tokenized: list[tuple[float, float]] = field(default_factory=list)
+    queued: float | None = None
+    sequences: list[SequenceTrace] = field(default_factory=list)
+    writes: array[int] = field(default_factory=lambda: array("I"))  # start and length in µs since accepted, bytes, …
+    num_writes: int = 0
+    write_us: int = 0
+    written: int = 0  # bytes
+    end: float | None = None
+    finish: str | None = None
+    code: str | None = None
+    message: str | None = None
+    status: int | None = None
+    prompts: list[array[int]] | None = None  # token ids, if texts are kept
+    answers: list[str] | None = None
+
+    def wrote(self, start: float, end: float, num_bytes: int) -> None:
+        spent = micros(end - start)
+        self.num_writes += 1
+        self.write_us += spent
+        self.written += num_bytes
+        if len(self.writes) < 3 * MAX_WRITES:
+            self.writes.extend((micros(start - self.accepted), spent, num_bytes))
+        else:
+            self.writes[-2] = micros(end - self.accepted) - self.writes[-3]
+            self.writes[-1] = min(self.writes[-1] + num_bytes, 2**32 - 1)
+
+    @property
+    def state(self) -> str:
+        if self.end is not None:
+            return "done"
+        if self.queued is None:
+            return "accepted"
+        return "queued" if all(sequence.waiting for sequence in self.sequences) else "running"
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(sequence.prompt_tokens for sequence in self.sequences if sequence.choice == 0)
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(sequence.output_tokens for sequence in self.sequences)
+
+    @property
+    def cached_tokens(self) -> int:
+        return sum(sequence.cached for sequence in self.sequences if sequence.choice == 0)
+
+    @property
+    def first_token_s(self) -> float | None:
+        """From its acceptance until there was text to send."""
+        times = [sequence.first_text for sequence in self.sequences if sequence.first_text is not None]
+        return min(times) - self.accepted if times else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        rates = [rate for sequence in self.sequences if (rate := sequence.tokens_per_s) is not None]
+        return sum(rates) / len(rates) if rates else None
+
+    @property
+    def failed(self) -> bool:
+        """By no fault of its own: what a client did wrong, or its going, is no error of the server's."""
+        return self.finish == FinishReason.ERROR.value or (self.status or 0) >= 500

@@ -1,0 +1,66 @@
+"""Alerts by HTTP, to the one address that was configured: from a thread of its own, and never too many."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import urllib.request
+from typing import Any
+
+import msgspec
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 100
+TRIES = 3
+TIMEOUT_S = 5.0
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Elsewhere is not what was configured."""
+        return
+
+
+class Webhook:
+    """The address may hold a secret: it is never logged, nor is what comes back."""
+
+    def __init__(self, url: str, *, pause_s: float = 1.0) -> None:
+        self._url = url
+        self._pause_s = pause_s
+        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._waiting: queue.Queue[dict[str, Any]] = queue.Queue(MAX_WAITING)
+        self._thread: threading.Thread | None = None
+
+    def post(self, alert: dict[str, Any]) -> None:
+        """Comes back at once."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="webhook", daemon=True)
+            self._thread.start()
+        try:
+            self._waiting.put_nowait(alert)
+        except queue.Full:
+            logger.warning("the webhook does not keep up: an alert is not posted")
+
+    def _work(self) -> None:
+        while True:
+            alert = self._waiting.get()
+            for trial in range(TRIES):
+                if self._send(alert):
+                    break
+                time.sleep(self._pause_s * 2**trial)
+            else:
+                logger.warning("the webhook did not take alert %s in %d tries", alert.get("id"), TRIES)
+
+    def _send(self, alert: dict[str, Any]) -> bool:
+        state = "open" if alert["until"] is None else "over"
+        body = msgspec.json.encode({"source": "penstock", "state": state, **alert})
+        request = urllib.request.Request(self._url, body, {"content-type": "application/json"})  # noqa: S310
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                return bool(200 <= answer.status < 300)
+        except OSError as error:  # of which HTTPError and URLError are kinds
+            logger.debug("webhook: %s", type(error).__name__)
+            return False

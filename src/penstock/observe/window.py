@@ -1,0 +1,128 @@
+"""A window of the engine's steps, as columns and rows for a timeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.flow.record import DECODE, STEP, WAITS, StepRecord
+from penstock.observe.journal import Journal
+
+MAX_COLUMNS = 5000
+
+
+def window(journal: Journal, begin: int, end: int, columns: int, *, rows: bool = True) -> dict[str, Any]:
+    """Steps begin .. end, those that are kept; several share a column if there are more of them than `columns`.
+
+    Without `rows` it says nothing of single sequences: for an overview of very many steps.
+    """
+    steps = journal.steps
+    begin, end = max(begin, steps.first), min(end, steps.last)
+    stride = max(1, -(-(end - begin + 1) // columns))
+    return drawn(journal, list(steps.between(begin, end)), stride, of_sequences=rows) | {"from": begin, "to": end}
+
+
+def drawn(journal: Journal, records: list[StepRecord], stride: int, *, of_sequences: bool = True) -> dict[str, Any]:
+    groups = [records[place : place + stride] for place in range(0, len(records), stride)]
+    rows: dict[str, list[int]] = {"column": [], "seq": [], "tokens": [], "kind": []}
+    marks: list[dict[str, Any]] = []
+    seen: set[int] = set()
+    for column, group in enumerate(groups if of_sequences else ()):
+        tokens: dict[int, int] = {}
+        decodes: dict[int, bool] = {}
+        for step in group:
+            for number, word in zip(step.numbers, step.words, strict=True):
+                tokens[number] = tokens.get(number, 0) + (word & ~DECODE)
+                decodes[number] = decodes.get(number, True) and bool(word & DECODE)
+            marks += _marks(journal, column, step)
+        seen.update(tokens)
+        rows["column"] += [column] * len(tokens)
+        rows["seq"] += tokens
+        rows["tokens"] += tokens.values()
+        rows["kind"] += [int(flag) for flag in decodes.values()]
+    seen.update(mark["seq"] for mark in marks)
+    if of_sequences:
+        seen.update(_waited(journal, records[0].start if records else journal.clock()))
+    return {
+        "first": journal.steps.first,
+        "last": journal.steps.last,
+        "from": records[0].number if records else journal.steps.last + 1,
+        "to": records[-1].number if records else journal.steps.last,
+        "stride": stride,
+        "steps": _columns(journal, groups),
+        "rows": rows,
+        "marks": marks,
+        "sequences": _sequences(journal, seen),
+    }
+
+
+def _columns(journal: Journal, groups: list[list[StepRecord]]) -> dict[str, list[Any]]:
+    def summed(name: str) -> list[int]:
+        return [sum(getattr(step, name) for step in group) for group in groups]
+
+    lasts = [group[-1] for group in groups]
+    collected = [sum(step.collected_us - step.planned_us for step in group) for group in groups]
+    settled = [sum(step.settled_us - step.collected_us for step in group) for group in groups]
+    return {
+        "number": [group[0].number for group in groups],
+        "start": [journal.at(group[0].start) for group in groups],
+        "us": summed("settled_us"),
+        "plan_us": summed("planned_us"),
+        "forward_us": collected,
+        "settle_us": settled,
+        "tokens": summed("tokens"),
+        "rows": [max(len(step.words) for step in group) for group in groups],
+        "running": [step.running for step in lasts],
+        "waiting": [step.waiting for step in lasts],
+        "held": [step.blocks[0].held for step in lasts],
+        "free": [step.blocks[0].free for step in lasts],
+        "cached": [step.blocks[0].cached for step in lasts],
+        "blocked": [None if step.blocked == STEP else WAITS[step.blocked] for step in lasts],
+    }
+
+
+def _marks(journal: Journal, column: int, step: StepRecord) -> list[dict[str, Any]]:
+    marks = [_mark(column, step, entry.number, "admitted", cached=entry.cached) for entry in step.let_in]
+    marks += [_mark(column, step, number, "preempted", why=WAITS[why]) for number, why in step.sent_back]
+    for number in step.numbers:
+        found = journal.sequence(number)
+        if found is not None and found[1].last_step == step.number and found[1].finish is not None:
+            marks.append(_mark(column, step, number, "finished", why=found[1].finish))
+    return marks
+
+
+def _mark(
+    column: int, step: StepRecord, number: int, kind: str, *, why: str | None = None, cached: int | None = None
+) -> dict[str, Any]:
+    return {"column": column, "step": step.number, "seq": number, "kind": kind, "why": why, "cached": cached}
+
+
+def _waited(journal: Journal, begin: float) -> list[int]:
+    """Sequences that were still in line when the window began, or came later, and have had no row yet."""
+    return [
+        sequence.number
+        for request in list(journal.open.values())  # copied: this may be another thread
+        for sequence in request.sequences
+        if sequence.waiting or (sequence.admitted is not None and sequence.admitted >= begin)
+    ]
+
+
+def _sequences(journal: Journal, numbers: set[int]) -> dict[int, dict[str, Any]]:
+    at = journal.at
+    told = {}
+    for number in sorted(numbers):
+        found = journal.sequence(number)
+        if found is None:
+            continue
+        request, sequence = found
+        told[number] = {
+            "request": request.number,
+            "id": request.id,
+            "kind": request.kind,
+            "prompt_tokens": sequence.prompt_tokens,
+            "queued_at": at(sequence.queued),
+            "admitted_at": at(sequence.admitted),
+            "first_token_at": at(sequence.first_token),
+            "finished_at": at(sequence.finished),
+            "finish": sequence.finish,
+        }
+    return told

@@ -1,0 +1,210 @@
+"""What is kept of requests and steps: enough to explain them, and never more than was promised."""
+
+import pytest
+
+from penstock.flow import FinishReason, record
+from penstock.flow.record import Finding
+from penstock.observe import events
+from penstock.observe.steps import Steps
+from penstock.observe.trace import MAX_WRITES
+from penstock.observe.view import View
+from penstock.observe.waterfall import MAX_SPANS, spans, stages, thinned
+from penstock.observe.window import window
+from watched import Watched
+
+
+class Letters:
+    def decode(self, tokens: list[int], *, skip_special: bool = True) -> str:
+        return "".join(chr(97 + token % 26) for token in tokens)
+
+
+def view(watched: Watched) -> View:
+    return View(watched.journal, Letters(), 16)
+
+
+def test_the_stages_of_a_request_add_up_to_its_latency() -> None:
+    watched = Watched()
+    begin = watched.now
+    watched.serve("a", tokens=5)
+    detail = view(watched).detail(watched.journal.find("a"))  # type: ignore[arg-type]
+    assert detail["e2e_us"] == round((watched.now - begin) * 1e6)
+    assert sum(stage["us"] for stage in detail["stages"]) == pytest.approx(detail["e2e_us"], abs=20)
+    for before, after in zip(detail["stages"], detail["stages"][1:], strict=False):
+        assert before["end"] == after["start"], "there is a gap"
+    names = [stage["name"] for stage in detail["stages"]]
+    assert names[:8] == ["intake", "validate", "template", "tokenize", "submit", "prefill", "decode", "deliver"]
+    assert {stage["name"]: stage["us"] for stage in detail["stages"]}["prefill"] == 20_000
+    assert detail["totals"]["prefill_steps"] == 1
+    assert detail["totals"]["decode_steps"] == 4
+    assert detail["totals"]["writes"] == 5
+
+
+@pytest.mark.parametrize("where", ["accepted", "queued", "running"])
+def test_so_do_those_of_one_that_is_cut_short(where: str) -> None:
+    watched = Watched()
+    watched.accept("a") if where != "accepted" else watched.tell(events.Accepted("a", watched.now, "q", "chat"))
+    if where == "running":
+        watched.step({"a": 40}, let_in={"a": Finding()})
+    watched.later(0.5)
+    request = watched.journal.find("a")
+    assert request is not None
+    for end in (None, watched.later(1.0)):
+        if end is not None and where == "accepted":
+            watched.tell(events.Rejected("a", end, 400, "invalid_request", "no"))
+        elif end is not None:
+            watched.finish("a", FinishReason.CANCELLED)
+        pieces = stages(request, watched.now)
+        assert pieces[0].start == request.accepted
+        assert pieces[-1].end == watched.now
+        assert sum(piece.end - piece.start for piece in pieces) == pytest.approx(watched.now - request.accepted)
+    assert pieces[-1].name == {"accepted": "intake", "queued": "queue", "running": "decode"}[where]
+
+
+def test_a_preempted_request_tells_when_and_why() -> None:
+    watched = Watched()
+    watched.accept("a")
+    watched.step({"a": 40}, let_in={"a": Finding()})
+    watched.accept("b")
+    watched.step({"b": 40}, let_in={"b": Finding()}, sent_back=("a",))
+    assert watched.journal.waiting == 1
+    watched.step({"a": 41, "b": 1}, let_in={"a": Finding()}, finish={"a": FinishReason.LENGTH})
+    watched.finish("a")
+    detail = view(watched).detail(watched.journal.find("a"))  # type: ignore[arg-type]
+    (sequence,) = detail["sequences"]
+    assert [(one["step"], one["why"]) for one in sequence["preemptions"]] == [(2, "blocks")]
+    assert detail["preemptions"] == watched.journal.totals.preemptions == 1
+    assert (sequence["first_step"], sequence["last_step"]) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("waits_us", "overtaken", "expected"),
+    [
+        ((900, 0, 0, 0, 0, 0), 0, "step"),
+        ((900, 0, 5, 0, 0, 0), 0, "slot"),
+        ((0, 10, 0, 4000, 20, 0), 0, "blocks"),
+        ((0, 0, 0, 0, 20, 0), 0, "prefix"),
+        ((0, 0, 500, 0, 0, 0), 2, "priority"),
+    ],
+)
+def test_says_what_a_request_waited_for(waits_us: tuple[int, ...], overtaken: int, expected: str) -> None:
+    watched = Watched()
+    watched.accept("a")
+    watched.step({"a": 40}, let_in={"a": Finding()}, waits_us=waits_us, overtaken=overtaken)  # type: ignore[arg-type]
+    assert view(watched).summary(watched.journal.find("a"))["waited_for"] == expected  # type: ignore[arg-type]
+
+
+def test_texts_are_kept_only_where_that_is_allowed() -> None:
+    for keep in (False, True):
+        watched = Watched(keep_texts=keep)
+        watched.accept("a", prompt=45)
+        watched.step({"a": 40}, let_in={"a": Finding(record.DIVERGED, 30)}, finish={"a": FinishReason.END}, cached=16)
+        watched.finish("a")
+        request = watched.journal.find("a")
+        assert request is not None
+        detail = view(watched).detail(request)
+        cache = detail["sequences"][0]["cache"]
+        assert (cache["diverged_at"], cache["reason"]) == (30, "diverged")
+        if keep:
+            assert detail["texts"]["answers"] == ["the answer"]
+            assert (cache["text"]["at"], cache["text"]["before"][-1], cache["text"]["after"][0]) == ("e", "d", "f")
+        else:
+            assert request.prompts is None
+            assert request.answers is None
+            assert detail["texts"] is None
+            assert cache["text"] is None
+
+
+def test_old_requests_go_and_leave_nothing_behind() -> None:
+    watched = Watched(max_done=10)
+    for place in range(50):
+        watched.serve(f"r{place}", tokens=2)
+    watched.accept("open")
+    journal = watched.journal
+    assert len(journal.done) == 10
+    assert journal.totals.requests == 50
+    assert len(journal._requests) == 11
+    assert len(journal._by_id) == len(journal._by_number) == len(journal._owners) == 11
+    assert len(journal._aliases) == 11
+    assert journal.find("r1") is None
+    assert journal.find("req-r49") is journal.find("chatcmpl-r49") is journal.find("50")
+    for place in range(30):  # that were never let in
+        watched.tell(events.Accepted(f"x{place}", watched.now, "same-id", "chat"))
+        watched.tell(events.Rejected(f"x{place}", watched.now, 400, "invalid_request", "no"))
+    assert len(journal._requests) == 11
+    assert len(journal._aliases) <= 11
+
+
+def test_the_end_of_a_request_comes_once() -> None:
+    watched = Watched()
+    watched.serve("a")
+    end = watched.journal.find("a").end  # type: ignore[union-attr]
+    watched.later(1.0)
+    watched.tell(events.Finished("a", watched.now, []))
+    watched.tell(events.Rejected("a", watched.now, 500, "x", "y"))
+    assert watched.journal.find("a").end == end  # type: ignore[union-attr]
+    assert watched.journal.totals.requests == 1
+
+
+def test_steps_are_bounded_by_number_and_by_bytes() -> None:
+    watched = Watched()
+    watched.accept("a")
+    watched.step({"a": 40}, let_in={"a": Finding()})
+    (delivered,) = [event for event in watched.events if isinstance(event, events.Delivered)]
+    assert delivered.record is not None
+    few, small = Steps(max_steps=10), Steps(max_bytes=4000)
+    for place in range(100):
+        for steps in (few, small):
+            assert steps.add(delivered.record, 0.0, b"").number == place + 1
+    assert (len(few), few.first, few.last) == (10, 91, 100)
+    assert 5 < len(small) < 20
+    assert [step.number for step in few.between(95, 97)] == [95, 96, 97]
+    assert [step.number for step in few.between(1, 92)] == [91, 92]
+    assert [step.number for step in few.between(99, 200)] == [99, 100]
+    assert not list(few.between(101, 200))
+
+
+def test_a_slow_client_does_not_fill_the_memory() -> None:
+    watched = Watched()
+    watched.accept("a")
+    for _ in range(MAX_WRITES + 500):
+        watched.write("a", seconds=0.001)
+    request = watched.journal.find("a")
+    assert request is not None
+    assert len(request.writes) == 3 * MAX_WRITES
+    assert request.num_writes == MAX_WRITES + 500
+    assert request.write_us == pytest.approx((MAX_WRITES + 500) * 1000, abs=5000)
+    assert request.written == 100 * (MAX_WRITES + 500)
+    assert view(watched).detail(request)["slow_client"]
+
+
+def test_many_spans_are_joined_but_none_is_lost() -> None:
+    watched = Watched()
+    watched.serve("a", tokens=900)
+    request = watched.journal.find("a")
+    assert request is not None
+    found = spans(request, watched.journal)
+    shown = thinned(found)
+    assert len(found) > 2 * MAX_SPANS > MAX_SPANS >= len(shown)
+    assert sum(span.joined for span in shown) == len(found)
+    assert min(span.start for span in shown) == request.accepted
+
+
+def test_a_window_of_steps() -> None:
+    watched = Watched()
+    watched.accept("a")
+    watched.accept("b")
+    watched.step({"a": 40}, let_in={"a": Finding()}, cached=16, waiting=1, blocked=record.SLOT)
+    watched.step({"a": 1}, finish={"a": FinishReason.END}, waiting=1, blocked=record.SLOT)
+    watched.step({"b": 40}, let_in={"b": Finding()})
+    told = window(watched.journal, 1, 99, 100)
+    assert (told["from"], told["to"], told["stride"]) == (1, 3, 1)
+    assert told["rows"] == {"column": [0, 1, 2], "seq": [1, 1, 2], "tokens": [40, 1, 40], "kind": [0, 1, 0]}
+    assert told["steps"]["blocked"] == ["slot", "slot", None]
+    assert told["steps"]["us"] == [20_000] * 3
+    assert [(mark["step"], mark["seq"], mark["kind"]) for mark in told["marks"]] == [
+        (1, 1, "admitted"), (2, 1, "finished"), (3, 2, "admitted"),
+    ]  # fmt: skip
+    assert told["sequences"][2]["queued_at"] < told["sequences"][2]["admitted_at"]
+    coarse = window(watched.journal, 1, 3, 2)
+    assert (coarse["stride"], coarse["steps"]["tokens"], coarse["rows"]["seq"]) == (2, [41, 40], [1, 2])
+    assert window(watched.journal, 50, 60, 10)["steps"]["number"] == []
