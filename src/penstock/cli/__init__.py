@@ -16,6 +16,9 @@ COMMANDS = {
     "serve": "Serve a model over HTTP, compatible with OpenAI's API.",
     "run": "Answer one prompt.",
     "chat": "Talk with a model in the terminal.",
+    "plan": "Compute what a model needs and how fast it can be.",
+    "budget": "Count a prompt's tokens against the context.",
+    "top": "Watch a running server in the terminal.",
     "pull": "Fetch a model into the cache.",
     "models": "List the models that are known or here.",
 }

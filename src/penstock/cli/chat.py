@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from penstock.cli.options import ENGINE, sampling_options, sampling_params, settings_options
-from penstock.cli.session import open_model
+from penstock.cli.session import Shower, open_model
 from penstock.errors import ContextOverflow, InvalidRequest
 from penstock.flow import Message, SamplingParams
 from penstock.offline import LLM
@@ -63,12 +63,12 @@ class Chat:
         """One turn. It joins the history only if there is an answer, be it one that was stopped halfway."""
         system: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
         question: Message = {"role": "user", "content": line}
-        text = ""
+        text, show = "", Shower()
         try:
             with interruptible() as interrupted:
                 for chunk in self.llm.stream([*system, *self.turns, question], self.params):
                     text += chunk.text
-                    click.echo(chunk.text, nl=False)
+                    show(chunk)
                     if interrupted():
                         break
         except ContextOverflow:

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import click
 import msgspec
 
-from penstock.flow import SamplingParams
+from penstock.errors import InvalidRequest
+from penstock.flow import Constraint, SamplingParams
 from penstock.settings import SECTIONS, Settings
 
 ENGINE = ("model", "cache", "schedule", "engine")
@@ -36,6 +37,19 @@ def settings_options(*sections: str, but: str | None = None) -> Callable[[Comman
             "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
         )
         return debug_option(config(command))
+
+    return decorate
+
+
+def struct_options(kind: type[msgspec.Struct]) -> Callable[[Command], Command]:
+    """One option per field of `kind` that has a default, None when not given."""
+
+    def decorate(command: Command) -> Command:
+        hints = get_type_hints(kind, include_extras=True)
+        for field in reversed(msgspec.structs.fields(kind)):
+            if field.default is not msgspec.NODEFAULT:
+                command = _option(field.name, hints[field.name], field.default)(command)
+        return command
 
     return decorate
 
@@ -69,12 +83,47 @@ def sampling_params(defaults: dict[str, Any], values: dict[str, Any], **extra: A
     return SamplingParams(**{**defaults, **given, **extra})
 
 
+def constraint_options(command: Command) -> Command:
+    """What the answer must look like; one of them at most."""
+    options = [
+        click.option(
+            "--schema",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Answer in JSON that is valid by the JSON Schema in this file.",
+        ),
+        click.option("--regex", help="Answer with a text that the whole of this expression matches."),
+        click.option("--choice", multiple=True, help="Answer with this text, or with another one that is given so."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def constraint_of(values: dict[str, Any]) -> Constraint | None:
+    """Takes the constraint options out of a command's values."""
+    schema, regex, choice = (values.pop(name) for name in ("schema", "regex", "choice"))
+    if sum(map(bool, (schema, regex, choice))) > 1:
+        raise InvalidRequest("--schema, --regex and --choice exclude each other", param="schema")
+    if schema is not None:
+        return Constraint("json_schema", _text_of(schema))
+    if regex is not None:
+        return Constraint.regex(regex)
+    return Constraint.choice(choice) if choice else None
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"cannot read the schema {file}: {error}", param="schema") from None
+
+
 def _section(name: str) -> Any:
     return next(field.type for field in msgspec.structs.fields(Settings) if field.name == name)
 
 
 def _option(name: str, annotation: Any, default: Any) -> Callable[[Command], Command]:
-    kind, meta = get_args(annotation)[0], annotation.__metadata__[0]
+    kind, meta = get_args(annotation)[0], annotation.__metadata__[-1]
     flag = name.replace("_", "-")
     names = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
     note = "" if default is None else f" [default: {str(default).lower() if kind is bool else default}]"

@@ -8,8 +8,15 @@ from typing import Any
 import click
 import msgspec
 
-from penstock.cli.options import ENGINE, sampling_options, sampling_params, settings_options
-from penstock.cli.session import open_model
+from penstock.cli.options import (
+    ENGINE,
+    constraint_of,
+    constraint_options,
+    sampling_options,
+    sampling_params,
+    settings_options,
+)
+from penstock.cli.session import Shower, open_model
 from penstock.errors import InvalidRequest
 from penstock.flow import Completion, Message
 
@@ -20,6 +27,7 @@ from penstock.flow import Completion, Message
 @click.option("--raw", is_flag=True, help="Continue the prompt as it is, without the chat template.")
 @click.option("--n", type=int, default=1, help="Number of answers.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+@constraint_options
 @sampling_options
 @settings_options(*ENGINE)
 def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, **values: Any) -> None:
@@ -27,16 +35,18 @@ def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, **val
     text = sys.stdin.read() if prompt == "-" else prompt
     if raw and system:
         raise InvalidRequest("--system has no place in a --raw prompt", param="system")
+    constraint = constraint_of(values)
     sampling_params({}, dict(values), n=n)  # what is wrong with these is said before anything is loaded
     with open_model(values) as llm:
-        params = sampling_params(llm.defaults, values, n=n)
+        params = sampling_params(llm.defaults, values, n=n, constraint=constraint)
         question = text if raw or llm.pipeline.template is None else _conversation(system, text)
         if as_json or n > 1:
             result = llm.chat(question, params) if isinstance(question, list) else llm.generate(question, params)
             _print_result(result, as_json)
         else:
+            show = Shower()
             for chunk in llm.stream(question, params):
-                click.echo(chunk.text, nl=False)
+                show(chunk)
             click.echo()
 
 

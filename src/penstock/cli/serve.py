@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import socket
@@ -18,27 +19,36 @@ from penstock.cli.options import ENGINE, given_settings, settings_options
 from penstock.cli.progress import download_bar
 from penstock.cli.text import size_text
 from penstock.intake.port import bind
+from penstock.observe.logs import configure
 from penstock.settings import LOOPBACK, Settings, load
 
 if TYPE_CHECKING:
     from penstock.route.replica import Replica
     from penstock.store.files import ModelFiles
 
+logger = logging.getLogger(__name__)
+
 
 @click.command()
 @click.argument("model", required=False)
-@settings_options("serve", *ENGINE, but="model")
+@settings_options("serve", "observe", *ENGINE, but="model")
 def serve(**values: Any) -> None:
     """Serve MODEL (a catalogue name, folder, .gguf file, hub id or pypi: source) over HTTP."""
     started = time.monotonic()
     settings = load(given_settings(values), file=values["config"])
-    _log_to_stderr()
+    configure(settings.observe.log_format)
+
+    for_people = settings.observe.log_format == "human"
 
     def say(text: str) -> None:
-        click.echo(click.style(f"{time.monotonic() - started:5.1f} s  ", dim=True) + text, err=True)
+        if for_people:
+            click.echo(click.style(f"{time.monotonic() - started:5.1f} s  ", dim=True) + text, err=True)
+        else:
+            logger.info("%s", text)
 
     if settings.serve.host not in LOOPBACK and not settings.serve.keys:
-        click.secho(f"warning: anybody who can reach {settings.serve.host} can use this server", fg="yellow", err=True)
+        text = f"anybody who can reach {settings.serve.host} can use this server"
+        click.secho(f"warning: {text}", fg="yellow", err=True) if for_people else logger.warning(text)
     listener = bind(settings.serve)
     with download_bar() as bar:
         files = assemble.model(settings, bar)
@@ -54,24 +64,29 @@ async def _serve(
     from penstock.intake.server import serve as serve_http  # imported while the engine loads its weights
 
     try:
-        app, desk = assemble.server(settings, files, replica)
+        app, desk, watch = assemble.server(settings, files, replica)
         await replica.start()
         facts = replica.facts
         say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
-        announce = functools.partial(_announce, files.name, facts, say)
-        return await serve_http(app, desk, listener, announce, drain_s=settings.serve.drain_s)
+        announce = functools.partial(_announce, files.name, facts, say, settings.observe.log_format == "human")
+        with contextlib.closing(desk):
+            return await serve_http(app, desk, watch, listener, announce, drain_s=settings.serve.drain_s)
     finally:
         replica.close()
 
 
-def _announce(model: str, facts: dict[str, Any], say: Callable[[str], None], url: str) -> None:
+def _announce(model: str, facts: dict[str, Any], say: Callable[[str], None], for_people: bool, url: str) -> None:
+    if not for_people:
+        say(f"ready: {url}")
+        return
     say("ready")
     rows = {
         "url": f"{url}/v1",
         "model": model,
-        "device": f"{facts['device']}, {facts['dtype']}",
-        "KV cache": f"{facts['kv_tokens']:,} tokens ({size_text(facts['kv_bytes'])}), "
+        "device": f"{facts['device']}, {facts['kernels']} kernels, {facts['dtype']}",
+        "KV cache": f"{facts['kv_tokens']:,} tokens of {facts['kv_dtype']} ({size_text(facts['kv_bytes'])}), "
         f"{facts['kv_tokens'] // facts['context']} requests at the full context of {facts['context']:,}",
+        "interface": f"{url}/ui",
         "docs": f"{url}/docs",
     }
     width = max(map(len, rows))
@@ -84,8 +99,3 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
     except ImportError:  # not on every platform
         return asyncio.run(main)
     return uvloop.run(main)
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it would say of its start and end, we say ourselves

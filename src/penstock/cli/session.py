@@ -11,7 +11,25 @@ import click
 
 from penstock.cli.options import given_settings
 from penstock.cli.progress import download_bar
+from penstock.flow import Chunk
 from penstock.offline import LLM
+
+
+class Shower:
+    """Shows one answer as it comes: its reasoning dim and on standard error, so that what is piped on is the answer."""
+
+    def __init__(self) -> None:
+        self.thinking = False
+
+    def __call__(self, chunk: Chunk) -> None:
+        if chunk.reasoning:
+            click.echo(click.style(chunk.reasoning, dim=True), nl=False, err=True)
+            self.thinking = True
+        if chunk.text:
+            if self.thinking:
+                click.echo("\n", err=True)
+            click.echo(chunk.text, nl=False)
+            self.thinking = False
 
 
 @contextmanager

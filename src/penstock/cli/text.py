@@ -9,3 +9,18 @@ def size_text(size_bytes: float) -> str:
             return f"{size_bytes:.0f} {unit}"
         size_bytes /= 1000
     return f"{size_bytes:.1f} GB"
+
+
+def time_text(seconds: float) -> str:
+    if seconds < 0.0995:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
+
+
+def count_text(count: float) -> str:
+    """Three figures and a suffix: 70.6 G."""
+    for suffix in ("", "k", "M", "G", "T"):
+        if abs(count) < 999.5:
+            return f"{count:.3g} {suffix}".rstrip()
+        count /= 1000
+    return f"{count:,.0f} P"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.cli.chat import Chat
+from penstock.cli.session import Shower
 from penstock.errors import ContextOverflow
 from penstock.flow import Chunk, Message, SamplingParams
 from penstock.pipeline import Pipeline
@@ -88,3 +89,12 @@ def test_an_unknown_command_shows_the_known(
     talk(monkeypatch, llm, "/rest", "", "  ")
     assert llm.asked == []
     assert "/reset" in capsys.readouterr().err
+
+
+def test_thoughts_are_shown_but_are_no_part_of_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    show = Shower()
+    for chunk in (Chunk(0, "", [1], reasoning="hm"), Chunk(0, "", [2], reasoning=" so"), Chunk(0, "Yes.", [3])):
+        show(chunk)
+    shown = capsys.readouterr()
+    assert shown.out == "Yes."
+    assert shown.err == "hm so\n\n"

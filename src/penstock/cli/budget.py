@@ -1,0 +1,113 @@
+"""penstock budget: what a prompt's parts take of the context, on the model's own tokenizer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.options import debug_option
+from penstock.cli.progress import download_bar
+from penstock.errors import InvalidRequest, ModelInvalid
+from penstock.flow import Message, Request, SamplingParams
+from penstock.plan.budget import DEFAULT_OUTPUT, Budget, Prompt
+from penstock.plan.budget import budget as share_out
+from penstock.settings import load
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--system", default="", help="The system message; @FILE reads it from a file.")
+@click.option("--history", help="A JSON list of messages, as the API takes them, or @FILE.")
+@click.option("--document", "documents", multiple=True, help="A text before the user's, or @FILE; several times.")
+@click.option("--user", default="", help="The user's message, or @FILE.")
+@click.option(
+    "--output",
+    type=click.IntRange(min=1),
+    default=DEFAULT_OUTPUT,
+    show_default=True,
+    help="Tokens kept for the answer.",
+)
+@click.option("--context", type=click.IntRange(min=1), help="Tokens in all. [default: the model's]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@debug_option
+def budget(
+    model: str | None,
+    system: str,
+    history: str | None,
+    documents: tuple[str, ...],
+    user: str,
+    output: int,
+    context: int | None,
+    as_json: bool,
+) -> None:
+    """Count the tokens of a prompt's parts for MODEL, and what is left of its context. Exit code 1: it does not fit."""
+    from penstock import assemble
+
+    prompt = Prompt(
+        system=_text(system, "system"),
+        history=_history(history) if history else [],
+        documents=[_text(document, "document") for document in documents],
+        user=_text(user, "user"),
+    )
+    settings = load({"model": model})
+    with download_bar() as bar:
+        pipeline = assemble.pipeline(settings, assemble.model(settings, bar))
+    if pipeline.tokenizer is None:
+        raise ModelInvalid(f"{pipeline.spec.name} has no tokenizer", param="model")
+
+    def render(messages: list[Message]) -> list[int]:
+        return pipeline.tokenize(Request(id="", params=SamplingParams(), messages=messages))
+
+    made = share_out(
+        prompt,
+        tokenizer=pipeline.tokenizer,
+        render=render if pipeline.template is not None else None,
+        reserved_output=output,
+        context=context or pipeline.context,
+    )
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
+    else:
+        _show(made)
+    sys.exit(0 if made.fits else 1)
+
+
+def _show(made: Budget) -> None:
+    table = Table("part", box=None, pad_edge=False, header_style="dim")
+    for name in ("tokens", "share"):
+        table.add_column(name, justify="right")
+    rest = f"{-made.free_tokens:,} too many" if made.free_tokens < 0 else f"{made.free_tokens:,}"
+    for part in made.parts:
+        table.add_row(part.name, f"{part.tokens:,}", f"{part.tokens / made.context:.1%}")
+    table.add_section()
+    table.add_row("context", f"{made.context:,}", "100.0%")
+    table.add_row("free", rest, "", style="bold" if made.fits else "bold red")
+    Console(highlight=False).print(table)
+
+
+def _text(given: str, param: str) -> str:
+    """The text itself, or what is in the file that @ stands before."""
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{param}: cannot read {given[1:]}: {error}", param=param) from None
+
+
+def _history(given: str) -> list[Message]:
+    try:
+        turns = msgspec.json.decode(_text(given, "history"), type=list[_Turn])
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"history is not a JSON list of messages: {error}", param="history") from None
+    return [{"role": turn.role, "content": turn.content} for turn in turns]
+
+
+class _Turn(msgspec.Struct):
+    role: str
+    content: str

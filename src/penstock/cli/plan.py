@@ -1,0 +1,113 @@
+"""penstock plan: what a model needs of a machine, and how fast it can be there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+import msgspec
+
+from penstock.cli.options import debug_option, struct_options
+from penstock.cli.remote import Remote, key_option
+from penstock.errors import InvalidRequest
+from penstock.plan import shape
+from penstock.plan.answer import Plan
+from penstock.plan.find import THIS, find_device, find_shape
+from penstock.plan.planner import plan as compute
+from penstock.plan.probe import this_machine
+from penstock.plan.question import Question, question, question_for
+from penstock.settings import parse_bytes
+from penstock.store.catalogue import DEFAULT
+from penstock.store.resolve import resolve
+
+# what people write -> the fields of plan.question.DeviceNumbers
+DEVICE_FIELDS = {"memory": "memory_bytes", "bandwidth": "bandwidth_bytes_s", "flops": "flops", "link": "link_bytes_s"}
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option(
+    "--hardware",
+    default=THIS,
+    show_default=True,
+    help="A preset, `this` for the machine itself, or memory=80GB,bandwidth=2TB,flops=312T[,link=300GB].",
+)
+@struct_options(Question)
+@click.option("--server", metavar="URL", help="Ask a running server: its measured figures are shown beside the theory.")
+@key_option
+@click.option("--list", "listed", is_flag=True, help="List the presets of models and hardware.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON.")
+@debug_option
+def plan(
+    model: str | None,
+    hardware: str,
+    server: str | None,
+    api_key: str | None,
+    listed: bool,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    """Compute memory, speed, replicas and cost of MODEL on some hardware; nothing is run.
+
+    MODEL is a preset (--list), a catalogue name, a folder, a .gguf file, or its numbers, such as
+    layers=32,hidden=4096,intermediate=14336,heads=32,kv_heads=8,vocab=128256,context=8192.
+    The formulas are in docs/PLANNER.md.
+    """
+    from penstock.cli import plan_report  # rich takes its time
+
+    if listed:
+        plan_report.show_presets()
+        return
+    given = {name: value for name, value in values.items() if value is not None}
+    asked = {**given, "hardware": _hardware(hardware)}
+    made = _asked_of(Remote(server, api_key), model, asked) if server else _here(model or DEFAULT, asked)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
+    else:
+        plan_report.show(made)
+
+
+def _here(model: str, asked: dict[str, Any]) -> Plan:
+    numbers = _numbers(model, "model")
+    first = question({**asked, "model": numbers or model}, strict=False)  # what is wrong with it comes before all else
+    hardware = find_device(first.hardware, this_machine)
+    shape = find_shape(first.model, {} if numbers else _local(model))
+    return compute(question_for(hardware, shape, {**asked, "model": first.model}, strict=False), shape, hardware)
+
+
+def _local(model: str) -> dict[str, shape.Shape]:
+    """A model on this machine. Presets need none, and nothing is fetched."""
+    if model in shape.PRESETS:
+        return {}
+    return {model: shape.shape_of(resolve(model, offline=True, weights=False).spec)}
+
+
+def _asked_of(remote: Remote, model: str | None, asked: dict[str, Any]) -> Plan:
+    presets = remote.get("/plan/presets")
+    body = {"model": _numbers(model, "model") or model if model else presets["model"], **asked}
+    return msgspec.convert(remote.post("/plan", body), Plan)
+
+
+def _hardware(text: str) -> Any:
+    numbers = _numbers(text, "hardware")
+    if numbers is None:
+        return text
+    unknown = next((name for name in numbers if name not in DEVICE_FIELDS), None)
+    if unknown is not None:
+        raise InvalidRequest(f"hardware.{unknown} is not known; there are {', '.join(DEVICE_FIELDS)}", param="hardware")
+    rate = re.compile(r"/s$")
+    return {
+        DEVICE_FIELDS[name]: float(parse_bytes(rate.sub("", value), f"hardware.{name}"))
+        for name, value in numbers.items()
+    }
+
+
+def _numbers(text: str, param: str) -> dict[str, Any] | None:
+    """`layers=32,heads=8` as a mapping; None if it is a name or a path."""
+    if not re.fullmatch(r"\w+=[^=]*", text.split(",")[0]):
+        return None
+    pairs = [part.split("=", 1) for part in text.split(",")]
+    if wrong := next((pair for pair in pairs if len(pair) != 2 or not all(pair)), None):
+        raise InvalidRequest(f"{param}: {'='.join(wrong)!r} is not of the form name=number", param=param)
+    return dict(pairs)

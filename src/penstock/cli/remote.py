@@ -1,0 +1,106 @@
+"""A running server, as commands ask it. No HTTP library: a request now and then needs none."""
+
+from __future__ import annotations
+
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+
+from penstock.errors import InvalidSetting, PenstockError, Unauthorized, by_code
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+TIMEOUT_S = 10.0
+
+
+class ServerSilent(PenstockError):
+    """Nobody answers there, or nobody that is understood."""
+
+    status = 503
+    code = "server_silent"
+
+
+def key_option(command: Command) -> Command:
+    option = click.option("--api-key", envvar="PENSTOCK_API_KEY", help="The server's key, where it wants one.")
+    return option(command)
+
+
+class Remote:
+    def __init__(self, url: str, key: str | None = None) -> None:
+        """`url` may be what the server prints: with or without /v1."""
+        self.url = _checked(url if "://" in url else f"http://{url}")
+        self.headers = {"authorization": f"Bearer {key.split(',')[0].strip()}"} if key else {}
+
+    def get(self, path: str) -> Any:
+        return self._decoded(path, self._ask(path, None))
+
+    def post(self, path: str, body: Any) -> Any:
+        return self._decoded(path, self._ask(path, msgspec.json.encode(body)))
+
+    def text(self, path: str) -> str:
+        return self._ask(path, None).decode()
+
+    def events(self, path: str) -> Iterator[tuple[str, Any]]:
+        """Name and data of server-sent events, until the server ends the stream."""
+        with self._answered(path, None) as answer:
+            name = ""
+            for line in answer:
+                field, _, value = line.decode().rstrip("\r\n").partition(": ")
+                if field == "event":
+                    name = value
+                elif field == "data":
+                    yield name, self._decoded(path, value.encode())
+
+    def _ask(self, path: str, body: bytes | None) -> bytes:
+        with self._answered(path, body) as answer:
+            return bytes(answer.read())
+
+    @contextmanager
+    def _answered(self, path: str, body: bytes | None) -> Iterator[http.client.HTTPResponse]:
+        headers = {**self.headers, **({"content-type": "application/json"} if body is not None else {})}
+        request = urllib.request.Request(self.url + path, data=body, headers=headers)  # noqa: S310
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+                yield answer
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._refused(error.code, path, error.read()) from None
+        except TimeoutError:
+            raise ServerSilent(f"{self.url} has not answered within {TIMEOUT_S:.0f} s") from None
+        except (OSError, http.client.HTTPException) as error:
+            why = getattr(error, "reason", None) or error or type(error).__name__
+            raise ServerSilent(f"no server at {self.url}: {why}. Start one with `penstock serve`") from None
+
+    def _refused(self, status: int, path: str, body: bytes) -> PenstockError:
+        if status == 401:
+            return Unauthorized(f"{self.url} wants an API key: give --api-key, or set PENSTOCK_API_KEY")
+        try:
+            told = msgspec.json.decode(body)["error"]
+            return by_code(told["code"], told["message"], told.get("param"))
+        except (msgspec.DecodeError, KeyError, TypeError):
+            return ServerSilent(f"{self.url}{path} answered {status}: is that a Penstock server?")
+
+    def _decoded(self, path: str, answer: bytes) -> Any:
+        try:
+            return msgspec.json.decode(answer)
+        except msgspec.DecodeError:
+            raise ServerSilent(f"{self.url}{path} did not answer in JSON: is that a Penstock server?") from None
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if host is None or parts.scheme not in ("http", "https"):
+        raise InvalidSetting(f"the server's address must be such as {DEFAULT_URL}, got {url!r}", param="url")
+    return url.rstrip("/").removesuffix("/v1")

@@ -1,0 +1,95 @@
+"""How a context is shared out among the parts of a prompt and the answer that is to come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.flow import Message, Tokenizer
+
+DEFAULT_OUTPUT = 256
+
+
+class BudgetPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    tokens: int
+    each: list[int] | None = None  # of each turn, each document
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts add up to `used_tokens`."""
+
+    context: int
+    parts: list[BudgetPart]
+    prompt_tokens: int
+    used_tokens: int
+    free_tokens: int  # below 0: so many too many
+    fits: bool
+    longest_output: int
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    """Its parts, in the order in which they are sent; documents stand before the user's own words."""
+
+    system: str = ""
+    history: Sequence[Message] = ()
+    documents: Sequence[str] = ()
+    user: str = ""
+
+    def messages(self) -> list[Message]:
+        system: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
+        last = "\n\n".join(text for text in (*self.documents, self.user) if text)
+        question: list[Message] = [{"role": "user", "content": last}] if last else []
+        return [*system, *self.history, *question]
+
+
+def budget(
+    prompt: Prompt,
+    *,
+    tokenizer: Tokenizer,
+    render: Callable[[list[Message]], list[int]] | None,
+    reserved_output: int,
+    context: int,
+) -> Budget:
+    """`render` has the tokens of a conversation in its chat template; None: there is no template, texts just follow.
+
+    What the whole has beyond its parts is the template's. Where it trims or merges text, that can be below 0.
+    """
+
+    def count(text: str) -> int:
+        return len(tokenizer.encode(text, add_special=False))
+
+    messages = prompt.messages()
+    if not messages:
+        raise InvalidRequest("user is required, or one of system, history and documents", param="user")
+    parts = [
+        BudgetPart(name="system", tokens=count(prompt.system)),
+        _several("history", [count(str(message.get("content") or "")) for message in prompt.history]),
+        _several("documents", [count(text) for text in prompt.documents]),
+        BudgetPart(name="user", tokens=count(prompt.user)),
+    ]
+    if render is not None:
+        prompt_tokens = len(render(messages))
+    else:
+        prompt_tokens = len(tokenizer.encode("\n\n".join(str(message["content"]) for message in messages)))
+    template = prompt_tokens - sum(part.tokens for part in parts)
+    used = prompt_tokens + reserved_output
+    return Budget(
+        context=context,
+        parts=[
+            *parts,
+            BudgetPart(name="template", tokens=template),
+            BudgetPart(name="output", tokens=reserved_output),
+        ],
+        prompt_tokens=prompt_tokens,
+        used_tokens=used,
+        free_tokens=context - used,
+        fits=used <= context,
+        longest_output=max(0, context - prompt_tokens),
+    )
+
+
+def _several(name: str, each: list[int]) -> BudgetPart:
+    return BudgetPart(name=name, tokens=sum(each), each=each)

@@ -1,0 +1,53 @@
+"""How many bits a parameter takes in memory, and a number of the KV cache."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.store.gguf import TENSOR_TYPES
+
+
+class Format(msgspec.Struct, frozen=True):
+    name: str
+    bits: float  # of a parameter of a layer's matrix, its share of the block's scales included
+    table_bits: float  # of one of the embedding table or the output projection
+    vector_bits: float = 16.0  # of one of a norm or bias
+    integers: bool = False  # CPUs multiply such weights in 8 bit
+
+
+def _ggml(name: str) -> Format:
+    """GGUF's: tables are quantized as well, norms are not."""
+    kind = next(kind for kind in TENSOR_TYPES.values() if kind.name == name.upper())
+    bits = kind.block_bytes * 8 / kind.block_elements
+    return Format(name, bits, bits, 32, integers=True)
+
+
+_FORMATS = (
+    Format("float32", 32, 32, 32),
+    Format("bfloat16", 16, 16),
+    Format("float16", 16, 16),
+    Format("fp8", 8, 16),
+    Format("int8", 8, 16, integers=True),
+    Format(
+        "int4-g128", 4 + (16 + 4) / 128, 16, integers=True
+    ),  # AWQ, GPTQ: a scale of 16 and a zero of 4 bits for 128 parameters
+    _ggml("q8_0"),
+    _ggml("q6_k"),
+    Format("q5_k_m", 5.70, 5.70, 32, integers=True),  # a mixture, as the next: what it comes to in Llama 3 8B
+    Format("q4_k_m", 4.89, 4.89, 32, integers=True),
+    _ggml("q5_k"),
+    _ggml("q4_k"),
+    _ggml("q5_1"),
+    _ggml("q5_0"),
+    _ggml("q4_1"),
+    _ggml("q4_0"),
+)
+
+FORMATS = {format.name: format for format in _FORMATS}
+KV_FORMATS = {"float32": 32, "bfloat16": 16, "float16": 16, "fp8": 8, "int8": 8}
+KV_SCALE_BITS = 32  # int8 has a scale for each head of each token
+
+
+def kv_bits(name: str, head_dim: int) -> float:
+    """Of a number in the KV cache, with its share of the scale where there is one."""
+    return KV_FORMATS[name] + (KV_SCALE_BITS / head_dim if name == "int8" else 0)
