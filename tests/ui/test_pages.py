@@ -1,0 +1,246 @@
+"""The pages that show the engine: what they say is what the server says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from server_process import PATIENCE_S, Server, until
+
+Visit = Callable[..., Page]
+CONTEXT = 16_384  # of the model
+DRAWN = """canvas => {
+  const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const colours = new Set();
+  for (let at = 0; at < data.length; at += 4)
+    if (data[at + 3]) colours.add(data[at] << 16 | data[at + 1] << 8 | data[at + 2]);
+  return colours.size;
+}"""
+
+
+def colours(page: Page, selector: str) -> int:
+    """How many colours a canvas has."""
+    found = page.locator(selector).first.evaluate(DRAWN)
+    assert isinstance(found, int)
+    return found
+
+
+@pytest.fixture(scope="module")
+def busy(server: Server) -> Server:
+    """A server that has answered a few questions that begin alike."""
+    with server.client() as client:
+        for number in range(6):
+            client.chat.completions.create(
+                model=server.model,
+                messages=[
+                    {"role": "user", "content": "A beginning that all of these questions share. " * 2 + str(number)}
+                ],
+                max_tokens=10 + 10 * number,
+                extra_body={"ignore_eos": True},
+            )
+    return server
+
+
+def get(server: Server, path: str) -> dict[str, object]:
+    answer = httpx.get(server.url + path, timeout=PATIENCE_S)
+    answer.raise_for_status()
+    found: dict[str, object] = answer.json()
+    return found
+
+
+def test_a_waterfall_adds_up_to_what_the_client_measured(visit: Visit, busy: Server) -> None:
+    body = {"model": busy.model, "prompt": "measure", "max_tokens": 800, "ignore_eos": True, "stream": True}
+    with httpx.Client(timeout=PATIENCE_S) as client:
+        client.get(f"{busy.url}/health")
+        began = time.perf_counter()
+        with client.stream("POST", f"{busy.url}/v1/completions", json=body) as answer:
+            named = answer.headers["x-request-id"]
+            answer.read()
+        measured_us = (time.perf_counter() - began) * 1e6
+    page = visit(f"requests/{named}")
+    total = page.locator("tr[data-total]")
+    expect(total).to_be_visible()
+    page.wait_for_function("() => document.querySelector('tr[data-total]').dataset.e2e !== ''")
+    stages = page.locator("tr[data-stage]").evaluate_all(
+        "rows => rows.map(row => [row.dataset.stage, Number(row.dataset.us)])"
+    )
+    added = sum(us for _, us in stages)
+    assert added == pytest.approx(int(total.get_attribute("data-e2e") or 0), rel=0.05)
+    assert added == pytest.approx(measured_us, rel=0.05, abs=50_000)
+    assert {"prefill", "decode", "tokenize"} <= {name for name, _ in stages}
+    assert colours(page, ".waterfall canvas") > 3
+    expect(page.get_by_text("It reached the most tokens asked for.")).to_be_visible()
+
+
+def test_the_list_is_live_and_filters(visit: Visit, busy: Server) -> None:
+    page = visit("requests")
+    rows = page.locator("a.request-row")
+    expect(rows.first).to_be_visible()
+    with busy.client() as client:
+        answer = client.completions.create(model=busy.model, prompt="live", max_tokens=3)
+    expect(page.locator("a.request-row", has_text="completion").first).to_be_visible()
+    page.get_by_label("Kind").select_option("completion")
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('a.request-row')].every(row => row.textContent.includes('completion'))"
+    )
+    page.get_by_label("Search requests").fill(answer.id.removeprefix("cmpl-"))
+    expect(rows).to_have_count(1)
+    rows.click()
+    expect(page.get_by_role("heading", name="Where the time went")).to_be_visible()
+    page.get_by_label("Search requests").fill("no such thing")
+    expect(page.get_by_text("Nothing passes these filters")).to_be_visible()
+
+
+def test_the_timeline_draws_steps_as_they_happen(visit: Visit, busy: Server) -> None:
+    page = visit("batch")
+    canvas = ".timeline-scroll canvas"
+    page.wait_for_function(
+        f"() => document.querySelector('.timeline').dataset.empty === 'false' && document.querySelector('{canvas}')"
+    )
+    until(lambda: colours(page, canvas) > 3, "the timeline being drawn")
+    before = page.locator(".overview figcaption").inner_text()
+    with busy.client() as client:
+        client.completions.create(model=busy.model, prompt="more steps", max_tokens=20, extra_body={"ignore_eos": True})
+    page.wait_for_function("before => document.querySelector('.overview figcaption').innerText !== before", arg=before)
+    page.locator(canvas).hover(position={"x": 900, "y": 90})
+    expect(page.locator(".tip")).to_contain_text("Step #")
+    expect(page.locator(".tip")).to_contain_text("batch")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("button", name="Follow")).to_be_visible()
+    page.get_by_label("Zoom in").click()
+    assert colours(page, canvas) > 3
+
+
+def test_the_replay_is_the_servers_and_says_that_it_is_computed(visit: Visit, busy: Server) -> None:
+    page = visit("batch")
+    replay = get(busy, "/observe/replay?limit=64&batch=8")
+    expect(page.get_by_text("Computed replay")).to_be_visible()
+    for kind in ("static", "continuous"):
+        run = replay[kind]
+        assert isinstance(run, dict)
+        expect(page.locator(f"[data-run={kind}] figcaption")).to_contain_text(f"{run['tokens_per_s']:.1f} tokens/s")
+        until(lambda kind=kind: colours(page, f"[data-run={kind}] canvas") > 2, "the replay being drawn")
+
+
+def test_the_page_map_agrees_with_the_engines_counters(visit: Visit, busy: Server) -> None:
+    until(busy.idle, "the engine being idle")
+    page = visit("cache")
+    page.wait_for_selector("[data-state=cached]")
+    metrics = busy.metrics()
+
+    def counted(state: str) -> int:
+        return int(page.locator(f"[data-state={state}]").first.get_attribute("data-count") or -1)
+
+    def agrees() -> bool:
+        kept = {name: value for name, value in metrics.items() if name.startswith("penstock_kv_blocks{")}
+        of = lambda state: sum(value for name, value in kept.items() if f"state={state}" in name)  # noqa: E731
+        held = counted("in-use") + counted("shared")
+        return (counted("free"), counted("cached"), held) == (of("free"), of("cached"), of("held"))
+
+    until(agrees, "the map and the counters agreeing")
+    assert counted("cached") > 0
+    expect(page.get_by_text("Found most often")).to_be_visible()
+    until(lambda: colours(page, ".page-map") >= 2, "the map being drawn")
+
+
+def test_the_explainer_finds_the_token_at_which_a_prompt_diverges(visit: Visit, busy: Server) -> None:
+    page = visit("cache")
+    page.get_by_role("button", name="A prompt").click()
+    prompt = "A beginning that all of these questions share. A beginning that all of THEM share"
+    page.get_by_label("Prompt", exact=True).fill(prompt)
+    page.get_by_role("button", name="Explain", exact=True).click()
+    told = httpx.post(
+        f"{busy.url}/observe/cache/explain",
+        json={"messages": [{"role": "user", "content": prompt}]},
+        timeout=PATIENCE_S,
+    ).json()
+    assert told["reason"] == "diverged"
+    expect(page.locator(".explanation p").first).to_have_text(told["message"])
+    expect(page.locator(".diverged mark")).to_have_text(told["text"]["at"])
+    assert told["text"]["at"].startswith("T")
+    page.get_by_role("button", name="A request").click()
+    page.get_by_label("Request", exact=True).select_option(index=1)
+    expect(page.locator(".found h3")).to_contain_text("request #")
+
+
+def test_the_lab_shows_the_samplers_own_numbers(visit: Visit, server: Server) -> None:
+    page = visit("lab")
+    of_it = lambda answer: "observe/lab" in answer.url and "numbers" in (answer.request.post_data or "")  # noqa: E731
+    with page.expect_response(of_it) as caught:
+        page.get_by_label("Prompt", exact=True).fill("numbers")
+    asked, told = caught.value.request.post_data_json, caught.value.json()
+    assert asked["prompt"] == "numbers"
+    expect(page.locator(f"[data-drawn='{told['drawn']['id']}']")).to_be_attached()
+    page.wait_for_function(
+        "first => document.querySelector('tr[data-token]').dataset.token === first", arg=str(told["tokens"][0]["id"])
+    )
+    for stage in told["stages"]:
+        if not stage["on"] and stage["name"] != "model":
+            continue
+        cells = page.locator(f"td[data-stage={stage['name']}]").evaluate_all(
+            "cells => cells.map(cell => Number(cell.dataset.prob))"
+        )
+        assert cells == stage["probs"]
+        head = page.locator(f"th[data-stage={stage['name']}]")
+        assert int(head.get_attribute("data-kept") or -1) == stage["kept"]
+    # The numbers are the API's, too: the model's probabilities of the first output token.
+    with server.client() as client:
+        answer = client.completions.create(
+            model=server.model, prompt="numbers", max_tokens=1, logprobs=5, temperature=0
+        )
+    top = answer.choices[0].logprobs.top_logprobs[0]
+    model = next(stage for stage in told["stages"] if stage["name"] == "model")
+    assert model["probs"][0] == pytest.approx(2.718281828 ** max(top.values()), rel=1e-3)
+
+
+def test_the_lab_walks_and_changes_branches(visit: Visit, server: Server) -> None:
+    page = visit("lab")
+    take = page.get_by_role("button", name="Take")
+    expect(take).to_be_enabled()
+    for count in (1, 2, 3):
+        take.click()
+        expect(page.locator(".path .step")).to_have_count(count)
+        expect(take).to_be_enabled()
+    page.get_by_role("button", name="Back", exact=True).click()
+    expect(page.locator(".path .step")).to_have_count(2)
+    other = page.locator("tr[data-drawn=false][data-out=false] .choose").first
+    if other.count():
+        other.click()
+        expect(page.locator(".path .step")).to_have_count(3)
+    page.get_by_label("Temperature", exact=True).fill("0")
+    expect(page.locator("th[data-stage=temperature]")).to_be_visible()
+
+
+def test_the_planner_plans_and_counts(visit: Visit, server: Server) -> None:
+    page = visit("planner")
+    expect(page.locator("[data-plan=kv_bytes_per_token]")).to_be_visible()
+    page.get_by_label("Model").select_option("llama-3.1-70b")
+    page.get_by_label("Hardware").select_option("h100-sxm")
+    page.get_by_label("Prompt tokens").fill("3840")
+    # 80 layers, 8 KV heads of 128, 16 bit, 4,096 tokens.
+    expect(page.get_by_text("1.25 GiB")).to_be_visible()
+    expect(page.get_by_text("It does not fit: ")).to_be_visible()
+    page.get_by_label("Text to count").fill("count me")
+    counted = httpx.post(
+        f"{server.url}/tokenize", json={"prompt": "count me", "add_special_tokens": False}, timeout=PATIENCE_S
+    )
+    expect(page.locator("[data-plan=count]")).to_have_text(f"{counted.json()['count']} tokens")
+    page.get_by_label("Documents").fill("first document\n---\nsecond document")
+    page.wait_for_function("() => Number(document.querySelector('[data-part=documents]')?.dataset.tokens) > 0")
+    parts = page.locator("[data-part]").evaluate_all(
+        "parts => parts.reduce((all, part) => all + Number(part.dataset.tokens), 0)"
+    )
+    expect(page.get_by_text("tokens are left")).to_contain_text(f"{CONTEXT - parts:,} of {CONTEXT:,}")
+
+
+def test_the_dashboard_shows_objectives_and_curves(visit: Visit, busy: Server) -> None:
+    page = visit("dashboard")
+    expect(page.locator("tr[data-objective]")).to_have_count(5)
+    until(lambda: page.locator(".chart canvas").count() >= 6, "the curves being there")
+    until(lambda: colours(page, ".chart canvas") > 2, "the curves being drawn")
+    objective = next(one for one in get(busy, "/slo")["objectives"] if one["name"] == "kv_use")  # type: ignore[index]
+    expect(page.locator("tr[data-objective=kv_use]")).to_contain_text(objective["title"])

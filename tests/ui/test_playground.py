@@ -1,0 +1,206 @@
+"""The Playground on a real server: streaming, stopping, branching, and what hostile text does (nothing)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from browser import Watched
+from server_process import Server, until
+
+Visit = Callable[..., Page]
+
+# The lengths an answer had, each time it changed.
+GROWTH = """() => {
+  window.lengths = [];
+  new MutationObserver(() => {
+    const answer = document.querySelector("article.answer .markdown");
+    if (answer && window.lengths.at(-1) !== answer.textContent.length) window.lengths.push(answer.textContent.length);
+  }).observe(document.body, { subtree: true, childList: true, characterData: true });
+}"""
+
+
+def ask(page: Page, text: str, **numbers: float) -> None:
+    page.evaluate(
+        "numbers => sessionStorage.setItem('penstock-playground', JSON.stringify({numbers, ignoreEos: true}))", numbers
+    )
+    page.reload()
+    page.wait_for_selector("[data-state=live]", state="attached")
+    page.evaluate(GROWTH)
+    page.get_by_label("Your message").fill(text)
+    page.keyboard.press("Enter")
+
+
+def ended(page: Page) -> None:
+    expect(page.locator("[data-figure=end]").last).to_be_visible()
+
+
+def test_an_answer_appears_token_by_token(visit: Visit, server: Server) -> None:
+    page = visit("playground")
+    ask(page, "Hello", max_tokens=2000, seed=1)
+    ended(page)
+    lengths = page.evaluate("window.lengths")
+    assert len(lengths) >= 4, "the answer came in one piece"
+    assert lengths == sorted(lengths)
+    expect(page.locator("[data-figure=output]")).to_have_text("2,000")
+    expect(page.locator("[data-figure=end]")).to_have_text("length")
+    expect(page.locator("[data-figure=prompt]")).to_contain_text("cached")
+    expect(page.locator("[data-figure=ttft]")).to_contain_text("s")
+
+
+def test_stop_cancels_in_the_engine(visit: Visit, server: Server) -> None:
+    page = visit("playground")
+    ask(page, "Never end", max_tokens=16_000)
+    until(lambda: not server.idle(), "the request reaching the engine")
+    page.wait_for_function("() => window.lengths.length > 2")
+    page.get_by_label("Stop", exact=True).click()
+    expect(page.locator("[data-figure=end]")).to_have_text("stopped")
+    until(server.idle, "the engine being idle after a stop")
+    made = int(page.locator("[data-figure=output]").inner_text().replace(",", ""))
+    assert made < 15_000
+    page.get_by_label("Your message").fill("still there")
+    expect(page.get_by_label("Send")).to_be_enabled()
+
+
+def test_tokens_show_probabilities_and_alternatives_to_branch_to(visit: Visit, server: Server) -> None:
+    page = visit("playground")
+    ask(page, "Branch", max_tokens=30, temperature=0)
+    ended(page)
+    page.get_by_role("button", name="Tokens", exact=True).click()
+    first = page.locator(".token-text").inner_text()
+    tokens = page.locator(".token-text .tok")
+    assert tokens.count() == 30
+    # One that ends a character, with another one to choose that does so as well.
+    plain = "token => /^[ -~]+$/.test(token.textContent)"
+    place = page.evaluate(f"[...document.querySelectorAll('.token-text .tok')].findIndex({plain})")
+    tokens.nth(max(place, 0)).click()
+    options = page.locator(".token-popover li button")
+    expect(options).to_have_count(5)
+    shown = [float(text.strip("<%")) for text in page.locator(".token-popover .num").all_inner_texts()]
+    assert shown == sorted(shown, reverse=True)
+    assert page.locator(".token-popover li button:disabled").count() == 1
+    page.locator(".token-popover li button:not(:disabled)").first.click()
+    expect(page.get_by_text("2 / 2")).to_be_visible()
+    ended(page)
+    assert page.locator(".tok.given").count() == max(place, 0) + 1
+    page.get_by_label("Branch before").click()
+    expect(page.get_by_text("1 / 2")).to_be_visible()
+    assert page.locator(".token-text").inner_text() == first
+
+
+def test_again_and_edit(visit: Visit, server: Server) -> None:
+    page = visit("playground")
+    ask(page, "The same question, long enough to fill more than one block of the cache", max_tokens=8)
+    ended(page)
+    page.get_by_label("Answer again").click()
+    expect(page.get_by_text("2 / 2")).to_be_visible()
+    ended(page)
+    expect(page.locator("[data-figure=prompt] .cached")).to_be_visible()
+    page.get_by_label("Edit, and ask anew").click()
+    page.get_by_label("Edit the question").fill("Another question")
+    page.get_by_role("button", name="Ask again").click()
+    expect(page.locator("article.question .bubble")).to_have_text("Another question")
+    ended(page)
+    page.get_by_label("Branch before").click()
+    expect(page.locator("article.question .bubble")).to_contain_text("The same question")
+
+
+def test_presets_and_code_are_what_is_sent(visit: Visit, server: Server) -> None:
+    page = visit("playground")
+    sent: list[dict[str, object]] = []
+    page.on("request", lambda asked: sent.append(asked.post_data_json) if "completions" in asked.url else None)
+    ask(page, "Preset", max_tokens=4)
+    ended(page)
+    page.get_by_role("button", name="Creative").click()
+    page.get_by_label("System prompt").fill("Be brief.")
+    page.get_by_label("Answer again").click()
+    expect(page.get_by_text("2 / 2")).to_be_visible()
+    ended(page)
+    assert "temperature" not in sent[0]
+    assert sent[1]["temperature"] == 1.1
+    assert sent[1]["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Preset"}]
+    page.get_by_label("Copy as code").click()
+    snippet = page.locator(".snippet").inner_text()
+    body = json.loads(snippet[snippet.index("-d '") + 4 : snippet.rindex("'")])
+    assert body == {
+        name: value for name, value in sent[1].items() if name not in ("stream", "stream_options", "include_timings")
+    }
+    page.get_by_role("button", name="Python (openai)").click()
+    expect(page.locator(".snippet")).to_contain_text("extra_body=")
+    compile(page.locator(".snippet").inner_text(), "snippet", "exec")
+
+
+def test_a_refusal_names_the_field(visit: Visit, server: Server, watched: Watched) -> None:
+    watched.allowed = ("400 (Bad Request)",)
+    page = visit("playground")
+    ask(page, "Too many", max_tokens=4, min_tokens=9)
+    expect(page.locator("article.answer [role=alert]")).to_contain_text("min_tokens")
+
+
+HOSTILE = (
+    "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'><svg onload='window.hacked=3'>\n\n"
+    "[click](javascript:window.hacked=4) [data](data:text/html,<script>window.hacked=5</script>) "
+    "![picture](http://tracker.example/pixel.png) <iframe src='http://tracker.example'></iframe>\n\n"
+    "[fine](https://example.com/page)\n\n"
+    "```html\n<script>window.hacked = 6</script>\n\n| a | b\n|--|\n| <b onclick=x>c\n\n"
+    "> > > > **unclosed _emphasis `code\n\n"
+    "\u202eright to left override\u202c \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627\n\n"
+)
+
+
+def events(text: str) -> str:
+    """An answer as the server would stream it."""
+    size = max(1, len(text) // 50)
+    pieces = [text[place : place + size] for place in range(0, len(text), size)]
+    chunks = [
+        {
+            "id": "chatcmpl-x",
+            "choices": [{"index": 0, "delta": {"content": piece}, "logprobs": None, "finish_reason": None}],
+        }
+        for piece in pieces
+    ]
+    chunks.append(
+        {"id": "chatcmpl-x", "choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]}
+    )
+    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+
+
+def test_hostile_output_does_nothing(visit: Visit, server: Server) -> None:
+    page = visit("playground")
+    answers = [
+        HOSTILE,
+        HOSTILE.replace("```html\n", ""),
+        "*_[(" * 25_000,
+        "```\n" + "x" * 100_000,
+        ("> " * 40 + "a\n") * 1200,
+    ]
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: route.fulfill(content_type="text/event-stream", body=events(answers.pop(0))),
+    )
+    dialogs: list[str] = []
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    ask(page, "Be evil")
+    for count in range(1, 6):
+        if count > 1:
+            page.get_by_label("Your message").fill("More")
+            page.keyboard.press("Enter")
+        expect(page.locator("article.answer")).to_have_count(count)
+        expect(page.locator("article.answer").last.locator("[data-figure=end]")).to_be_visible()
+    assert page.evaluate("window.hacked") is None
+    assert dialogs == []
+    assert page.locator("article.answer :is(script, img, iframe, svg[onload], [onclick], [onerror])").count() == 0
+    links = page.locator("article.answer a").evaluate_all("links => links.map(link => link.href)")
+    assert set(links) == {
+        "https://example.com/page",
+        "http://tracker.example/pixel.png",
+    }  # there to be clicked, never fetched
+    assert "<script>window.hacked = 1</script>" in page.locator("article.answer").first.inner_text()
+    assert page.locator("article.answer").nth(2).inner_text().count("*_[(") == 25_000
+    # And the page is as alive as before.
+    page.keyboard.press("Escape")
+    page.locator("body").click(position={"x": 640, "y": 20})
+    page.keyboard.press("3")
+    expect(page.get_by_role("heading", name="Batch", exact=True)).to_be_visible()

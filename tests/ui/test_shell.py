@@ -1,0 +1,156 @@
+"""What all pages have in common: accessibility, keyboard, themes, narrow screens, keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from browser import Watched
+from server_process import PATIENCE_S, Server
+
+Visit = Callable[..., Page]
+PAGES = ("playground", "requests", "batch", "cache", "lab", "planner", "dashboard")
+AXE = Path(__file__).parents[2] / "ui" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+@pytest.fixture(scope="module")
+def used(server: Server) -> Server:
+    """Pages with something on them: an empty one is easily accessible."""
+    body = {"model": server.model, "messages": [{"role": "user", "content": "Something " * 8}], "max_tokens": 20}
+    httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE_S).raise_for_status()
+    return server
+
+
+def violations(page: Page) -> list[str]:
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed: npm ci in ui/")
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{one['id']}: {node['target']} {node['failureSummary']}"
+        for one in found["violations"]
+        for node in one["nodes"][:3]
+    ]
+
+
+def settle(page: Page, name: str) -> None:
+    ready = {
+        "playground": "[data-page=playground]",
+        "requests": ".split-detail .stages",
+        "batch": ".timeline[data-empty=false]",
+        "cache": ".page-map",
+        "lab": ".matrix tr[data-token]",
+        "planner": "[data-part=output]",
+        "dashboard": "tr[data-objective]",
+    }
+    page.wait_for_selector(ready[name])
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing(visit: Visit, used: Server, name: str) -> None:
+    page = visit("requests/1" if name == "requests" else name)
+    if name == "playground":
+        page.get_by_label("Your message").fill("Hello **there**")
+        page.keyboard.press("Enter")
+        expect(page.locator("[data-figure=end]")).to_be_visible()
+    settle(page, name)
+    assert violations(page) == []
+    page.emulate_media(color_scheme="dark")
+    assert violations(page) == []
+    if name == "playground":
+        page.get_by_role("button", name="Tokens", exact=True).click()
+        page.locator(".tok").first.hover()
+        assert violations(page) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_wider_than_a_phone(visit: Visit, used: Server, name: str) -> None:
+    page = visit("requests/1" if name == "requests" else name, width=375, height=720)
+    settle(page, name)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
+    expect(page.get_by_role("link", name="Dashboard")).to_be_visible()
+
+
+def test_everything_can_be_reached_by_keyboard(visit: Visit, used: Server) -> None:
+    page = visit("playground")
+    for place, title in enumerate(
+        ("Playground", "Requests", "Batch", "Cache", "Sampling lab", "Planner", "Dashboard"), 1
+    ):
+        page.keyboard.press(str(place))
+        expect(page.get_by_role("heading", name=title, level=1)).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("1")
+    expect(page.get_by_label("Your message")).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("2 and 3 are text here")  # and go nowhere
+    expect(page.get_by_label("Your message")).to_have_value("2 and 3 are text here")
+
+
+def test_the_theme_follows_the_system_until_told_otherwise(visit: Visit, server: Server) -> None:
+    page = visit("dashboard", theme="dark")
+    root = page.locator("html")
+    expect(root).to_have_attribute("data-theme", "dark")
+    page.get_by_label("Theme: as the system has it").click()
+    expect(root).to_have_attribute("data-theme", "light")
+    page.reload()
+    expect(root).to_have_attribute("data-theme", "light")
+
+
+def test_the_files_come_under_a_strict_policy(server: Server) -> None:
+    answer = httpx.get(f"{server.url}/ui/", timeout=PATIENCE_S)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "<script>" not in answer.text
+    assert "style=" not in answer.text
+
+
+def test_a_key_is_asked_for_and_kept_in_the_tab(
+    opened: Callable[..., Page], tiny: Path, chromium: str, watched: Watched
+) -> None:
+    watched.allowed = ("401 (Unauthorized)",)
+    with Server(tiny, "--kv-memory", "50MB", "--api-key", "right") as server:
+        page = opened(server.url)
+        page.goto(f"{server.url}/ui/#/playground")
+        dialog = page.get_by_role("dialog", name="API key")
+        expect(dialog).to_be_visible()
+        assert violations(page) == []
+        page.keyboard.type("wrong")
+        page.keyboard.press("Enter")
+        expect(dialog).to_contain_text("does not know this key")
+        page.keyboard.type("right")
+        page.keyboard.press("Enter")
+        expect(dialog).to_have_count(0)
+        page.wait_for_selector("[data-state=live]", state="attached")
+        page.get_by_label("Your message").fill("with a key")
+        page.keyboard.press("Enter")
+        expect(page.locator("[data-figure=prompt]")).to_be_visible()
+        page.reload()
+        page.wait_for_selector("[data-state=live]", state="attached")
+        assert page.evaluate("[localStorage.length, sessionStorage.getItem('penstock-api-key')]") == [0, "right"]
+        page.close()
+
+
+def test_it_says_that_the_connection_is_lost_and_finds_back(
+    opened: Callable[..., Page], server: Server, watched: Watched
+) -> None:
+    watched.allowed = ("ERR_", "Failed to load")
+    page = opened(server.url)
+    page.goto(f"{server.url}/ui/#/batch")
+    page.wait_for_selector(".timeline")
+    page.wait_for_selector("[data-state=live]", state="attached")
+    page.route("**/observe/**", lambda route: route.abort())
+    page.keyboard.press("2")  # needs no steps any more: the connection is made anew
+    page.wait_for_selector("[data-state=lost]", state="attached")
+    expect(page.get_by_text("The server cannot be reached.")).to_be_visible()
+    page.unroute("**/observe/**")
+    page.wait_for_selector("[data-state=live]", state="attached")

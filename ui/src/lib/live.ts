@@ -1,0 +1,101 @@
+/** The one live connection: what the engine does now, as signals that pages read. */
+import { batch, signal } from "@preact/signals";
+import type { Alert, Facts, Stats, StepWindow, Summary, Tick } from "./api";
+import { ApiError, ask, askJson } from "./http";
+import { serverEvents } from "./sse";
+
+/** "off": the server records no events. */
+export type Connection = "connecting" | "live" | "lost" | "locked" | "off";
+
+export const connection = signal<Connection>("connecting");
+export const facts = signal<Facts | null>(null);
+export const stats = signal<Stats | null>(null);
+export const alerts = signal<Alert[]>([]);
+/** By number; `requestsVersion` changes when it does. */
+export const requests = new Map<number, Summary>();
+export const requestsVersion = signal(0);
+/** The server's clock, µs since its start, and when it was read here. */
+let clockAt = { server: 0, here: 0 };
+
+const KEPT = 2000;
+const listeners = new Set<(steps: StepWindow) => void>();
+let abort: AbortController | null = null;
+
+export function serverNow(): number {
+  return clockAt.here ? clockAt.server + (performance.now() - clockAt.here) * 1000 : 0;
+}
+
+export function wallClock(t: number): number {
+  return (facts.value?.started_unix ?? 0) + t / 1e6;
+}
+
+export function addRequests(changed: Summary[]): void {
+  for (const summary of changed) requests.set(summary.number, summary);
+  if (requests.size > KEPT) {
+    const oldest = [...requests.keys()].sort((a, b) => a - b).slice(0, requests.size - KEPT);
+    for (const number of oldest) requests.delete(number);
+  }
+  if (changed.length) requestsVersion.value += 1;
+}
+
+/** Steps as they happen, while anybody listens. */
+export function onSteps(listener: (steps: StepWindow) => void): () => void {
+  listeners.add(listener);
+  if (listeners.size === 1) reconnect();
+  return () => {
+    listeners.delete(listener);
+    if (listeners.size === 0) reconnect();
+  };
+}
+
+export function reconnect(): void {
+  abort?.abort();
+}
+
+function took(tick: Tick): void {
+  clockAt = { server: tick.t, here: performance.now() };
+  batch(() => {
+    connection.value = "live";
+    stats.value = tick.stats;
+    if (tick.alerts.length || alerts.value.length) alerts.value = tick.alerts;
+    addRequests(tick.requests);
+  });
+  if (tick.steps) for (const listener of listeners) listener(tick.steps);
+}
+
+async function once(signal: AbortSignal): Promise<void> {
+  const known = await askJson<Facts>("/observe/facts", { signal });
+  if (facts.value && facts.value.started_unix !== known.started_unix) requests.clear(); // another server now
+  facts.value = known;
+  addRequests((await askJson<{ requests: Summary[] }>("/observe/requests?limit=200", { signal })).requests);
+  const steps = listeners.size ? 1 : 0;
+  const response = await ask(`/observe/live?interval_ms=${steps ? 250 : 500}&steps=${steps}`, { signal });
+  for await (const { event, data } of serverEvents(response)) if (event === "tick") took(JSON.parse(data) as Tick);
+}
+
+/** Runs as long as the page does. */
+export async function follow(): Promise<never> {
+  for (let failures = 0; ; ) {
+    abort = new AbortController();
+    const { signal } = abort;
+    try {
+      await once(signal);
+      failures = 0;
+      if (connection.value === "live") connection.value = "connecting";
+    } catch (error) {
+      if (!signal.aborted) {
+        failures += 1;
+        const status = error instanceof ApiError ? error.status : 0;
+        connection.value = status === 401 ? "locked" : status === 404 ? "off" : "lost";
+      }
+    }
+    if (!signal.aborted) await pause(Math.min(5000, 500 * 2 ** Math.min(failures, 4)), signal);
+  }
+}
+
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()));
+  });
+}

@@ -1,0 +1,28 @@
+/** Hash routes: #/requests/abc?state=running is page "requests", rest ["abc"], query {state: "running"}. */
+import { signal } from "@preact/signals";
+
+export interface Route {
+  page: string;
+  rest: string[];
+  query: URLSearchParams;
+}
+
+function read(): Route {
+  const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
+  const [page = "", ...rest] = path.split("/").map((part) => {
+    try {
+      return decodeURIComponent(part);
+    } catch {
+      return part;
+    }
+  });
+  return { page: page || "playground", rest, query: new URLSearchParams(query) };
+}
+
+export const route = signal<Route>(read());
+addEventListener("hashchange", () => (route.value = read()));
+
+export function go(page: string, ...rest: string[]): void {
+  location.hash = `#/${[page, ...rest].map(encodeURIComponent).join("/")}`;
+  route.value = read(); // the event comes later, and the next key may be pressed before
+}

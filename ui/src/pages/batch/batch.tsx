@@ -1,0 +1,35 @@
+/** The engine's steps: who was in each batch, who waited, and what continuous batching gains. */
+import { count, duration, short } from "../../lib/format";
+import { stats } from "../../lib/live";
+import { WAITS } from "../../lib/words";
+import { Card, PageHeader, Stat } from "../../parts/basics";
+import { ReplayCard } from "./replay";
+import { TimelineCard } from "./timeline";
+
+export function Batch() {
+  const now = stats.value;
+  const reasons = Object.entries(now?.waiting_by_reason ?? {}).filter(([, waiting]) => waiting > 0);
+  return (
+    <>
+      <PageHeader title="Batch" lead="One row per sequence, one column per step: every batch the engine has computed." />
+      <div class="stack">
+        <Card>
+          <dl class="stats">
+            <Stat name="Running" value={count(now?.running)} />
+            <Stat
+              name="Waiting"
+              value={count(now?.waiting)}
+              detail={reasons.map(([reason, waiting]) => `${waiting}: ${WAITS[reason] ?? reason}`).join("; ")}
+            />
+            <Stat name="Batch size" value={now?.batch_mean?.toFixed(1) ?? "–"} detail="mean" />
+            <Stat name="Step" value={duration(now?.step_us_mean)} detail="mean" />
+            <Stat name="Tokens per second" value={short(now?.tokens_per_s)} />
+            <Stat name="Preemptions" value={count(now?.preemptions)} detail="since the start" />
+          </dl>
+        </Card>
+        <TimelineCard />
+        <ReplayCard />
+      </div>
+    </>
+  );
+}

@@ -1,0 +1,208 @@
+/** Drawing of the timeline: batch size and step time above, one row per sequence below. Only what is in view. */
+import { duration } from "../../lib/format";
+import type { Viewport } from "../../lib/viewport";
+import { font, ink, ticks } from "../../parts/canvas";
+import { DECODE, type Lane, type Timeline } from "./model";
+
+const ROWS = [18, 12, 8]; // pixels, the first that fits
+export const LEFT = 64;
+const STRIP = 46;
+const GAP = 10;
+const AXIS = 22;
+export const TOP = AXIS + 2 * (STRIP + GAP) + 4;
+
+/** As high as they can be with all of them in view, else as low as can be read. */
+export function rowHeight(lanes: number, room: number): number {
+  return ROWS.find((high) => lanes * high <= room) ?? ROWS.at(-1)!;
+}
+
+export interface Pointed {
+  step: number;
+  lane: Lane | null;
+}
+
+export function paint(
+  context: CanvasRenderingContext2D,
+  width: number,
+  height: number,
+  model: Timeline,
+  view: Viewport,
+  lanes: Lane[],
+  scrollTop: number,
+  high: number,
+  pointed: Pointed | null,
+): void {
+  const scale = (width - LEFT) / view.span;
+  const x = (step: number): number => LEFT + (step - view.from) * scale;
+  context.textBaseline = "middle";
+  grid(context, width, height, view, x);
+  context.save();
+  context.beginPath();
+  context.rect(LEFT, 0, width - LEFT, height);
+  context.clip();
+  strips(context, model, view, x, scale);
+  context.restore();
+  labels(context, model, view);
+  context.save();
+  context.beginPath();
+  context.rect(0, TOP, width, height - TOP);
+  context.clip();
+  const begin = Math.max(0, Math.floor(scrollTop / high));
+  const end = Math.min(lanes.length, Math.ceil((scrollTop + height - TOP) / high));
+  for (let place = begin; place < end; place++) {
+    const lane = lanes[place]!;
+    row(context, width, TOP + place * high - scrollTop, high, lane, model, view, x, scale, pointed?.lane === lane);
+  }
+  context.restore();
+  if (pointed) {
+    context.fillStyle = ink("text");
+    context.globalAlpha = 0.25;
+    context.fillRect(x(Math.floor(pointed.step)), AXIS, Math.max(1, scale * model.stride), height);
+    context.globalAlpha = 1;
+  }
+}
+
+type X = (step: number) => number;
+
+function grid(context: CanvasRenderingContext2D, width: number, height: number, view: Viewport, x: X): void {
+  context.font = font(11);
+  for (const tick of ticks(view.from, view.to, (width - LEFT) / 120)) {
+    if (tick % 1 !== 0) continue;
+    const at = x(tick);
+    context.fillStyle = ink("line");
+    context.fillRect(Math.round(at), AXIS - 4, 1, height);
+    context.fillStyle = ink("text-3");
+    context.textAlign = at > width - 40 ? "right" : "left";
+    context.fillText(`#${tick}`, at, 9);
+  }
+  context.textAlign = "left";
+}
+
+/** What sets the scales: the largest batch in view, and the longest step but for outliers, which are cut off. */
+function peaks(model: Timeline, view: Viewport): { batch: number; us: number } {
+  let batch = 1;
+  const times: number[] = [];
+  for (const column of model.columns)
+    if (column.number + model.stride > view.from && column.number < view.to) {
+      batch = Math.max(batch, column.rows + column.waiting);
+      times.push(column.us / model.stride);
+    }
+  times.sort((a, b) => a - b);
+  const most = times.at(-1) ?? 1;
+  const usual = (times[Math.floor(times.length * 0.95)] ?? most) * 1.25;
+  return { batch, us: Math.max(1, most > 2 * usual ? usual : most) };
+}
+
+function strips(context: CanvasRenderingContext2D, model: Timeline, view: Viewport, x: X, scale: number): void {
+  const { batch, us } = peaks(model, view);
+  const wide = Math.max(scale * model.stride - (scale * model.stride > 4 ? 1 : 0), 0.75);
+  for (const column of model.columns) {
+    if (column.number + model.stride <= view.from || column.number >= view.to) continue;
+    const at = x(column.number);
+    const base = AXIS + STRIP;
+    const high = (column.rows / batch) * STRIP;
+    context.fillStyle = ink("c-decode");
+    context.fillRect(at, base - high, wide, high);
+    if (column.waiting) {
+      const more = (column.waiting / batch) * STRIP;
+      context.fillStyle = ink("c-wait");
+      context.fillRect(at, base - high - more, wide, more);
+    }
+    const time = Math.min(1, column.us / model.stride / us) * STRIP;
+    context.fillStyle = ink("accent");
+    context.fillRect(at, base + GAP + STRIP - time, wide, time);
+    if (column.us / model.stride > us) {
+      context.fillStyle = ink("c-preempted"); // longer than the strip is high
+      context.fillRect(at, base + GAP, wide, 3);
+    }
+  }
+}
+
+function labels(context: CanvasRenderingContext2D, model: Timeline, view: Viewport): void {
+  const { batch, us } = peaks(model, view);
+  context.font = font(11);
+  context.textAlign = "left";
+  context.fillStyle = ink("text-2");
+  context.fillText("Batch", 0, AXIS + 8);
+  context.fillText("Step time", 0, AXIS + STRIP + GAP + 8);
+  context.fillStyle = ink("text-3");
+  context.fillText(`to ${batch}`, 0, AXIS + 23);
+  context.fillText(`to ${duration(us)}`, 0, AXIS + STRIP + GAP + 23);
+}
+
+function row(
+  context: CanvasRenderingContext2D,
+  width: number,
+  top: number,
+  tall: number,
+  lane: Lane,
+  model: Timeline,
+  view: Viewport,
+  x: X,
+  scale: number,
+  on: boolean,
+): void {
+  if (on) {
+    context.fillStyle = ink("surface-2");
+    context.fillRect(0, top, width, tall);
+  }
+  if (tall >= 12) {
+    context.fillStyle = ink(on ? "text" : "text-3");
+    context.font = font(Math.min(11, tall - 2), on ? 600 : 400);
+    context.textAlign = "left";
+    context.fillText(lane.about ? `#${lane.about.request}` : `seq ${lane.seq}`, 0, top + tall / 2, LEFT - 8);
+  }
+  context.save();
+  context.beginPath();
+  context.rect(LEFT, top, width - LEFT, tall);
+  context.clip();
+  const bar = (from: number, to: number, colour: string, high: number): void => {
+    const left = Math.max(LEFT, x(from));
+    const right = Math.min(width, x(to));
+    if (right <= left) return;
+    context.fillStyle = ink(colour);
+    context.fillRect(left, top + (tall - high) / 2, Math.max(right - left, 0.75), high);
+  };
+  const own = lane.steps[0];
+  const admitted = own ?? model.end;
+  if (lane.first < admitted) bar(lane.first, admitted, "c-wait", tall / 4.5);
+  for (const { step } of lane.preempted) {
+    const next = lane.steps.find((other) => other > step) ?? (lane.about?.finished_at == null ? model.end : step + 1);
+    bar(step, next, "c-preempted", tall / 4.5);
+  }
+  cells(lane, model, view, scale, tall, bar);
+  context.restore();
+}
+
+/** Neighbours of a kind are one bar where single steps could not be told apart anyway. */
+function cells(
+  lane: Lane,
+  model: Timeline,
+  view: Viewport,
+  scale: number,
+  tall: number,
+  bar: (from: number, to: number, colour: string, high: number) => void,
+): void {
+  const { stride } = model;
+  const apart = scale * stride >= 4;
+  const gap = apart ? 1 / scale : 0;
+  const { steps, kinds } = lane;
+  let low = 0;
+  let high = steps.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (steps[middle]! + stride <= view.from) low = middle + 1;
+    else high = middle;
+  }
+  for (let at = low; at < steps.length && steps[at]! < view.to; ) {
+    const from = steps[at]!;
+    const kind = kinds[at]!;
+    let to = from + stride;
+    at += 1;
+    while (!apart && at < steps.length && kinds[at] === kind && steps[at]! <= to) {
+      to = steps[at]! + stride;
+      at += 1;
+    }
+    bar(from, to - gap, kind === DECODE ? "c-decode" : "c-prefill", kind === DECODE ? tall * 0.56 : tall * 0.74);
+  }
+}

@@ -1,0 +1,115 @@
+/** The KV cache: every page, the tree of prefixes, and why a prompt was found in it or not. */
+import { useSignal } from "@preact/signals";
+import type { CacheMap } from "../../lib/api";
+import { ago, count, percent } from "../../lib/format";
+import { usePolling } from "../../lib/frames";
+import { askJson, explained } from "../../lib/http";
+import { wallClock } from "../../lib/live";
+import { useShortcuts } from "../../lib/shortcuts";
+import { Button, Card, PageHeader, Problem, Stat } from "../../parts/basics";
+import { Explainer } from "./explainer";
+import { PageMap } from "./page-map";
+import { PrefixTree } from "./prefix-tree";
+
+const EVERY_MS = 1000;
+
+export function Cache() {
+  const map = useSignal<CacheMap | null>(null);
+  const problem = useSignal("");
+  const held = useSignal(false);
+  usePolling(async (signal) => {
+    if (held.value) return;
+    try {
+      map.value = await askJson<CacheMap>("/observe/cache", { signal });
+      problem.value = "";
+    } catch (error) {
+      if (!signal.aborted) problem.value = explained(error);
+    }
+  }, EVERY_MS);
+  const toggle = (): void => {
+    held.value = !held.value;
+  };
+  useShortcuts("Cache", [{ keys: " ", label: "Hold the map, or let it go on", run: toggle }]);
+  const now = map.value;
+  return (
+    <>
+      <PageHeader title="Cache" lead="Where keys and values live: page by page, and by the prefixes they can be found under.">
+        <Button icon={held.value ? "play" : "pause"} aria-pressed={held.value} onClick={toggle}>
+          {held.value ? "Go on" : "Hold"}
+        </Button>
+      </PageHeader>
+      <div class="stack">
+        {problem.value && <Problem message={problem.value} />}
+        {now && <Figures now={now} />}
+        {now?.groups.map((group, place) => (
+          <PageMap
+            key={place}
+            group={group}
+            blockSize={now.block_size}
+            sequences={now.sequences}
+            title={now.groups.length > 1 ? `Pages of group ${place}${group.window ? ` (window ${group.window})` : ""}` : "Pages"}
+          />
+        ))}
+        <Explainer />
+        <PrefixTree held={held.value} />
+        {now && <Evictions now={now} />}
+      </div>
+    </>
+  );
+}
+
+function Figures({ now }: { now: CacheMap }) {
+  const total = now.groups.reduce((all, group) => all + group.total, 0);
+  const used = now.groups.reduce((all, group) => all + group.held, 0);
+  return (
+    <Card>
+      <dl class="stats">
+        <Stat name="In use" value={percent(used / Math.max(1, total))} detail={`${count(used)} of ${count(total)} pages`} />
+        <Stat
+          name="Found in the cache"
+          value={now.prefix_caching ? percent(now.hits.ratio ?? null) : "off"}
+          detail={`${count(now.hits.hit_tokens)} of ${count(now.hits.prompt_tokens)} prompt tokens`}
+        />
+        <Stat
+          name="Fragmentation"
+          value={percent(now.fragmentation.ratio)}
+          detail={`${count(now.fragmentation.waste_tokens)} tokens of room in pages that are not full`}
+        />
+        <Stat name="Evictions" value={count(now.evictions.total)} detail={`${count(now.evictions.last_60_s)} in the last minute`} />
+        <Stat name="Page" value={`${now.block_size} tokens`} detail={`${count(now.ghosts)} evicted ones remembered`} />
+      </dl>
+    </Card>
+  );
+}
+
+function Evictions({ now }: { now: CacheMap }) {
+  const recent = now.evictions.recent.slice(0, 12);
+  return (
+    <Card title="Evicted lately">
+      {recent.length === 0 ? (
+        <p class="muted">Nothing has been evicted: there has been room for everything.</p>
+      ) : (
+        <table class="table">
+          <thead>
+            <tr>
+              <th>When</th>
+              <th class="num">Tokens</th>
+              <th class="num">Tokens before it</th>
+              <th class="num">Times found</th>
+            </tr>
+          </thead>
+          <tbody>
+            {recent.map((one, place) => (
+              <tr key={place}>
+                <td>{ago(wallClock(one.t))}</td>
+                <td class="num">{count(one.tokens)}</td>
+                <td class="num">{count(one.depth * now.block_size)}</td>
+                <td class="num">{count(one.hits)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+    </Card>
+  );
+}

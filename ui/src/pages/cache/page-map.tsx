@@ -1,0 +1,148 @@
+/** One square per page of the KV cache, in memory order. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { CacheMap } from "../../lib/api";
+import { count } from "../../lib/format";
+import { Card, Segmented } from "../../parts/basics";
+import { ink, useCanvas } from "../../parts/canvas";
+import { Tip, TipRows } from "../../parts/tip";
+
+type Group = CacheMap["groups"][number];
+
+const FREE = 0;
+const HELD = 1;
+const SHARED = 2;
+const STATES = [
+  ["free", "Free"],
+  ["decode", "In use"],
+  ["shared", "Shared"],
+  ["cached", "Cached"],
+  ["wait", "Resting"],
+] as const;
+const INKS = ["c-free", "c-decode", "c-shared", "c-cached", "c-wait"];
+const TALLEST = 420;
+
+/** The hue of a request: neighbours in number are far apart. */
+export const hue = (seq: number): number => Math.round((seq * 137.508) % 360);
+
+interface Grid {
+  side: number;
+  columns: number;
+  height: number;
+}
+
+function gridOf(cells: number, width: number): Grid {
+  let side = 14;
+  while (side > 2 && Math.ceil(cells / Math.floor(width / side)) * side > TALLEST) side -= 1;
+  const columns = Math.max(1, Math.floor(width / side));
+  const exact = side > 4 ? width / columns : side; // to the edge
+  return { side: exact, columns, height: Math.ceil(Math.ceil(cells / columns) * exact) };
+}
+
+export function PageMap({
+  group,
+  sequences,
+  blockSize,
+  title,
+}: {
+  group: Group;
+  sequences: CacheMap["sequences"];
+  blockSize: number;
+  title: string;
+}) {
+  const [by, setBy] = useState<"state" | "request">("state");
+  const [hover, setHover] = useState<{ x: number; y: number; cell: number; state: number; seq: number } | null>(null);
+  const grid = useRef<Grid>({ side: 14, columns: 1, height: 14 });
+  const cells = group.runs.reduce((all, [length]) => all + length, 0);
+  const counts = STATES.map((_, state) => group.runs.reduce((all, [length, own]) => all + (own === state ? length : 0), 0) * group.cell_blocks);
+
+  const { ref, redraw } = useCanvas((context, width) => {
+    const { side, columns, height } = (grid.current = gridOf(cells, width));
+    if (ref.current && ref.current.style.height !== `${height}px`) ref.current.style.height = `${height}px`;
+    const gap = side > 4 ? 1 : side > 2 ? 0.5 : 0;
+    let at = 0;
+    for (const [length, state, seq] of group.runs) {
+      context.fillStyle =
+        by === "request" && (state === HELD || state === SHARED) && seq ? `hsl(${hue(seq)} 48% 52%)` : ink(INKS[state] ?? "c-free");
+      context.globalAlpha = hover?.seq && hover.seq !== seq && state !== FREE ? 0.3 : 1;
+      for (let left = length; left > 0; ) {
+        const column = at % columns;
+        const run = Math.min(left, columns - column);
+        const top = Math.round(Math.floor(at / columns) * side);
+        const high = Math.round((Math.floor(at / columns) + 1) * side) - top - gap;
+        if (gap)
+          for (let one = column; one < column + run; one++) {
+            const left = Math.round(one * side);
+            context.fillRect(left, top, Math.round((one + 1) * side) - left - gap, high);
+          }
+        else context.fillRect(column * side, top, run * side, side);
+        at += run;
+        left -= run;
+      }
+    }
+    context.globalAlpha = 1;
+  });
+  useEffect(redraw, [group, by, hover?.seq]);
+  const point = (event: PointerEvent): void => {
+    const { side, columns } = grid.current;
+    const cell = Math.floor(event.offsetY / side) * columns + Math.floor(event.offsetX / side);
+    let at = 0;
+    for (const [length, state, seq] of group.runs) {
+      if (cell < at + length && Math.floor(event.offsetX / side) < columns)
+        return setHover({ x: event.clientX, y: event.clientY, cell, state, seq });
+      at += length;
+    }
+    setHover(null);
+  };
+  const owner = hover?.seq ? sequences[String(hover.seq)] : undefined;
+  const size = group.cell_blocks;
+  return (
+    <Card
+      title={title}
+      aside={
+        <Segmented
+          label="Colour"
+          value={by}
+          options={[
+            ["state", "By state"],
+            ["request", "By request"],
+          ]}
+          onChange={setBy}
+        />
+      }
+      note={`Each square is ${size === 1 ? "a page" : `${size} pages`} of ${count(blockSize * size)} tokens. Pages that several requests use at once count as shared; cached ones are free to take, and free to be found again.`}
+    >
+      <canvas
+        class="page-map"
+        ref={ref}
+        role="img"
+        aria-label={`Page map: ${STATES.map(([, name], state) => `${count(counts[state])} ${name.toLowerCase()}`).join(", ")}`}
+        onPointerMove={point}
+        onPointerLeave={() => setHover(null)}
+      />
+      <ul class="legend">
+        {STATES.map(([colour, name], state) => (
+          <li key={name} data-state={name.toLowerCase().replace(" ", "-")} data-count={counts[state]}>
+            <i data-colour={colour} />
+            {name} <b>{count(counts[state])}</b>
+          </li>
+        ))}
+      </ul>
+      {hover && (
+        <Tip x={hover.x} y={hover.y}>
+          <TipRows
+            title={size === 1 ? `Page ${hover.cell}` : `Pages ${hover.cell * size}–${hover.cell * size + size - 1}`}
+            rows={[
+              ["state", STATES[hover.state]?.[1] ?? ""],
+              ...(owner
+                ? ([
+                    ["request", `#${owner.request}`],
+                    ["holds", `${count(owner.blocks)} pages, ${count(owner.tokens)} tokens`],
+                  ] as const)
+                : []),
+            ]}
+          />
+        </Tip>
+      )}
+    </Card>
+  );
+}

@@ -1,0 +1,193 @@
+/** What prompts begin with: prefixes from left to right, each as wide as it has tokens, branching where prompts differ. */
+import { useSignal } from "@preact/signals";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { TreeNode } from "../../lib/api";
+import { count, seconds } from "../../lib/format";
+import { usePolling } from "../../lib/frames";
+import { askJson, explained } from "../../lib/http";
+import { requests, requestsVersion } from "../../lib/live";
+import { Card, Empty, Legend, Problem } from "../../parts/basics";
+import { font, ink, useCanvas } from "../../parts/canvas";
+import { Tip, TipRows } from "../../parts/tip";
+
+const LEAF = 16;
+const MOST_LEAVES = 400;
+const TALLEST = 340; // pixels; more is scrolled to, and only what is in view is drawn
+const COLOURS: Record<TreeNode["state"], string> = { held: "c-decode", cached: "c-cached", evicted: "c-output" };
+
+interface Placed {
+  node: TreeNode;
+  from: number; // blocks
+  to: number;
+  top: number; // leaves
+  leaves: number;
+}
+
+function placed(nodes: TreeNode[]): { boxes: Placed[]; leaves: number; depth: number } {
+  const children = new Map<string | null, TreeNode[]>();
+  const known = new Set(nodes.map((node) => node.id));
+  for (const node of nodes) {
+    const parent = node.parent !== null && known.has(node.parent) ? node.parent : null;
+    children.set(parent, [...(children.get(parent) ?? []), node]);
+  }
+  for (const list of children.values()) list.sort((a, b) => b.hits - a.hits || b.tokens - a.tokens);
+  const boxes: Placed[] = [];
+  let depth = 1;
+  const put = (node: TreeNode, top: number): number => {
+    const box: Placed = { node, from: node.depth, to: node.depth + node.blocks, top, leaves: 0 };
+    boxes.push(box);
+    depth = Math.max(depth, box.to);
+    for (const child of children.get(node.id) ?? []) box.leaves += put(child, top + box.leaves);
+    return (box.leaves ||= 1);
+  };
+  let leaves = 0;
+  for (const root of children.get(null) ?? []) leaves += put(root, leaves);
+  return { boxes, leaves, depth };
+}
+
+export function PrefixTree({ held }: { held: boolean }) {
+  const tree = useSignal<{ nodes: TreeNode[]; total: number; shown: number } | null>(null);
+  const problem = useSignal("");
+  const marked = useSignal("");
+  const [hover, setHover] = useState<{ x: number; y: number; node: TreeNode } | null>(null);
+  usePolling(
+    async (signal) => {
+      if (held) return;
+      try {
+        const own = marked.value ? `&request=${marked.value}` : "";
+        tree.value = await askJson(`/observe/cache/tree?limit=${MOST_LEAVES}${own}`, { signal });
+        problem.value = "";
+      } catch (error) {
+        if (!signal.aborted) problem.value = explained(error);
+      }
+    },
+    2000,
+    [marked.value, held],
+  );
+  requestsVersion.value;
+  const open = [...requests.values()].filter((one) => one.state !== "done").slice(-30);
+  const nodes = tree.value?.nodes;
+  const { boxes, leaves, depth } = useMemo(() => placed(nodes ?? []), [nodes]);
+  const scroller = useRef<HTMLDivElement>(null);
+  const { ref, redraw } = useCanvas((context, width, height) => {
+    const unit = width / depth;
+    const above = scroller.current?.scrollTop ?? 0;
+    context.textBaseline = "middle";
+    context.font = font(11);
+    for (const { node, from, to, top, leaves: high } of boxes) {
+      const [x, y] = [from * unit, top * LEAF - above];
+      if (y > height || y + high * LEAF < 0) continue;
+      const [wide, tall] = [Math.max(1.5, (to - from) * unit - 1), high * LEAF - 1];
+      context.globalAlpha = node.state === "evicted" ? 0.28 : Math.min(1, 0.38 + 0.16 * Math.log2(1 + node.hits));
+      context.fillStyle = ink(COLOURS[node.state]);
+      context.fillRect(x, y, wide, tall);
+      context.globalAlpha = 1;
+      if (node.own || hover?.node === node) {
+        context.strokeStyle = ink("text");
+        context.lineWidth = 1.5;
+        context.strokeRect(x + 0.75, y + 0.75, wide - 1.5, tall - 1.5);
+      }
+      const label = node.hits ? `${count(node.tokens)} · ${count(node.hits)}×` : count(node.tokens);
+      if (wide > 64 && tall >= 12) {
+        context.fillStyle = ink("text");
+        context.fillText(label, x + 6, y + tall / 2, wide - 10);
+      }
+    }
+  });
+  useEffect(redraw, [boxes, hover]);
+  const point = (event: PointerEvent): void => {
+    const unit = (ref.current?.clientWidth ?? 1) / depth;
+    const [block, leaf] = [event.offsetX / unit, (event.offsetY + (scroller.current?.scrollTop ?? 0)) / LEAF];
+    const box = boxes.find((one) => one.from <= block && block < one.to && one.top <= leaf && leaf < one.top + one.leaves);
+    setHover(box ? { x: event.clientX, y: event.clientY, node: box.node } : null);
+  };
+  const top = [...(nodes ?? [])].filter((node) => node.hits > 0).sort((a, b) => b.hits - a.hits).slice(0, 5);
+  return (
+    <Card
+      title="Prefix tree"
+      note="What prompts begin with, from left to right. A box is a stretch of tokens, the wider the longer; where prompts differ it branches; the stronger its colour, the more often it was found."
+      aside={
+        open.length > 0 && (
+          <select aria-label="Mark the path of a request" value={marked.value} onChange={(event) => (marked.value = event.currentTarget.value)}>
+            <option value="">Mark a request…</option>
+            {open.map((one) => (
+              <option key={one.number} value={one.number}>
+                #{one.number}
+              </option>
+            ))}
+          </select>
+        )
+      }
+    >
+      {problem.value && <Problem message={problem.value} />}
+      {nodes && nodes.length === 0 && (
+        <Empty icon="branch" title="No prefixes yet">
+          A prompt’s full pages appear here as soon as they have been computed.
+        </Empty>
+      )}
+      <div class="tree-scroll" ref={scroller} tabIndex={0} role="region" aria-label="Prefix tree" hidden={!nodes?.length} onScroll={redraw}>
+        <div style={{ height: `${Math.max(1, leaves) * LEAF}px` }}>
+          <canvas
+            ref={ref}
+            style={{ height: `${Math.min(TALLEST, Math.max(1, leaves) * LEAF)}px` }}
+            role="img"
+            aria-label={`Prefix tree of ${count(nodes?.length)} stretches; the most used are in the table below`}
+            onPointerMove={point}
+            onPointerLeave={() => setHover(null)}
+          />
+        </div>
+      </div>
+      {nodes && nodes.length > 0 && (
+        <div class="row between">
+          <Legend
+            entries={[
+              ["decode", "In use"],
+              ["cached", "Cached"],
+              ["output", "Evicted lately"],
+            ]}
+          />
+          <span class="small muted">
+            {count(tree.value?.shown)} of {count(tree.value?.total)} stretches
+          </span>
+        </div>
+      )}
+      {top.length > 0 && (
+        <table class="table">
+          <thead>
+            <tr>
+              <th>Found most often</th>
+              <th class="num">Times</th>
+              <th class="num">Last used</th>
+              <th>State</th>
+            </tr>
+          </thead>
+          <tbody>
+            {top.map((node) => (
+              <tr key={node.id}>
+                <td>
+                  {count(node.tokens)} tokens <span class="muted">after {count((node.depth * node.tokens) / Math.max(1, node.blocks))}</span>
+                </td>
+                <td class="num">{count(node.hits)}</td>
+                <td class="num">{seconds(node.idle_s)} ago</td>
+                <td>{node.state === "held" ? "in use" : node.state}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      {hover && (
+        <Tip x={hover.x} y={hover.y}>
+          <TipRows
+            title={`${count(hover.node.tokens)} tokens`}
+            rows={[
+              ["found", `${count(hover.node.hits)} times`],
+              ["state", hover.node.state === "held" ? `in use by ${count(hover.node.holders)}` : hover.node.state],
+              ["last used", `${seconds(hover.node.idle_s)} ago`],
+              ["pages", count(hover.node.blocks)],
+            ]}
+          />
+        </Tip>
+      )}
+    </Card>
+  );
+}

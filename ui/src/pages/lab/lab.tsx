@@ -1,0 +1,240 @@
+/** The model's real logits for the next token, and what each filter makes of them. */
+import { useEffect } from "preact/hooks";
+import type { LabAnswer, LabStage } from "../../lib/api";
+import { count, duration, percent, visible } from "../../lib/format";
+import { useShortcuts } from "../../lib/shortcuts";
+import { Button, Card, Empty, Field, PageHeader, Problem, Segmented, Stat } from "../../parts/basics";
+import { Icon } from "../../parts/icons";
+import * as lab from "./state";
+
+const NAMES: Record<string, string> = {
+  model: "Model",
+  logit_bias: "Logit bias",
+  penalties: "Penalties",
+  masks: "Masks",
+  temperature: "Temperature",
+  top_k: "Top-k",
+  top_p: "Top-p",
+  min_p: "Min-p",
+  typical_p: "Typical-p",
+};
+
+export function Lab() {
+  useEffect(lab.follow, []);
+  const take = (): void => {
+    const now = lab.answer.value;
+    if (now && lab.settled()) lab.choose(now.drawn.id);
+  };
+  const back = (): void => lab.backTo(lab.forced.value.length - 1);
+  useShortcuts("Sampling lab", [
+    { keys: "ArrowRight", label: "Take the drawn token", run: take },
+    { keys: "ArrowLeft", label: "One token back", run: back },
+    { keys: "r", label: "Draw anew (next seed)", run: () => (lab.seed.value += 1) },
+  ]);
+  const now = lab.answer.value;
+  return (
+    <>
+      <PageHeader title="Sampling lab" lead="The model’s own probabilities for the next token, and what each step of the sampler makes of them." />
+      <div class="lab">
+        <div class="stack">
+          <Prompt />
+          {lab.problem.value && <Problem message={lab.problem.value} />}
+          {now ? <Path now={now} take={take} back={back} /> : <Empty icon="lab" title="Give a prompt" />}
+          {now && <Matrix now={now} />}
+        </div>
+        <Sliders />
+      </div>
+    </>
+  );
+}
+
+function Prompt() {
+  return (
+    <Card
+      title="Prompt"
+      aside={
+        <Segmented
+          label="Prompt as"
+          value={lab.chat.value ? "chat" : "text"}
+          options={[
+            ["text", "Plain text"],
+            ["chat", "Chat message"],
+          ]}
+          onChange={(kind) => {
+            lab.backTo(0);
+            lab.chat.value = kind === "chat";
+          }}
+        />
+      }
+    >
+      <textarea
+        rows={2}
+        aria-label="Prompt"
+        dir="auto"
+        value={lab.prompt.value}
+        onInput={(event) => lab.setPrompt(event.currentTarget.value)}
+      />
+    </Card>
+  );
+}
+
+/** The branch walked so far: each token can be gone back to. */
+function Path({ now, take, back }: { now: LabAnswer; take: () => void; back: () => void }) {
+  const ends = now.end_tokens.includes(now.drawn.id);
+  return (
+    <Card
+      title="The branch so far"
+      aside={
+        <span>
+          {count(now.position)} tokens, {count(now.cached_tokens)} from the cache, {duration(now.us)}
+        </span>
+      }
+    >
+      <p class="path mono" dir="auto">
+        {now.prompt.map((token, place) => (
+          <span key={place} class="past">
+            {token.text}
+          </span>
+        ))}
+        {now.forced.map((token, place) => (
+          <button type="button" key={place} class="step" title="Back to here" onClick={() => lab.backTo(place)}>
+            {visible(token.text)}
+          </button>
+        ))}
+        <span class="drawn" data-drawn={now.drawn.id}>
+          {visible(now.drawn.text)}
+        </span>
+      </p>
+      <div class="row">
+        <Button kind="primary" icon="right" disabled={!lab.settled()} onClick={take}>
+          Take “{visible(now.drawn.text)}”{ends ? " (ends the answer)" : ""}
+        </Button>
+        <Button icon="left" disabled={!lab.forced.value.length} onClick={back}>
+          Back
+        </Button>
+        <Button icon="redo" onClick={() => (lab.seed.value += 1)}>
+          Draw anew
+        </Button>
+        <span class="small muted">or choose another token below</span>
+      </div>
+    </Card>
+  );
+}
+
+function Matrix({ now }: { now: LabAnswer }) {
+  const stages = now.stages.filter((stage) => stage.on || stage.name === "model");
+  const off = now.stages.filter((stage) => !stage.on && stage.name !== "model").map((stage) => NAMES[stage.name] ?? stage.name);
+  const most = Math.max(1e-9, ...stages.flatMap((stage) => stage.probs));
+  const last = stages.at(-1);
+  return (
+    <Card title="From logits to the draw" note={off.length ? `Off, as set: ${off.join(", ")}.` : undefined}>
+      <dl class="stats">
+        <Stat name="Entropy" value={`${last?.entropy_bits.toFixed(2)} bits`} detail={`${stages[0]?.entropy_bits.toFixed(2)} of the model itself`} />
+        <Stat name="Kept tokens" value={count(last?.kept)} detail={`of ${count(now.vocab_size)}`} />
+        <Stat name="Drawn" value={<span class="mono">{visible(now.drawn.text)}</span>} detail={`with seed ${lab.seed.value}`} />
+      </dl>
+      <div class="scroll-x" tabIndex={0} role="region" aria-label="Probabilities behind each stage">
+        <table class="table matrix" style={{ minWidth: `${178 + 94 * stages.length}px` }}>
+          <colgroup>
+            <col class="token" />
+            <col class="logit" />
+          </colgroup>
+          <thead>
+            <tr>
+              <th scope="col">Token</th>
+              <th scope="col" class="num">
+                Logit
+              </th>
+              {stages.map((stage) => (
+                <Head key={stage.name} stage={stage} />
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {now.tokens.map((token, place) => (
+              <tr key={token.id} data-token={token.id} data-drawn={token.id === now.drawn.id} data-out={last?.probs[place] === 0}>
+                <th scope="row">
+                  <button type="button" class="choose mono" title={`Go on with this one (token ${token.id})`} onClick={() => lab.choose(token.id)}>
+                    {visible(token.text)}
+                    {token.id === now.drawn.id && <Icon name="check" size={13} />}
+                  </button>
+                </th>
+                <td class="num muted">{token.logit.toFixed(2)}</td>
+                {stages.map((stage) => (
+                  <Cell key={stage.name} stage={stage.name} prob={stage.probs[place] ?? 0} most={most} />
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </Card>
+  );
+}
+
+function Head({ stage }: { stage: LabStage }) {
+  return (
+    <th scope="col" data-stage={stage.name} data-kept={stage.kept} data-entropy={stage.entropy_bits}>
+      {NAMES[stage.name] ?? stage.name}
+      <small>{count(stage.kept)} kept</small>
+      <small>{stage.entropy_bits.toFixed(2)} bits</small>
+    </th>
+  );
+}
+
+function Cell({ stage, prob, most }: { stage: string; prob: number; most: number }) {
+  return (
+    <td data-stage={stage} data-prob={prob}>
+      {prob > 0 ? (
+        <span class="bar-cell">
+          <i style={{ width: `${(prob / most) * 100}%` }} />
+          <b>{percent(prob)}</b>
+        </span>
+      ) : (
+        <span class="muted">out</span>
+      )}
+    </td>
+  );
+}
+
+function Sliders() {
+  return (
+    <Card title="Sampler" class="sliders">
+      <div class="params">
+        {lab.PARAMS.map(({ name, label, min, max, step, off }) => {
+          const value = lab.values.value[name] ?? off;
+          const id = `lab-${name}`;
+          return (
+            <div class="parameter" key={name} data-set={value !== off}>
+              <div class="head">
+                <label for={id}>{label}</label>
+                {value !== off && <Button icon="close" kind="quiet" label={`${label}: off`} onClick={() => lab.setParam(name, off)} />}
+                <output for={id}>{value === off && name !== "temperature" ? "off" : value}</output>
+              </div>
+              <input
+                id={id}
+                type="range"
+                min={min}
+                max={max}
+                step={step}
+                value={value}
+                onInput={(event) => lab.setParam(name, Number(event.currentTarget.value))}
+              />
+            </div>
+          );
+        })}
+        <Field label="Seed" hint="The draw depends on the seed and the place alone.">
+          {(id) => (
+            <input
+              id={id}
+              type="number"
+              min={0}
+              value={lab.seed.value}
+              onChange={(event) => (lab.seed.value = Math.max(0, Math.floor(Number(event.currentTarget.value) || 0)))}
+            />
+          )}
+        </Field>
+      </div>
+    </Card>
+  );
+}

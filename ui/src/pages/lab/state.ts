@@ -1,0 +1,97 @@
+/** What the lab shows: the model's distribution for the next token, behind a prompt and the tokens chosen so far. */
+import { effect, signal } from "@preact/signals";
+import type { LabAnswer } from "../../lib/api";
+import { askJson, explained } from "../../lib/http";
+
+export interface LabParam {
+  name: string;
+  label: string;
+  min: number;
+  max: number;
+  step: number;
+  off: number; // the value at which it does nothing
+}
+
+export const PARAMS: LabParam[] = [
+  { name: "temperature", label: "Temperature", min: 0, max: 2, step: 0.05, off: 1 },
+  { name: "top_k", label: "Top-k", min: 0, max: 100, step: 1, off: 0 },
+  { name: "top_p", label: "Top-p", min: 0.01, max: 1, step: 0.01, off: 1 },
+  { name: "min_p", label: "Min-p", min: 0, max: 0.5, step: 0.01, off: 0 },
+  { name: "typical_p", label: "Typical-p", min: 0.01, max: 1, step: 0.01, off: 1 },
+  { name: "repetition_penalty", label: "Repetition penalty", min: 0.5, max: 2, step: 0.01, off: 1 },
+  { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.05, off: 0 },
+  { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.05, off: 0 },
+];
+
+export const SHOWN = 24; // tokens
+const SETTLE_MS = 120;
+
+export const prompt = signal("Once upon a time there was a");
+export const chat = signal(false);
+export const values = signal<Record<string, number>>({ temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.02 });
+export const seed = signal(7);
+export const forced = signal<number[]>([]);
+export const answer = signal<LabAnswer | null>(null);
+export const problem = signal("");
+export const busy = signal(false);
+
+export function body(): Record<string, unknown> {
+  const given = chat.value ? { messages: [{ role: "user", content: prompt.value }] } : { prompt: prompt.value };
+  const params = Object.fromEntries(PARAMS.map(({ name, off }) => [name, values.value[name] ?? off]));
+  return { ...given, forced: forced.value, params: { ...params, seed: seed.value }, top: SHOWN };
+}
+
+let abort: AbortController | null = null;
+
+async function fetchNow(asked: Record<string, unknown>): Promise<void> {
+  abort?.abort();
+  const own = (abort = new AbortController());
+  busy.value = true;
+  try {
+    answer.value = await askJson<LabAnswer>("/observe/lab", { body: asked, signal: own.signal });
+    problem.value = "";
+  } catch (error) {
+    if (!own.signal.aborted) problem.value = explained(error);
+  } finally {
+    if (abort === own) busy.value = false;
+  }
+}
+
+/** Asks the server whenever something has changed and stayed so for a moment. Returns what ends that. */
+export function follow(): () => void {
+  let timer = 0;
+  const stop = effect(() => {
+    const asked = body();
+    clearTimeout(timer);
+    if (prompt.value) timer = window.setTimeout(() => void fetchNow(asked), SETTLE_MS);
+  });
+  return () => {
+    stop();
+    clearTimeout(timer);
+    abort?.abort();
+  };
+}
+
+export function setPrompt(text: string): void {
+  forced.value = [];
+  prompt.value = text;
+}
+
+export function setParam(name: string, value: number): void {
+  values.value = { ...values.value, [name]: value };
+}
+
+export function choose(id: number): void {
+  forced.value = [...forced.value, id];
+}
+
+/** Keeps the first `count` chosen tokens. */
+export function backTo(count: number): void {
+  forced.value = forced.value.slice(0, Math.max(0, count));
+}
+
+/** Whether the answer on screen is the one to what is asked: else its draw is of another place. */
+export function settled(): boolean {
+  const now = answer.value;
+  return now !== null && now.forced.length === forced.value.length && !busy.value;
+}

@@ -1,0 +1,221 @@
+/** Chat with the model, and see every token's probability. */
+import { useEffect, useRef, useState } from "preact/hooks";
+import { askJson, explained, storedKey } from "../../lib/http";
+import { facts } from "../../lib/live";
+import { useShortcuts } from "../../lib/shortcuts";
+import { Button, CopyButton, Problem, Segmented } from "../../parts/basics";
+import { Dialog } from "../../parts/dialog";
+import { Icon } from "../../parts/icons";
+import { busy, clear, modelName, requestBody, say, stop, thread } from "./chat";
+import { MessageView, type View } from "./message";
+import { Panel } from "./panel";
+import { settings } from "./params";
+import { curl, python } from "./snippets";
+
+const EXAMPLES = [
+  "Why is the sky blue? Answer in two sentences.",
+  "Write a Python function that reverses a string.",
+  "Tell me a very short story about a lighthouse.",
+];
+
+export function Playground() {
+  const [view, setView] = useState<View>("text");
+  const [panel, setPanel] = useState(false);
+  const [code, setCode] = useState(false);
+  const [problem, setProblem] = useState("");
+  const input = useRef<HTMLTextAreaElement>(null);
+
+  const findModel = (): void => {
+    askJson<{ data: { id: string }[] }>("/v1/models").then(
+      ({ data }) => ((modelName.value = data[0]?.id ?? ""), setProblem("")),
+      (error: unknown) => setProblem(explained(error)),
+    );
+  };
+  useEffect(findModel, []);
+  useShortcuts("Playground", [
+    { keys: "/", label: "Write a question", run: () => input.current?.focus() },
+    { keys: "Escape", label: "Stop the answer", run: stop, whileTyping: true },
+    { keys: "v", label: "Text or tokens", run: () => setView(view === "text" ? "tokens" : "text") },
+    { keys: "n", label: "New conversation", run: clear },
+    { keys: "p", label: "Parameters (narrow screens)", run: () => setPanel(!panel) },
+  ]);
+  return (
+    <div class="playground">
+      <div class="conversation">
+        <header class="bar">
+          <h1>Playground</h1>
+          <span class="spacer" />
+          <Segmented
+            label="Show answers as"
+            value={view}
+            options={[
+              ["text", "Text"],
+              ["tokens", "Tokens"],
+            ]}
+            onChange={setView}
+          />
+          <Button label="Copy as code" onClick={() => setCode(true)}>
+            <span aria-hidden="true">{"</>"}</span>
+          </Button>
+          <Button icon="plus" label="New conversation" onClick={clear} />
+          <span class="narrow">
+            <Button icon="sliders" label="Parameters" aria-expanded={panel} onClick={() => setPanel(!panel)} />
+          </span>
+        </header>
+        {problem && <Problem message={problem} onRetry={findModel} />}
+        <Thread view={view} />
+        <Composer input={input} />
+      </div>
+      <aside class="panel" data-open={panel} aria-label="Parameters">
+        <div class="panel-head">
+          <h2>Parameters</h2>
+          <span class="narrow">
+            <Button icon="close" kind="quiet" label="Close the parameters" onClick={() => setPanel(false)} />
+          </span>
+        </div>
+        <Panel />
+      </aside>
+      {code && <CodeDialog onClose={() => setCode(false)} />}
+    </div>
+  );
+}
+
+function Thread({ view }: { view: View }) {
+  const box = useRef<HTMLDivElement>(null);
+  const pinned = useRef(true);
+  const messages = thread.value;
+  const last = messages.at(-1);
+  last?.version.value; // as it grows
+  useEffect(() => {
+    if (pinned.current && box.current) box.current.scrollTop = box.current.scrollHeight;
+  });
+  return (
+    <div
+      class="thread"
+      ref={box}
+      tabIndex={0}
+      role="log"
+      aria-label="Conversation"
+      aria-live="off"
+      onScroll={({ currentTarget: { scrollTop, scrollHeight, clientHeight } }) =>
+        (pinned.current = scrollHeight - scrollTop - clientHeight < 40)
+      }
+    >
+      {messages.length === 0 ? (
+        <div class="welcome">
+          <Icon name="playground" size={30} />
+          <h2>Ask {modelName.value || "the model"} something</h2>
+          <p>
+            Every token can show how sure the model was, and what else it considered.{" "}
+            {facts.value?.keep_texts ? "This server keeps the texts of requests." : "The server keeps no texts."}
+          </p>
+          <ul>
+            {EXAMPLES.map((text) => (
+              <li key={text}>
+                <Button onClick={() => say(text)}>{text}</Button>
+              </li>
+            ))}
+          </ul>
+        </div>
+      ) : (
+        <div class="messages">
+          {messages.map((message) => (
+            <MessageView key={message.key} message={message} view={view} />
+          ))}
+          {view === "tokens" && <Scale />}
+        </div>
+      )}
+    </div>
+  );
+}
+
+function Scale() {
+  return (
+    <p class="scale small">
+      <span>Probability</span>
+      {["< 10%", "< 30%", "< 50%", "< 70%", "< 90%", "≥ 90%"].map((label, place) => (
+        <span key={label} class={`tok p${place}`}>
+          {label}
+        </span>
+      ))}
+      <span class="muted">of the model itself, before temperature and filters; click a token to go on differently</span>
+    </p>
+  );
+}
+
+function Composer({ input }: { input: { current: HTMLTextAreaElement | null } }) {
+  const [text, setText] = useState("");
+  const send = (): void => {
+    if (!text.trim() || busy.value) return;
+    say(text);
+    setText("");
+  };
+  useEffect(() => {
+    const field = input.current;
+    if (!field) return;
+    field.style.height = "auto";
+    field.style.height = `${Math.min(field.scrollHeight + 2, 240)}px`;
+  }, [text]);
+  return (
+    <form
+      class="composer"
+      onSubmit={(event) => {
+        event.preventDefault();
+        send();
+      }}
+    >
+      <textarea
+        ref={input}
+        rows={1}
+        dir="auto"
+        aria-label="Your message"
+        placeholder="Ask something"
+        value={text}
+        onInput={(event) => setText(event.currentTarget.value)}
+        onKeyDown={(event) => {
+          if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+            event.preventDefault();
+            send();
+          }
+        }}
+      />
+      {busy.value ? (
+        <Button icon="stop" kind="primary" label="Stop" onClick={stop} />
+      ) : (
+        <Button icon="send" kind="primary" label="Send" type="submit" disabled={!text.trim()} />
+      )}
+    </form>
+  );
+}
+
+function CodeDialog({ onClose }: { onClose: () => void }) {
+  const [kind, setKind] = useState<"curl" | "python">("curl");
+  settings.value;
+  let text = "";
+  try {
+    const path = thread.value.at(-1)?.role === "assistant" ? thread.value.slice(0, -1) : thread.value;
+    const messages = path.length ? requestBody(path) : { ...requestBody([]), messages: [{ role: "user", content: EXAMPLES[0] }] };
+    text = (kind === "curl" ? curl : python)(messages, location.origin, storedKey() !== null);
+  } catch (error) {
+    text = explained(error);
+  }
+  return (
+    <Dialog title="The same request elsewhere" onClose={onClose} wide>
+      <div class="row between">
+        <Segmented
+          label="Language"
+          value={kind}
+          options={[
+            ["curl", "curl"],
+            ["python", "Python (openai)"],
+          ]}
+          onChange={setKind}
+        />
+        <CopyButton text={() => text} label="Copy" />
+      </div>
+      <pre class="snippet" tabIndex={0}>
+        <code>{text}</code>
+      </pre>
+    </Dialog>
+  );
+}

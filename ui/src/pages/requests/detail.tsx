@@ -1,0 +1,270 @@
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import type { RequestDetail, SequenceDetail } from "../../lib/api";
+import { ago, clock, count, duration, percent } from "../../lib/format";
+import { askJson, explained } from "../../lib/http";
+import { facts, requests, requestsVersion, wallClock } from "../../lib/live";
+import { go } from "../../lib/router";
+import { FINISHES, STAGES, STAGE_COLOURS, WAITS, finishTone } from "../../lib/words";
+import { Badge, Button, Card, CopyButton, Problem, Stat } from "../../parts/basics";
+import { ExplanationView } from "../../parts/explanation";
+import { elapsed, stateOf } from "./row";
+import { Waterfall } from "./waterfall";
+
+export function Detail({ id }: { id: string }) {
+  const request = useSignal<RequestDetail | null>(null);
+  const problem = useSignal("");
+  requestsVersion.value;
+  const summary = requests.get(request.value?.number ?? Number(id));
+  const turn = summary && summary.state !== "done" ? requestsVersion.value : summary?.end; // anew while it runs
+  useEffect(() => {
+    const abort = new AbortController();
+    askJson<RequestDetail>(`/observe/requests/${encodeURIComponent(id)}`, { signal: abort.signal }).then(
+      (found) => ((request.value = found), (problem.value = "")),
+      (error: unknown) => {
+        if (!abort.signal.aborted) problem.value = explained(error);
+      },
+    );
+    return () => abort.abort();
+  }, [id, turn]);
+  const found = request.value;
+  return (
+    <section class="split-detail" aria-label={`Request ${id}`}>
+      <header class="detail-head">
+        <Button icon="left" kind="quiet" label="Back to the list" onClick={() => go("requests")} />
+        <h2>
+          Request {found ? `#${found.number}` : id} <span class="muted">{found?.kind}</span>
+        </h2>
+        {found && <Badge tone={finishTone(found.finish)}>{stateOf(found)}</Badge>}
+        <span class="spacer" />
+        {found && (
+          <span class="small muted">
+            {clock(wallClock(found.t))}, {ago(wallClock(found.t))}
+          </span>
+        )}
+      </header>
+      {problem.value && <Problem message={problem.value} />}
+      {found && <Body request={found} />}
+    </section>
+  );
+}
+
+function Body({ request }: { request: RequestDetail }) {
+  const total = elapsed(request);
+  return (
+    <div class="stack">
+      <Card>
+        <dl class="stats">
+          <Stat name="Total" value={duration(total)} />
+          <Stat name="First token" value={duration(request.ttft_us)} />
+          <Stat name="Queue" value={duration(request.queue_us)} />
+          <Stat name="Tokens per second" value={request.tokens_per_s?.toFixed(1) ?? "–"} />
+          <Stat
+            name="Prompt"
+            value={count(request.prompt_tokens)}
+            detail={request.cached_tokens === null ? "" : `${count(request.cached_tokens)} from the cache`}
+          />
+          <Stat name="Output" value={count(request.output_tokens)} />
+        </dl>
+      </Card>
+      {request.error && <Problem message={`${request.error.status}: ${request.error.message}`} />}
+      <Card title="Waterfall">
+        <Waterfall request={request} />
+      </Card>
+      <Stages request={request} />
+      {request.sequences.map((sequence) => (
+        <Sequence key={sequence.seq} sequence={sequence} many={request.sequences.length > 1} slow={request.slow_client} />
+      ))}
+      <More request={request} />
+    </div>
+  );
+}
+
+function Stages({ request }: { request: RequestDetail }) {
+  const sum = request.stages.reduce((all, stage) => all + stage.us, 0);
+  return (
+    <Card title="Where the time went" note="What the client waited for, stage after stage. They add up to the whole.">
+      <div class="stage-bar" aria-hidden="true">
+        {request.stages.map((stage, place) => (
+          <i
+            key={place}
+            data-colour={STAGE_COLOURS[stage.name] ?? "output"}
+            style={{ flexGrow: stage.us }}
+            title={`${STAGES[stage.name] ?? stage.name}: ${duration(stage.us)}`}
+          />
+        ))}
+      </div>
+      <table class="table stages">
+        <thead>
+          <tr>
+            <th>Stage</th>
+            <th class="num">Time</th>
+            <th class="num">Share</th>
+          </tr>
+        </thead>
+        <tbody>
+          {request.stages.map((stage, place) => (
+            <tr key={place} data-stage={stage.name} data-us={stage.us}>
+              <td>
+                <span class="swatch">
+                  <i data-colour={STAGE_COLOURS[stage.name] ?? "output"} />
+                  {STAGES[stage.name] ?? stage.name}
+                </span>
+              </td>
+              <td class="num">{duration(stage.us)}</td>
+              <td class="num">{percent(stage.us / Math.max(1, sum))}</td>
+            </tr>
+          ))}
+        </tbody>
+        <tfoot>
+          <tr data-total={sum} data-e2e={request.e2e_us ?? ""}>
+            <th>Whole</th>
+            <th class="num">{duration(sum)}</th>
+            <th class="num">100%</th>
+          </tr>
+        </tfoot>
+      </table>
+    </Card>
+  );
+}
+
+function Sequence({ sequence, many, slow }: { sequence: SequenceDetail; many: boolean; slow: boolean }) {
+  const { wait, preemptions, finish, stop, inter_token_us: gaps } = sequence;
+  const reasons = Object.entries(wait?.by_us ?? {}).filter(([, us]) => us > 0);
+  return (
+    <Card title={many ? `Sequence ${sequence.seq} (prompt ${sequence.prompt + 1}, choice ${sequence.choice + 1})` : "Why"}>
+      <dl class="why">
+        <div>
+          <dt>Why it waited</dt>
+          <dd>
+            {reasons.length === 0 ? "It did not: the engine took it at once." : null}
+            {reasons.map(([reason, us]) => (
+              <p key={reason}>
+                <b>{duration(us)}</b> because {WAITS[reason] ?? reason}
+              </p>
+            ))}
+            {wait && wait.ahead > 0 && <p class="muted">{count(wait.ahead)} were ahead of it.</p>}
+          </dd>
+        </div>
+        {preemptions.length > 0 && (
+          <div>
+            <dt>Preempted</dt>
+            <dd>
+              {preemptions.map((one) => (
+                <p key={one.step}>
+                  in step #{one.step}: {WAITS[one.why] ?? one.why}
+                </p>
+              ))}
+            </dd>
+          </div>
+        )}
+        <div>
+          <dt>What was cached</dt>
+          <dd>
+            {sequence.cache ? (
+              <ExplanationView explanation={sequence.cache} />
+            ) : (
+              `${count(sequence.cached_tokens)} of ${count(sequence.prompt_tokens)} prompt tokens`
+            )}
+          </dd>
+        </div>
+        <div>
+          <dt>Why it stopped</dt>
+          <dd>
+            {finish === null ? "It still runs." : (FINISHES[finish] ?? finish)}
+            {stop !== null && (
+              <>
+                {" "}
+                <code>{String(stop)}</code>
+              </>
+            )}
+          </dd>
+        </div>
+        {gaps?.p50 != null && (
+          <div>
+            <dt>Between tokens</dt>
+            <dd>
+              {duration(gaps.p50)} at p50, {duration(gaps.p95)} at p95, {duration(gaps.max)} at most
+              {slow && <p class="muted">The client read slowly: writes to its socket had to wait.</p>}
+            </dd>
+          </div>
+        )}
+      </dl>
+    </Card>
+  );
+}
+
+function More({ request }: { request: RequestDetail }) {
+  const params = Object.entries(request.params);
+  return (
+    <Card>
+      <dl class="why">
+        <div>
+          <dt>Ids</dt>
+          <dd>
+            <span class="row">
+              <code class="ellipsis">{request.id}</code>
+              <CopyButton text={() => request.id} label="Copy the id" />
+            </span>
+            <code class="muted">{request.request_id}</code>
+          </dd>
+        </div>
+        {params.length > 0 && (
+          <div>
+            <dt>Parameters</dt>
+            <dd>
+              {params.map(([name, value]) => (
+                <p key={name}>
+                  <code>
+                    {name} = {JSON.stringify(value)}
+                  </code>
+                </p>
+              ))}
+            </dd>
+          </div>
+        )}
+      </dl>
+      {request.texts ? (
+        <details>
+          <summary>Texts</summary>
+          {[...request.texts.prompts, ...request.texts.answers].map((text, place) => (
+            <pre key={place} class="snippet" dir="auto" tabIndex={0}>
+              {text}
+            </pre>
+          ))}
+        </details>
+      ) : (
+        facts.value && !facts.value.keep_texts && <p class="small muted">Texts are not kept; --keep-texts would.</p>
+      )}
+      <details>
+        <summary>{count(request.events.length)} events</summary>
+        <div class="scroll-x" tabIndex={0} role="region" aria-label="Events">
+          <table class="table">
+            <thead>
+              <tr>
+                <th class="num">At</th>
+                <th>Event</th>
+                <th>Details</th>
+              </tr>
+            </thead>
+            <tbody>
+              {request.events.slice(0, 500).map(({ t, name, seq, ...details }, place) => (
+                <tr key={place}>
+                  <td class="num">{duration(t - request.t)}</td>
+                  <td>
+                    {name} {seq !== null && <span class="muted">seq {seq}</span>}
+                  </td>
+                  <td class="small muted">
+                    {Object.entries(details)
+                      .map(([key, value]) => `${key} ${typeof value === "object" ? JSON.stringify(value) : String(value)}`)
+                      .join(", ")}
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      </details>
+    </Card>
+  );
+}

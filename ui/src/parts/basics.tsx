@@ -1,0 +1,163 @@
+/** The small parts every page is made of. */
+import type { ButtonHTMLAttributes, ComponentChildren } from "preact";
+import { useId, useState } from "preact/hooks";
+import { Icon, type IconName } from "./icons";
+
+type Children = { children?: ComponentChildren };
+
+export function Button({
+  icon,
+  children,
+  label,
+  kind = "plain",
+  ...rest
+}: { icon?: IconName; label?: string; kind?: "plain" | "primary" | "quiet" | "danger" } & Children &
+  Omit<ButtonHTMLAttributes<HTMLButtonElement>, "icon" | "label">) {
+  return (
+    <button type="button" aria-label={label} title={label} {...rest} class={`button ${kind} ${children ? "" : "square"}`}>
+      {icon && <Icon name={icon} size={16} />}
+      {children}
+    </button>
+  );
+}
+
+export function Segmented<T extends string>({
+  label,
+  value,
+  options,
+  onChange,
+}: {
+  label: string;
+  value: T;
+  options: readonly (readonly [T, string])[];
+  onChange: (value: T) => void;
+}) {
+  return (
+    <div class="segmented" role="group" aria-label={label}>
+      {options.map(([key, text]) => (
+        <button type="button" key={key} aria-pressed={key === value} onClick={() => onChange(key)}>
+          {text}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+export function Card({
+  title,
+  aside,
+  note,
+  children,
+  class: name = "",
+}: { title?: ComponentChildren; aside?: ComponentChildren; note?: ComponentChildren; class?: string } & Children) {
+  return (
+    <section class={`card ${name}`}>
+      {(title || aside) && (
+        <header>
+          {title && <h2>{title}</h2>}
+          {aside && <div class="aside">{aside}</div>}
+        </header>
+      )}
+      {note && <p class="note">{note}</p>}
+      {children}
+    </section>
+  );
+}
+
+/** One figure with its name. */
+export function Stat({ name, value, detail, tone }: { name: string; value: ComponentChildren; detail?: ComponentChildren; tone?: string }) {
+  return (
+    <div class="stat" data-tone={tone}>
+      <dt>{name}</dt>
+      <dd>{value}</dd>
+      {detail && <dd class="detail">{detail}</dd>}
+    </div>
+  );
+}
+
+export function Badge({ tone = "plain", children, title }: { tone?: string; title?: string } & Children) {
+  return (
+    <span class="badge" data-tone={tone} title={title}>
+      {children}
+    </span>
+  );
+}
+
+/** Says that what follows was computed, not measured. */
+export function Computed({ what = "Computed" }: { what?: string }) {
+  return (
+    <Badge tone="computed" title="Computed from measurements or formulas; not itself a measurement.">
+      {what}
+    </Badge>
+  );
+}
+
+export function Empty({ icon, title, children }: { icon: IconName; title: string } & Children) {
+  return (
+    <div class="empty">
+      <Icon name={icon} size={28} />
+      <h2>{title}</h2>
+      {children && <p>{children}</p>}
+    </div>
+  );
+}
+
+export function Problem({ message, onRetry }: { message: string; onRetry?: () => void }) {
+  return (
+    <div class="problem" role="alert">
+      <span>{message}</span>
+      {onRetry && <Button onClick={onRetry}>Try again</Button>}
+    </div>
+  );
+}
+
+export function Legend({ entries }: { entries: readonly (readonly [string, string])[] }) {
+  return (
+    <ul class="legend" aria-label="Legend">
+      {entries.map(([colour, text]) => (
+        <li key={text}>
+          <i data-colour={colour} />
+          {text}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+export function PageHeader({ title, lead, children }: { title: string; lead?: ComponentChildren } & Children) {
+  return (
+    <header class="page-header">
+      <div>
+        <h1>{title}</h1>
+        {lead && <p>{lead}</p>}
+      </div>
+      {children && <div class="actions">{children}</div>}
+    </header>
+  );
+}
+
+/** A text field with its label. */
+export function Field({
+  label,
+  hint,
+  children,
+}: { label: string; hint?: ComponentChildren; children: (id: string) => ComponentChildren }) {
+  const id = useId();
+  return (
+    <div class="field">
+      <label for={id}>{label}</label>
+      {children(id)}
+      {hint && <small>{hint}</small>}
+    </div>
+  );
+}
+
+export function CopyButton({ text, label }: { text: () => string; label: string }) {
+  const [done, setDone] = useState(false);
+  const copy = async (): Promise<void> => {
+    await navigator.clipboard.writeText(text());
+    setDone(true);
+    setTimeout(() => setDone(false), 1500);
+  };
+  return <Button icon={done ? "check" : "copy"} kind="quiet" label={done ? "Copied" : label} onClick={() => void copy()} />;
+}

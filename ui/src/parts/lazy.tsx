@@ -1,0 +1,26 @@
+/** A page that is fetched when it is first shown. */
+import type { ComponentType } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { Problem } from "./basics";
+
+export type Load = () => Promise<ComponentType>;
+
+const loaded = new Map<Load, ComponentType>();
+
+/** Fetches it before it is needed: pages stay reachable while the server is away. */
+export function preload(load: Load): void {
+  if (!loaded.has(load)) load().then((body) => loaded.set(load, body), () => undefined);
+}
+
+export function Lazy({ load }: { load: Load }) {
+  const [state, setState] = useState<{ body?: ComponentType; failed?: boolean }>({ body: loaded.get(load) });
+  useEffect(() => {
+    if (state.body) return;
+    load().then(
+      (body) => (loaded.set(load, body), setState({ body })),
+      () => setState({ failed: true }),
+    );
+  }, []);
+  if (state.failed) return <Problem message="This page could not be fetched." onRetry={() => location.reload()} />;
+  return state.body ? <state.body /> : null;
+}
