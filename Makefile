@@ -6,30 +6,44 @@ INSTALLED := $(VENV)/.installed
 MODEL ?= smollm2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint types format bench lock clean
+.PHONY: help setup ui serve test proof sanitize lint types format bench lock clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(INSTALLED)  ## make the virtual environment and install everything into it
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt setup.py build_native.py $(wildcard src/penstock/kernels/cpu/native/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+ui: setup  ## build the web interface, if its sources have changed
+	@$(BIN)/python build_ui.py
+
 serve: setup  ## pull the default model and serve it on http://127.0.0.1:8000 (MODEL=... for another)
 	@$(BIN)/penstock serve $(MODEL)
 
 test: setup  ## pull the default model and run all tests
+	-$(BIN)/python build_ui.py
 	$(BIN)/penstock pull smollm2
 	$(BIN)/python -m pytest
 
-lint: setup types  ## ruff, import contracts, types
+proof: setup  ## what takes too long for every day: 300 JSON schemas on real weights
+	$(BIN)/python -m pytest -m slow -s
+
+sanitize: setup  ## run the tests of the native kernels under AddressSanitizer and UBSan (needs gcc)
+	PENSTOCK_SANITIZE=1 CXX=g++ $(BIN)/python setup.py build_ext --build-lib build/sanitized
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  $(BIN)/python -m pytest tests/unit/kernels/cpu \
+	  --native-library build/sanitized/penstock/kernels/cpu/libpenstock.so
+
+lint: setup types  ## ruff, import contracts, types, of the web interface too
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	test ! -x ui/node_modules/.bin/tsc || ui/node_modules/.bin/tsc --noEmit --project ui
 
 types: setup  ## strict mypy
 	$(BIN)/mypy
@@ -46,5 +60,6 @@ lock: setup  ## write constraints.txt from what is installed
 	$(BIN)/python -m pip freeze --exclude-editable --all | sed -E 's/\+cpu$$//; /^(setuptools|wheel)==/d' >> constraints.txt
 
 clean:  ## remove everything that was built here
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) ui/node_modules src/penstock/ui_dist src/penstock/kernels/cpu/*.so build dist src/*.egg-info \
+	  .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,17 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--native-library", help="a build of the native CPU kernels to test instead of the installed one")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if path := config.getoption("--native-library"):
+        from penstock.kernels.cpu import library
+
+        library.PATH = Path(path).resolve()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,3 +17,7 @@ def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwar
     lengths = (body.get("max_tokens"), body.get("max_completion_tokens"))
     if case.path == "/v1/chat/completions" and lengths == (None, None):
         body["max_tokens"] = 4
+    if case.path == "/v1/responses" and body.get("max_output_tokens") is None:
+        body["max_output_tokens"] = 4
+    if isinstance(body.get("previous_response_id"), str):
+        del body["previous_response_id"]  # it would have to be one that there is

@@ -53,6 +53,13 @@ def alive(pid: int) -> bool:
         return False
 
 
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
 class Server:
     def __init__(self, model: object, *options: object, **env: str) -> None:
         """Starts it and waits for it; settings in `env` are without their prefix."""
@@ -74,8 +81,8 @@ class Server:
     def _announced(self) -> str | None:
         if self.process.poll() is not None:
             raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.log}")
-        found = re.search(r"docs +(http://\S+)/docs", self.log)
-        return found and found[1]
+        found = re.search(r"docs +(http://\S+)/docs|ready: (http://[^\s\"]+)", self.log)
+        return found and (found[1] or found[2])
 
     @property
     def log(self) -> str:
@@ -83,6 +90,10 @@ class Server:
 
     def engines(self) -> list[int]:
         """Process ids of the engines of this server that are there now; normally one."""
+        return [pid for pid in self.children() if b"penstock.worker" in _command_line(pid)]
+
+    def children(self) -> list[int]:
+        """Of its processes: the engine, and the one that compiles grammars once there are any."""
         pids: list[int] = []
         for task in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
             with suppress(FileNotFoundError, ProcessLookupError):  # that thread has just ended
@@ -139,13 +150,13 @@ class Server:
 
     def close(self) -> None:
         """Whatever state it is in: it and its engines are gone afterwards."""
-        engines = self.engines()
+        children = self.children()
         self.process.kill()
         self.process.wait()
         try:
-            until(lambda: not any(map(alive, engines)), "the end of the engine behind its server")
+            until(lambda: not any(map(alive, children)), "the end of the processes behind their server")
         finally:
-            for pid in filter(alive, engines):
+            for pid in filter(alive, children):
                 os.kill(pid, signal.SIGKILL)
             self.log_file.close()
 

@@ -109,7 +109,7 @@ def make(family: str, folder: Path, *, seed: int = 0, max_shard_size: str = "5GB
                 parameter.copy_(noise * 1.5 / parameter.shape[-1] ** 0.5)
     model.generation_config = transformers.GenerationConfig(bos_token_id=0, eos_token_id=END_TOKEN)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
-    _save_tokenizer(folder)
+    save_tokenizer(folder)
     return folder
 
 
@@ -122,7 +122,7 @@ def oracle(folder: Path) -> Any:
     return model.eval()
 
 
-def _save_tokenizer(folder: Path) -> None:
+def save_tokenizer(folder: Path) -> None:
     """Byte-level BPE over all bytes and some pairs of letters, so that any text and any token id is valid."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from penstock.flow.constraint import Constraint
 from penstock.flow.params import SamplingParams
+from penstock.flow.tools import Tool, ToolUse
 
 if TYPE_CHECKING:
     from penstock.offline import LLM
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "Constraint", "SamplingParams", "Tool", "ToolUse", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

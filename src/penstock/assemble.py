@@ -10,12 +10,16 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
+from penstock import __version__
 from penstock.errors import InvalidSetting, ModelInvalid
 from penstock.flow import Engine
+from penstock.grammar.checker import Checker
 from penstock.pipeline import Pipeline
 from penstock.prompt.template import ChatTemplate
-from penstock.route.replica import Replica
-from penstock.settings import Settings
+from penstock.route.replica import Replica, State
+from penstock.settings import ObserveSettings, Settings
 from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
 from penstock.store.resolve import resolve
@@ -27,8 +31,16 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from penstock.engine.loop import EngineLoop
+    from penstock.flow import Runner
+    from penstock.forward.memory import CacheSize
+    from penstock.grammar.library import Grammars
     from penstock.intake.desk import Desk
+    from penstock.kernels.cpu.program import Pool
     from penstock.kernels.interface import Operations
+    from penstock.model import Decoder
+    from penstock.observe.metrics import Metrics
+    from penstock.observe.spans import Spans
+    from penstock.observe.watch import Watch
 
 
 def model(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
@@ -38,11 +50,13 @@ def model(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
 def pipeline(settings: Settings, files: ModelFiles) -> Pipeline:
     tokenizer = Tokenizer.load(files.tokenizer) if files.tokenizer is not None else None
     template = ChatTemplate(files.chat_template, files.special_tokens) if files.chat_template is not None else None
-    return Pipeline(files.spec, tokenizer, template, context=context(settings, files.spec))
+    length, checker = context(settings, files.spec), _checker(files)
+    return Pipeline(files.spec, tokenizer, template, context=length, constraints=checker)
 
 
 def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
-    """An engine that is ready, in this process or in its own, and what is to be known about it."""
+    """An engine that is ready, in this process or in its own, and what is to be known about it. Nobody watches it."""
+    settings = msgspec.structs.replace(settings, observe=ObserveSettings(events=False))
     if settings.engine.isolate:
         from penstock.engine.process import ProcessEngine
 
@@ -61,7 +75,7 @@ def replica(settings: Settings) -> Replica:
     return Replica(lambda: ProcessEngine(settings))
 
 
-def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASGIApp, Desk]:
+def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASGIApp, Desk, Watch | None]:
     from penstock.intake.app import build
     from penstock.intake.desk import Desk
     from penstock.observe.metrics import Metrics
@@ -70,22 +84,68 @@ def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASG
         raise ModelInvalid(f"{files.name} has no tokenizer, so it cannot be served", param="model")
     tokenizer = Tokenizer.load(files.tokenizer)
     template = ChatTemplate(files.chat_template, files.special_tokens) if files.chat_template is not None else None
-    pipeline = Pipeline(files.spec, tokenizer, template, context=context(settings, files.spec))
-    desk = Desk(files, pipeline, tokenizer, replica, Metrics(files.name), stall_s=settings.serve.stall_s)
-    return build(desk, settings.serve), desk
+    metrics = Metrics(files.name)
+    watch = _watch(settings, tokenizer, replica, metrics) if settings.observe.events else None
+    emit = replica.emit = None if watch is None else watch.journal.take
+    length, checker = context(settings, files.spec), _checker(files)
+    pipeline = Pipeline(files.spec, tokenizer, template, context=length, constraints=checker, emit=emit)
+    desk = Desk(
+        files,
+        pipeline,
+        tokenizer,
+        replica,
+        metrics,
+        stall_s=settings.serve.stall_s,
+        emit=emit,
+        keep_texts=settings.observe.keep_texts,
+    )
+    return build(desk, settings, watch), desk, watch
+
+
+def _watch(settings: Settings, tokenizer: Tokenizer, replica: Replica, metrics: Metrics) -> Watch:
+    """Whoever listens to the events, and what they are told through."""
+    from penstock.observe.gpu import Gpu
+    from penstock.observe.history import History
+    from penstock.observe.journal import Journal
+    from penstock.observe.meter import Meter
+    from penstock.observe.slo import Monitor
+    from penstock.observe.view import View
+    from penstock.observe.watch import Watch
+    from penstock.observe.webhook import Webhook
+
+    asked = settings.observe
+    meter = Meter(metrics.model)
+    spans = _spans(asked.otel_endpoint, metrics.model) if asked.otel_endpoint is not None else None
+    journal = Journal(keep_texts=asked.keep_texts, meter=meter, listeners=[spans.closed] if spans is not None else [])
+    meter.journal = journal
+    if spans is not None:
+        spans.journal = journal
+    metrics.add(meter)
+    history = History(journal)
+    listeners = [Webhook(asked.slo_webhook).post] if asked.slo_webhook is not None else []
+    monitor = Monitor(journal, history, asked, lambda: replica.state is State.READY, listeners)
+    return Watch(journal, history, monitor, View(journal, tokenizer, settings.cache.block_size), Gpu())
+
+
+def _spans(endpoint: str, model: str) -> Spans:
+    from penstock.observe.spans import to_endpoint
+
+    return to_endpoint(model, __version__, endpoint)
 
 
 def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
     """Load the model and put an engine around it; the facts say what was decided and how long it took."""
     import torch
 
-    from penstock.cache import CacheManager
+    from penstock.cache import CacheManager, Recall
     from penstock.engine.loop import EngineLoop
-    from penstock.forward.memory import allocate_pages, check_weights, size_cache
+    from penstock.forward.available import cores
+    from penstock.forward.memory import size_cache
     from penstock.forward.rehearse import rehearse
-    from penstock.forward.runner import ModelRunner
-    from penstock.model.load import choose_dtype, load, open_source, weight_bytes
-    from penstock.model.weights.dummy import DummySource
+    from penstock.grammar.compiler import Compiler
+    from penstock.grammar.library import Grammars
+    from penstock.kernels.cpu.program import Pool
+    from penstock.model.load import choose_dtype
     from penstock.schedule.scheduler import Scheduler
 
     started = time.monotonic()
@@ -93,30 +153,29 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
     spec, length = files.spec, context(settings, files.spec)
     device = _device(settings)
     dtype = choose_dtype(settings.model.dtype, spec, device)
+    native = _is_native(settings, device)
+    kv_dtype = _kv_dtype(settings, dtype, native)
     limits = _limits(settings, device.type)
-    torch.set_num_threads(settings.engine.threads or usable_cores())
-    check_weights(weight_bytes(spec, dtype=dtype, device=device), device)
-    dummy = settings.model.load_format == "dummy"
-    source = DummySource(device) if dummy else open_source(files.weights, files.format)
-    loaded = load(spec, source, dtype=dtype, device=device, context=length)
+    # What the native kernels leave to torch is small, and its threads would stand in the pool's way.
+    torch.set_num_threads(1 if native else settings.engine.threads or cores())
+    loaded = _load(settings, files, dtype=dtype, device=device, native=native)
     load_s = time.monotonic() - started
-    ops = _operations(device)
-    if device.type == "cuda":
+    ops = _operations(settings, device, native)
+    if not isinstance(ops, Pool) and device.type == "cuda":
         rehearse(loaded, ops, settings.cache.block_size, context=length, tokens=limits.step_tokens, dtype=dtype)
     size = size_cache(
         spec,
         settings.cache,
-        dtype=dtype,
+        dtype=kv_dtype,
         device=device,
         context=length,
         max_sequences=limits.max_sequences,
         step_tokens=limits.step_tokens,
     )
-    pages = allocate_pages(spec, size, dtype, device)
-    runner = ModelRunner(loaded, ops, pages, context=length, max_sequences=limits.max_sequences)
-    if device.type == "cuda":
-        runner.capture_graphs()
-    cache = CacheManager(spec.cache_groups, size.blocks, size.block_size, settings.cache.prefix_caching)
+    grammars = Grammars(Compiler(files.tokenizer, spec.vocab_size, spec.end_tokens))
+    runner = _runner(loaded, ops, size, kv_dtype, device=device, context=length, limits=limits, grammars=grammars)
+    recall = Recall() if settings.observe.events else None
+    cache = CacheManager(spec.cache_groups, size.blocks, size.block_size, settings.cache.prefix_caching, recall)
     scheduler = Scheduler(
         cache,
         step_tokens=limits.step_tokens,
@@ -125,21 +184,26 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
         policy=settings.schedule.policy,
         lookahead=limits.lookahead,
         context=length,
+        recorded=settings.observe.events,
     )
     facts = {
         "model": files.name,
+        "pid": os.getpid(),
         "device": str(device),
         "dtype": str(dtype).removeprefix("torch."),
+        "kv_dtype": str(kv_dtype).removeprefix("torch."),
+        "kernels": _kernels(device, native),
         "context": length,
         "weights_bytes": loaded.num_bytes,
         "kv_bytes": size.num_bytes,
+        "block_size": size.block_size,
         "kv_tokens": (size.blocks[0] - 1) * size.block_size,
         "max_sequences": limits.max_sequences,
         "step_tokens": limits.step_tokens,
         "load_s": load_s,
         "start_s": time.monotonic() - started,
     }
-    return EngineLoop(scheduler, runner), facts
+    return EngineLoop(scheduler, runner, grammars), facts
 
 
 def context(settings: Settings, spec: ModelSpec) -> int:
@@ -152,9 +216,8 @@ def context(settings: Settings, spec: ModelSpec) -> int:
     return asked or spec.context
 
 
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _checker(files: ModelFiles) -> Checker:
+    return Checker(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens)
 
 
 class Limits(NamedTuple):
@@ -173,14 +236,107 @@ def _limits(settings: Settings, device: str) -> Limits:
     return Limits(tokens, sequences, lookahead if asked.lookahead is None else asked.lookahead)
 
 
-def _operations(device: torch.device) -> Operations:
+def _is_native(settings: Settings, device: torch.device) -> bool:
+    """Whether the native CPU kernels compute: wherever they were built and no type of torch's was asked for."""
+    if device.type != "cpu" or settings.model.dtype != "auto":
+        return False
+    from penstock.kernels.cpu import library
+
+    return library.load() is not None
+
+
+def _kernels(device: torch.device, native: bool) -> str:
+    """In a word, which kernels compute."""
+    from penstock.kernels.cpu import library
+
+    return f"native {library.isa()}" if native else "torch" if device.type == "cpu" else "triton"
+
+
+def _kv_dtype(settings: Settings, dtype: torch.dtype, native: bool) -> torch.dtype:
+    import torch
+
+    name = settings.cache.kv_dtype
+    if name == "auto":
+        return torch.float16 if native else dtype
+    asked: torch.dtype = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}[name]
+    if not native and asked != dtype:
+        raise InvalidSetting(
+            f"kv_dtype: without the native CPU kernels the KV cache has the type the model computes in, which is "
+            f"{str(dtype).removeprefix('torch.')}",
+            param="kv_dtype",
+        )
+    return asked
+
+
+def _load(settings: Settings, files: ModelFiles, *, dtype: torch.dtype, device: torch.device, native: bool) -> Decoder:
+    from penstock.forward.memory import check_weights
+    from penstock.model.load import load, open_source, packed_bytes, weight_bytes
+    from penstock.model.weights.dummy import DummySource
+    from penstock.model.weights.loader import Packing
+
+    spec, packing = files.spec, Packing(settings.model.quantize) if native else None
+    if settings.model.quantize and not native:
+        raise InvalidSetting(
+            "quantize: only the native CPU kernels compute with quantized weights: they need device cpu, dtype auto, "
+            "and a C++ compiler when penstock is installed",
+            param="quantize",
+        )
+    dummy = settings.model.load_format == "dummy"
+    source = DummySource(device) if dummy else open_source(files.weights, files.format)
+    needed = packed_bytes(spec, source, packing) if packing else weight_bytes(spec, dtype=dtype, device=device)
+    check_weights(needed, device)
+    return load(spec, source, dtype=dtype, device=device, context=context(settings, spec), packing=packing)
+
+
+def _operations(settings: Settings, device: torch.device, native: bool) -> Operations | Pool:
+    """A pool of threads stands for the native ones."""
     if device.type == "cuda":
         from penstock.kernels.cuda_ops import CudaOperations
 
         return CudaOperations()
+    if native:
+        from penstock.forward.available import cores
+        from penstock.kernels.cpu.program import Pool
+
+        return Pool(settings.engine.threads or cores())
     from penstock.kernels.torch_ops import TorchOperations
 
     return TorchOperations()
+
+
+def _runner(
+    loaded: Decoder,
+    ops: Operations | Pool,
+    size: CacheSize,
+    kv_dtype: torch.dtype,
+    *,
+    device: torch.device,
+    context: int,
+    limits: Limits,
+    grammars: Grammars,
+) -> Runner:
+
+    from penstock.forward.memory import allocate_native_pages, allocate_pages
+    from penstock.forward.native import NativeRunner
+    from penstock.forward.runner import ModelRunner
+    from penstock.kernels.cpu.program import Pool
+
+    if isinstance(ops, Pool):
+        pages = allocate_native_pages(loaded.spec, size, kv_dtype)
+        return NativeRunner(
+            loaded,
+            ops,
+            pages,
+            context=context,
+            max_sequences=limits.max_sequences,
+            step_tokens=limits.step_tokens,
+            grammars=grammars,
+        )
+    pages = allocate_pages(loaded.spec, size, kv_dtype, device)
+    runner = ModelRunner(loaded, ops, pages, context=context, max_sequences=limits.max_sequences, grammars=grammars)
+    if device.type == "cuda":
+        runner.capture_graphs()
+    return runner
 
 
 def _device(settings: Settings) -> torch.device:

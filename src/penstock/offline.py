@@ -31,6 +31,7 @@ from penstock.flow import (
     Reply,
     Request,
     SamplingParams,
+    ToolUse,
 )
 from penstock.pipeline import Flight
 from penstock.store.progress import Progress
@@ -103,7 +104,7 @@ class LLM:
         """Answer conversations through the model's chat template.
 
         `options` are fields of flow.Request: continue_final_message, add_generation_prompt, template_arguments, salt,
-        priority.
+        priority, reasoning_effort, and tools: a ToolUse, or a list of tools as OpenAI writes them.
         """
         single = len(messages) == 0 or isinstance(messages[0], dict)
         batch: list[Any] = [messages] if single else list(messages)
@@ -151,6 +152,7 @@ class LLM:
         self._driver.ask("check")
 
     def close(self) -> None:
+        self.pipeline.close()
         self._driver.engine.close()
 
     def __enter__(self) -> LLM:
@@ -171,7 +173,7 @@ class LLM:
         flights = []
         for place, (prompt, one) in enumerate(zip(batch, self._spread(params, len(batch)), strict=True)):
             try:
-                request = Request(id=str(next(self._numbers)), params=one, **fields(prompt))
+                request = Request(id=str(next(self._numbers)), params=one, **_typed(fields(prompt)))
                 flights.append(self.pipeline.accept(request))
             except InvalidRequest as error:
                 if single:
@@ -297,6 +299,11 @@ class _Landing:
 def _embedding(flight: Flight) -> Embedding:
     packed = flight.embedding()
     return Embedding(list(struct.unpack(f"<{len(packed) // 4}f", packed)), len(flight.submits[0].tokens))
+
+
+def _typed(fields: dict[str, Any]) -> dict[str, Any]:
+    """Tools may be given in several ways."""
+    return {**fields, "tools": ToolUse.of(fields["tools"])} if fields.get("tools") is not None else fields
 
 
 def _is_single(prompts: Prompt | Prompts) -> bool:

@@ -1,7 +1,7 @@
 """The story of one request, from what a client asked to what it gets to read.
 
-    accept:  render ─► tokenize ─► check ─► Flight with its Submits          (nothing has been queued yet)
-    push:    Delta ─► text ─► stop strings ─► Chunk, and a Cancel when a stop string ends it early
+    accept:  render ─► tokenize ─► check ─► constrain ─► Flight with its Submits     (nothing has been queued yet)
+    push:    Delta ─► text ─► reasoning, text, calls ─► stop strings ─► Chunk, and a Cancel when one ends it early
 
 A request to embed goes the same way; what comes back is one Delta without tokens, whose vector the Flight keeps.
 
@@ -11,6 +11,7 @@ plain loop in `offline`, an event loop in the server).
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -23,15 +24,25 @@ from penstock.flow import (
     Cancel,
     Chunk,
     Completion,
+    Constraint,
+    ConstraintChecker,
     Delta,
     FinishReason,
+    Inspection,
     Pooling,
+    Reading,
     Request,
+    SamplingParams,
     Submit,
     TextStream,
     TokenLogprobs,
+    ToolUse,
 )
 from penstock.flow import Tokenizer as TokenizerProtocol
+from penstock.observe import events
+from penstock.observe.events import Emit
+from penstock.prompt.dialect import Dialect
+from penstock.prompt.language import closed
 from penstock.prompt.template import ChatTemplate
 from penstock.store.spec import ModelSpec
 from penstock.stream.answer import Answer
@@ -47,19 +58,28 @@ class Pipeline:
         template: ChatTemplate | None,
         *,
         context: int,
+        constraints: ConstraintChecker | None = None,
         clock: Callable[[], float] = time.monotonic,
+        emit: Emit | None = None,
     ) -> None:
+        """`constraints`: None takes whatever constraint comes, for an engine that will say what is wrong with it."""
         self.spec = spec
         self.tokenizer = tokenizer
         self.template = template
+        self.dialect = Dialect(template) if template is not None else None
         self.context = context
+        self.constraints = constraints
         self.clock = clock
+        self.emit = emit
+        self._numbers = itertools.count(1)  # of sequences
 
     def accept(self, request: Request) -> Flight:
         """Turn a request into sequences for the engine, or raise InvalidRequest before any model time is spent."""
-        tokens = self.tokenize(request)
+        text = self._render(request)
+        tokens = self._tokenize(request, text)
         max_output = self._check(request, tokens)
-        params = request.params
+        reading = self._reading(request, text)
+        params = self._constrained(request, reading)
         now = self.clock()
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         later_params = msgspec.structs.replace(params, prompt_logprobs=None)  # the first choice's will do for all
@@ -78,30 +98,84 @@ class Pipeline:
                 deadline=None if params.timeout_s is None else now + params.timeout_s,
                 task=request.task,
                 pooling=request.pooling,
+                number=next(self._numbers),
+                forced=request.forced,
+                inspect=request.inspect,
             )
             for choice in range(params.n)
         ]
-        answers = [Answer(choice, params, self._text_stream(tokens)) for choice in range(params.n)]
+        answers = [Answer(choice, params, self._text_stream(tokens, reading), reading) for choice in range(params.n)]
         return Flight(request.id, submits, answers)
+
+    def close(self) -> None:
+        if self.constraints is not None:
+            self.constraints.close()
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt as the model will see it."""
+        return self._tokenize(request, self._render(request))
+
+    def _render(self, request: Request) -> str:
+        """The prompt's text; "" for one of token ids."""
+        if request.messages is None:
+            for name in ("tools", "reasoning_effort"):
+                if getattr(request, name) is not None:
+                    raise InvalidRequest(f"{name} goes with messages only", param=name)
+            return request.text or ""
+        if self.tokenizer is None:
+            raise InvalidRequest("this model has no tokenizer: give the messages as token ids", param="messages")
+        if self.dialect is None:
+            raise InvalidRequest("this model has no chat template: give a plain prompt", param="messages")
+        start = self.clock()
+        text = self.dialect.render(request)
+        if self.emit is not None:
+            self.emit(events.Rendered(request.id, self.clock(), start))
+        return text
+
+    def _tokenize(self, request: Request, text: str) -> list[int]:
         if request.tokens is not None:
+            self._tokenized(request, self.clock(), request.tokens)
             return request.tokens
         if self.tokenizer is None:
             field = _field(request)
             raise InvalidRequest(f"this model has no tokenizer: give the {field} as token ids", param=field)
-        if request.messages is None:
-            return self.tokenizer.encode(request.text or "")
-        if self.template is None:
-            raise InvalidRequest("this model has no chat template: give a plain prompt", param="messages")
-        text = self.template.render(
-            request.messages,
-            add_generation_prompt=request.add_generation_prompt,
-            continue_final_message=request.continue_final_message,
-            arguments=request.template_arguments,
-        )
-        return self.tokenizer.encode(text, add_special=False)  # the template writes them itself
+        start = self.clock()
+        # A template writes special tokens itself.
+        return self._tokenized(request, start, self.tokenizer.encode(text, add_special=request.messages is None))
+
+    def _reading(self, request: Request, text: str) -> Reading | None:
+        """How the answer is to be read; None: as it is."""
+        if request.messages is None or self.dialect is None:
+            return None
+        reading = self.dialect.reading(request, text)
+        return reading if reading.calls is not None or reading.thinking is not None else None
+
+    def _constrained(self, request: Request, reading: Reading | None) -> SamplingParams:
+        """The request's parameters with what its tools and the model's reasoning make of the constraint."""
+        params = request.params
+        if request.task != "generate":
+            return params
+        check = self.constraints.check if self.constraints is not None else _take
+        if params.constraint is not None:
+            check(params.constraint)
+        if reading is None or self.dialect is None or self.tokenizer is None:
+            return params
+        if request.tools is not None:
+            _check_tools(request.tools, check)
+        whole = self.dialect.constraint(request, reading, self.tokenizer.mark)
+        if whole is None or whole == params.constraint:
+            return params
+        try:
+            check(whole)
+        except InvalidRequest as error:  # each part of it was fine
+            field = "tools" if request.tools is not None else (params.constraint or whole).param
+            raise type(error)(error.message, param=field) from None
+        return msgspec.structs.replace(params, constraint=whole)
+
+    def _tokenized(self, request: Request, start: float, tokens: list[int]) -> list[int]:
+        if self.emit is not None:
+            self.emit(events.Tokenized(request.id, self.clock(), start, tokens))
+        return tokens
 
     def _check(self, request: Request, tokens: list[int]) -> int:
         """Prompt and parameters against the model; gives the number of tokens that may come out."""
@@ -137,8 +211,13 @@ class Pipeline:
         if request.pooling not in POOLINGS:
             raise InvalidRequest(f"pooling must be {' or '.join(POOLINGS)}, got {request.pooling!r}", param="pooling")
 
-    def _text_stream(self, prompt: Sequence[int]) -> TextStream:
-        return self.tokenizer.text_stream(prompt) if self.tokenizer is not None else _NoText()
+    def _text_stream(self, prompt: Sequence[int], reading: Reading | None) -> TextStream:
+        if self.tokenizer is None:
+            return _NoText()
+        if reading is None:
+            return self.tokenizer.text_stream(prompt)
+        marks = map(self.tokenizer.mark, reading.marks)
+        return self.tokenizer.text_stream(prompt, show=frozenset(mark for mark in marks if mark is not None))
 
 
 class Flight:
@@ -151,6 +230,7 @@ class Flight:
         self.cached_tokens = 0
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._embedding: bytes | None = None
+        self.inspection: Inspection | None = None
         self.error: tuple[str, str | None] | None = None  # message, code
         self._by_id = {submit.id: answer for submit, answer in zip(submits, answers, strict=True)}
 
@@ -168,6 +248,8 @@ class Flight:
             self.prompt_logprobs = [None, *delta.prompt_logprobs]
         if delta.embedding is not None:
             self._embedding = delta.embedding
+        if delta.inspection is not None:
+            self.inspection = delta.inspection
         if delta.finish is FinishReason.ERROR and answer.finish is None and self.error is None:
             self.error = (delta.error or "the engine failed", delta.code)
         chunk = answer.push(delta)
@@ -201,6 +283,20 @@ class Flight:
             message, code = self.error or ("the request ended without an embedding", None)
             raise by_code(code, message)
         return self._embedding
+
+
+def _check_tools(use: ToolUse, check: Callable[[Constraint], None]) -> None:
+    """Each by itself, for an error that names the one that is wrong."""
+    for place, tool in enumerate(use.tools):
+        try:
+            check(Constraint.json_schema(closed(tool.parameters)))
+        except InvalidRequest as error:
+            field = f"tools[{place}].function.parameters"
+            raise type(error)(f"{field} ({tool.name}): {error.message}", param=field) from None
+
+
+def _take(constraint: Constraint) -> None:
+    """Any constraint."""
 
 
 class _NoText:

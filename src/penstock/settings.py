@@ -43,6 +43,12 @@ class ModelSettings(Section, frozen=True):
     load_format: Annotated[
         Literal["auto", "dummy"], Meta(description="dummy: random weights from the model's config alone.")
     ] = "auto"
+    quantize: Annotated[
+        Literal["int8", "int4"] | None,
+        Meta(
+            description="What float weights become as they are loaded, for the native CPU kernels. [default: they stay]"
+        ),
+    ] = None
     context: Annotated[
         Positive | None, Meta(description="Most tokens of a sequence. [default: what the model was made for]")
     ] = None
@@ -57,6 +63,10 @@ class CacheSettings(Section, frozen=True):
         Annotated[float, Meta(gt=0, le=1)] | None,
         Meta(description="Share of the device's memory to use. [default: 0.9; on a CPU 0.25 of what is free]"),
     ] = None
+    kv_dtype: Annotated[
+        Literal["auto", "float32", "float16", "int8"],
+        Meta(description="Type of the KV cache. [default: float16 with the native CPU kernels, elsewhere the model's]"),
+    ] = "auto"
     prefix_caching: Annotated[bool, Meta(description="Reuse the KV of prompts that begin alike.")] = True
 
 
@@ -98,12 +108,44 @@ class ServeSettings(Section, frozen=True):
         return tuple(key.strip() for key in (self.api_key or "").split(",") if key.strip())
 
 
+class ObserveSettings(Section, frozen=True):
+    events: Annotated[bool, Meta(description="Record what every stage does with every request: /ui and /observe.")] = (
+        True
+    )
+    keep_texts: Annotated[bool, Meta(description="Keep prompts and answers with the record of a request.")] = False
+    log_format: Annotated[Literal["human", "json"], Meta(description="How log lines are written.")] = "human"
+    otel_endpoint: Annotated[
+        str | None,
+        Meta(description="Where spans go by OTLP, such as http://localhost:4318/v1/traces. [default: nowhere]"),
+    ] = None
+    slo_ttft_p95: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="Objective: seconds to the first token, 95th percentile.")
+    ] = None
+    slo_tokens_per_s_p50: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="Objective: tokens per second of an answer, median.")
+    ] = None
+    slo_error_rate: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Objective: share of requests that fail.")
+    ] = None
+    slo_kv_use: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="Objective: share of the KV blocks in use.")
+    ] = None
+    slo_queue_depth: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="Objective: sequences that wait.")
+    ] = None
+    slo_window_s: Annotated[float, Meta(gt=0, description="Seconds that objectives are measured over.")] = 300.0
+    slo_webhook: Annotated[
+        str | None, Meta(description="URL that alerts are posted to when they begin and end. [default: none]")
+    ] = None
+
+
 class Settings(Section, frozen=True):
     model: ModelSettings = ModelSettings()
     cache: CacheSettings = CacheSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     engine: EngineSettings = EngineSettings()
     serve: ServeSettings = ServeSettings()
+    observe: ObserveSettings = ObserveSettings()
 
 
 # flat name -> section; names are unique across sections
@@ -138,8 +180,10 @@ def load(
 
 
 def to_wire(settings: Settings) -> dict[str, Any]:
-    """For an engine process, which has no business with keys."""
-    return msgspec.to_builtins(msgspec.structs.replace(settings, serve=ServeSettings()))  # type: ignore[no-any-return]
+    """For an engine process, which has no business with keys or addresses."""
+    observe = ObserveSettings(events=settings.observe.events, log_format=settings.observe.log_format)
+    told = msgspec.structs.replace(settings, serve=ServeSettings(), observe=observe)
+    return msgspec.to_builtins(told)  # type: ignore[no-any-return]
 
 
 def from_wire(values: dict[str, Any]) -> Settings:
@@ -180,6 +224,10 @@ def _check(settings: Settings) -> None:
     if settings.cache.kv_memory is not None:
         parse_bytes(settings.cache.kv_memory, "kv_memory")
     parse_bytes(settings.serve.max_body, "max_body")
+    for name in ("otel_endpoint", "slo_webhook"):
+        url = getattr(settings.observe, name)
+        if url is not None and not re.fullmatch(r"https?://[^\s/]+\S*", url):
+            raise InvalidSetting(f"{name} must be an http or https URL", param=name)  # it may hold a secret: not shown
     if settings.serve.host not in LOOPBACK and not settings.serve.keys and not settings.serve.unprotected:
         raise InvalidSetting(
             f"host {settings.serve.host} can be reached from elsewhere: set api_key, or unprotected if that is meant",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
+from typing import Any
 
 from penstock import assemble
 from penstock.engine.link import engine_link
+from penstock.engine.loop import EngineLoop
 from penstock.engine.serve import serve
+from penstock.observe.logs import configure
+from penstock.settings import Settings
 
 
 def main() -> int:
@@ -15,7 +19,12 @@ def main() -> int:
     # they mean and tells us, and its end is ours.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    return serve(engine_link(sys.argv[1], lifeline=sys.stdin.fileno()), assemble.engine_loop)
+    return serve(engine_link(sys.argv[1], lifeline=sys.stdin.fileno()), build)
+
+
+def build(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
+    configure(settings.observe.log_format)
+    return assemble.engine_loop(settings)
 
 
 if __name__ == "__main__":

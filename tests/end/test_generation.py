@@ -42,7 +42,9 @@ class Family:
         self.expected = [expected(oracle, prompt) for prompt in self.prompts]
 
     def open(self, **settings: object) -> LLM:
-        return LLM(str(self.folder), context=128, block_size=8, **{"device": "cpu", "threads": 1, **settings})
+        """As exact as transformers: no rounding of keys and values."""
+        exact = {"device": "cpu", "kv_dtype": "float32", "threads": 1}
+        return LLM(str(self.folder), context=128, block_size=8, **{**exact, **settings})
 
 
 # longrope has two sets of frequencies; transformers chooses by the length so far, Penstock by the context it was opened
@@ -119,7 +121,7 @@ def test_the_engine_in_its_own_process(tmp_path: Path) -> None:
 def test_longrope_within_its_short_context(tmp_path: Path) -> None:
     family = Family("phi3-longrope", tmp_path)
     fitting = [place for place, length in enumerate(PROMPT_LENGTHS) if length + NEW_TOKENS <= 64]
-    with LLM(str(family.folder), context=64, threads=1) as llm:
+    with LLM(str(family.folder), context=64, threads=1, kv_dtype="float32") as llm:
         results = llm.generate([family.prompts[place] for place in fitting], GREEDY)
     assert [result.tokens for result in results] == [family.expected[place] for place in fitting]
 
@@ -128,5 +130,5 @@ def test_a_sharded_checkpoint(tmp_path: Path) -> None:
     folder = tiny_models.make("llama", tmp_path, max_shard_size="40KB")
     assert len(list(folder.glob("*.safetensors"))) > 1
     prompt = prompts(0)[3]
-    with LLM(str(folder), context=128, threads=1) as llm:
+    with LLM(str(folder), context=128, threads=1, kv_dtype="float32") as llm:
         assert llm.generate(prompt, GREEDY).tokens == expected(tiny_models.oracle(folder), prompt)

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -18,7 +19,7 @@ import tiny_models
 from server_process import PATIENCE_S, Server, alive, command, environment, until
 
 ENDLESS: dict[str, Any] = {"prompt": "on and on", "max_tokens": 16_000, "extra_body": {"ignore_eos": True}}
-LONG_TOKENS = 2000  # some seconds
+LONG_TOKENS = 8000  # some seconds
 SHORT: dict[str, Any] = {"prompt": "once", "max_tokens": 8, "temperature": 0, "extra_body": {"ignore_eos": True}}
 
 
@@ -98,6 +99,40 @@ def test_kill_9_under_load(tiny: Path, threads: ThreadPoolExecutor) -> None:
         assert server.metric("engine_restarts") == 1
         until(server.idle, "the end of it all")
         assert "Traceback" not in server.log
+
+
+def test_how_the_newer_apis_tell_of_it(tiny: Path) -> None:
+    """A stream that has begun ends in an event of theirs, a request that comes too early in an error of theirs."""
+    with Server(tiny, "--kv-memory", "100MB") as server, server.client() as client:
+        claude = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=PATIENCE_S)
+        said: Any = {"model": server.model, "messages": [{"role": "user", "content": "a"}], "max_tokens": 16_000}
+        long: Any = {
+            "type": "json_schema",
+            "schema": {"type": "array", "items": {"type": "integer"}, "minItems": 20_000},
+        }
+        messages = claude.messages.create(**said, output_config={"format": long}, stream=True)
+        responses = client.responses.create(
+            model=server.model, input="a", text={"format": {**long, "name": "long"}}, stream=True
+        )
+        next(messages)
+        begun: Any = next(responses)
+        server.kill_engine()
+
+        with pytest.raises(anthropic.APIStatusError) as caught:
+            list(messages)
+        body: Any = caught.value.body
+        assert (body["type"], body["error"]["type"]) == ("error", "overloaded_error")
+        assert "signal 9" in body["error"]["message"]
+        *_, last = responses
+        failed: Any = last
+        assert (failed.type, failed.response.status) == ("response.failed", "failed")
+        assert "signal 9" in failed.response.error.message
+        assert server.status(f"/v1/responses/{begun.response.id}") == 404  # nobody can go on from it
+
+        with claude, pytest.raises(anthropic.APIStatusError) as caught:
+            claude.messages.create(**said)
+        assert (caught.value.status_code, caught.value.type) == (503, "overloaded_error")
+        assert caught.value.response.headers["retry-after"]
 
 
 def test_an_engine_that_dies_again_and_again(tiny: Path, threads: ThreadPoolExecutor) -> None:

@@ -246,8 +246,7 @@ def test_characters_of_several_tokens_arrive_whole(server: Server, client: opena
     assert "éé" in text
     with client.chat.completions.create(**request, logit_bias=bias, stream=True) as stream:
         pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
-    assert "".join(pieces) == text
-    assert pieces.count("é") > 1
+    assert "".join(pieces) == text  # half a character would have come as a replacement character
 
 
 def test_async(server: Server, client: openai.OpenAI) -> None:
@@ -341,8 +340,8 @@ WRONG: list[tuple[type[openai.APIStatusError], str | None, str, dict[str, Any]]]
     (openai.BadRequestError, "temprature", "invalid_request", {"extra_body": {"temprature": 1}}),
     (openai.BadRequestError, "messages[1].content", "invalid_request", {"messages": [TALK[1], {"role": "user"}]}),
     (openai.BadRequestError, "messages[0].role", "invalid_request", {"messages": [{"role": "robot", "content": ""}]}),
-    (openai.BadRequestError, "tools", "invalid_request", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
-    (openai.BadRequestError, "response_format", "invalid_request", {"response_format": {"type": "json_object"}}),
+    (openai.BadRequestError, "tools[0].function", "invalid_request", {"tools": [{"type": "function"}]}),
+    (openai.BadRequestError, "response_format.type", "invalid_request", {"response_format": {"type": "xml"}}),
     (openai.BadRequestError, "stream_options", "invalid_request", {"stream_options": {"include_usage": True}}),
     (openai.BadRequestError, "top_logprobs", "invalid_request", {"top_logprobs": 2}),
     (openai.BadRequestError, "logit_bias", "invalid_request", {"logit_bias": {"320": 1}}),

@@ -54,9 +54,10 @@ def test_what_schemathesis_finds(short: Server, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     log = short.log
-    for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"):
+    generating = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+    for path in (*generating, "/v1/messages/count_tokens", "/tokenize", "/detokenize"):
         assert log.count(f"POST {path} 200") > 5, f"too few requests to {path} were right to say much"
-    assert not re.search(r"(GET|POST) \S+ 5\d\d ", log)
+    assert not re.search(r"(GET|POST|DELETE) \S+ 5\d\d ", log)
 
 
 def test_what_the_document_says_of_itself(document: dict[str, Any], short: Server) -> None:

@@ -1,32 +1,39 @@
-"""The real thing: `penstock serve smollm2`, and one question through the SDK."""
+"""The real thing: `penstock serve smollm2`, and a few questions through the SDKs."""
 
-import time
+from collections.abc import Iterator
+from typing import Any
 
+import anthropic
 import pytest
 
 from penstock.store.files import ModelFiles
-from server_process import Server
+from server_process import PATIENCE_S, Server
 
 pytestmark = pytest.mark.weights
 
 
-def test_a_question(smollm2: ModelFiles) -> None:
-    started = time.monotonic()
-    with Server("smollm2", "--kv-memory", "512MB") as server, server.client() as client:
+@pytest.fixture(scope="module")
+def real(smollm2: ModelFiles) -> Iterator[Server]:
+    with Server("smollm2", "--kv-memory", "512MB") as server:
+        yield server
+
+
+def test_a_question(real: Server) -> None:
+    with real.client() as client:
         answer = client.chat.completions.create(
-            model=server.model,
-            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            model=real.model,
+            messages=[{"role": "user", "content": "Name the capital of France."}],
             temperature=0,
             max_tokens=24,
         )
-        print(f"start to first answer: {time.monotonic() - started:.1f} s\n{server.log}")
+        print(real.log)
         text = answer.choices[0].message.content
         assert text is not None
         assert "Paris" in text
         assert answer.choices[0].finish_reason == "stop"
         with client.chat.completions.create(
-            model=server.model,
-            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            model=real.model,
+            messages=[{"role": "user", "content": "Name the capital of France."}],
             temperature=0,
             max_tokens=24,
             stream=True,
@@ -36,3 +43,30 @@ def test_a_question(smollm2: ModelFiles) -> None:
         assert answer.usage is not None
         # The role, one per token but the one that ends it, and the finish reason. Few tokens share a chunk, if any.
         assert answer.usage.completion_tokens / 2 < len(chunks) <= answer.usage.completion_tokens + 1
+
+
+def test_the_newer_apis(real: Server) -> None:
+    tool: Any = {
+        "name": "weather",
+        "description": "The weather of a town, today.",
+        "input_schema": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]},
+    }
+    claude = anthropic.Anthropic(base_url=real.url, api_key="none", max_retries=0, timeout=PATIENCE_S)
+    with claude, real.client() as client:
+        message = claude.messages.create(
+            model=real.model,
+            max_tokens=100,
+            messages=[{"role": "user", "content": "What is the weather in Paris?"}],
+            tools=[tool],
+            tool_choice={"type": "any", "disable_parallel_tool_use": True},
+            extra_body={"temperature": 0},
+        )
+        (use,) = [block for block in message.content if block.type == "tool_use"]
+        assert (message.stop_reason, use.name, use.input) == ("tool_use", "weather", {"town": "Paris"})
+        first = client.responses.create(model=real.model, input="Name the capital of France.", temperature=0)
+        assert "Paris" in first.output_text
+        assert first.status == "completed"
+        with client.responses.stream(
+            model=real.model, input="And of Spain?", previous_response_id=first.id, temperature=0
+        ) as stream:
+            assert "Madrid" in stream.get_final_response().output_text

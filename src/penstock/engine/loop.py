@@ -6,20 +6,31 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from penstock.errors import PenstockError
-from penstock.flow import Cancel, Delta, Frame, Query, Reply, Runner, Submit
+from penstock.errors import InvalidRequest, PenstockError
+from penstock.flow import Cancel, Constraint, Delta, Frame, Query, Reply, Runner, Submit
+from penstock.grammar.library import Grammars
 from penstock.schedule.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
+
+COMPILE_WAIT_S = 0.01  # how long an idle loop waits at a time for a constraint to be compiled
 
 
 class EngineLoop:
     """Owns the scheduler and the runner; whoever owns the loop brings the messages and turns the crank."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
+    def __init__(self, scheduler: Scheduler, runner: Runner, grammars: Grammars | None = None) -> None:
         self.scheduler = scheduler
         self.runner = runner
-        self.queries: dict[str, Callable[[], Any]] = {"stats": scheduler.stats, "check": scheduler.check_integrity}
+        self.grammars = grammars
+        self.held: dict[Constraint, list[str]] = {}  # sequences that wait for their constraints to be compiled
+        self.queries: dict[str, Callable[..., Any]] = {
+            "stats": scheduler.stats,
+            "check": scheduler.check_integrity,
+            "page_map": scheduler.page_map,
+            "prefix_tree": scheduler.prefix_tree,
+            "explain": scheduler.explain,
+        }
 
     @property
     def has_work(self) -> bool:
@@ -29,7 +40,7 @@ class EngineLoop:
         match message:
             case Submit():
                 try:
-                    self.scheduler.submit(message)
+                    self._submit(message)
                 except PenstockError as error:
                     self.scheduler.refuse(message, error)
             case Cancel():
@@ -42,24 +53,49 @@ class EngineLoop:
         """One turn: plan a step and launch it, settle the oldest one that is due, and say what has come of it."""
         deltas: list[Delta] = []
         try:
+            if self.held:
+                self._release()
             plan = self.scheduler.plan()
             if plan is not None:
                 self.runner.launch(plan)
             if self.scheduler.in_flight > (self.scheduler.lookahead if plan is not None else 0):
                 deltas = self.scheduler.settle(self.runner.collect())
+            elif plan is None and self.held:
+                self._release(wait_s=COMPILE_WAIT_S)  # there is nothing else to do
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
                 raise  # an interrupt: the sequences that ran have been ended, the engine itself is fit to go on
         deltas += self.scheduler.drain()
-        return Frame(deltas) if deltas else None
+        record = self.scheduler.take_record()
+        return Frame(deltas, record) if deltas or record else None
+
+    def _submit(self, message: Submit) -> None:
+        constraint = message.params.constraint if message.task == "generate" else None
+        if constraint is None:
+            return self.scheduler.submit(message)
+        if self.grammars is None:
+            raise InvalidRequest("this engine has no vocabulary to constrain", param=constraint.param)
+        held = not self.grammars.has(constraint)
+        self.scheduler.submit(message, held=held)
+        if held:
+            self.grammars.prepare(constraint)
+            self.held.setdefault(constraint, []).append(message.id)
+        return None
+
+    def _release(self, wait_s: float = 0.0) -> None:
+        """Let those go on whose constraints have been compiled meanwhile."""
+        assert self.grammars is not None
+        for constraint, error in self.grammars.finished(wait_s):
+            for id in self.held.pop(constraint, ()):
+                self.scheduler.release(id, error)
 
     def _answer(self, query: Query) -> Reply:
         answer = self.queries.get(query.kind)
         if answer is None:
             return Reply(query.id, error=f"unknown query {query.kind!r}; there are {', '.join(self.queries)}")
         try:
-            return Reply(query.id, value=answer())
+            return Reply(query.id, value=answer(**query.arguments))
         except PenstockError as error:
             return Reply(query.id, error=error.message)
 

@@ -7,16 +7,19 @@
 Plain msgspec structs: no torch, no HTTP, nothing that cannot cross a process border.
 """
 
+from penstock.flow.constraint import Constraint
 from penstock.flow.messages import (
     Cancel,
     Delta,
     Failure,
     FinishReason,
     Frame,
+    Inspection,
     Pooling,
     Query,
     Ready,
     Reply,
+    Stage,
     Start,
     Submit,
     Task,
@@ -24,16 +27,22 @@ from penstock.flow.messages import (
     TokenLogprobs,
 )
 from penstock.flow.params import SamplingParams
-from penstock.flow.protocols import Engine, Runner, TextStream, Tokenizer, WatchedEngine
-from penstock.flow.request import Choice, Chunk, Completion, Embedding, Message, Request
+from penstock.flow.protocols import ConstraintChecker, Engine, Runner, TextStream, Tokenizer, WatchedEngine
+from penstock.flow.reading import CallSyntax, Reading, Thinking
+from penstock.flow.request import Choice, Chunk, Completion, Embedding, Message, Request, Trace
 from penstock.flow.step import Admit, Extend, Row, RowResult, StepPlan, StepResult
+from penstock.flow.tools import CallDelta, Tool, ToolCall, ToolUse
 
 __all__ = [
     "Admit",
+    "CallDelta",
+    "CallSyntax",
     "Cancel",
     "Choice",
     "Chunk",
     "Completion",
+    "Constraint",
+    "ConstraintChecker",
     "Delta",
     "Embedding",
     "Engine",
@@ -41,9 +50,11 @@ __all__ = [
     "Failure",
     "FinishReason",
     "Frame",
+    "Inspection",
     "Message",
     "Pooling",
     "Query",
+    "Reading",
     "Ready",
     "Reply",
     "Request",
@@ -51,14 +62,20 @@ __all__ = [
     "RowResult",
     "Runner",
     "SamplingParams",
+    "Stage",
     "Start",
     "StepPlan",
     "StepResult",
     "Submit",
     "Task",
     "TextStream",
+    "Thinking",
     "Timings",
     "TokenLogprobs",
     "Tokenizer",
+    "Tool",
+    "ToolCall",
+    "ToolUse",
+    "Trace",
     "WatchedEngine",
 ]

@@ -19,6 +19,8 @@ class FinishReason(StrEnum):
     STOP_STRING = "stop_string"
     LENGTH = "length"  # max_tokens reached
     CONTEXT = "context"  # the context is full
+    COMPLETE = "complete"  # the constraint is fulfilled and lets nothing follow; unlike END, no token says so
+    DEAD_END = "dead_end"  # the constraint is not fulfilled, and no token can follow
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
     ERROR = "error"
@@ -57,6 +59,9 @@ class Submit(Wire, frozen=True):
     deadline: float | None = None
     task: Task = "generate"
     pooling: Pooling = "mean"  # of an embedding
+    number: int = 0  # what step records call it; 0: nobody asked
+    forced: int = 0  # of `tokens`, the last so many count as output for penalties
+    inspect: int = 0  # how many of the likeliest tokens to show, with the first output, through every stage of sampling
 
 
 class Cancel(Wire, frozen=True):
@@ -76,6 +81,7 @@ class Query(Wire, frozen=True):
 
     id: int
     kind: str
+    arguments: dict[str, Any] = {}
 
 
 class Stop(Wire, frozen=True):
@@ -106,6 +112,25 @@ class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True):
     logprob: float
     rank: int  # 1: the likeliest
     top: list[tuple[int, float]]  # the k likeliest, best first
+
+
+class Stage(msgspec.Struct, array_like=True, frozen=True):
+    """A row of logits behind one stage of sampling, as a distribution."""
+
+    name: str  # "model", then those of `penstock.sample` in their order
+    on: bool  # whether the request asks for it
+    kept: int  # tokens that can still be drawn
+    entropy_bits: float
+    probs: list[float]  # of the inspection's tokens
+
+
+class Inspection(msgspec.Struct, array_like=True, frozen=True):
+    """How one token came to be drawn."""
+
+    tokens: list[int]  # those shown, likeliest first as the model has it
+    logits: list[float]  # the model's, of those
+    stages: list[Stage]
+    drawn: int
 
 
 class Timings(msgspec.Struct, array_like=True, frozen=True):
@@ -145,12 +170,14 @@ class Delta(msgspec.Struct, array_like=True, kw_only=True):
     code: str | None = None  # of the error class, see penstock.errors
     timings: Timings | None = None  # with `finish`
     embedding: bytes | None = None  # with END, if that was the task: little-endian float32, of unit length
+    inspection: Inspection | None = None  # of the first output, on request
 
 
 class Frame(Wire, frozen=True):
-    """Everything one step has to say."""
+    """Everything one step has to say. `record` is a packed `flow.record`, where they are wanted."""
 
     deltas: list[Delta]
+    record: bytes | None = None
 
 
 class Reply(Wire, frozen=True):

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from penstock.errors import InvalidRequest
+from penstock.flow.constraint import Constraint
 
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
@@ -37,6 +38,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logit_bias: dict[int, float] = {}
     allowed_tokens: tuple[int, ...] = ()  # empty: all
     banned_tokens: tuple[int, ...] = ()
+
+    constraint: Constraint | None = None
 
     stop: tuple[str, ...] = ()
     stop_tokens: tuple[int, ...] = ()

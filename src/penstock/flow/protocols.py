@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from penstock.errors import PenstockError
+from penstock.flow.constraint import Constraint
 from penstock.flow.messages import Cancel, Frame, Query, Reply, Submit
 from penstock.flow.step import StepPlan, StepResult
 
@@ -27,7 +28,18 @@ class Tokenizer(Protocol):
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
 
-    def text_stream(self, prompt: Sequence[int], *, skip_special: bool = True) -> TextStream: ...
+    def text_stream(
+        self, prompt: Sequence[int], *, skip_special: bool = True, show: Collection[int] = ()
+    ) -> TextStream: ...
+
+    def mark(self, text: str) -> int | None: ...
+
+
+class ConstraintChecker(Protocol):
+    def check(self, constraint: Constraint) -> None:
+        """Raises InvalidRequest, whose param is the constraint's, for one that cannot be compiled. Waits for that."""
+
+    def close(self) -> None: ...
 
 
 class Runner(Protocol):

@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.flow.messages import FinishReason, Pooling, Task, Timings, TokenLogprobs
 from penstock.flow.params import SamplingParams
+from penstock.flow.tools import CallDelta, ToolCall, ToolUse
 
 # A chat message as templates see it: {"role": ..., "content": ..., ...}. Templates of different families read
 # different keys, so it stays a mapping; `intake` and `offline` check it before it comes here.
@@ -32,10 +33,26 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     salt: str = ""  # requests share cached prefixes only with requests of the same salt
     task: Task = "generate"
     pooling: Pooling = "mean"  # of an embedding
+    tools: ToolUse | None = None
+    reasoning_effort: str | None = None  # for templates that know it
+    forced: int = 0  # as in Submit, as the next
+    inspect: int = 0
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """A request's place in a distributed trace, as W3C Trace Context has it: lower-case hex."""
+
+    id: str
+    span: str  # its own
+    parent: str | None  # its client's span
+    flags: int  # 1: sampled
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """A piece of one choice, ready to be shown: text that no later token can change or take back."""
+    """A piece of one choice, ready to be shown: text that no later token can change or take back.
+
+    `text` is the answer itself, without the reasoning before it and without tool calls.
+    """
 
     choice: int
     text: str
@@ -43,6 +60,8 @@ class Chunk(msgspec.Struct, frozen=True):
     logprobs: list[TokenLogprobs] | None = None
     finish: FinishReason | None = None
     stop: str | int | None = None  # the stop string or stop token that ended it
+    reasoning: str = ""
+    calls: tuple[CallDelta, ...] = ()
 
 
 class Choice(msgspec.Struct):
@@ -55,6 +74,9 @@ class Choice(msgspec.Struct):
     stop: str | int | None = None
     logprobs: list[TokenLogprobs] | None = None
     timings: Timings | None = None
+    reasoning: str | None = None  # None: the model's family does not reason aloud
+    calls: tuple[ToolCall, ...] = ()
+    reasoning_tokens: int = 0  # of `tokens`
 
     @property
     def per_token_s(self) -> float | None:
@@ -82,6 +104,10 @@ class Completion(msgspec.Struct):
     @property
     def tokens(self) -> list[int]:
         return self.choices[0].tokens
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return self.choices[0].calls
 
     @property
     def finish(self) -> FinishReason:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.flow.messages import Pooling, TokenLogprobs
+from penstock.flow.messages import FinishReason, Inspection, Pooling, TokenLogprobs
 from penstock.flow.params import SamplingParams
 
 
@@ -27,6 +27,7 @@ class Admit(msgspec.Struct, array_like=True, frozen=True):
     end_tokens: tuple[int, ...]  # what min_tokens forbids: end and stop tokens of the request
     blocks: list[list[int]]  # [cache groups][blocks]: the block table so far, cached prefix first
     pooling: Pooling | None = None  # how its hidden states, from position 0 on, become an embedding; None: it generates
+    inspect: int = 0  # as in Submit, of the first token it draws
 
 
 class Extend(msgspec.Struct, array_like=True, frozen=True):
@@ -56,12 +57,14 @@ class StepPlan(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RowResult(msgspec.Struct, array_like=True):
-    """What one row gave: `tokens` is empty unless it was sampled."""
+    """What one row gave: `tokens` is empty unless it was sampled, or if a constraint left no token to draw."""
 
     tokens: list[int]
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None  # of the tokens that follow this chunk's positions in the prompt
     embedding: bytes | None = None  # of a slot that pools, with the last position of its prompt; as in Delta
+    finish: FinishReason | None = None  # COMPLETE or DEAD_END: the constraint ends the sequence behind `tokens`
+    inspection: Inspection | None = None
 
 
 class StepResult(msgspec.Struct, array_like=True):

@@ -1,91 +1,194 @@
-"""The HTTP application: which route does what. Bodies are parsed and written by `intake.openai`, never by FastAPI."""
+"""The HTTP application: which route does what. Bodies are parsed and written by `intake.openai` and `intake.anthropic`,
+never by FastAPI."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Scope
 
 import penstock
 from penstock import flow
-from penstock.errors import MediaTypeUnsupported, MethodNotAllowed, NotFound, PenstockError
-from penstock.intake import docs
+from penstock.errors import InvalidRequest, MethodNotAllowed, NotFound, PenstockError
+from penstock.intake import docs, glass, plan, ui
+from penstock.intake.anthropic import messages
+from penstock.intake.anthropic.problems import AnthropicErrorBody
+from penstock.intake.body import read_json
+from penstock.intake.described import EXPOSITION, FACTS, STATUS, documented, stated
 from penstock.intake.desk import Desk
 from penstock.intake.failure import failure
 from penstock.intake.guards import OPEN_PATHS, BodyLimit, Keys, RequestIds
 from penstock.intake.openai import chat, completions, embeddings, models, openapi, tokens
-from penstock.intake.openai.parse import parse
-from penstock.intake.problems import ErrorBody
+from penstock.intake.openai.parse import decoded, parse
+from penstock.intake.openai.responses import items
+from penstock.intake.openai.responses import writer as responses
+from penstock.intake.openai.responses.store import ResponseStore
+from penstock.intake.problems import called
 from penstock.intake.respond import EventStream, Whole, Writer
+from penstock.intake.visit import CLIENT_GONE, Visit
+from penstock.observe.gpu import Gpu
+from penstock.observe.watch import Watch
 from penstock.pipeline import Flight
+from penstock.plan.answer import Plan
+from penstock.plan.budget import Budget
+from penstock.plan.question import Question
 from penstock.route.replica import Ticket
-from penstock.settings import ServeSettings, parse_bytes
+from penstock.settings import Settings, parse_bytes
 
 STATS_WAIT_S = 2.0  # a scrape does not wait longer for an engine in a long step
-CLIENT_GONE = 499  # as nginx has it: the client hung up before its request was complete
 
 
-def build(desk: Desk, settings: ServeSettings) -> ASGIApp:
+def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp:
     app = FastAPI(title="Penstock", version=penstock.__version__, docs_url=None, redoc_url=None)
     _add_generation(app, desk)
+    _add_responses(app, desk, ResponseStore())
+    _add_messages(app, desk)
     _add_embeddings(app, desk)
     _add_models_and_tokens(app, desk)
+    _add_planner(app, desk, watch)
     _add_operations(app, desk)
-    docs.add(app, openapi.components(), model=desk.files.name, keyless=OPEN_PATHS if settings.keys else None)
+    glass.add(app, desk, watch, settings)
+    ui.add(app)
+    schemas = openapi.components(
+        openapi.REQUESTS + responses.REQUESTS + messages.REQUESTS,
+        openapi.ANSWERS + responses.ANSWERS + messages.ANSWERS,
+    )
+    keys = settings.serve.keys
+    docs.add(app, schemas, model=desk.files.name, keyless=OPEN_PATHS if keys else None)
     _add_failures(app)
-    guarded = BodyLimit(app, parse_bytes(settings.max_body, "max_body"))
-    return RequestIds(Keys(guarded, settings.keys))
+    guarded = BodyLimit(app, parse_bytes(settings.serve.max_body, "max_body"))
+    return RequestIds(Keys(guarded, keys), traced=settings.observe.otel_endpoint is not None)
 
 
 def _add_generation(app: FastAPI, desk: Desk) -> None:
-    @app.post("/v1/chat/completions", **_documented(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
+    @app.post("/v1/chat/completions", **documented(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation."""
-        body = parse(chat.REQUEST, await _body(request))
-        desk.check_model(body.model)
-        name = uuid.uuid4().hex
-        writer = chat.ChatWriter(body, request_id=name, **_about(desk))
-        asked = chat.to_requests(body, request_id=name, recommended=desk.files.sampling)
-        return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
+        with Visit(request.scope, "chat", desk.emit) as visit:
+            body = parse(chat.REQUEST, await read_json(request))
+            visit.parsed(stream=bool(body.stream))
+            desk.check_model(body.model)
+            writer = chat.ChatWriter(body, request_id=visit.name, **_about(desk))
+            asked = chat.to_requests(body, request_id=visit.name, recommended=desk.files.sampling)
+            visit.validated(asked)
+            return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
 
-    @app.post("/v1/completions", **_documented(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))
+    @app.post("/v1/completions", **documented(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))
     async def text_completions(request: Request) -> Response:
         """Continue one or several prompts."""
-        body = parse(completions.REQUEST, await _body(request))
+        with Visit(request.scope, "completion", desk.emit) as visit:
+            body = parse(completions.REQUEST, await read_json(request))
+            visit.parsed(stream=bool(body.stream))
+            desk.check_model(body.model)
+            writer = completions.CompletionWriter(body, request_id=visit.name, **_about(desk))
+            asked = completions.to_requests(body, request_id=visit.name, recommended=desk.files.sampling)
+            visit.validated(asked)
+            return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
+
+
+def _add_responses(app: FastAPI, desk: Desk, store: ResponseStore) -> None:
+    known = documented(
+        responses.REQUEST, responses.RESPONSE, events=responses.EVENTS, missing="No such model or response."
+    )
+    missing = "No such response."
+
+    @app.post("/v1/responses", **known)
+    async def create_response(request: Request) -> Response:
+        """Answer a conversation, and keep it for the next request."""
+        with Visit(request.scope, "response", desk.emit) as visit:
+            body = parse(responses.REQUEST, await read_json(request))
+            visit.parsed(stream=bool(body.stream))
+            desk.check_model(body.model)
+            said = items.conversation(body, store.said(body.previous_response_id) if body.previous_response_id else ())
+            with called(items.NAMES):
+                asked = items.to_request(body, said, request_id=visit.name, recommended=desk.files.sampling)
+                visit.validated([asked])
+                ticket = await desk.submit([asked])
+            writer = responses.ResponseWriter(
+                body,
+                asked.params,
+                said,
+                request_id=secrets.token_hex(16),  # not the one that the glass box shows: it opens the conversation
+                model=desk.files.name,
+                created=int(time.time()),
+                keep=None if body.store is False else store.keep,
+            )
+            return _respond(desk, ticket, writer, stream=body.stream)
+
+    @app.get("/v1/responses/{response_id}", **documented(None, responses.RESPONSE, missing=missing, choosy=True))
+    async def retrieve_response(request: Request, response_id: str) -> Response:
+        """One that was kept, as it was sent."""
+        for name in request.query_params:
+            raise InvalidRequest(f"{name} is not supported here", param=name)
+        return _json(store.body(response_id))
+
+    @app.delete("/v1/responses/{response_id}", **documented(None, responses.DELETED, missing=missing))
+    async def delete_response(response_id: str) -> Response:
+        """Keep it no longer."""
+        store.drop(response_id)
+        return _json(responses.deleted(response_id))
+
+
+def _add_messages(app: FastAPI, desk: Desk) -> None:
+    error = AnthropicErrorBody
+
+    @app.post("/v1/messages", **documented(messages.REQUEST, messages.RESPONSE, events=messages.EVENTS, error=error))
+    async def create_message(request: Request) -> Response:
+        """Answer a conversation, in Anthropic's way."""
+        with Visit(request.scope, "message", desk.emit) as visit:
+            body = parse(messages.REQUEST, await read_json(request))
+            visit.parsed(stream=bool(body.stream))
+            desk.check_model(body.model)
+            writer = messages.MessageWriter(request_id=visit.name, model=desk.files.name)
+            with called(messages.names(body)):
+                asked = messages.to_request(
+                    body, request_id=visit.name, recommended=desk.files.sampling, variables=desk.template_variables
+                )
+                visit.validated([asked])
+                ticket = await desk.submit([asked])
+            return _respond(desk, ticket, writer, stream=body.stream)
+
+    @app.post("/v1/messages/count_tokens", **documented(messages.COUNT, messages.COUNTED, error=error))
+    async def count_tokens(request: Request) -> Response:
+        """How many tokens a conversation has as a prompt."""
+        body = parse(messages.COUNT, await read_json(request))
         desk.check_model(body.model)
-        name = uuid.uuid4().hex
-        writer = completions.CompletionWriter(body, request_id=name, **_about(desk))
-        asked = completions.to_requests(body, request_id=name, recommended=desk.files.sampling)
-        return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
+        with called(messages.names(body)):
+            asked = messages.to_count(body, variables=desk.template_variables)
+            tokens = await asyncio.to_thread(desk.pipeline.tokenize, asked)
+        return _json(messages.counted(tokens))
 
 
 def _add_embeddings(app: FastAPI, desk: Desk) -> None:
-    @app.post("/v1/embeddings", **_documented(embeddings.REQUEST, embeddings.RESPONSE, computed=True))
+    @app.post("/v1/embeddings", **documented(embeddings.REQUEST, embeddings.RESPONSE, computed=True))
     async def embed(request: Request) -> Response:
         """Turn one or several texts into vectors of unit length."""
-        body = parse(embeddings.REQUEST, await _body(request))
-        desk.check_model(body.model)
 
         def write(flights: Sequence[Flight]) -> bytes:
             vectors = [flight.embedding() for flight in flights]
             count = sum(len(flight.submits[0].tokens) for flight in flights)
             return embeddings.whole(body, vectors, model=desk.files.name, prompt_tokens=count)
 
-        return Whole(desk, await desk.submit(_to_embed(body)), write)
+        with Visit(request.scope, "embedding", desk.emit) as visit:
+            body = parse(embeddings.REQUEST, await read_json(request))
+            visit.parsed()
+            desk.check_model(body.model)
+            asked = _to_embed(body, visit.name)
+            visit.validated(asked)
+            return Whole(desk, await desk.submit(asked), write)
 
 
-def _to_embed(body: embeddings.EmbeddingRequest) -> list[flow.Request]:
+def _to_embed(body: embeddings.EmbeddingRequest, name: str) -> list[flow.Request]:
     """One for each input, in order."""
-    name = uuid.uuid4().hex
     return [
         flow.Request(
             id=f"{name}-{place}",
@@ -97,15 +200,6 @@ def _to_embed(body: embeddings.EmbeddingRequest) -> list[flow.Request]:
         )
         for place, given in enumerate(embeddings.inputs(body))
     ]
-
-
-async def _body(request: Request) -> bytes:
-    """Only what says that it is JSON: anything else a browser would send from any page, without asking first."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        given = f", not as {kind[:64]}" if kind else ""
-        raise MediaTypeUnsupported(f"send the body with content-type: application/json{given}")
-    return await request.body()
 
 
 def _about(desk: Desk) -> dict[str, Any]:
@@ -123,55 +217,77 @@ def _add_models_and_tokens(app: FastAPI, desk: Desk) -> None:
     def model() -> models.Model:
         return models.Model(id=desk.files.name, created=desk.created, max_model_len=desk.pipeline.context)
 
-    @app.get("/v1/models", **_documented(None, models.ModelList))
+    @app.get("/v1/models", **documented(None, models.ModelList))
     async def list_models() -> Response:
         """The models of this server."""
         return _json(models.listed([model()]))
 
-    @app.get("/v1/models/{model_id:path}", **_documented(None, models.Model))
+    @app.get("/v1/models/{model_id:path}", **documented(None, models.Model))
     async def retrieve_model(model_id: str) -> Response:
         """One model."""
         desk.check_model(model_id)
         return _json(models.one(model()))
 
-    @app.post("/tokenize", **_documented(tokens.TokenizeRequest, tokens.Tokens))
+    @app.post("/tokenize", **documented(tokens.TokenizeRequest, tokens.Tokens))
     async def tokenize(request: Request) -> Response:
         """The token ids of a text or a conversation."""
-        body = parse(tokens.TokenizeRequest, await _body(request))
+        body = parse(tokens.TokenizeRequest, await read_json(request))
         if body.model is not None:
             desk.check_model(body.model)
         ids = await asyncio.to_thread(desk.tokenize, body)
         return _json(tokens.tokenized(body, ids, context=desk.pipeline.context, vocabulary=desk.tokenizer))
 
-    @app.post("/detokenize", **_documented(tokens.DetokenizeRequest, tokens.Text))
+    @app.post("/detokenize", **documented(tokens.DetokenizeRequest, tokens.Text))
     async def detokenize(request: Request) -> Response:
         """The text of token ids."""
-        body = parse(tokens.DetokenizeRequest, await _body(request))
+        body = parse(tokens.DetokenizeRequest, await read_json(request))
         if body.model is not None:
             desk.check_model(body.model)
         text = await asyncio.to_thread(desk.detokenize, body.tokens)
         return _json(tokens.detokenized(text))
 
 
+def _add_planner(app: FastAPI, desk: Desk, watch: Watch | None) -> None:
+    @app.get("/plan/presets", **documented(None, plan.Presets))
+    async def plan_presets() -> Response:
+        """Models and hardware that the planner knows by name."""
+        return _json(plan.presets(desk))
+
+    @app.post("/plan", **documented(Question, Plan))
+    async def plan_capacity(request: Request) -> Response:
+        """What a model needs of a machine and can do on it. Computed; nothing is run."""
+        values = decoded(await read_json(request))
+        seen = None if watch is None else plan.observed(desk, watch.journal)
+        return _json(await asyncio.to_thread(plan.planned, desk, values, seen))
+
+    @app.post("/plan/budget", **documented(plan.BudgetRequest, Budget))
+    async def plan_budget(request: Request) -> Response:
+        """How the parts of a prompt and its answer share the context."""
+        body = parse(plan.BudgetRequest, await read_json(request))
+        return _json(await asyncio.to_thread(plan.budgeted, desk, body))
+
+
 def _add_operations(app: FastAPI, desk: Desk) -> None:
-    @app.get("/health", **_stated(_STATUS, "The process answers."))
+    gpu = Gpu()
+
+    @app.get("/health", **stated(STATUS, "The process answers."))
     async def health() -> Response:
         """Whether the process is there. Needs no key."""
         return _json(b'{"status":"ok"}')
 
-    @app.get("/ready", **_stated(_STATUS, "Now.", but="Not yet, or not any more."))
+    @app.get("/ready", **stated(STATUS, "Now.", but="Not yet, or not any more."))
     async def ready() -> Response:
         """Whether requests are taken: the engine is up and the server is not shutting down."""
         state = "shutting down" if desk.closing else desk.replica.state.value
         return _json(msgspec.json.encode({"status": state}), 200 if desk.ready else 503)
 
-    @app.get("/version", **_stated(_FACTS, "The answer."))
+    @app.get("/version", **stated(FACTS, "The answer."))
     async def version() -> Response:
         """The server's version, and what it runs."""
         facts = {"version": penstock.__version__, "model": desk.files.name, **desk.replica.facts}
         return _json(msgspec.json.encode(facts))
 
-    @app.get("/metrics", **_stated(_EXPOSITION, "The answer."))
+    @app.get("/metrics", **stated(EXPOSITION, "The answer."))
     async def metrics() -> Response:
         """For Prometheus."""
         stats: dict[str, Any] | None = None
@@ -186,6 +302,8 @@ def _add_operations(app: FastAPI, desk: Desk) -> None:
             ready=desk.ready,
             open_requests=desk.open,
             tasks=len(asyncio.all_tasks()),
+            engine_pid=desk.replica.facts.get("pid") if stats is not None else None,
+            gpu=gpu.read(),
         )
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -197,8 +315,10 @@ def _add_failures(app: FastAPI) -> None:
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         where = f"{request.method} {request.url.path}"
-        kind = MethodNotAllowed if error.status_code == 405 else NotFound
-        return failure(kind(f"there is no {where} here; /docs lists what there is"), request.scope, error.headers)
+        kind, headers = NotFound, error.headers
+        if error.status_code == 405:
+            kind, headers = MethodNotAllowed, {"allow": ", ".join(_methods(app, request.scope))}
+        return failure(kind(f"there is no {where} here; /docs lists what there is"), request.scope, headers)
 
     async def on_hang_up(request: Request, error: Exception) -> Response:
         return Response(status_code=CLIENT_GONE)  # for the log: nobody is there to read it
@@ -209,53 +329,10 @@ def _add_failures(app: FastAPI) -> None:
     app.add_exception_handler(Exception, on_error)
 
 
-_STATUS = {
-    "application/json": {
-        "schema": {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
-    }
-}
-_FACTS = {
-    "application/json": {
-        "schema": {
-            "type": "object",
-            "properties": {"version": {"type": "string"}, "model": {"type": "string"}},
-            "required": ["version", "model"],
-        }
-    }
-}
-_EXPOSITION = {"text/plain": {"schema": {"type": "string"}}}
-_NO_KEY = openapi.response(ErrorBody, "No API key, or a wrong one.")
-
-
-def _stated(content: dict[str, Any], description: str, *, but: str | None = None) -> dict[str, Any]:
-    """What FastAPI is told of a route that answers operators. `but`: when the same comes with a 503."""
-    described: dict[int | str, Any] = {200: {"description": description, "content": content}, 401: _NO_KEY}
-    if but is not None:
-        described[503] = {"description": but, "content": content}
-    return {"responses": described, "response_class": Response}
-
-
-def _documented(
-    request: type[BaseModel] | None,
-    answer: type[msgspec.Struct],
-    *,
-    chunk: type[msgspec.Struct] | None = None,
-    computed: bool = False,
-) -> dict[str, Any]:
-    """What FastAPI is told of a route, for the OpenAPI document. `computed`: by the engine, as all that is streamed."""
-    described = {200: openapi.response(answer, "The answer.", chunk=chunk), 401: _NO_KEY}
-    if answer is not models.ModelList:
-        described[404] = openapi.response(ErrorBody, "No such model.")
-    if request is not None:
-        described[400] = openapi.response(ErrorBody, "A field is wrong; `param` names it.")
-        described[413] = openapi.response(ErrorBody, "The body is too large.")
-        described[415] = openapi.response(ErrorBody, "The content-type is not application/json.")
-    if computed or chunk is not None:
-        described[429] = openapi.response(ErrorBody, "The queue is full; Retry-After says when to come back.")
-        described[500] = openapi.response(ErrorBody, "Something broke; the message has an id to quote.")
-        described[503] = openapi.response(ErrorBody, "The engine is not there, or the server is shutting down.")
-    extra = openapi.request_body(request) if request is not None else {}
-    return {"responses": described, "openapi_extra": extra, "response_class": Response}
+def _methods(app: FastAPI, scope: Scope) -> list[str]:
+    """All that the path knows; Starlette tells those of its first route only."""
+    routes = [route for route in app.routes if isinstance(route, Route) and route.matches(scope)[0] is Match.PARTIAL]
+    return sorted({method for route in routes for method in route.methods or ()})
 
 
 def _json(data: bytes, status: int = 200) -> Response:

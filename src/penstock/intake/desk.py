@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from penstock.errors import InvalidRequest, ModelNotFound, ShuttingDown
 from penstock.flow import FinishReason, Request, SamplingParams
 from penstock.intake.openai.messages import to_template
 from penstock.intake.openai.tokens import TokenizeRequest
+from penstock.observe import events
+from penstock.observe.events import Emit
 from penstock.observe.metrics import Metrics
 from penstock.pipeline import Flight, Pipeline, check_ids
 from penstock.route.replica import Replica, State, Ticket
@@ -29,6 +32,8 @@ class Desk:
         metrics: Metrics,
         *,
         stall_s: float,
+        emit: Emit | None = None,
+        keep_texts: bool = False,
     ) -> None:
         self.files = files
         self.pipeline = pipeline
@@ -36,13 +41,22 @@ class Desk:
         self.replica = replica
         self.metrics = metrics
         self.stall_s = stall_s
+        self.emit = emit
+        self.keep_texts = keep_texts
         self.created = int(time.time())
+        # Compiling a constraint may take seconds; those that wait for it hold up nobody else's tokenizing.
+        self._constrained = ThreadPoolExecutor(1, thread_name_prefix="constrained")
         self.closing = False
         self.open = 0  # requests whose clients are still there
 
     @property
     def ready(self) -> bool:
         return not self.closing and self.replica.state is State.READY
+
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """What the model's chat template can be told beside the messages."""
+        return self.pipeline.template.variables if self.pipeline.template is not None else frozenset()
 
     def check_model(self, name: str) -> None:
         if name != self.files.name:
@@ -70,6 +84,14 @@ class Desk:
         asked = Request(id="", params=SamplingParams(), messages=to_template(body.messages), **body.template_options())
         return self.pipeline.tokenize(asked)
 
+    def prompt_tokens(self, asked: Request) -> list[int]:
+        """The prompt alone: nothing is run. Raises what `submit` would, of the prompt."""
+        tokens = self.pipeline.tokenize(asked)
+        check_ids(tokens, self.files.spec.vocab_size, "tokens" if asked.tokens is not None else "prompt")
+        if not tokens:
+            raise InvalidRequest("the prompt is empty", param="prompt")
+        return tokens
+
     def detokenize(self, tokens: list[int]) -> str:
         check_ids(tokens, self.files.spec.vocab_size, "tokens")
         return self.tokenizer.decode(tokens, skip_special=False)
@@ -84,6 +106,28 @@ class Desk:
                 reason = answer.finish or FinishReason.CANCELLED
                 cached = flight.cached_tokens if answer.index == 0 else 0
                 self.metrics.ended(reason, len(flight.submits[0].tokens), cached, len(answer.tokens), answer.timings)
+        if self.emit is not None:
+            self.emit(self._finished(ticket))
+
+    def _finished(self, ticket: Ticket) -> events.Finished:
+        ended = [
+            events.Ended(
+                number=submit.number,
+                finish=answer.finish or FinishReason.CANCELLED,
+                stop=answer.stop,
+                prompt_tokens=len(submit.tokens),
+                cached_tokens=flight.cached_tokens,
+                output_tokens=len(answer.tokens),
+                text="".join(answer.text) if self.keep_texts else None,
+            )
+            for flight in ticket.flights
+            for submit, answer in zip(flight.submits, flight.answers, strict=True)
+        ]
+        error = ticket.error
+        name = events.whole(ticket.flights[0].id)
+        return events.Finished(
+            name, time.monotonic(), ended, error.code if error else None, error.message if error else None
+        )
 
     async def drain(self, deadline_s: float) -> None:
         """Let nobody in, and wait for those inside; after the deadline they are shown out."""
@@ -96,6 +140,10 @@ class Desk:
     def end_all(self) -> None:
         self.replica.end_all("the server is shutting down")
 
+    def close(self) -> None:
+        self._constrained.shutdown(wait=False, cancel_futures=True)
+        self.pipeline.close()
+
     def _check_open(self) -> None:
         if self.closing:
             raise ShuttingDown("the server is shutting down and takes no more requests")
@@ -104,6 +152,8 @@ class Desk:
         def accept() -> list[Flight]:
             return [self.pipeline.accept(request) for request in requests]
 
+        if any(request.params.constraint or request.tools for request in requests):
+            return await asyncio.get_running_loop().run_in_executor(self._constrained, accept)
         return await asyncio.to_thread(accept) if sum(map(_length, requests)) > LONG_TEXT else accept()
 
 

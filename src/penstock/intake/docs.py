@@ -50,9 +50,12 @@ def _completed(made: dict[str, Any], schemas: dict[str, Any], keyless: Collectio
             if keyless is None or path in keyless:
                 operation["responses"].pop("401", None)
             else:
-                operation["security"] = [{"key": []}]
+                operation["security"] = [{"key": []}, {"x-api-key": []}]  # either
     if keyless is not None:
-        made["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        made["components"]["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer"},
+            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
     return made
 
 

@@ -1,4 +1,5 @@
-"""An error on its way to the client: told in the log where it is the server's, and made an HTTP response."""
+"""An error on its way to the client: told in the log where it is the server's, and made an HTTP response, in the words
+of the API that the client speaks."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from penstock.errors import PenstockError
-from penstock.intake.problems import Problem, describe
+from penstock.intake import problems as openai
+from penstock.intake.anthropic import problems as anthropic
+from penstock.intake.problems import Problem
 
 logger = logging.getLogger(__name__)
 
@@ -17,10 +20,10 @@ logger = logging.getLogger(__name__)
 def problem(error: Exception, scope: Scope) -> Problem:
     request_id = scope["state"]["request_id"]
     if not isinstance(error, PenstockError):
-        logger.error("request %s failed", request_id, exc_info=error)
+        logger.error("request %s failed", request_id, exc_info=error, extra={"request_id": request_id})
     elif error.status >= 500:
-        logger.error("request %s failed: %s", request_id, error)
-    return describe(error, request_id)
+        logger.error("request %s failed: %s", request_id, error, extra={"request_id": request_id})
+    return (anthropic.describe if anthropic.spoken(scope["path"]) else openai.describe)(error, request_id)
 
 
 def failure(error: Exception, scope: Scope, headers: Mapping[str, str] | None = None) -> Response:

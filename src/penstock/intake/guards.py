@@ -16,19 +16,23 @@ from collections.abc import Sequence
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.errors import RequestTooLarge, Unauthorized
+from penstock.intake import trace_context
 from penstock.intake.failure import failure
 
 logger = logging.getLogger("penstock.access")
 
 OPEN_PATHS = frozenset({"/health"})
+_ID_HEADERS = (b"x-request-id", b"request-id")  # as OpenAI's clients look for it, and as Anthropic's do
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class RequestIds:
     """Takes the client's x-request-id or makes one; it is in the answer's headers, in errors and in the log."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, traced: bool = False) -> None:
+        """`traced`: a request that comes without a trace begins one."""
         self.app = app
+        self.traced = traced
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -36,14 +40,18 @@ class RequestIds:
             return
         given = _header(scope, b"x-request-id") or b""
         request_id = given.decode() if _REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
-        scope.setdefault("state", {})["request_id"] = request_id
+        trace = trace_context.incoming(scope) or (trace_context.fresh() if self.traced else None)
+        scope.setdefault("state", {}).update(request_id=request_id, accepted=time.monotonic(), trace=trace)
+        named = [(name, request_id.encode()) for name in _ID_HEADERS]
+        if trace is not None:
+            named.append((b"traceresponse", trace_context.outgoing(trace)))
         started, status, complete = time.perf_counter(), 0, False
 
         async def send_named(message: Message) -> None:
             nonlocal status, complete
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                message["headers"] = [*message.get("headers", ()), *named]
             complete = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
@@ -55,7 +63,13 @@ class RequestIds:
         finally:
             spent_ms = (time.perf_counter() - started) * 1000
             path = scope["raw_path"].decode("ascii", "replace")  # quoted: nobody can write lines of their own here
-            logger.info("%s %s %s %.1f ms %s", scope["method"], path, status or "gone", spent_ms, request_id)
+            logger.info(
+                "%s %s %s %.1f ms %s", scope["method"], path, status or "gone", spent_ms, request_id,
+                extra={
+                    "request_id": request_id, "method": scope["method"], "path": path, "status": status or None,
+                    "ms": round(spent_ms, 1), "trace_id": None if trace is None else trace.id,
+                },
+            )  # fmt: skip
 
 
 class Keys:
@@ -66,8 +80,8 @@ class Keys:
         self.hashes = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._allowed(scope):
-            error = Unauthorized("give a valid API key: Authorization: Bearer <key>")
+        if scope["type"] == "http" and not _open(scope["path"]) and not self._allowed(scope):
+            error = Unauthorized("give a valid API key: Authorization: Bearer <key>, or x-api-key: <key>")
             await failure(error, scope)(scope, receive, send)
             return
         await self.app(scope, receive, send)
@@ -75,11 +89,12 @@ class Keys:
     def _allowed(self, scope: Scope) -> bool:
         if not self.hashes:
             return True
-        kind, _, key = (_header(scope, b"authorization") or b"").partition(b" ")
-        given = hashlib.sha256(key.strip()).digest()
+        kind, _, bearer = (_header(scope, b"authorization") or b"").partition(b" ")
+        keys = (_header(scope, b"x-api-key") or b"", bearer if kind.lower() == b"bearer" else b"")
+        given = [hashlib.sha256(key).digest() for text in keys if (key := text.strip())]
         # All of them are compared, each in constant time: how long it takes tells nothing.
-        matches = [hmac.compare_digest(given, known) for known in self.hashes]
-        return kind.lower() == b"bearer" and any(matches)
+        matches = [hmac.compare_digest(one, known) for one in given for known in self.hashes]
+        return any(matches)
 
 
 class BodyLimit:
@@ -109,6 +124,10 @@ class BodyLimit:
             return message
 
         await self.app(scope, receive_counted, send)
+
+
+def _open(path: str) -> bool:
+    return path in OPEN_PATHS or path == "/ui" or path.startswith("/ui/")
 
 
 def _header(scope: Scope, name: bytes) -> bytes | None:

@@ -14,7 +14,11 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.flow import Chunk, Completion
 from penstock.intake.desk import Desk
+from penstock.intake.events import Event, framed
 from penstock.intake.failure import failure, problem
+from penstock.intake.problems import Problem
+from penstock.observe import events
+from penstock.observe.events import Emit
 from penstock.pipeline import Flight
 from penstock.route.replica import Ticket
 
@@ -28,11 +32,16 @@ class Stalled(Exception):
 class Writer(Protocol):
     """Writes the answers of one API as JSON texts; the framing is done here. Prompts are counted from 0."""
 
-    def first(self, prompt: int, choice: int, prompt_tokens: list[int]) -> list[bytes]: ...
+    end: Sequence[Event]  # of a stream that is whole
 
-    def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]: ...
+    def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> Sequence[Event]: ...
 
-    def last(self, completions: Sequence[Completion]) -> list[bytes]: ...
+    def chunk(self, prompt: int, chunk: Chunk) -> Sequence[Event]: ...
+
+    def last(self, completions: Sequence[Completion]) -> Sequence[Event]: ...
+
+    def failed(self, told: Problem) -> Sequence[Event]:
+        """The end of a stream that breaks off."""
 
     def whole(self, completions: Sequence[Completion]) -> bytes: ...
 
@@ -52,7 +61,9 @@ class Whole(Response):
                 await failure(error, scope)(scope, receive, send)
                 return
             headers = {"server-timing": server_timing(self.ticket)}
-            await Response(self.write(self.ticket.flights), 200, headers, "application/json")(scope, receive, send)
+            body, start = self.write(self.ticket.flights), time.monotonic()
+            await Response(body, 200, headers, "application/json")(scope, receive, send)
+            tell_flushed(self.desk.emit, self.ticket, start, len(body))
         finally:
             self.desk.finish(self.ticket)
 
@@ -69,7 +80,8 @@ class EventStream(Response):
         try:
             await _unless_gone(receive, self._stream(scope, receive, send))
         except Stalled:
-            logger.info("request %s: dropped, the client does not read", scope["state"]["request_id"])
+            name = scope["state"]["request_id"]
+            logger.info("request %s: dropped, the client does not read", name, extra={"request_id": name})
         finally:
             self.desk.finish(self.ticket)
 
@@ -83,35 +95,44 @@ class EventStream(Response):
         try:
             while chunks:
                 await self._send(
-                    send, [text for prompt, chunk in merged(chunks) for text in self._texts(prompt, chunk)]
+                    send, [event for prompt, chunk in merged(chunks) for event in self._events(prompt, chunk)]
                 )
                 if error := self.ticket.error:
                     raise error
                 chunks = await self.ticket.take()
             completions = [flight.completion() for flight in self.ticket.flights]
-            await self._send(send, [*self.writer.last(completions), b"[DONE]"])
+            await self._send(send, [*self.writer.last(completions), *self.writer.end])
         except Stalled:
             raise
         except Exception as error:
-            await self._send(send, [problem(error, scope).body])
+            await self._send(send, self.writer.failed(problem(error, scope)))
         await self._send(send, [], more=False)
 
-    async def _send(self, send: Send, texts: Iterable[bytes], *, more: bool = True) -> None:
+    async def _send(self, send: Send, events: Iterable[Event], *, more: bool = True) -> None:
         """Waits while what was sent before has not been read."""
-        data = b"".join(b"data: " + text + b"\n\n" for text in texts)
+        data = framed(events)
         if data or not more:
+            start = time.monotonic()
             try:
                 async with asyncio.timeout(self.desk.stall_s):
                     await send({"type": "http.response.body", "body": data, "more_body": more})
             except TimeoutError:
                 raise Stalled from None
+            finally:
+                tell_flushed(self.desk.emit, self.ticket, start, len(data))
 
-    def _texts(self, prompt: int, chunk: Chunk) -> list[bytes]:
-        opening: list[bytes] = []
+    def _events(self, prompt: int, chunk: Chunk) -> list[Event]:
+        opening: Sequence[Event] = ()
         if (prompt, chunk.choice) not in self.opened:
             self.opened.add((prompt, chunk.choice))
-            opening = self.writer.first(prompt, chunk.choice, self.ticket.flights[prompt].submits[0].tokens)
-        return opening + self.writer.chunk(prompt, chunk)
+            flight = self.ticket.flights[prompt]
+            opening = self.writer.first(prompt, chunk.choice, flight.submits[0].tokens, flight.cached_tokens)
+        return [*opening, *self.writer.chunk(prompt, chunk)]
+
+
+def tell_flushed(emit: Emit | None, ticket: Ticket, start: float, num_bytes: int) -> None:
+    if emit is not None:
+        emit(events.Flushed(events.whole(ticket.flights[0].id), time.monotonic(), start, num_bytes))
 
 
 def merged(chunks: list[tuple[int, Chunk]]) -> list[tuple[int, Chunk]]:
@@ -128,7 +149,14 @@ def merged(chunks: list[tuple[int, Chunk]]) -> list[tuple[int, Chunk]]:
 def _join(first: Chunk, second: Chunk) -> Chunk:
     logprobs = [*(first.logprobs or ()), *(second.logprobs or ())] or None
     return Chunk(
-        first.choice, first.text + second.text, first.tokens + second.tokens, logprobs, second.finish, second.stop
+        first.choice,
+        first.text + second.text,
+        first.tokens + second.tokens,
+        logprobs,
+        second.finish,
+        second.stop,
+        first.reasoning + second.reasoning,
+        first.calls + second.calls,
     )
 
 

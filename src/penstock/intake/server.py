@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from penstock.intake.desk import Desk
 from penstock.intake.port import listen
+from penstock.observe.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,13 @@ class Uvicorn(uvicorn.Server):
 
 
 async def serve(
-    app: ASGIApp, desk: Desk, listener: socket.socket, announce: Callable[[str], None], *, drain_s: float
+    app: ASGIApp,
+    desk: Desk,
+    watch: Watch | None,
+    listener: socket.socket,
+    announce: Callable[[str], None],
+    *,
+    drain_s: float,
 ) -> int:
     """Serve on a socket that `port.bind` gave, until a signal; gives the exit code. `announce` is told the URL once it
     answers."""
@@ -57,6 +64,7 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     supervising = asyncio.create_task(desk.replica.supervise())
+    watching = asyncio.create_task(watch.run(lambda: desk.replica.ask("stats"))) if watch is not None else None
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.005)
@@ -71,4 +79,6 @@ async def serve(
     server.should_exit = True
     await serving
     supervising.cancel()
+    if watching is not None:
+        watching.cancel()
     return 0 if signals <= 1 else 1

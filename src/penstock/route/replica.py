@@ -18,6 +18,8 @@ from typing import Any
 
 from penstock.errors import EngineDied, PenstockError, ShuttingDown, by_code
 from penstock.flow import Cancel, Chunk, Delta, FinishReason, Frame, Query, Reply, Submit, WatchedEngine
+from penstock.observe import events
+from penstock.observe.events import Emit
 from penstock.pipeline import Flight
 
 logger = logging.getLogger(__name__)
@@ -90,6 +92,7 @@ class Ticket:
 class Replica:
     def __init__(self, spawn: Callable[[], WatchedEngine]) -> None:
         """`spawn` starts an engine process and does not wait for it."""
+        self.emit: Emit | None = None
         self.state = State.STARTING
         self.facts: dict[str, Any] = {}
         self.restarts = 0
@@ -154,11 +157,21 @@ class Replica:
         if self.state is not State.READY:
             raise EngineDied("the engine is not ready; try again in a moment")
         ticket = Ticket(flights)
+        self._tell_queued(flights)
         for submit in ticket.submits():
             self._tickets[submit.id] = ticket
             self._hand_over(submit)
         self._look_again()
         return ticket
+
+    def _tell_queued(self, flights: list[Flight]) -> None:
+        if self.emit is not None:
+            sequences = [
+                (submit.number, submit.id, prompt, submit.choice, len(submit.tokens))
+                for prompt, flight in enumerate(flights)
+                for submit in flight.submits
+            ]
+            self.emit(events.Queued(events.whole(flights[0].id), time.monotonic(), sequences))
 
     def cancel(self, ticket: Ticket) -> None:
         """The client has gone. The ticket stays until the engine has let go of its sequences."""
@@ -178,13 +191,13 @@ class Replica:
             self._engine.cancel(Cancel(name))
             self._deliver(_ended(name, why, ShuttingDown.code))
 
-    async def ask(self, kind: str) -> Any:
+    async def ask(self, kind: str, **arguments: Any) -> Any:
         """An engine's answer about itself; see `engine.loop` for what it knows."""
         if self.state is not State.READY:
             raise EngineDied("the engine is not ready")
         self._queries += 1
         number, reply = self._queries, asyncio.get_running_loop().create_future()
-        self._engine.query(Query(number, kind))
+        self._engine.query(Query(number, kind, arguments))
         self._replies[number] = reply
         self._look_again()
         return await reply
@@ -245,8 +258,15 @@ class Replica:
         if isinstance(message, Reply):
             self._reply(message)
             return
+        start, times, told = time.monotonic(), [], []
         for delta in message.deltas:
-            self._bereave(delta) if delta.code == EngineDied.code else self._deliver(delta)
+            if delta.code == EngineDied.code:
+                self._bereave(delta)
+            elif self._deliver(delta):
+                told.append(delta)
+                times.append(time.monotonic())
+        if self.emit is not None:
+            self.emit(events.Delivered("", times[-1] if times else start, start, message.record, told, times))
 
     def _hand_over(self, submit: Submit) -> None:
         try:
@@ -254,15 +274,17 @@ class Replica:
         except EngineDied:  # a moment ago, and nobody has noticed yet
             self._bereave(_ended(submit.id, self._engine.dead or "", EngineDied.code))
 
-    def _deliver(self, delta: Delta) -> None:
+    def _deliver(self, delta: Delta) -> bool:
+        """Whether anybody waits for it."""
         ticket = self._tickets.get(delta.id)
         if ticket is None:
-            return
+            return False
         if cancel := ticket.push(delta):
             self._engine.cancel(cancel)
         if delta.finish is not None:
             del self._tickets[delta.id]
             self._retried.discard(delta.id)
+        return True
 
     def _bereave(self, delta: Delta) -> None:
         """The engine died with this sequence: it is kept for the next one, if the client has seen nothing of it yet."""
@@ -274,6 +296,8 @@ class Replica:
             self._deliver(delta)
             return
         self._retried.add(delta.id)
+        if self.emit is not None:
+            self.emit(events.Requeued("", time.monotonic(), delta.id))
         self._orphans += [submit for submit in ticket.submits() if submit.id == delta.id]
 
     def _give_up(self, why: str) -> None:

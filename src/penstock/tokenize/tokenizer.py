@@ -6,7 +6,7 @@ replaces every byte of a run that is not UTF-8 throughout, which nobody can know
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ class Tokenizer:
         self._bytes: dict[int, bytes] = {}  # of the tokens seen so far
         # one more than the highest id: a model's embedding table may have more rows, an id in between may be unused
         self.vocab_size: int = max(backend.get_vocab().values(), default=-1) + 1
-        self.special_ids: frozenset[int] = frozenset(
-            index for index, token in backend.get_added_tokens_decoder().items() if token.special
-        )
+        added = backend.get_added_tokens_decoder()
+        self.special_ids: frozenset[int] = frozenset(index for index, token in added.items() if token.special)
+        self._marks = {token.content: index for index, token in added.items()}
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -68,14 +68,21 @@ class Tokenizer:
         stream = self.text_stream((), skip_special=skip_special)
         return "".join([stream.push(token) for token in tokens]) + stream.flush()
 
-    def text_stream(self, prompt: Sequence[int], *, skip_special: bool = True) -> TextStream:
+    def text_stream(
+        self, prompt: Sequence[int], *, skip_special: bool = True, show: Collection[int] = ()
+    ) -> TextStream:
+        """`show`: special tokens that are text all the same."""
         if self._spelling is None:
-            return WindowStream(self._backend_decode, lambda token: self._shows(token, skip_special), prompt)
-        return ByteStream(
-            self._text_bytes if skip_special else self.token_bytes,
-            prompt,
-            drops_first_space=self._spelling.drops_first_space,
-        )
+            shows = lambda token: token in show or self._shows(token, skip_special)  # noqa: E731
+            return WindowStream(self._backend_decode, shows, prompt)
+        spell = self._text_bytes if skip_special else self.token_bytes
+        if show and skip_special:
+            spell = lambda token: self.token_bytes(token) if token in show else self._text_bytes(token)  # noqa: E731
+        return ByteStream(spell, prompt, drops_first_space=self._spelling.drops_first_space)
+
+    def mark(self, text: str) -> int | None:
+        """The token that was made for this very text, such as `<think>`; None if it takes several."""
+        return self._marks.get(text)
 
     def token_bytes(self, token: int) -> bytes:
         """What a token stands for on its own: bytes of a text, not always whole characters."""

@@ -40,6 +40,22 @@ def test_special_tokens_are_shown_or_skipped(load: Any) -> None:
     assert tokenizer.decode(tokens, skip_special=False) == "<|start|>ab<|end|> abc"
 
 
+@pytest.mark.parametrize("vocabulary", [byte_level, sentencepiece, unigram])
+def test_some_special_tokens_may_be_text(load: Any, vocabulary: Any) -> None:
+    """Marks of tool calls and of reasoning: they mean something to whoever reads the answer."""
+    tokenizer = load(vocabulary())
+    *_, other, shown = sorted(tokenizer.special_ids)
+    name = tokenizer.decode([shown], skip_special=False)
+    stream = tokenizer.text_stream([], show={shown})
+    tokens = [other, *tokenizer.encode("ab", add_special=False), shown, other]
+
+    text = "".join(stream.push(token) for token in tokens) + stream.flush()
+
+    assert text.strip() == f"ab{name}"
+    assert tokenizer.mark(name) == shown
+    assert tokenizer.mark("ab") is None
+
+
 def test_the_vocabulary_reaches_to_its_highest_id(load: Any) -> None:
     base = byte_level().metadata["tokenizer.ggml.tokens"]
     tokenizer = load(byte_level(tokens=[*base[:-1], "", "", base[-1]], token_type=None, eos_token_id=len(base) + 1))

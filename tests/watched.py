@@ -1,0 +1,98 @@
+"""A journal and an engine's steps to tell it of, with a clock of its own: requests as the server would tell them."""
+
+from __future__ import annotations
+
+from array import array
+
+from penstock.flow import Delta, FinishReason, record
+from penstock.flow.record import Finding, LetIn
+from penstock.observe import events
+from penstock.observe.journal import Journal, Meter
+
+
+class Watched:
+    def __init__(self, *, keep_texts: bool = False, meter: Meter | None = None, max_done: int = 2000) -> None:
+        self.now = 100.0
+        self.events: list[events.Event] = []
+        self.journal = Journal(keep_texts=keep_texts, meter=meter, clock=lambda: self.now, max_done=max_done)
+        self.numbers = 0
+        self.steps = 0
+        self.open: dict[str, int] = {}  # request -> number of its sequence
+
+    def tell(self, event: events.Event) -> None:
+        self.events.append(event)
+        self.journal.take(event)
+
+    def later(self, seconds: float) -> float:
+        self.now += seconds
+        return self.now
+
+    def accept(self, name: str, *, prompt: int = 40, kind: str = "chat") -> None:
+        """Up to the engine's door: 1 ms for each stage."""
+        self.numbers += 1
+        self.open[name] = self.numbers
+        self.tell(events.Accepted(name, self.now, f"req-{name}", kind))
+        self.tell(events.Parsed(name, self.later(0.001), stream=True))
+        self.tell(events.Validated(name, self.later(0.001), {"max_tokens": 8}))
+        start = self.now
+        self.tell(events.Rendered(name, self.later(0.001), start))
+        start = self.now
+        self.tell(events.Tokenized(name, self.later(0.001), start, list(range(prompt))))
+        self.tell(events.Queued(name, self.later(0.001), [(self.numbers, f"{name}/0", 0, 0, prompt)]))
+
+    def step(
+        self,
+        rows: dict[str, int],
+        *,
+        seconds: float = 0.02,
+        let_in: dict[str, Finding] | None = None,
+        waits_us: tuple[int, ...] = (0,) * len(record.WAITS),
+        sent_back: tuple[str, ...] = (),
+        finish: dict[str, FinishReason] | None = None,
+        cached: int = 0,
+        overtaken: int = 0,
+        blocks: tuple[int, int, int, int, int] = (10, 0, 0, 5, 85),
+        waiting: int = 0,
+        blocked: int = record.STEP,
+    ) -> None:
+        """`rows`: request -> tokens computed; each gets a token. One token of a request that was let in is a decode."""
+        self.steps += 1
+        start = self.now
+        entries = [
+            record.pack_let_in(LetIn(self.open[name], start - 0.001, cached, waits_us, 0, overtaken, finding))
+            for name, finding in (let_in or {}).items()
+        ]
+        packed = array("I")
+        for name, count in rows.items():
+            packed.append(self.open[name])
+            packed.append(count | record.DECODE if count == 1 else count)
+        back = [(self.open[name], record.BLOCKS) for name in sent_back]
+        end = self.later(seconds)
+        spans = (50, round(seconds * 1e6) - 50, round(seconds * 1e6))
+        state = (len(rows), waiting, 0, 0, 0, blocked)
+        data = record.pack(self.steps, start, spans, state, [blocks], entries, back, packed)
+        deltas = [Delta(id=f"{name}/0", tokens=[1], finish=(finish or {}).get(name)) for name in rows]
+        received = self.later(0.001)
+        times = [self.later(0.0001) for _ in deltas]
+        assert end < received
+        self.tell(events.Delivered("", times[-1] if times else received, received, data, deltas, times))
+
+    def write(self, name: str, seconds: float = 0.0005, num_bytes: int = 100) -> None:
+        start = self.now
+        self.tell(events.Flushed(name, self.later(seconds), start, num_bytes))
+
+    def finish(self, name: str, finish: FinishReason = FinishReason.LENGTH, code: str | None = None) -> None:
+        number = self.open.pop(name)
+        ended = events.Ended(number, finish, None, 40, 0, 3, "the answer" if self.journal.keep_texts else None)
+        self.tell(events.Finished(name, self.now, [ended], code, code and "it broke"))
+
+    def serve(self, name: str, *, tokens: int = 3, **options: object) -> None:
+        """A whole request, alone."""
+        self.accept(name)
+        self.step({name: 40}, let_in={name: Finding(record.NOTHING_ALIKE)}, **options)  # type: ignore[arg-type]
+        self.write(name)
+        for place in range(1, tokens):
+            last = place == tokens - 1
+            self.step({name: 1}, finish={name: FinishReason.LENGTH} if last else None)
+            self.write(name)
+        self.finish(name)
