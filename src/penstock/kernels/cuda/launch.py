@@ -25,7 +25,7 @@ class Launcher:
     ) -> None:
         """`arguments` and `constants` are the kernel's parameters in order, constants last; `options` are fixed."""
         compiled = self._compiled.get((dtype, constants))
-        if compiled is None:
-            self._compiled[dtype, constants] = self._kernel[grid](*arguments, *constants, **options)
-        else:
+        if compiled is not None:
             compiled[grid](*arguments, *constants)
+        elif (compiled := self._kernel[grid](*arguments, *constants, **options)) is not None:
+            self._compiled[dtype, constants] = compiled  # None: see `ahead`
