@@ -6,8 +6,10 @@ engine never loads them.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -35,12 +37,12 @@ if TYPE_CHECKING:
     from penstock.forward.memory import CacheSize
     from penstock.grammar.library import Grammars
     from penstock.intake.desk import Desk
-    from penstock.kernels.cpu.program import Pool
-    from penstock.kernels.interface import Operations
     from penstock.model import Decoder
     from penstock.observe.metrics import Metrics
     from penstock.observe.spans import Spans
     from penstock.observe.watch import Watch
+
+logger = logging.getLogger(__name__)
 
 
 def model(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
@@ -135,45 +137,84 @@ def _spans(endpoint: str, model: str) -> Spans:
 
 def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
     """Load the model and put an engine around it; the facts say what was decided and how long it took."""
+    laps = _Laps()
+    decided = _decide(settings, laps)
+    return _build(settings, decided, laps)
+
+
+class _Laps:
+    """Seconds that the parts of a start take."""
+
+    def __init__(self) -> None:
+        self.start = self._last = time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    def end(self, name: str) -> None:
+        now = time.monotonic()
+        self.seconds[name], self._last = round(now - self._last, 3), now
+
+    @property
+    def total(self) -> float:
+        return time.monotonic() - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What is to be built: every "auto" of the settings as the value it stands for here."""
+
+    files: ModelFiles
+    context: int
+    device: torch.device
+    dtype: torch.dtype
+    kv_dtype: torch.dtype
+    native: bool  # whether the native CPU kernels compute
+    limits: Limits
+    threads: int
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.files.spec
+
+
+def _decide(settings: Settings, laps: _Laps) -> _Decided:
+    import torch  # noqa: F401  a second or more
+
+    from penstock.forward.available import cores
+    from penstock.model.load import choose_dtype
+
+    laps.end("imports")
+    files = model(settings)
+    device = _device(settings)
+    dtype = choose_dtype(settings.model.dtype, files.spec, device)
+    native = _is_native(settings, device)
+    laps.end("decisions")
+    return _Decided(
+        files=files,
+        context=context(settings, files.spec),
+        device=device,
+        dtype=dtype,
+        kv_dtype=_kv_dtype(settings, dtype, native),
+        native=native,
+        limits=_limits(settings, device.type),
+        threads=settings.engine.threads or cores(),
+    )
+
+
+def _build(settings: Settings, decided: _Decided, laps: _Laps) -> tuple[EngineLoop, dict[str, Any]]:
     import torch
 
     from penstock.cache import CacheManager, Recall
     from penstock.engine.loop import EngineLoop
-    from penstock.forward.available import cores
-    from penstock.forward.memory import size_cache
-    from penstock.forward.rehearse import rehearse
     from penstock.grammar.compiler import Compiler
     from penstock.grammar.library import Grammars
-    from penstock.kernels.cpu.program import Pool
-    from penstock.model.load import choose_dtype
     from penstock.schedule.scheduler import Scheduler
 
-    started = time.monotonic()
-    files = model(settings)
-    spec, length = files.spec, context(settings, files.spec)
-    device = _device(settings)
-    dtype = choose_dtype(settings.model.dtype, spec, device)
-    native = _is_native(settings, device)
-    kv_dtype = _kv_dtype(settings, dtype, native)
-    limits = _limits(settings, device.type)
+    spec, limits = decided.spec, decided.limits
     # What the native kernels leave to torch is small, and its threads would stand in the pool's way.
-    torch.set_num_threads(1 if native else settings.engine.threads or cores())
-    loaded = _load(settings, files, dtype=dtype, device=device, native=native)
-    load_s = time.monotonic() - started
-    ops = _operations(settings, device, native)
-    if not isinstance(ops, Pool) and device.type == "cuda":
-        rehearse(loaded, ops, settings.cache.block_size, context=length, tokens=limits.step_tokens, dtype=dtype)
-    size = size_cache(
-        spec,
-        settings.cache,
-        dtype=kv_dtype,
-        device=device,
-        context=length,
-        max_sequences=limits.max_sequences,
-        step_tokens=limits.step_tokens,
-    )
-    grammars = Grammars(Compiler(files.tokenizer, spec.vocab_size, spec.end_tokens))
-    runner = _runner(loaded, ops, size, kv_dtype, device=device, context=length, limits=limits, grammars=grammars)
+    torch.set_num_threads(1 if decided.native else decided.threads)
+    grammars = Grammars(Compiler(decided.files.tokenizer, spec.vocab_size, spec.end_tokens))
+    build = _cuda_runner if decided.device.type == "cuda" else _cpu_runner
+    runner, loaded, size = build(settings, decided, grammars, laps)
     recall = Recall() if settings.observe.events else None
     cache = CacheManager(spec.cache_groups, size.blocks, size.block_size, settings.cache.prefix_caching, recall)
     scheduler = Scheduler(
@@ -183,27 +224,35 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
         max_waiting=settings.schedule.max_waiting,
         policy=settings.schedule.policy,
         lookahead=limits.lookahead,
-        context=length,
+        context=decided.context,
         recorded=settings.observe.events,
     )
-    facts = {
-        "model": files.name,
+    loop = EngineLoop(scheduler, runner, grammars)
+    laps.end("rest")
+    logger.debug("engine built in %.1f s: %s", laps.total, laps.seconds)
+    return loop, _facts(decided, loaded, size, laps)
+
+
+def _facts(decided: _Decided, loaded: Decoder, size: CacheSize, laps: _Laps) -> dict[str, Any]:
+    limits = decided.limits
+    return {
+        "model": decided.files.name,
         "pid": os.getpid(),
-        "device": str(device),
-        "dtype": str(dtype).removeprefix("torch."),
-        "kv_dtype": str(kv_dtype).removeprefix("torch."),
-        "kernels": _kernels(device, native),
-        "context": length,
+        "device": str(decided.device),
+        "dtype": str(decided.dtype).removeprefix("torch."),
+        "kv_dtype": str(decided.kv_dtype).removeprefix("torch."),
+        "kernels": _kernels(decided.device, decided.native),
+        "context": decided.context,
         "weights_bytes": loaded.num_bytes,
         "kv_bytes": size.num_bytes,
         "block_size": size.block_size,
         "kv_tokens": (size.blocks[0] - 1) * size.block_size,
         "max_sequences": limits.max_sequences,
         "step_tokens": limits.step_tokens,
-        "load_s": load_s,
-        "start_s": time.monotonic() - started,
+        "load_s": laps.seconds["weights"],
+        "start_s": laps.total,
+        "start_parts_s": laps.seconds,
     }
-    return EngineLoop(scheduler, runner, grammars), facts
 
 
 def context(settings: Settings, spec: ModelSpec) -> int:
@@ -268,14 +317,15 @@ def _kv_dtype(settings: Settings, dtype: torch.dtype, native: bool) -> torch.dty
     return asked
 
 
-def _load(settings: Settings, files: ModelFiles, *, dtype: torch.dtype, device: torch.device, native: bool) -> Decoder:
+def _load(settings: Settings, decided: _Decided) -> Decoder:
     from penstock.forward.memory import check_weights
     from penstock.model.load import load, open_source, packed_bytes, weight_bytes
     from penstock.model.weights.dummy import DummySource
     from penstock.model.weights.loader import Packing
 
-    spec, packing = files.spec, Packing(settings.model.quantize) if native else None
-    if settings.model.quantize and not native:
+    files, device, dtype = decided.files, decided.device, decided.dtype
+    packing = Packing(settings.model.quantize) if decided.native else None
+    if settings.model.quantize and packing is None:
         raise InvalidSetting(
             "quantize: only the native CPU kernels compute with quantized weights: they need device cpu, dtype auto, "
             "and a C++ compiler when penstock is installed",
@@ -283,60 +333,93 @@ def _load(settings: Settings, files: ModelFiles, *, dtype: torch.dtype, device: 
         )
     dummy = settings.model.load_format == "dummy"
     source = DummySource(device) if dummy else open_source(files.weights, files.format)
+    spec = files.spec
     needed = packed_bytes(spec, source, packing) if packing else weight_bytes(spec, dtype=dtype, device=device)
     check_weights(needed, device)
-    return load(spec, source, dtype=dtype, device=device, context=context(settings, spec), packing=packing)
+    return load(spec, source, dtype=dtype, device=device, context=decided.context, packing=packing)
 
 
-def _operations(settings: Settings, device: torch.device, native: bool) -> Operations | Pool:
-    """A pool of threads stands for the native ones."""
-    if device.type == "cuda":
-        from penstock.kernels.cuda_ops import CudaOperations
+def _size(settings: Settings, decided: _Decided) -> CacheSize:
+    from penstock.forward.memory import size_cache
 
-        return CudaOperations()
-    if native:
-        from penstock.forward.available import cores
-        from penstock.kernels.cpu.program import Pool
-
-        return Pool(settings.engine.threads or cores())
-    from penstock.kernels.torch_ops import TorchOperations
-
-    return TorchOperations()
+    return size_cache(
+        decided.spec,
+        settings.cache,
+        dtype=decided.kv_dtype,
+        device=decided.device,
+        context=decided.context,
+        max_sequences=decided.limits.max_sequences,
+        step_tokens=decided.limits.step_tokens,
+    )
 
 
-def _runner(
-    loaded: Decoder,
-    ops: Operations | Pool,
-    size: CacheSize,
-    kv_dtype: torch.dtype,
-    *,
-    device: torch.device,
-    context: int,
-    limits: Limits,
-    grammars: Grammars,
-) -> Runner:
+Built = tuple["Runner", "Decoder", "CacheSize"]
 
+
+def _cpu_runner(settings: Settings, decided: _Decided, grammars: Grammars, laps: _Laps) -> Built:
     from penstock.forward.memory import allocate_native_pages, allocate_pages
     from penstock.forward.native import NativeRunner
     from penstock.forward.runner import ModelRunner
     from penstock.kernels.cpu.program import Pool
+    from penstock.kernels.torch_ops import TorchOperations
 
-    if isinstance(ops, Pool):
-        pages = allocate_native_pages(loaded.spec, size, kv_dtype)
-        return NativeRunner(
-            loaded,
-            ops,
-            pages,
-            context=context,
-            max_sequences=limits.max_sequences,
-            step_tokens=limits.step_tokens,
-            grammars=grammars,
+    loaded = _load(settings, decided)
+    laps.end("weights")
+    size = _size(settings, decided)
+    spec, context, limits = decided.spec, decided.context, decided.limits
+    if not decided.native:
+        pages = allocate_pages(spec, size, decided.kv_dtype, decided.device)
+        sequences = limits.max_sequences
+        runner = ModelRunner(
+            loaded, TorchOperations(), pages, context=context, max_sequences=sequences, grammars=grammars
         )
-    pages = allocate_pages(loaded.spec, size, kv_dtype, device)
-    runner = ModelRunner(loaded, ops, pages, context=context, max_sequences=limits.max_sequences, grammars=grammars)
-    if device.type == "cuda":
-        runner.capture_graphs()
-    return runner
+        return runner, loaded, size
+    native = NativeRunner(
+        loaded,
+        Pool(decided.threads),
+        allocate_native_pages(spec, size, decided.kv_dtype),
+        context=context,
+        max_sequences=limits.max_sequences,
+        step_tokens=limits.step_tokens,
+        grammars=grammars,
+    )
+    return native, loaded, size
+
+
+def _cuda_runner(settings: Settings, decided: _Decided, grammars: Grammars, laps: _Laps) -> Built:
+    """Kernels are compiled by threads while the weights are loaded."""
+    from penstock.forward.memory import allocate_pages
+    from penstock.forward.rehearse import Sizes, capture, compile_ahead, rehearse
+    from penstock.forward.runner import ModelRunner
+    from penstock.kernels.cuda.ahead import Ahead
+    from penstock.kernels.cuda_ops import CudaOperations
+
+    ahead = Ahead(decided.threads)
+    spec, limits = decided.spec, decided.limits
+    laps.end("triton")
+    sizes = Sizes(settings.cache.block_size, decided.context, limits.step_tokens, limits.max_sequences)
+    compile_ahead(ahead, spec, sizes, dtype=decided.dtype, device=decided.device)
+    laps.end("kernels noted")
+    loaded = _load(settings, decided)
+    laps.end("weights")
+    ahead.wait()
+    laps.end("kernels compiled")
+    recorder = rehearse(loaded, sizes, dtype=decided.dtype)
+    laps.end("rehearsal")
+    size = _size(settings, decided)
+    pages = allocate_pages(spec, size, decided.kv_dtype, decided.device)
+    runner = ModelRunner(
+        loaded,
+        CudaOperations(),
+        pages,
+        context=decided.context,
+        max_sequences=limits.max_sequences,
+        grammars=grammars,
+    )
+    laps.end("cache")
+    capture(runner, recorder)
+    laps.end("graphs")
+    return runner, loaded, size
 
 
 def _device(settings: Settings) -> torch.device:

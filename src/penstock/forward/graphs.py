@@ -12,10 +12,12 @@ next one.
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +27,8 @@ from penstock.flow import Row
 from penstock.forward.slots import Slots
 from penstock.kernels.cuda.lay_out import lay_out
 from penstock.kernels.interface import Batch, BlockMap
+
+T = TypeVar("T")
 
 SIZES = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *range(256, 512, 64), 512)
 
@@ -45,6 +49,32 @@ class Captured:
     rows: Tensor  # [2, size] int64: slots and positions, written before each replay
     hidden: Tensor  # [size, hidden]
     logits: Tensor  # [size, vocab] float32
+
+
+class Recorder:
+    """Captures graphs, on a stream of its own and in one pool of memory. The pool stays what it has grown to as long as
+    the recorder or one of the graphs is there."""
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+        self._first: torch.cuda.CUDAGraph | None = None
+
+    def record(self, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
+        """What `torch.cuda.graph` does, but that gives all unused memory back to the device each time."""
+        graph = torch.cuda.CUDAGraph()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                made = work()
+            except BaseException:
+                with suppress(RuntimeError):  # what was wrong says the first error
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        self._first = self._first or graph
+        return graph, made
 
 
 class DecodeGraphs:
@@ -70,19 +100,33 @@ class DecodeGraphs:
             return False
         return sum((row.count - 1) * row.start for row in rows) <= READ_AGAIN
 
-    @torch.inference_mode()
-    def capture(self, compute: Compute) -> None:
+    def capture(self, compute: Compute, recorder: Recorder) -> None:
         """The largest first: the others find room in what it leaves of their common pool."""
-        pool = None
-        for size in reversed(self._sizes):
-            rows = torch.tensor([[self._spare] * size, [0] * size], device=self._tokens.device)
-            compute(self._lay_out(rows))  # what is compiled or loaded at first use must not be captured
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                hidden, logits = compute(self._lay_out(rows))
-            pool = graph.pool()
-            self._captured.insert(0, Captured(graph, rows, hidden, logits))
+        with _no_collection():
+            self._captured = [self._capture(size, compute, recorder) for size in reversed(self._sizes)][::-1]
+
+    def try_largest(self, compute: Compute, recorder: Recorder) -> None:
+        """Has the recorder's pool grow to what `capture` will need."""
+        with _no_collection():
+            self._capture(self._sizes[-1], compute, recorder)
+
+    def walk(self, compute: Compute) -> None:
+        """All that will be captured, without capturing it."""
+        for size in self._sizes:
+            self._compute(compute, self._rows(size))
+
+    def _capture(self, size: int, compute: Compute, recorder: Recorder) -> Captured:
+        rows = self._rows(size)
+        self._compute(compute, rows)  # what is compiled or loaded at first use must not be captured
+        graph, (hidden, logits) = recorder.record(lambda: self._compute(compute, rows))
+        return Captured(graph, rows, hidden, logits)
+
+    @torch.inference_mode()
+    def _compute(self, compute: Compute, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return compute(self._lay_out(rows))
+
+    def _rows(self, size: int) -> Tensor:
+        return torch.tensor([[self._spare] * size, [0] * size], device=self._tokens.device)
 
     def run(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
         """Hidden states and logits of all tokens of the rows."""
@@ -124,3 +168,15 @@ class DecodeGraphs:
             host_starts=list(range(size + 1)),
             host_lengths=[1] * size,  # of the capture; what runs later has its own, on the device alone
         )
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Garbage that is found during a capture may be a graph or an event, which must not be destroyed then."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,28 +1,89 @@
-"""A step before there is a cache, to learn what a step needs.
+"""The steps of a start on a CUDA device: before there are weights, to have the kernels compiled; and before there is a
+cache, to learn what a step needs.
 
-What it took stays with torch's allocator, and so counts as in use when the cache is given the rest; kernels are
-compiled and libraries set up on the way.
+What the latter took stays with torch's allocator, and so counts as in use when the cache is given the rest; libraries
+are set up on the way.
 """
 
 from __future__ import annotations
 
+import logging
+from typing import NamedTuple
+
 import torch
+from msgspec.structs import replace
 
 from penstock.errors import OutOfMemory
+from penstock.forward.graphs import Recorder
 from penstock.forward.memory import CacheSize, allocate_pages
 from penstock.forward.runner import Model, ModelRunner
-from penstock.kernels.interface import Operations
+from penstock.kernels.cuda.ahead import Ahead
+from penstock.kernels.cuda_ops import CudaOperations
+from penstock.model.load import load
+from penstock.model.weights.dummy import BlankSource
+from penstock.store.spec import ModelSpec
+
+logger = logging.getLogger(__name__)
 
 
-def rehearse(model: Model, ops: Operations, block_size: int, *, context: int, tokens: int, dtype: torch.dtype) -> None:
-    """A prompt of as many `tokens` as a step may have, over pages that are no more than the block that is nobody's."""
-    groups = len(model.spec.cache_groups)
-    pages = allocate_pages(model.spec, CacheSize(block_size, (1,) * groups, (0,) * groups), dtype, torch.device("cuda"))
+class Sizes(NamedTuple):
+    """Of what the engine is made for."""
+
+    block_size: int
+    context: int
+    step_tokens: int
+    max_sequences: int
+
+
+def compile_ahead(ahead: Ahead, spec: ModelSpec, sizes: Sizes, *, dtype: torch.dtype, device: torch.device) -> None:
+    """Have all kernels compiled that a start needs, by going through its steps with blank weights and as few layers as
+    show each kind of them once."""
+    layers = 1 + max(group.layers[0] for group in spec.cache_groups)
+    few = replace(spec, num_layers=layers)
     try:
-        ModelRunner(model, ops, pages, context=context, max_sequences=1).warm_up(min(tokens, context - 1))
+        model = load(few, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
+        with ahead.noting():
+            runner = _runner(model, sizes, dtype, device)
+            runner.warm_up(min(sizes.step_tokens, sizes.context - 1))
+            graphs, compute = runner.decode_graphs()
+            graphs.walk(compute)
+    except torch.OutOfMemoryError:
+        logger.debug("no memory to find out which kernels are needed: they will be compiled one by one")
+    torch.cuda.empty_cache()
+
+
+def rehearse(model: Model, sizes: Sizes, *, dtype: torch.dtype) -> Recorder:
+    """A prompt of as many tokens as a step may have, over pages that are no more than the block that is nobody's; and
+    the largest graph. The recorder has the memory of the graphs to come."""
+    recorder = Recorder()
+    knob, what = "step_tokens", f"{sizes.step_tokens} tokens"
+    try:
+        runner = _runner(model, sizes, dtype, torch.device("cuda"))
+        runner.warm_up(min(sizes.step_tokens, sizes.context - 1))
+        knob, what = "max_sequences", f"{sizes.max_sequences} sequences"
+        graphs, compute = runner.decode_graphs()
+        graphs.try_largest(compute, recorder)
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
-            f"there is no memory for a step of {tokens} tokens beside the weights: {error}. Lower step_tokens, or "
-            "choose a smaller model or dtype",
-            param="step_tokens",
+            f"there is no memory for a step of {what} beside the weights: {error}. Lower {knob}, or choose a smaller "
+            "model or dtype",
+            param=knob,
         ) from None
+    return recorder
+
+
+def capture(runner: ModelRunner, recorder: Recorder) -> None:
+    try:
+        runner.capture_graphs(recorder)
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"there is no memory for CUDA graphs beside the weights and the KV cache: {error}. Lower memory_fraction, "
+            "kv_memory or max_sequences",
+            param="memory_fraction",
+        ) from None
+
+
+def _runner(model: Model, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> ModelRunner:
+    groups = len(model.spec.cache_groups)
+    pages = allocate_pages(model.spec, CacheSize(sizes.block_size, (1,) * groups, (0,) * groups), dtype, device)
+    return ModelRunner(model, CudaOperations(), pages, context=sizes.context, max_sequences=sizes.max_sequences)

@@ -25,7 +25,7 @@ from penstock.sample import Constraints, Draws, Sampler
 from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from penstock.forward.graphs import DecodeGraphs
+    from penstock.forward.graphs import Compute, DecodeGraphs, Recorder
     from penstock.grammar.library import Grammars
 
 
@@ -96,21 +96,25 @@ class ModelRunner:
         self._launched.clear()
 
     def warm_up(self, tokens: int) -> None:
-        """Real steps, of a prompt of `tokens` and of shorter ones, all drawn from; keys and values go to block 0."""
+        """Real steps, of a prompt of `tokens` and of shorter ones, all drawn from; keys and values go to block 0. None
+        depends on what another has drawn: while kernels are only noted (`kernels.cuda.ahead`), that can be anything."""
         for length, temperature in ((tokens, 1.0), (min(tokens, 100), 0.0), (min(tokens, 2), 0.0)):
             blocks = [[0] * -(-(length + 1) // self._slots.block_size) for _ in self._slots.tables]
-            admit = Admit(0, [0] * length, length, SamplingParams(temperature=temperature), 0, 0, (), blocks)
-            self.launch(StepPlan(0, [admit], [], [Row(0, 0, length, True)]))
-            self.launch(StepPlan(0, [], [], [Row(0, length, 1, True)]))
-            self.collect()
-            self.collect()
+            admit = Admit(0, [0] * (length + 1), length, SamplingParams(temperature=temperature), 0, 0, (), blocks)
+            for row in (Row(0, 0, length, True), Row(0, length, 1, True)):
+                self.launch(StepPlan(0, [admit], [], [row]))
+                self.collect()
 
-    def capture_graphs(self) -> None:
-        """From now on small steps run as CUDA graphs; the operations must be those of `kernels.cuda_ops`."""
+    def decode_graphs(self) -> tuple[DecodeGraphs, Compute]:
+        """Graphs yet to be captured, and of what; the operations must be those of `kernels.cuda_ops`."""
         from penstock.forward.graphs import DecodeGraphs
 
-        graphs = DecodeGraphs(self._slots, self._max_sequences, self._max_sequences)
-        graphs.capture(self._decode)
+        return DecodeGraphs(self._slots, self._max_sequences, self._max_sequences), self._decode
+
+    def capture_graphs(self, recorder: Recorder) -> None:
+        """From now on small steps run as CUDA graphs."""
+        graphs, compute = self.decode_graphs()
+        graphs.capture(compute, recorder)
         self._graphs = graphs
 
     def _compute(self, rows: Sequence[Row]) -> Computed:

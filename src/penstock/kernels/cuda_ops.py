@@ -29,7 +29,6 @@ class CudaOperations:
     """Implements `interface.Operations`. Keeps, for the newest batch only, what all its layers have in common."""
 
     def __init__(self) -> None:
-        product.counters()
         self._batch: Batch | None = None
         self._memo: dict[Hashable, object] = {}
 

@@ -14,4 +14,4 @@ def upload(values: np.ndarray[Any, Any] | Sequence[Any], device: torch.device, d
     """A tensor of `values`. A copy from ordinary memory waits until the device has done all it was told before; one
     from pinned memory takes its turn. Torch keeps the pinned piece until the copy has been made."""
     host = torch.from_numpy(np.asarray(values, dtype=dtype))
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)

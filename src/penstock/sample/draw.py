@@ -15,7 +15,7 @@ WIDTH = 128  # how many of the likeliest tokens are looked at first; most rows n
 
 def greedy(logits: Tensor) -> Tensor:
     """[rows, vocab] -> [rows] int64, as all of these"""
-    if logits.is_cuda:
+    if not logits.is_cpu:
         from penstock.kernels.cuda import draw as kernel
 
         return kernel.greedy(logits)
@@ -24,7 +24,7 @@ def greedy(logits: Tensor) -> Tensor:
 
 def plain(logits: Tensor, temperature: Tensor, keys: Tensor, hashes: Tensor) -> Tensor:
     """From all tokens. `keys` [rows] and `hashes` [vocab] are those of `noise`."""
-    if logits.is_cuda:
+    if not logits.is_cpu:
         from penstock.kernels.cuda import draw as kernel
 
         return kernel.plain(logits, temperature, keys, hashes)

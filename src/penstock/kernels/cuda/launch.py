@@ -12,15 +12,16 @@ from collections.abc import Hashable
 from functools import cache
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.runtime.driver import driver
 
 
 @cache
 def overlaps() -> bool:
-    return torch.cuda.get_device_capability() >= (9, 0)
+    arch: int = driver.active.get_current_target().arch
+    return arch >= 90
 
 
 @triton.jit
@@ -65,8 +66,9 @@ class Launcher:
         filled in here."""
         key, overlap = (dtype, constants, *options.values()), overlaps()
         compiled = self._compiled.get(key)
-        if compiled is None:
-            options["launch_pdl"] = overlap
-            self._compiled[key] = self._kernel[grid](*arguments, *constants, overlap, **options)
-        else:
+        if compiled is not None:
             compiled[grid](*arguments, *constants, overlap)
+            return
+        compiled = self._kernel[grid](*arguments, *constants, overlap, launch_pdl=overlap, **options)
+        if compiled is not None:  # else see `ahead`
+            self._compiled[key] = compiled

@@ -62,7 +62,7 @@ def _merge(
 
 def available(q: Tensor) -> bool:
     """Whether cuDNN has such a kernel."""
-    known = q.dtype in (torch.float16, torch.bfloat16) and q.shape[2] <= 128 and q.shape[2] % 8 == 0
+    known = q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and q.shape[2] <= 128 and q.shape[2] % 8 == 0
     built_in: bool = torch.backends.cudnn.is_available()  # type: ignore[no-untyped-call]
     return known and built_in and torch.cuda.get_device_capability(q.device) >= (9, 0)
 

@@ -224,7 +224,7 @@ def _launch_product_of_few(
     parts, arrived = out, out
     if splits > 1:
         parts = torch.empty(tiles * splits * OUTS * padded, dtype=torch.float32, device=x.device)
-        arrived = counters()
+        arrived = _counters(x.device)
     _launch_few(
         (tiles, splits, 1),
         x.dtype,
@@ -236,7 +236,7 @@ def _launch_product_of_few(
 
 
 @cache
-def counters() -> Tensor:
+def _counters(device: torch.device) -> Tensor:
     """How many of a tile's splits have arrived: 0 whenever nothing runs. Launches share them, since one ends before the
-    next one writes. To be called once before anything is captured: memory of a graph would not keep them."""
-    return torch.zeros(PROGRAMS, dtype=torch.int32, device="cuda")
+    next one writes. Made at the first product, which is never captured: memory of a graph would not keep them."""
+    return torch.zeros(PROGRAMS, dtype=torch.int32, device=device)

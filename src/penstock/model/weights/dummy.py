@@ -1,4 +1,4 @@
-"""Random weights, for benchmarks of models whose weights are not there."""
+"""Weights for models whose own are not there: random ones for benchmarks, none for whoever needs the shapes alone."""
 
 from __future__ import annotations
 
@@ -37,6 +37,25 @@ class DummySource:
             drawn[begin : begin + len(piece)] = piece
             begin, start = begin + len(piece), 0
         return drawn.mul_(float(shape[1]) ** -0.5).view(shape)
+
+    def stored(self, name: str) -> str:
+        return "F32"
+
+    def read_blocks(self, name: str) -> Tensor:
+        raise AssertionError(f"{name} has no blocks")
+
+
+class BlankSource:
+    """Implements `Source`: zeros, which take no memory."""
+
+    format: Format = "hf"
+    shapes = None
+
+    def __init__(self, device: torch.device) -> None:
+        self._zero = torch.zeros(1, device=device)
+
+    def read(self, name: str, shape: Shape) -> Tensor:
+        return self._zero.expand(shape)
 
     def stored(self, name: str) -> str:
         return "F32"

@@ -1,0 +1,171 @@
+"""A start on a CUDA device: which kernels are compiled when, and what becomes of memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton comes with CUDA builds of torch")
+
+from penstock import LLM, SamplingParams
+from penstock.errors import OutOfMemory
+from penstock.forward import rehearse
+from penstock.forward.graphs import Recorder
+from penstock.forward.runner import ModelRunner
+
+COMMON = {
+    "torch_dtype": "bfloat16",
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "head_dim": 128,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "8b": COMMON
+    | {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "tie_word_embeddings": False,
+    },
+    "0.6b": COMMON
+    | {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
+}
+
+START = """
+import json, sys, threading
+from triton import knobs
+
+events = []
+
+def listen(*, src, metadata, cache_hit, **_):
+    events.append((threading.current_thread().name, src.fn.module + ":" + src.name, metadata["hash"], cache_hit))
+
+knobs.compilation.listener = listen
+from penstock import LLM, SamplingParams
+from penstock.kernels.cuda.ahead import Ahead
+
+noted = []
+wait = Ahead.wait
+
+def waited(self):
+    noted.extend(self.keys)
+    wait(self)
+
+Ahead.wait = waited
+folder, dtype = sys.argv[1:]
+with LLM(folder, load_format="dummy", context=4096, device="cuda", dtype=dtype) as llm:
+    started = len(events)
+    for length in (3, 80, 700):
+        for temperature in (0.0, 1.0):
+            llm.generate([list(range(10, 10 + length))] * 3, SamplingParams(temperature=temperature, max_tokens=4))
+    print(json.dumps({"noted": noted, "start": events[:started], "served": events[started:], "facts": llm.facts}))
+"""
+
+
+@pytest.fixture(params=list(SHAPES))
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(SHAPES[request.param]))
+    return tmp_path
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_start_needs_no_kernel_that_was_not_compiled_ahead(folder: Path, dtype: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", START, str(folder), dtype],
+        env={**os.environ, "TRITON_CACHE_DIR": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    told = json.loads(run.stdout.splitlines()[-1])
+    itself = [event for event in told["start"] if event[0] == "MainThread"]
+    assert len(itself) > 8
+    assert [event for event in itself if not event[3]] == []
+    # Neither too little nor, which would only cost time, too much.
+    assert {event[2] for event in itself} == set(told["noted"])
+    assert [event for event in told["served"] if not event[3]] == []
+
+
+@pytest.mark.gpu
+def test_graphs_take_no_memory_that_was_not_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are captured when the cache has been given all the rest."""
+    grown: list[int] = []
+    capture = rehearse.capture
+
+    def measured(runner: ModelRunner, recorder: Recorder) -> None:
+        before = torch.cuda.memory_reserved()
+        capture(runner, recorder)
+        grown.append(torch.cuda.memory_reserved() - before)
+
+    monkeypatch.setattr(rehearse, "capture", measured)
+    torch.cuda.empty_cache()
+    with LLM(str(folder), load_format="dummy", context=4096, device="cuda", memory_fraction=0.15) as llm:
+        free, total = torch.cuda.mem_get_info()
+        assert total - free < 0.16 * total
+        assert grown[0] < 32 << 20
+        llm.generate([list(range(10, 90))] * 8, SamplingParams(temperature=1.0, max_tokens=4))
+        llm.check_integrity()
+
+
+class Failing:
+    """A runner on a device that is full, from some point on."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+
+    def warm_up(self, tokens: int) -> None:
+        self._reach("warm_up")
+
+    def decode_graphs(self) -> tuple[Failing, None]:
+        return self, None
+
+    def try_largest(self, compute: None, recorder: object) -> None:
+        self._reach("try_largest")
+
+    def capture_graphs(self, recorder: object) -> None:
+        self._reach("capture_graphs")
+
+    def _reach(self, point: str) -> None:
+        if point == self.at:
+            raise torch.OutOfMemoryError("tried to allocate 3 GiB")
+
+
+@pytest.mark.parametrize(("at", "knob"), [("warm_up", "step_tokens"), ("try_largest", "max_sequences")])
+def test_no_memory_for_a_step(at: str, knob: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearse, "Recorder", object)
+    monkeypatch.setattr(rehearse, "_runner", lambda *_: Failing(at))
+    with pytest.raises(OutOfMemory, match=f"Lower {knob}") as caught:
+        rehearse.rehearse(None, rehearse.Sizes(16, 4096, 8192, 512), dtype=torch.bfloat16)
+    assert caught.value.param == knob
+    assert "3 GiB" in caught.value.message
+
+
+def test_no_memory_for_graphs() -> None:
+    with pytest.raises(OutOfMemory, match="Lower memory_fraction, kv_memory or max_sequences") as caught:
+        rehearse.capture(Failing("capture_graphs"), None)
+    assert caught.value.param == "memory_fraction"

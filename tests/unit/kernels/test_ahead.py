@@ -1,0 +1,116 @@
+"""Compiling ahead: what is noted without a device is what a launch on one takes. Needs Triton, but no device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+pytest.importorskip("triton", reason="triton comes with CUDA builds of torch")
+
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime.cache import get_cache_manager
+from triton.runtime.driver import driver
+
+import tiny_models
+from paged import PagedModel
+from penstock.forward.readback import Readback
+from penstock.forward.rehearse import Sizes, compile_ahead
+from penstock.kernels import linear
+from penstock.kernels.cuda.ahead import Ahead
+from penstock.kernels.cuda_ops import CudaOperations
+from penstock.model.load import load
+from penstock.model.weights.dummy import BlankSource
+from penstock.store.resolve import resolve
+from penstock.store.spec import ModelSpec
+
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="kernels that were compiled for a device would be launched"
+)
+
+META = torch.device("meta")
+SIZES = Sizes(block_size=16, context=512, step_tokens=256, max_sequences=128)
+
+
+class H200:
+    """All that Triton asks of a device to choose a variant."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@pytest.fixture(autouse=True)
+def _device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(Readback, "listed", lambda self: [0] * len(self._host))  # there is nothing to read on `meta`
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "cache"))
+    driver.set_active(H200())
+    yield
+    driver.set_active(None)
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3", "gemma3"])
+def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
+    return resolve(str(tiny_models.make(request.param, tmp_path_factory.mktemp(request.param)))).spec
+
+
+def noted(spec: ModelSpec, dtype: torch.dtype, sizes: Sizes = SIZES) -> Ahead:
+    ahead = Ahead(threads=2)
+    compile_ahead(ahead, spec, sizes, dtype=dtype, device=META)
+    return ahead
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_real_tensors_take_the_variants_that_were_noted_on_meta(
+    spec: ModelSpec, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self._compiled.setdefault(key))  # only the keys
+    planned = noted(spec, dtype)._compiled
+    monkeypatch.setattr(linear, "packs", lambda *_: False)
+    monkeypatch.setattr(CudaOperations, "logits", lambda _, x, rows, weight, __: (x[rows] @ weight.T).float())
+    cpu = torch.device("cpu")
+    model = load(spec, BlankSource(cpu), dtype=dtype, device=cpu, context=SIZES.context)
+    paged = PagedModel(model, block_size=SIZES.block_size, ops=CudaOperations(), dtype=dtype)
+    launched = Ahead(threads=1)
+    with launched.noting():
+        for length in (250, 33, 1):
+            paged.add([1] * (length + 8))
+            paged.step({len(paged.sequences) - 1: length})
+        for step in ({0: 1}, {0: 1, 1: 1, 2: 3}, dict.fromkeys(range(3), 1)):
+            paged.step(step)
+    assert len(launched._compiled) > 5
+    assert set(launched._compiled) <= set(planned)
+
+
+def test_a_layer_of_each_kind_is_enough(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self._compiled.setdefault(key))
+    doubled = replace(spec, num_layers=2 * spec.num_layers, windows=spec.windows * 2)
+    assert noted(spec, torch.bfloat16).keys == noted(doubled, torch.bfloat16).keys
+
+
+@pytest.mark.parametrize("spec", ["qwen3"], indirect=True)  # one is enough: this takes seconds
+def test_what_was_noted_is_compiled_where_triton_looks_for_it(spec: ModelSpec) -> None:
+    ahead = noted(spec, torch.bfloat16, SIZES._replace(max_sequences=2))
+    ahead.wait()
+    for key in ahead.keys:
+        manager = get_cache_manager(key)
+        assert any(path.suffix == ".cubin" for path in Path(manager.cache_dir).iterdir())
+    misses: list[str] = []
+    knobs.compilation.listener = lambda *, src, cache_hit, **_: cache_hit or misses.append(src.name)
+    try:
+        again = noted(spec, torch.bfloat16, SIZES._replace(max_sequences=2))
+        again.wait()
+    finally:
+        knobs.compilation.listener = None
+    assert again.keys == ahead.keys
+    assert misses == []
