@@ -116,7 +116,7 @@ class CudaOperations:
 
     def _normed(self, x: Tensor, norm: Norm | None, weight: Tensor) -> tuple[Tensor, Norm | None]:
         """x and the norm, where a product of our own makes it on the way; else the norm of x."""
-        if norm is None or (x.shape[0] == 1 and product.suits(x, weight)):
+        if norm is None or product.takes_norm(x, weight):
             return x, norm
         return self.norm(x, norm), None
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.launch import Launcher, fetch, let_next_begin, wait
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
 from penstock.kernels.cuda.tiles import (
     accumulate,
     combine,
@@ -34,7 +34,6 @@ class Shape(NamedTuple):
 
 
 SHAPES = {2: Shape(64, 2, 3), 4: Shape(32, 4, 2)}  # by bytes per number
-FETCHED = 128  # keys of a program that are fetched to the cache before its queries are there
 
 
 @triton.jit(do_not_specialize=["table_width", "window", "splits"], do_not_specialize_on_alignment=["tables", "lengths"])
@@ -62,7 +61,6 @@ def _attend(
     GROUP: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
-    FETCHED: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     let_next_begin(OVERLAP)
@@ -78,14 +76,6 @@ def _attend(
     begin = (first_tile + split * share) * N
     end = tl.minimum(begin + share * N, length)
     table = tables + row * table_width
-    if FETCHED > 0:
-        early = begin + tl.arange(0, FETCHED)
-        line = slots_of(table, early, early < end, BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
-        bits: tl.constexpr = keys.dtype.element_ty.primitive_bitwidth
-        part = tl.minimum(tl.arange(0, max(1, D * bits // 1024)) * (1024 // bits), DIM - 1)
-        line = tl.where(early < end, line, kv_head * DIM)[:, None] + part[None, :]
-        fetch(keys + line, OVERLAP)
-        fetch(values + line, OVERLAP)
     wait(OVERLAP)
     if begin >= end:
         return
@@ -136,7 +126,6 @@ def _combine(
     OVERLAP: tl.constexpr,
 ):
     let_next_begin(OVERLAP)
-    wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths + row)
     first_tile = 0
@@ -144,6 +133,7 @@ def _combine(
         first_tile = tl.maximum(length - window, 0) // N
     tiles = tl.cdiv(length, N) - first_tile
     used = tl.cdiv(tiles, tl.cdiv(tiles, splits))
+    wait(OVERLAP)
     place = row * HEADS + tl.program_id(1)
     mixed = combine(parts, masses, place, splits, used, DIM, D, S)
     dim = tl.arange(0, D)
@@ -195,7 +185,6 @@ def decode(
             max(16, triton.next_power_of_2(heads // kv_heads)),
             shape.keys,
             padded,
-            FETCHED,
         ),
         num_warps=shape.warps,
         num_stages=shape.stages,

@@ -1,17 +1,19 @@
 """Launching kernels at little cost, each while the one before still runs.
 
 From compute capability 9.0 on, a kernel may be launched before its predecessor has ended (programmatic dependent
-launch): its programs come up, and may fetch what nobody writes, but read what the predecessor makes only after `wait`.
+launch): its programs come up, and may read what no kernel of the layers writes (weights, positions, lengths, tables),
+but what the predecessor makes only after `wait`.
 A predecessor that has itself waited is done only when all before it are, so nothing else needs to be said about order.
 For that, every program of every kernel must wait, before it writes or ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
@@ -36,23 +38,15 @@ def wait(OVERLAP: tl.constexpr):
         gdc_wait()
 
 
-@triton.jit
-def fetch(pointers, OVERLAP: tl.constexpr):
-    """Bring the lines of 128 bytes that `pointers` lie in to the L2 cache. Reads nothing, so it needs not wait."""
-    if OVERLAP:
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
-        )
-
-
 class Launcher:
-    """Triton looks at every argument of every call to find the compiled variant, which takes longer than a small kernel
-    runs. Here the dtype, the constants and the options name it, so all other integers must be exempt from
-    specialisation, and pointers that are not must be aligned to 16 bytes, as whatever torch allocates is."""
+    """Triton looks at every argument of every call to find the compiled variant, and asks the driver about every
+    pointer, which takes longer than a small kernel runs. Here the dtype, the constants and the options name the
+    variant, so all other integers must be exempt from specialisation, and pointers that are not must be aligned to 16
+    bytes, as whatever torch allocates is."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
-        self._compiled: dict[Hashable, Any] = {}
+        self._compiled: dict[Hashable, Callable[..., None]] = {}
 
     def __call__(
         self,
@@ -65,10 +59,26 @@ class Launcher:
         """`arguments` and `constants` are the kernel's parameters in order, constants last but for OVERLAP, which is
         filled in here."""
         key, overlap = (dtype, constants, *options.values()), overlaps()
-        compiled = self._compiled.get(key)
-        if compiled is not None:
-            compiled[grid](*arguments, *constants, overlap)
+        launch = self._compiled.get(key)
+        if launch is not None:
+            launch(grid, arguments, (*constants, overlap))
             return
         compiled = self._kernel[grid](*arguments, *constants, overlap, launch_pdl=overlap, **options)
         if compiled is not None:  # else see `ahead`
-            self._compiled[key] = compiled
+            self._compiled[key] = _direct(compiled)
+
+
+def _direct(compiled: Any) -> Callable[..., None]:
+    """What launches a compiled kernel. Of the Triton that we know, the C function beneath all its layers."""
+    if not triton.__version__.startswith("3.6."):
+        return lambda grid, arguments, constants: compiled[grid](*arguments, *constants)
+    launch, function, metadata = compiled.run.launch, compiled.function, compiled.packed_metadata
+    overlap, scratch, hooks = compiled.metadata.launch_pdl, (None, None), (None, None, None)
+    assert compiled.metadata.global_scratch_size == compiled.metadata.profile_scratch_size == 0
+
+    def direct(grid: tuple[int, int, int], arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
+        stream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+        values = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
+        launch(*grid, stream, function, False, overlap, *scratch, metadata, *hooks, *values, *constants)
+
+    return direct

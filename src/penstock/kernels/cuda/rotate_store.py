@@ -38,13 +38,17 @@ def _kernel(
     OVERLAP: tl.constexpr,
 ):
     let_next_begin(OVERLAP)
-    wait(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * SOME + tl.arange(0, SOME)[:, None]
     at = tl.arange(0, BLOCK)[None, :]
     inside = (head < HEADS + 2 * KV_HEADS) & (at < DIM)
     half: tl.constexpr = ROTATED // 2
     partner = tl.where(at < half, at + half, tl.where(at < ROTATED, at - half, at))
+    angles = table + tl.load(positions + token) * ROTATED + at % half
+    cos = tl.load(angles, mask=at < ROTATED, other=1.0)
+    sin = tl.load(angles + half, mask=at < ROTATED, other=0.0)
+    slot = tl.load(targets + token) * KV_HEADS * DIM
+    wait(OVERLAP)
     first = qkv + token * (HEADS + 2 * KV_HEADS) * DIM + head * DIM
     raw = tl.load(first + at, mask=inside, other=0.0)
     x = raw.to(tl.float32)
@@ -64,13 +68,9 @@ def _kernel(
         )
         x = (x * scale * weight).to(raw.dtype).to(tl.float32)
         other = (other * scale * other_weight).to(raw.dtype).to(tl.float32)
-    angles = table + tl.load(positions + token) * ROTATED + at % half
-    cos = tl.load(angles, mask=at < ROTATED, other=1.0)
-    sin = tl.load(angles + half, mask=at < ROTATED, other=0.0)
     turned = (x * cos + other * tl.where(at < half, -sin, sin)).to(raw.dtype)
 
     tl.store(q_out + token * HEADS * DIM + head * DIM + at, turned, mask=inside & (head < HEADS))
-    slot = tl.load(targets + token) * KV_HEADS * DIM
     is_k = (head >= HEADS) & (head < HEADS + KV_HEADS)
     tl.store(keys + slot + (head - HEADS) * DIM + at, turned, mask=inside & is_k)
     tl.store(values + slot + (head - HEADS - KV_HEADS) * DIM + at, raw, mask=inside & (head >= HEADS + KV_HEADS))
