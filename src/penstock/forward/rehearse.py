@@ -44,9 +44,9 @@ def compile_ahead(ahead: Ahead, spec: ModelSpec, sizes: Sizes, *, dtype: torch.d
         model = load(few, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
         with ahead.noting():
             runner = _runner(model, sizes, dtype, device)
-            runner.warm_up(min(sizes.step_tokens, sizes.context - 1))
             graphs, compute = runner.decode_graphs()
             graphs.walk(compute)
+            runner.warm_up(min(sizes.step_tokens, sizes.context - 1))
     except torch.OutOfMemoryError:
         logger.debug("no memory to find out which kernels are needed: they will be compiled one by one")
     torch.cuda.empty_cache()
