@@ -1,4 +1,4 @@
-"""The operations on CUDA: Triton kernels between the products, which are cuBLAS's but for a single row."""
+"""The operations on CUDA: Triton kernels around the products, which are cuBLAS's but for a few rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from penstock.kernels import embed, linear, logits
 from penstock.kernels.cpu.packed import plain
-from penstock.kernels.cuda import decode, gate, gemv, long_prefill, norm, prefill, rotate_store, short_prefill
-from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Pages, Rotary
+from penstock.kernels.cuda import decode, gate, long_prefill, prefill, product, rotate_store, short_prefill
+from penstock.kernels.cuda import norm as norm_
+from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Norm, Pages, Rotary
 
 T = TypeVar("T")
 
@@ -34,17 +35,35 @@ class CudaOperations:
     def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
         return embed.reference(tokens, plain(table), scale)
 
-    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return norm.norm(x, weight, eps)
+    def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
+        return norm_.norm(x, norm, onto)
 
-    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        return norm.add_norm(x, residual, weight, eps)
-
-    def linear(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
+    def linear(
+        self,
+        x: Tensor,
+        weight: Matrix,
+        bias: Tensor | None = None,
+        *,
+        norm: Norm | None = None,
+        onto: Tensor | None = None,
+    ) -> Tensor:
         weight = plain(weight)
-        if bias is None and gemv.suits(x, weight):
-            return gemv.gemv(x, weight)
-        return linear.reference(x, weight, bias)
+        x, norm = self._normed(x, norm, weight)
+        if product.suits(x, weight):
+            return product.product(x, weight, bias, norm=norm, onto=onto)
+        if onto is not None and bias is None:
+            return onto.addmm_(x, weight.t())
+        y = linear.reference(x, weight, bias)
+        return y if onto is None else onto.add_(y)
+
+    def gated(
+        self, x: Tensor, weight: Matrix, bias: Tensor | None, activation: Activation, *, norm: Norm | None = None
+    ) -> Tensor:
+        weight = plain(weight)
+        x, norm = self._normed(x, norm, weight)
+        if product.suits(x, weight):
+            return product.product(x, weight, bias, norm=norm, activation=activation)
+        return gate.gate(linear.reference(x, weight, bias), activation)
 
     def rotate_store(
         self,
@@ -87,9 +106,6 @@ class CudaOperations:
                 attend(q, pages, tables, batch, tiles, out, scale=scale, window=window, softcap=softcap)
         return out
 
-    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        return gate.gate(gate_up, activation)
-
     def logits(self, x: Tensor, rows: Tensor, weight: Matrix, softcap: float) -> Tensor:
         picked, weight = x[rows], plain(weight)
         if picked.dtype == torch.float32:
@@ -97,6 +113,12 @@ class CudaOperations:
         else:  # accumulated in float32 anyway: no need to round and widen again
             scores = torch.mm(picked, weight.t(), out_dtype=torch.float32)
         return logits.capped(scores, softcap)
+
+    def _normed(self, x: Tensor, norm: Norm | None, weight: Tensor) -> tuple[Tensor, Norm | None]:
+        """x and the norm, where a product of our own makes it on the way; else the norm of x."""
+        if norm is None or (x.shape[0] == 1 and product.suits(x, weight)):
+            return x, norm
+        return self.norm(x, norm), None
 
     def _once(self, batch: Batch, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` gives, made once per batch."""

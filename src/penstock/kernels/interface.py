@@ -8,7 +8,7 @@ first dimension, without padding.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -64,18 +64,36 @@ class Rotary:
     dim: int  # the first `dim` dimensions of a head are rotated, in halves (x[i] with x[i + dim / 2])
 
 
+class Norm(NamedTuple):
+    """RMS norm over the last dimension, in float32."""
+
+    weight: Tensor  # float32 whatever the numbers are
+    eps: float
+
+
 class Operations(Protocol):
     def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
         """[tokens] -> [tokens, hidden]"""
 
-    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """RMS norm over the last dimension, in float32; `weight` is float32 whatever x is."""
+    def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
+        """The norm of x, or `onto` with it added, in place."""
 
-    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """x + residual, and its norm: (normed, sum). May reuse the memory of both inputs."""
+    def linear(
+        self,
+        x: Tensor,
+        weight: Matrix,
+        bias: Tensor | None = None,
+        *,
+        norm: Norm | None = None,
+        onto: Tensor | None = None,
+    ) -> Tensor:
+        """[tokens, in] × [out, in] -> [tokens, out], of the norm of x where there is one; or `onto` with that added, in
+        place."""
 
-    def linear(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
-        """[tokens, in] × [out, in] -> [tokens, out]"""
+    def gated(
+        self, x: Tensor, weight: Matrix, bias: Tensor | None, activation: Activation, *, norm: Norm | None = None
+    ) -> Tensor:
+        """The product y [tokens, 2 * n] as `linear` makes it -> activation(first half) * second half, [tokens, n]"""
 
     def rotate_store(
         self,
@@ -92,9 +110,6 @@ class Operations(Protocol):
         self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, *, scale: float, window: int, softcap: float
     ) -> Tensor:
         """Causal attention of each row's queries over its own pages; gives [tokens, heads * head_dim]."""
-
-    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        """[tokens, 2 * n] -> activation(first half) * second half, [tokens, n]"""
 
     def logits(self, x: Tensor, rows: Tensor, weight: Matrix, softcap: float) -> Tensor:
         """Pick packed tokens `rows` of x [tokens, hidden] and project them on the vocabulary, float32."""

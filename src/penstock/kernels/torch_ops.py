@@ -7,9 +7,10 @@ from typing import TypeVar, cast
 
 from torch import Tensor
 
-from penstock.kernels import attention, embed, gate, linear, logits, norm, rotate_store
+from penstock.kernels import attention, embed, gate, linear, logits, rotate_store
+from penstock.kernels import norm as norm_
 from penstock.kernels.cpu.packed import plain
-from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Pages, Rotary
+from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Norm, Pages, Rotary
 
 T = TypeVar("T")
 
@@ -24,15 +25,29 @@ class TorchOperations:
     def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
         return embed.reference(tokens, plain(table), scale)
 
-    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return norm.reference(x, weight, eps)
+    def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
+        y = norm_.reference(x, norm)
+        return y if onto is None else onto.add_(y)
 
-    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        return norm.add_reference(x, residual, weight, eps)
-
-    def linear(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
+    def linear(
+        self,
+        x: Tensor,
+        weight: Matrix,
+        bias: Tensor | None = None,
+        *,
+        norm: Norm | None = None,
+        onto: Tensor | None = None,
+    ) -> Tensor:
         weight = plain(weight)
-        return linear.packed(x, weight, bias) if weight.is_mkldnn else linear.reference(x, weight, bias)
+        if norm is not None:
+            x = self.norm(x, norm)
+        y = linear.packed(x, weight, bias) if weight.is_mkldnn else linear.reference(x, weight, bias)
+        return y if onto is None else onto.add_(y)
+
+    def gated(
+        self, x: Tensor, weight: Matrix, bias: Tensor | None, activation: Activation, *, norm: Norm | None = None
+    ) -> Tensor:
+        return gate.reference(self.linear(x, weight, bias, norm=norm), activation)
 
     def rotate_store(
         self,
@@ -56,9 +71,6 @@ class TorchOperations:
             lambda: attention.plan(batch, block_map, block_size, window, q.dtype),
         )
         return attention.reference(q, pages, plan, scale=scale, softcap=softcap)
-
-    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        return gate.reference(gate_up, activation)
 
     def logits(self, x: Tensor, rows: Tensor, weight: Matrix, softcap: float) -> Tensor:
         return logits.capped(self.linear(x[rows], weight).float(), softcap)

@@ -375,10 +375,10 @@ class Fails(TorchOperations):
 
     broken: Callable[[], None] | None = None
 
-    def gate(self, gate_up: torch.Tensor, activation: Any) -> torch.Tensor:
+    def gated(self, *arguments: Any, **options: Any) -> torch.Tensor:
         if self.broken is not None:
             self.broken()
-        return super().gate(gate_up, activation)
+        return super().gated(*arguments, **options)
 
 
 def test_an_exception_reaches_the_caller_and_leaves_the_runner_usable(models: Models) -> None:

@@ -11,11 +11,11 @@ from torch import Tensor
 pytest.importorskip("triton", reason="triton comes with CUDA builds of torch")
 
 from paged import Row, make_batch
-from penstock.kernels import gate, norm, rotate_store
+from penstock.kernels import norm, rotate_store
 from penstock.kernels.cuda import draw, long_prefill
 from penstock.kernels.cuda.lay_out import lay_out
 from penstock.kernels.cuda_ops import CudaOperations
-from penstock.kernels.interface import BlockMap, Pages, Rotary
+from penstock.kernels.interface import Activation, BlockMap, Norm, Pages, Rotary
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.sample import noise
 from penstock.sample.filters import scale
@@ -41,27 +41,52 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("rows", "width"), [(1, 64), (3, 100), (7, 4096), (129, 1024), (2, 5376)])
 def test_norms(rows: int, width: int, dtype: torch.dtype) -> None:
-    x, residual, weight = numbers(rows, width, dtype=dtype), numbers(rows, width, dtype=dtype, seed=1), numbers(width)
-    ops = CudaOperations()
-    close(ops.norm(x, weight, 1e-5), norm.reference(x, weight, 1e-5))
-    theirs = norm.add_reference(x.clone(), residual.clone(), weight, 1e-5)
-    ours = ops.add_norm(x, residual, weight, 1e-5)
-    close(ours[0], theirs[0])
-    assert torch.equal(ours[1], theirs[1])
+    x, residual = numbers(rows, width, dtype=dtype), numbers(rows, width, dtype=dtype, seed=1)
+    ops, one = CudaOperations(), Norm(numbers(width), 1e-5)
+    close(ops.norm(x, one), norm.reference(x, one))
+    expected = residual + norm.reference(x, one)
+    assert ops.norm(x, one, onto=residual) is residual
+    close(residual, expected)
 
 
-@pytest.mark.parametrize(("size", "width"), [(1, 16), (77, 64), (1024, 1024), (1023, 1040), (4096, 14336)])
-def test_one_row_times_a_matrix(size: int, width: int) -> None:
-    x, weight = numbers(1, width, dtype=torch.bfloat16), numbers(size, width, dtype=torch.bfloat16, seed=1)
-    close(CudaOperations().linear(x, weight), (x.double() @ weight.double().T).to(torch.bfloat16))
+SIZES = [(1, 128), (77, 128), (1024, 1024), (1023, 1040), (4096, 14336), (300, 20480)]
+ROWS = [1, 2, 8, 17, 33, 64, 65, 200]
+
+
+@pytest.mark.parametrize(("size", "width"), SIZES)
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("added", [False, True])
+def test_linear(rows: int, size: int, width: int, biased: bool, normed: bool, added: bool) -> None:
+    """Against float64, over and over: a product may leave nothing behind that the next one trips over."""
+    dtype = torch.bfloat16
+    x, weight = numbers(rows, width, dtype=dtype), numbers(size, width, dtype=dtype, seed=1)
+    bias = numbers(size, dtype=dtype, seed=2) * width**0.5 if biased else None
+    one = Norm(numbers(width, seed=3), 1e-5) if normed else None
+    expected = (norm.reference(x.double(), one).double() if one else x.double()) @ weight.double().T
+    if bias is not None:
+        expected += bias.double()
+    for _ in range(3):
+        onto = numbers(rows, size, dtype=dtype, seed=4) * width**0.5 if added else None
+        total = expected if onto is None else expected + onto.double()
+        close(CudaOperations().linear(x, weight, bias, norm=one, onto=onto), total.to(dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
-@pytest.mark.parametrize(("rows", "width"), [(1, 96), (5, 1500), (33, 3072)])
-def test_gate(rows: int, width: int, activation: gate.Activation, dtype: torch.dtype) -> None:
-    x = numbers(rows, 2 * width, dtype=dtype) * 3
-    close(CudaOperations().gate(x, activation), gate.reference(x.clone(), activation))
+@pytest.mark.parametrize("size", [1, 100, 1536])
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("biased", [False, True])
+def test_gated(rows: int, size: int, biased: bool, activation: Activation, dtype: torch.dtype) -> None:
+    x, weight = numbers(rows, 256, dtype=dtype) / 16, numbers(2 * size, 256, dtype=dtype, seed=1)
+    bias = numbers(2 * size, dtype=dtype, seed=2) if biased else None
+    one = Norm(numbers(256, seed=3) / 16, 1e-5)
+    for each in (None, one):
+        expected = TorchOperations().gated(
+            x.double(), weight.double(), None if bias is None else bias.double(), activation, norm=each
+        )
+        close(CudaOperations().gated(x, weight, bias, activation, norm=each), expected.to(dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

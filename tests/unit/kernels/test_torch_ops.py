@@ -8,7 +8,7 @@ from torch import Tensor
 
 from paged import Row, make_batch
 from penstock.kernels import linear
-from penstock.kernels.interface import Pages, Rotary
+from penstock.kernels.interface import Norm, Pages, Rotary
 from penstock.kernels.torch_ops import TorchOperations
 
 OPS = TorchOperations()
@@ -29,17 +29,24 @@ def test_embed_scales() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_norm(dtype: torch.dtype, size: float) -> None:
     x, weight = (torch.randn(5, 16) * size).to(dtype), torch.randn(16)
-    normed = OPS.norm(x, weight, 1e-5)
+    normed = OPS.norm(x, Norm(weight, 1e-5))
     assert normed.dtype == dtype
     torch.testing.assert_close(normed, rms(x, weight, 1e-5).to(dtype))
 
 
-def test_add_norm() -> None:
+def test_a_norm_is_added() -> None:
     x, residual, weight = torch.randn(5, 16), torch.randn(5, 16), torch.randn(16)
-    expected = x + residual
-    normed, total = OPS.add_norm(x, residual, weight, 1e-5)
-    assert total.equal(expected)
-    torch.testing.assert_close(normed, rms(expected, weight, 1e-5).float())
+    expected = residual + rms(x, weight, 1e-5).float()
+    assert OPS.norm(x, Norm(weight, 1e-5), onto=residual) is residual
+    torch.testing.assert_close(residual, expected)
+
+
+def test_a_product_of_a_norm_is_added() -> None:
+    x, residual, gains = torch.randn(5, 16), torch.randn(5, 24), torch.randn(16)
+    weight, bias = torch.randn(24, 16), torch.randn(24)
+    expected = residual + rms(x, gains, 1e-5).float() @ weight.T + bias
+    assert OPS.linear(x, weight, bias, norm=Norm(gains, 1e-5), onto=residual) is residual
+    torch.testing.assert_close(residual, expected)
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 70])
@@ -64,7 +71,7 @@ def test_gate(activation: str) -> None:
         expected = gate * torch.sigmoid(gate) * up
     else:
         expected = 0.5 * gate * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3))) * up
-    torch.testing.assert_close(OPS.gate(gate_up, activation), expected)  # type: ignore[arg-type]
+    torch.testing.assert_close(OPS.gated(gate_up, torch.eye(10), None, activation), expected)  # type: ignore[arg-type]
 
 
 def test_logits_picks_rows_and_caps() -> None:

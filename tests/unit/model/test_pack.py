@@ -154,7 +154,7 @@ def test_bytes_are_known_beforehand(tmp_path: Path, quantize: str | None) -> Non
     spec, packing = spec_of(tiny_models.make("llama", tmp_path)), Packing(quantize)  # type: ignore[arg-type]
     source = DummySource(CPU)
     model = load(spec, source, dtype=torch.float32, device=CPU, context=64, packing=packing)
-    norms = sum(tensor.nbytes for tensor in (model.first_norm, *model.next_norms)) + 4 * spec.hidden_size * 3
+    norms = 4 * spec.hidden_size * (2 * spec.num_layers + 1)
     assert model.num_bytes == packed_bytes(spec, source, packing) + norms
     assert model.head is model.embedding  # one copy serves both
 

@@ -3,8 +3,8 @@
 `Recorder` stands where `Operations` do and is handed values that have no numbers yet. What it puts together on the way:
 
     norm, gate, attention      leave their result quantized too, if a product reads it that way
-    product + residual         is added to the residual by the product itself
-    product[wanted]            is made of the wanted rows alone, and so is the attention before it
+    x + norm, then its norm    are one pass
+    attention[wanted]          is made of the wanted rows alone
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from penstock.kernels.cpu.packed import BLOCK, PackedMatrix
 from penstock.kernels.cpu.program import LOGITS, NO_BUFFER, NativeOp, NativePages, NativeRotation, OpKind, Recording
-from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Operations, Pages, Rotary
+from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Norm, Operations, Pages, Rotary
 
 TOKENS, WANTED = 0, 1  # which rows a value has, as in native/program.h
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
@@ -86,6 +86,7 @@ class Recorder:
         self._head_dim = head_dim
         self._kept: list[object] = []
         self._maps: list[BlockMap] = []
+        self._added: dict[int, Value] = {}  # by the id of a value: what the next norm of it adds to it first
 
     def batch(self, groups: int, wanted_only: bool) -> Batch:
         """A step that has no numbers yet."""
@@ -100,22 +101,35 @@ class Recorder:
         self._add(OpKind.EMBED, output, scale=scale, weight=matrix.address)
         return _tensor(output)
 
-    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return _tensor(self._norm(_value(x), None, weight, eps))
+    def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
+        normed = self._norm(_value(x), norm)
+        if onto is None:
+            return _tensor(normed)
+        self._added[id(onto)] = normed
+        return onto
 
-    def add_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        total, added = _value(residual), _value(x)
-        if added.maker is not None and added.maker.kind is OpKind.LINEAR:  # a linear's output has this one reader
-            added.maker.output, added.maker.fields["option"] = total, 1
-            if self.ops[-1].kind is OpKind.PICK:  # of the residual, which must be there to be added to
-                self.ops.insert(self.ops.index(added.maker), self.ops.pop())
-            return _tensor(self._norm(total, None, weight, eps)), residual
-        return _tensor(self._norm(total, added, weight, eps)), residual
-
-    def linear(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
+    def linear(
+        self,
+        x: Tensor,
+        weight: Matrix,
+        bias: Tensor | None = None,
+        *,
+        norm: Norm | None = None,
+        onto: Tensor | None = None,
+    ) -> Tensor:
         source, matrix = _value(x), self._matrix(weight)
-        output = self._value(source.rows, matrix.shape[0])
-        self._linear(source, matrix, bias, output)
+        if norm is not None:
+            source = self._norm(source, norm)
+        output = self._value(source.rows, matrix.shape[0]) if onto is None else _value(onto)
+        self._linear(source, matrix, bias, output, adds=onto is not None)
+        return _tensor(output)
+
+    def gated(
+        self, x: Tensor, weight: Matrix, bias: Tensor | None, activation: Activation, *, norm: Norm | None = None
+    ) -> Tensor:
+        source = _value(self.linear(x, weight, bias, norm=norm))
+        output = self._value(source.rows, source.width // 2)
+        self._add(OpKind.GATE, output, source, option=ACTIVATIONS[activation])
         return _tensor(output)
 
     def rotate_store(
@@ -145,17 +159,11 @@ class Recorder:
         op.fields |= {"window": window, "group": self._group(block_map)}
         return _tensor(output)
 
-    def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        source = _value(gate_up)
-        output = self._value(source.rows, source.width // 2)
-        self._add(OpKind.GATE, output, source, option=ACTIVATIONS[activation])
-        return _tensor(output)
-
     def logits(self, x: Tensor, rows: Tensor, weight: Matrix, softcap: float) -> Tensor:
         raise NotImplementedError("the head is recorded by `head`")
 
     def head(self, hidden: Value, matrix: PackedMatrix, softcap: float) -> None:
-        source = self.pick(hidden) if hidden.rows == TOKENS else hidden
+        source = self._picked(hidden) if hidden.rows == TOKENS else hidden
         logits = Value(self, WANTED, matrix.shape[0], 0, buffer=LOGITS)
         self._linear(source, self._matrix(matrix), None, logits)
         if softcap:
@@ -163,20 +171,14 @@ class Recorder:
         self._add(OpKind.DRAW, logits)
 
     def pick(self, source: Value) -> Value:
-        """The wanted rows."""
-        chain = [op for op in self.ops[-3:] if op.kind in (OpKind.ATTENTION, OpKind.QUANTIZE, OpKind.LINEAR)]
-        if source.maker is self.ops[-1] and self.ops[-1].kind is OpKind.LINEAR and chain[0].kind is OpKind.ATTENTION:
-            for op in chain:
-                op.rows = WANTED
-                for value in (op.output, op.quantized):
-                    if value is not None:
-                        value.rows = WANTED
+        """The wanted rows of what nobody reads but for them."""
+        if source.maker is self.ops[-1] and source.maker.kind is OpKind.ATTENTION:
+            source.maker.rows = source.rows = WANTED
             return source
-        output = self._value(WANTED, source.width)
-        self._add(OpKind.PICK, output, source)
-        return output
+        return self._picked(source)
 
     def recording(self, hidden: Value, head: int, vocab: int) -> Recording:
+        assert not self._added, "a sum that no norm followed"
         offsets, row_floats = _place(self.ops, hidden)
         return Recording(
             ops=[_native(op) for op in self.ops],
@@ -189,15 +191,24 @@ class Recorder:
             kept=self._kept,
         )
 
-    def _norm(self, x: Value, added: Value | None, weight: Tensor, eps: float) -> Value:
-        output = self._value(x.rows, x.width)
-        self._add(OpKind.NORM, output, x, scale=eps, weight=self._address(weight)).added = added
+    def _picked(self, source: Value) -> Value:
+        output = self._value(WANTED, source.width)
+        self._add(OpKind.PICK, output, source)
         return output
 
-    def _linear(self, source: Value, matrix: PackedMatrix, bias: Tensor | None, output: Value) -> None:
+    def _norm(self, x: Value, norm: Norm) -> Value:
+        output = self._value(x.rows, x.width)
+        op = self._add(OpKind.NORM, output, x, scale=norm.eps, weight=self._address(norm.weight))
+        op.added = self._added.pop(id(x), None)
+        return output
+
+    def _linear(
+        self, source: Value, matrix: PackedMatrix, bias: Tensor | None, output: Value, *, adds: bool = False
+    ) -> None:
         quantized = self._quantized(source) if matrix.reads_quantized else None
         op = self._add(OpKind.LINEAR, output, source, weight=matrix.address, bias=self._address(bias))
         op.quantized = quantized
+        op.fields["option"] = int(adds)
 
     def _quantized(self, source: Value) -> Value:
         if source.quantized is None:

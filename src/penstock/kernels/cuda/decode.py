@@ -14,9 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.launch import Launcher
+from penstock.kernels.cuda.launch import Launcher, fetch, let_next_begin, wait
 from penstock.kernels.cuda.tiles import (
-    MAX_SPLITS,
     accumulate,
     combine,
     log2_scale,
@@ -35,6 +34,7 @@ class Shape(NamedTuple):
 
 
 SHAPES = {2: Shape(64, 2, 3), 4: Shape(32, 4, 2)}  # by bytes per number
+FETCHED = 128  # keys of a program that are fetched to the cache before its queries are there
 
 
 @triton.jit(do_not_specialize=["table_width", "window", "splits"], do_not_specialize_on_alignment=["tables", "lengths"])
@@ -62,7 +62,10 @@ def _attend(
     GROUP: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
+    FETCHED: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    let_next_begin(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -74,6 +77,16 @@ def _attend(
     share = tl.cdiv(tl.cdiv(length, N) - first_tile, splits)
     begin = (first_tile + split * share) * N
     end = tl.minimum(begin + share * N, length)
+    table = tables + row * table_width
+    if FETCHED > 0:
+        early = begin + tl.arange(0, FETCHED)
+        line = slots_of(table, early, early < end, BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
+        bits: tl.constexpr = keys.dtype.element_ty.primitive_bitwidth
+        part = tl.minimum(tl.arange(0, max(1, D * bits // 1024)) * (1024 // bits), DIM - 1)
+        line = tl.where(early < end, line, kv_head * DIM)[:, None] + part[None, :]
+        fetch(keys + line, OVERLAP)
+        fetch(values + line, OVERLAP)
+    wait(OVERLAP)
     if begin >= end:
         return
 
@@ -83,7 +96,6 @@ def _attend(
     dim = tl.arange(0, D)
     real = (member < heads_each)[:, None] & (dim < DIM)[None, :]
     query = tl.load(q + row * HEADS * DIM + head[:, None] * DIM + dim[None, :], mask=real, other=0.0)
-    table = tables + row * table_width
 
     best = tl.full([GROUP], float("-inf"), tl.float32)
     mass = tl.zeros([GROUP], tl.float32)
@@ -121,7 +133,10 @@ def _combine(
     N: tl.constexpr,
     D: tl.constexpr,
     S: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    let_next_begin(OVERLAP)
+    wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths + row)
     first_tile = 0
@@ -180,6 +195,7 @@ def decode(
             max(16, triton.next_power_of_2(heads // kv_heads)),
             shape.keys,
             padded,
+            FETCHED,
         ),
         num_warps=shape.warps,
         num_stages=shape.stages,
@@ -189,5 +205,6 @@ def decode(
             (rows, heads, 1),
             q.dtype,
             (parts, masses, lengths, out, window, splits),
-            (heads, head_dim, window > 0, shape.keys, padded, MAX_SPLITS),
+            (heads, head_dim, window > 0, shape.keys, padded, triton.next_power_of_2(splits)),
+            num_warps=1 if splits <= 4 else 4,
         )

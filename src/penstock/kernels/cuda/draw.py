@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from penstock.kernels.cuda.launch import Launcher
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
 
 PART = 8192
 
@@ -45,7 +45,10 @@ def _parts(
     P: tl.constexpr,
     NOISY: tl.constexpr,
     PART: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    let_next_begin(OVERLAP)
+    wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     token = part * PART + tl.arange(0, PART)
@@ -62,7 +65,9 @@ def _parts(
 
 
 @triton.jit
-def _best(best, place, tokens, PARTS: tl.constexpr, P: tl.constexpr):
+def _best(best, place, tokens, PARTS: tl.constexpr, P: tl.constexpr, OVERLAP: tl.constexpr):
+    let_next_begin(OVERLAP)
+    wait(OVERLAP)
     row = tl.program_id(0)
     index = tl.arange(0, P)
     values = tl.load(best + row * PARTS + index, mask=index < PARTS, other=float("-inf"))

@@ -7,24 +7,31 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.launch import Launcher
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
 from penstock.kernels.interface import Activation
 
 BLOCK = 1024
 
 
 @triton.jit
-def _kernel(gate_up, out, WIDTH: tl.constexpr, SILU: tl.constexpr, BLOCK: tl.constexpr):
+def active(gate, SILU: tl.constexpr):
+    if SILU:
+        result = gate * tl.sigmoid(gate)
+    else:  # gelu: 0.5 * (1 + tanh(y)) is sigmoid(2 * y)
+        result = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+    return result
+
+
+@triton.jit
+def _kernel(gate_up, out, WIDTH: tl.constexpr, SILU: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
+    let_next_begin(OVERLAP)
+    wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < WIDTH
     gate = tl.load(gate_up + row * 2 * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * 2 * WIDTH + WIDTH + at, mask=inside, other=0.0)
-    if SILU:
-        active = gate * tl.sigmoid(gate)
-    else:  # 0.5 * (1 + tanh(y)) is sigmoid(2 * y)
-        active = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
-    tl.store(out + row * WIDTH + at, (active * up.to(tl.float32)).to(up.dtype), mask=inside)
+    tl.store(out + row * WIDTH + at, (active(gate, SILU) * up.to(tl.float32)).to(up.dtype), mask=inside)
 
 
 _launch = Launcher(_kernel)

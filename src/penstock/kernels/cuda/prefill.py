@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.launch import Launcher
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
 from penstock.kernels.cuda.tiles import accumulate, log2_scale, precision, scores_of, slots_of
 from penstock.kernels.interface import Batch, Pages
 from penstock.kernels.upload import upload
@@ -55,7 +55,10 @@ def _attend(
     M: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    let_next_begin(OVERLAP)
+    wait(OVERLAP)
     tile = tl.program_id(0)
     head = tl.program_id(1)
     kv_head = head // (HEADS // KV_HEADS)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.launch import Launcher
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
 from penstock.kernels.interface import BlockMap, Pages, Rotary
 
 HEADS_AT_ONCE = 8
@@ -35,7 +35,10 @@ def _kernel(
     NORMED: tl.constexpr,
     SOME: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    let_next_begin(OVERLAP)
+    wait(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * SOME + tl.arange(0, SOME)[:, None]
     at = tl.arange(0, BLOCK)[None, :]

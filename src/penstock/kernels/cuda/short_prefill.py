@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.launch import Launcher
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
 from penstock.kernels.cuda.tiles import (
     MAX_SPLITS,
     accumulate,
@@ -72,7 +72,10 @@ def _attend(
     M: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    let_next_begin(OVERLAP)
+    wait(OVERLAP)
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -132,7 +135,10 @@ def _combine(
     N: tl.constexpr,
     D: tl.constexpr,
     S: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    let_next_begin(OVERLAP)
+    wait(OVERLAP)
     tile = tl.program_id(0) // TOKENS
     index = tl.program_id(0) % TOKENS
     head = tl.program_id(1)

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from penstock.kernels.interface import Batch, Operations, Pages, Rotary
 from penstock.model.layers import attention, decoder, mlp
-from penstock.model.weights.map import WeightMap, Weights, halves_from_pairs
-from penstock.store.spec import ModelSpec
+from penstock.model.weights.map import WeightMap, halves_from_pairs
 
 FRAME = (
     decoder.EMBEDDING,
@@ -23,39 +16,7 @@ FRAME = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    attention: attention.Attention
-    mlp_norm: Tensor
-    mlp: mlp.Mlp
-
-    @classmethod
-    def build(cls, spec: ModelSpec, number: int, weights: Weights, rotary: Rotary) -> Layer:
-        return cls(
-            attention.Attention.build(spec, number, weights, rotary), weights["mlp_norm"], mlp.Mlp.build(spec, weights)
-        )
-
-
 class Llama(decoder.Decoder):
     weight_map: ClassVar[WeightMap] = WeightMap(
         (*FRAME, *attention.projections(halves_from_pairs), *attention.OUTPUT, *mlp.GATE_UP, *mlp.DOWN)
     )
-
-    def __init__(self, spec: ModelSpec, weights: Weights, *, device: torch.device, context: int) -> None:
-        super().__init__(spec, weights, device=device, context=context)
-        self.layers = [
-            Layer.build(spec, number, weights.layer(number), self.rotary(number)) for number in range(spec.num_layers)
-        ]
-
-    def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor:
-        eps = self.spec.norm_eps
-        residual = ops.embed(batch.tokens, self.embedding, self.embedding_scale)
-        x = ops.norm(residual, self.first_norm, eps)
-        for layer, next_norm, layer_pages in zip(self.layers, self.next_norms, pages, strict=True):
-            x = layer.attention(ops, x, batch, layer_pages)
-            if batch.wanted is not None and layer is self.layers[-1]:
-                x, residual = x[batch.wanted], residual[batch.wanted]
-            x, residual = ops.add_norm(x, residual, layer.mlp_norm, eps)
-            x = layer.mlp(ops, x)
-            x, residual = ops.add_norm(x, residual, next_norm, eps)
-        return x

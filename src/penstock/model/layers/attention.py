@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from penstock.kernels.interface import Batch, Matrix, Operations, Pages, Rotary
+from penstock.kernels.interface import Batch, Matrix, Norm, Operations, Pages, Rotary
 from penstock.model.weights.map import Parameter, Part, Transform, Weights
 from penstock.store.spec import ModelSpec
 
@@ -54,11 +54,13 @@ def qk_norms(from_hf: Transform | None = None) -> tuple[Parameter, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
+    norm: Norm
     qkv: Matrix
     qkv_bias: Tensor | None
     output: Matrix
     output_bias: Tensor | None
-    norms: tuple[Tensor, Tensor, float] | None
+    head_norms: tuple[Tensor, Tensor, float] | None
+    post_norm: Norm | None
     rotary: Rotary
     cache_group: int
     window: int
@@ -68,11 +70,15 @@ class Attention:
     @classmethod
     def build(cls, spec: ModelSpec, layer: int, weights: Weights, rotary: Rotary) -> Attention:
         return cls(
+            norm=Norm(weights["attention_norm"], spec.norm_eps),
             qkv=weights.matrix("qkv"),
             qkv_bias=weights.get("qkv_bias"),
             output=weights.matrix("output"),
             output_bias=weights.get("output_bias"),
-            norms=(weights["q_norm"], weights["k_norm"], spec.norm_eps) if "q_norm" in weights else None,
+            head_norms=(weights["q_norm"], weights["k_norm"], spec.norm_eps) if "q_norm" in weights else None,
+            post_norm=(
+                Norm(weights["post_attention_norm"], spec.norm_eps) if "post_attention_norm" in weights else None
+            ),
             rotary=rotary,
             cache_group=next(index for index, group in enumerate(spec.cache_groups) if layer in group.layers),
             window=spec.window(layer),
@@ -80,9 +86,16 @@ class Attention:
             softcap=spec.attention_softcap,
         )
 
-    def __call__(self, ops: Operations, x: Tensor, batch: Batch, pages: Pages) -> Tensor:
+    def __call__(
+        self, ops: Operations, residual: Tensor, batch: Batch, pages: Pages, wanted: Tensor | None = None
+    ) -> Tensor:
+        """The residual with what attention makes of it added, in place; or that of the wanted tokens alone."""
         block_map = batch.maps[self.cache_group]
-        qkv = ops.linear(x, self.qkv, self.qkv_bias)
-        q = ops.rotate_store(qkv, pages, block_map, batch, self.rotary, self.norms)
+        qkv = ops.linear(residual, self.qkv, self.qkv_bias, norm=self.norm)
+        q = ops.rotate_store(qkv, pages, block_map, batch, self.rotary, self.head_norms)
         mixed = ops.attention(q, pages, block_map, batch, scale=self.scale, window=self.window, softcap=self.softcap)
-        return ops.linear(mixed, self.output, self.output_bias)
+        if wanted is not None:
+            mixed, residual = mixed[wanted], residual[wanted]
+        if self.post_norm is None:
+            return ops.linear(mixed, self.output, self.output_bias, onto=residual)
+        return ops.norm(ops.linear(mixed, self.output, self.output_bias), self.post_norm, onto=residual)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from penstock.kernels.interface import Activation, Matrix, Operations
+from penstock.kernels.interface import Activation, Matrix, Norm, Operations
 from penstock.model.weights.map import Parameter, Part, Weights
 from penstock.store.spec import ModelSpec
 
@@ -38,22 +38,29 @@ DOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
+    norm: Norm
     gate_up: Matrix
     gate_up_bias: Tensor | None
     down: Matrix
     down_bias: Tensor | None
     activation: Activation
+    post_norm: Norm | None
 
     @classmethod
     def build(cls, spec: ModelSpec, weights: Weights) -> Mlp:
         return cls(
+            Norm(weights["mlp_norm"], spec.norm_eps),
             weights.matrix("gate_up"),
             weights.get("gate_up_bias"),
             weights.matrix("down"),
             weights.get("down_bias"),
             spec.activation,
+            Norm(weights["post_mlp_norm"], spec.norm_eps) if "post_mlp_norm" in weights else None,
         )
 
-    def __call__(self, ops: Operations, x: Tensor) -> Tensor:
-        gated = ops.gate(ops.linear(x, self.gate_up, self.gate_up_bias), self.activation)
-        return ops.linear(gated, self.down, self.down_bias)
+    def __call__(self, ops: Operations, residual: Tensor) -> Tensor:
+        """The residual with what the MLP makes of it added, in place."""
+        gated = ops.gated(residual, self.gate_up, self.gate_up_bias, self.activation, norm=self.norm)
+        if self.post_norm is None:
+            return ops.linear(gated, self.down, self.down_bias, onto=residual)
+        return ops.norm(ops.linear(gated, self.down, self.down_bias), self.post_norm, onto=residual)

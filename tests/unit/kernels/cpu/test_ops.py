@@ -20,7 +20,7 @@ from paged import Row, make_batch, make_pages
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import PackedMatrix
 from penstock.kernels.cpu.program import Pool
-from penstock.kernels.interface import Activation, Batch, Operations, Pages, Rotary
+from penstock.kernels.interface import Activation, Batch, Norm, Operations, Pages, Rotary
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.model.weights.pack import pack_floats, pack_quantized
 from penstock.store.spec import ModelSpec, Rope
@@ -98,19 +98,17 @@ def assert_near(ours: Tensor, theirs: Tensor, tolerance: float = 1e-5) -> None:
 @pytest.mark.parametrize("width", [16, 24, 97, 576])
 def test_norm(native: CDLL, pool: Pool, width: int, scale: float) -> None:
     table, weight = operands(33, width, 1, scale), operands(1, width, 2)[0]
-    assert_near(*rowwise(table, width, pool, lambda ops, x, *_: ops.norm(x, weight, 1e-5)))
+    assert_near(*rowwise(table, width, pool, lambda ops, x, *_: ops.norm(x, Norm(weight, 1e-5))))
 
 
 @pytest.mark.parametrize("width", [24, 64])
-def test_add_norm_gives_the_sum_too(native: CDLL, pool: Pool, width: int) -> None:
-    table, weight = operands(20, width, 3), operands(1, width, 4)[0]
+def test_norms_and_products_are_added(native: CDLL, pool: Pool, width: int) -> None:
+    table, norm = operands(20, width, 3), Norm(operands(1, width, 4)[0], 1e-5)
 
     def forward(ops: Operations, x: Tensor, *_: object) -> Tensor:
-        """Adds a norm, and twice a product: into the residual by itself, and as a value of its own."""
-        normed = ops.norm(x, weight, 1e-5)
-        normed, total = ops.add_norm(normed, x, weight, 1e-5)
-        normed, total = ops.add_norm(ops.linear(normed, matrix), total, weight, 1e-5)
-        return ops.add_norm(normed, total, weight, 1e-5)[1]
+        total = ops.norm(x, norm, onto=x)
+        total = ops.linear(total, matrix, norm=norm, onto=total)
+        return ops.norm(ops.norm(ops.linear(total, matrix), norm, onto=total), norm)
 
     matrix = packed(operands(width, width, 5))
     assert_near(*rowwise(table, width, pool, forward))
@@ -119,9 +117,9 @@ def test_add_norm_gives_the_sum_too(native: CDLL, pool: Pool, width: int) -> Non
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize("width", [8, 40, 96, 333])
 def test_gate(native: CDLL, pool: Pool, width: int, activation: Activation) -> None:
-    table = operands(21, 2 * width, 5, 4.0)
+    table, unit = operands(21, 2 * width, 5, 4.0), packed(torch.eye(2 * width))
     table[0], table[1, :width], table[2, :width] = 0.0, 300.0, -300.0
-    assert_near(*rowwise(table, width, pool, lambda ops, x, *_: ops.gate(x, activation)))
+    assert_near(*rowwise(table, width, pool, lambda ops, x, *_: ops.gated(x, unit, None, activation)))
 
 
 @pytest.mark.parametrize("width", [32, 70])
@@ -131,7 +129,7 @@ def test_products_read_what_norm_and_gate_left_quantized(native: CDLL, pool: Poo
     matrix = PackedMatrix([pack_quantized(operands(48, width, 7), "int8", Arena())], width)
 
     def forward(ops: Operations, x: Tensor, *_: object) -> Tensor:
-        return ops.linear(ops.norm(x, weight, 1e-5), matrix)
+        return ops.linear(x, matrix, norm=Norm(weight, 1e-5))
 
     ours, theirs = rowwise(table, 48, pool, forward)
     assert (ours - theirs).abs().max() < 0.02 * theirs.abs().max()

@@ -1,0 +1,242 @@
+"""A few rows times a matrix, with what surrounds the product in a transformer: the norm before it, the gated activation
+or the residual sum after it.
+
+Such a product is nothing but reading the weight, for 1 row as for 64, and what counts is that reading never pauses. So
+a program orders its first pieces of the weight before it waits for x, and what would be small kernels of their own
+happens on the way.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock.kernels.cuda.gate import active
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
+from penstock.kernels.interface import Activation, Norm
+
+MOST_ROWS = 64  # from there on cuBLAS is ahead
+WIDEST = 16384  # numbers of a row of the weight that `_one` takes at a time
+OUTS, STEP = 64, 128  # rows of the weight that a program of `_few` takes, and of their width at a time
+PROGRAMS = 132  # of `_few` that there should be, if splitting the width makes as many
+MOST_SPLITS = 4
+
+
+@triton.jit
+def _piece(line, at, there, WIDTH: tl.constexpr):
+    return tl.load(line + at, mask=there & (at < WIDTH), other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit(do_not_specialize=["size"])
+def _one(
+    x,
+    weight,
+    bias,
+    gains,
+    onto,
+    out,
+    size,
+    eps,
+    WIDTH: tl.constexpr,
+    BIAS: tl.constexpr,
+    NORM: tl.constexpr,
+    ONTO: tl.constexpr,
+    GATED: tl.constexpr,
+    SILU: tl.constexpr,
+    OUTS: tl.constexpr,
+    STEP: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    """One row of x. A norm's factor is known when all of x has been seen, which is when the product is done."""
+    let_next_begin(OVERLAP)
+    which = tl.program_id(0) * OUTS + tl.arange(0, OUTS)
+    there = (which < size)[:, None]
+    line = weight + which.to(tl.int64)[:, None] * WIDTH
+    up_line = line + size.to(tl.int64) * WIDTH
+    at = tl.arange(0, STEP)[None, :]
+    w = _piece(line, at, there, WIDTH)
+    if GATED:
+        u = _piece(up_line, at, there, WIDTH)
+    wait(OVERLAP)
+    v = tl.load(x + at, mask=at < WIDTH, other=0.0).to(tl.float32)
+    squares = v * v
+    if NORM:
+        v *= tl.load(gains + at, mask=at < WIDTH, other=0.0)
+    sums = w.to(tl.float32) * v
+    if GATED:
+        ups = u.to(tl.float32) * v
+    for first in range(STEP, WIDTH, STEP):
+        at = first + tl.arange(0, STEP)[None, :]
+        w = _piece(line, at, there, WIDTH)
+        if GATED:
+            u = _piece(up_line, at, there, WIDTH)
+        v = tl.load(x + at, mask=at < WIDTH, other=0.0).to(tl.float32)
+        squares += v * v
+        if NORM:
+            v *= tl.load(gains + at, mask=at < WIDTH, other=0.0)
+        sums += w.to(tl.float32) * v
+        if GATED:
+            ups += u.to(tl.float32) * v
+    result = tl.sum(sums, axis=1)
+    factor = 1.0
+    if NORM:
+        factor = tl.rsqrt(tl.sum(squares, axis=1) / WIDTH + eps)
+        result *= factor
+    if BIAS:
+        result += tl.load(bias + which, mask=which < size, other=0.0).to(tl.float32)
+    if GATED:
+        up = tl.sum(ups, axis=1) * factor
+        if BIAS:
+            up += tl.load(bias + size + which, mask=which < size, other=0.0).to(tl.float32)
+        result = active(result, SILU) * up
+    if ONTO:
+        result += tl.load(onto + which, mask=which < size, other=0.0).to(tl.float32)
+    tl.store(out + which, result.to(out.dtype.element_ty), mask=which < size)
+
+
+@triton.jit(do_not_specialize=["rows", "size"])
+def _few(
+    x,
+    weight,
+    bias,
+    onto,
+    out,
+    parts,
+    arrived,
+    rows,
+    size,
+    WIDTH: tl.constexpr,
+    BIAS: tl.constexpr,
+    ONTO: tl.constexpr,
+    GATED: tl.constexpr,
+    SILU: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTS: tl.constexpr,
+    STEP: tl.constexpr,
+    SPLITS: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    """Up to ROWS rows of x, on tensor cores. The weight is the left factor: their 64 rows are better filled by it. Of a
+    gated pair a program takes half as many rows each."""
+    let_next_begin(OVERLAP)
+    tile = tl.program_id(0)
+    split = tl.program_id(1)
+    share: tl.constexpr = WIDTH // SPLITS
+    outs: tl.constexpr = OUTS // 2 if GATED else OUTS
+    index = tl.arange(0, OUTS)
+    which = tile * outs + index % outs
+    there = (which < size)[:, None]
+    line = weight + (which + index // outs * size).to(tl.int64)[:, None] * WIDTH + split * share
+    row = tl.arange(0, ROWS)
+    source = x + row[:, None] * WIDTH + split * share
+    sums = tl.zeros([OUTS, ROWS], tl.float32)
+    wait(OVERLAP)
+    for first in range(0, share, STEP):
+        at = first + tl.arange(0, STEP)[None, :]
+        w = tl.load(line + at, mask=there, other=0.0)
+        v = tl.load(source + at, mask=(row < rows)[:, None], other=0.0)
+        sums = tl.dot(w, v.T, sums)
+
+    if SPLITS > 1:  # whoever is last adds up all parts, in their order
+        inner = index[:, None] * ROWS + row[None, :]
+        mine = parts + tile * SPLITS * OUTS * ROWS + inner
+        tl.store(mine + split * OUTS * ROWS, sums)
+        tl.debug_barrier()
+        before = tl.atomic_add(arrived + tile, 1, sem="acq_rel")
+        if before < SPLITS - 1:
+            return
+        sums = tl.zeros([OUTS, ROWS], tl.float32)
+        for number in range(SPLITS):
+            sums += tl.load(mine + number * OUTS * ROWS, cache_modifier=".cg")
+        tl.store(arrived + tile, 0)
+    if BIAS:
+        sums += tl.load(bias + which + index // outs * size, mask=which < size, other=0.0).to(tl.float32)[:, None]
+    if GATED:
+        gate, up = tl.split(sums.reshape(2, outs, ROWS).permute(1, 2, 0))
+        sums = active(gate, SILU) * up
+        which = tile * outs + tl.arange(0, outs)
+    place = row[None, :] * size + which[:, None]
+    real = (row < rows)[None, :] & (which < size)[:, None]
+    if ONTO:
+        sums += tl.load(onto + place, mask=real, other=0.0).to(tl.float32)
+    tl.store(out + place, sums.to(out.dtype.element_ty), mask=real)
+
+
+_launch_one, _launch_few = Launcher(_one), Launcher(_few)
+
+
+def suits(x: Tensor, weight: Tensor) -> bool:
+    rows, width = x.shape
+    return x.element_size() == 2 and rows <= MOST_ROWS and width % (16 if rows == 1 else STEP) == 0
+
+
+def product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    norm: Norm | None = None,
+    onto: Tensor | None = None,
+    activation: Activation | None = None,
+) -> Tensor:
+    """[rows, in] × [out, in], see `interface.Operations.linear` and `gated`; with an activation the weight is that of a
+    gated pair. A norm goes with a single row only: for more, each program would have to see all of x."""
+    rows, size = x.shape[0], weight.shape[0] // (1 if activation is None else 2)
+    out = torch.empty(rows, size, dtype=x.dtype, device=x.device) if onto is None else onto
+    kind = (bias is not None, onto is not None, activation is not None, activation == "silu")
+    if rows == 1:
+        _launch_product_of_one(x, weight, bias, norm, out, size, kind)
+    else:
+        assert norm is None
+        _launch_product_of_few(x, weight, bias, out, size, kind)
+    return out
+
+
+def _launch_product_of_one(
+    x: Tensor, weight: Tensor, bias: Tensor | None, norm: Norm | None, out: Tensor, size: int, kind: tuple[bool, ...]
+) -> None:
+    width = weight.shape[1]
+    gains, eps = norm or (x, 0.0)
+    outs, warps = (4, 4) if width <= 4096 and not kind[2] else (2, 8)
+    step = min(triton.next_power_of_2(width), WIDEST)
+    _launch_one(
+        (triton.cdiv(size, outs), 1, 1),
+        x.dtype,
+        (x, weight, x if bias is None else bias, gains, out, out, size, eps),
+        (width, kind[0], norm is not None, *kind[1:], outs, step),
+        num_warps=warps,
+    )
+
+
+def _launch_product_of_few(
+    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, size: int, kind: tuple[bool, ...]
+) -> None:
+    width, rows = weight.shape[1], x.shape[0]
+    padded = max(16, triton.next_power_of_2(rows))
+    tiles = triton.cdiv(weight.shape[0], OUTS)
+    splits = 1
+    while tiles * splits * 2 <= PROGRAMS and splits < MOST_SPLITS and width % (splits * 2 * STEP) == 0:
+        splits *= 2
+    parts, arrived = out, out
+    if splits > 1:
+        parts = torch.empty(tiles * splits * OUTS * padded, dtype=torch.float32, device=x.device)
+        arrived = _counters(x.device)
+    _launch_few(
+        (tiles, splits, 1),
+        x.dtype,
+        (x, weight, x if bias is None else bias, out, out, parts, arrived, rows, size),
+        (width, *kind, padded, OUTS, STEP, splits),
+        num_warps=4,
+        num_stages=6 if tiles * splits <= PROGRAMS and padded <= 32 else 4 if padded <= 32 else 3,
+    )
+
+
+@cache
+def _counters(device: torch.device) -> Tensor:
+    """How many of a tile's splits have arrived: 0 whenever nothing runs. Launches share them, since one ends before the
+    next one writes. Made at the first product, which is never captured: memory of a graph would not keep them."""
+    return torch.zeros(PROGRAMS, dtype=torch.int32, device=device)
