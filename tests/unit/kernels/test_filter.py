@@ -21,12 +21,14 @@ from triton import knobs
 from penstock.flow import SamplingParams
 from penstock.kernels.cuda import draw as draw_kernel
 from penstock.kernels.cuda import filter as kernel
+from penstock.kernels.cuda import launch
 from penstock.sample import draw, noise
 from penstock.sample.filters import Filters, candidates, scale
 
 INTERPRETED = knobs.runtime.interpret
 if INTERPRETED:  # which knows nothing of CUDA's library
     draw_kernel.libdevice = SimpleNamespace(log=lambda x: tl.log(x))
+    launch.overlaps = lambda: False
 pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning")] if INTERPRETED else [pytest.mark.gpu]
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 NEAR = 1e-5  # of the whole mass, or of a noisy score: nearer than that rounding may decide

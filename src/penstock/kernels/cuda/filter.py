@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock.kernels.cuda import draw
-from penstock.kernels.cuda.launch import Launcher
+from penstock.kernels.cuda.launch import Launcher, wait
 from penstock.kernels.cuda.tiles import LOG2_E
 
 BLOCK = 8192  # values taken at a time, and how many are few
@@ -83,7 +83,9 @@ def _kernel(
     PARTS: tl.constexpr,
     P: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     few_values += row * BLOCK
     few_tokens += row * BLOCK
