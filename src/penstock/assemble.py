@@ -18,6 +18,7 @@ from penstock import __version__
 from penstock.errors import InvalidSetting, ModelInvalid
 from penstock.flow import Engine
 from penstock.grammar.checker import Checker
+from penstock.kernels.wake import wake_device
 from penstock.pipeline import Pipeline
 from penstock.prompt.template import ChatTemplate
 from penstock.route.replica import Replica, State
@@ -138,6 +139,8 @@ def _spans(endpoint: str, model: str) -> Spans:
 def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
     """Load the model and put an engine around it; the facts say what was decided and how long it took."""
     laps = _Laps()
+    if settings.model.device != "cpu":
+        wake_device()
     decided = _decide(settings, laps)
     return _build(settings, decided, laps)
 

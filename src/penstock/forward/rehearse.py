@@ -36,20 +36,23 @@ class Sizes(NamedTuple):
 
 
 def compile_ahead(ahead: Ahead, spec: ModelSpec, sizes: Sizes, *, dtype: torch.dtype, device: torch.device) -> None:
-    """Have all kernels compiled that a start needs, by going through its steps with blank weights and as few layers as
-    show each kind of them once."""
-    layers = 1 + max(group.layers[0] for group in spec.cache_groups)
-    few = replace(spec, num_layers=layers)
+    """Have all kernels compiled that a start needs."""
     try:
-        model = load(few, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
-        with ahead.noting():
-            runner = _runner(model, sizes, dtype, device)
-            runner.warm_up(min(sizes.step_tokens, sizes.context - 1))
-            graphs, compute = runner.decode_graphs()
-            graphs.walk(compute)
-    except torch.OutOfMemoryError:
+        _note_kernels(ahead, spec, sizes, dtype, device)
+    except (torch.OutOfMemoryError, OutOfMemory):
         logger.debug("no memory to find out which kernels are needed: they will be compiled one by one")
     torch.cuda.empty_cache()
+
+
+def _note_kernels(ahead: Ahead, spec: ModelSpec, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> None:
+    """Goes through the steps of a start, with blank weights and as few layers as show each kind of them once."""
+    few = replace(spec, num_layers=1 + max(group.layers[0] for group in spec.cache_groups))
+    model = load(few, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
+    runner = _runner(model, sizes, dtype, device)
+    with ahead.noting():
+        graphs, compute = runner.decode_graphs()
+        graphs.walk(compute)
+        runner.warm_up(min(sizes.step_tokens, sizes.context - 1))
 
 
 def rehearse(model: Model, sizes: Sizes, *, dtype: torch.dtype) -> Recorder:

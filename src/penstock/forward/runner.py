@@ -98,9 +98,10 @@ class ModelRunner:
     def warm_up(self, tokens: int) -> None:
         """Real steps, of a prompt of `tokens` and of shorter ones, all drawn from; keys and values go to block 0. None
         depends on what another has drawn: while kernels are only noted (`kernels.cuda.ahead`), that can be anything."""
-        for length, temperature in ((tokens, 1.0), (min(tokens, 100), 0.0), (min(tokens, 2), 0.0)):
+        greedy, plain, filtered = SamplingParams(temperature=0.0), SamplingParams(), SamplingParams(top_k=50, top_p=0.9)
+        for length, params in ((tokens, plain), (min(tokens, 100), greedy), (min(tokens, 2), filtered)):
             blocks = [[0] * -(-(length + 1) // self._slots.block_size) for _ in self._slots.tables]
-            admit = Admit(0, [0] * (length + 1), length, SamplingParams(temperature=temperature), 0, 0, (), blocks)
+            admit = Admit(0, [0] * (length + 1), length, params, 0, 0, (), blocks)
             for row in (Row(0, 0, length, True), Row(0, length, 1, True)):
                 self.launch(StepPlan(0, [admit], [], [row]))
                 self.collect()

@@ -33,7 +33,13 @@ def plain(logits: Tensor, temperature: Tensor, keys: Tensor, hashes: Tensor) -> 
 
 
 def filtered(logits: Tensor, filters: Filters, keys: Tensor, hashes: Tensor) -> Tensor:
-    """From the tokens that the filters keep. Reads back whether the likeliest few were enough."""
+    """From the tokens that the filters keep. But for CUDA without typical_p, reads back whether the likeliest few were
+    enough."""
+    if not logits.is_cpu and not filters.any_typical:
+        from penstock.kernels.cuda import filter as kernel
+
+        cuts = filters.temperature, filters.top_k, filters.top_p, filters.log_min_p
+        return kernel.filtered(logits, *cuts, keys, hashes)
     tokens, covered = _among_likeliest(logits, filters, keys, hashes, WIDTH)
     if covered.all():
         return tokens

@@ -20,7 +20,15 @@ from penstock.sample.filters import Filters
 from penstock.sample.masks import StepMasks, TokenMasks
 from penstock.sample.penalties import Penalties
 
-Kind = Literal["greedy", "plain", "filtered"]  # plain: temperature alone
+Kind = Literal["greedy", "plain", "filtered", "typical"]  # plain: temperature alone; typical: filtered by typical_p too
+
+
+def _kind(params: SamplingParams, vocab_size: int) -> Kind:
+    if params.greedy:
+        return "greedy"
+    if params.typical_p < 1.0:
+        return "typical"
+    return "filtered" if filters.wanted(params, vocab_size) else "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ class Slot:
             number=admit.slot,
             params=params,
             prompt_length=admit.prompt_length,
-            kind="greedy" if params.greedy else "filtered" if filters.wanted(params, vocab_size) else "plain",
+            kind=_kind(params, vocab_size),
             stream=stream,
             masks=token_masks,
             native=(

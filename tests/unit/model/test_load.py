@@ -12,6 +12,7 @@ import torch
 from paged import run_alone
 from penstock.errors import ArchitectureUnsupported, ModelNotFound, OutOfMemory
 from penstock.model import DummySource, choose_dtype, load, open_source, registry, weight_bytes
+from penstock.model.weights.dummy import BlankSource
 from penstock.store.spec import ModelSpec, Rope
 
 CPU = torch.device("cpu")
@@ -80,6 +81,15 @@ def test_dummy_tensor_larger_than_the_pool() -> None:
     tensor = DummySource(CPU).read("embedding", (3000, 2000))
     assert tensor.shape == (3000, 2000)
     assert len(tensor.unique(dim=0)) == 3000
+
+
+def test_blank_weights_have_the_shapes_and_nothing_in_them() -> None:
+    blank = load(SPEC, BlankSource(CPU), dtype=torch.float16, device=CPU, context=64)
+    random = load(SPEC, DummySource(CPU), dtype=torch.float16, device=CPU, context=64)
+    assert blank.head.shape == random.head.shape
+    assert blank.num_bytes == random.num_bytes
+    assert not blank.head.any()
+    assert BlankSource(CPU).read("embedding", (3000, 2000)).untyped_storage().nbytes() == 4
 
 
 @pytest.mark.parametrize("form", ["safetensors", "gguf"])

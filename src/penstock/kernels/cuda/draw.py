@@ -18,7 +18,7 @@ PART = 8192
 
 
 @triton.jit
-def _noise(hashes, key):
+def noise_of(hashes, key):
     """See `sample.noise` for the arithmetic. `hashes` int32 by token, `key` int64 of the row."""
     x = hashes.to(tl.uint32, bitcast=True) ^ key.to(tl.uint32)
     x = x * 0x2C1B3C6D + (key >> 32).to(tl.uint32)
@@ -57,7 +57,7 @@ def _parts(
         index = tl.arange(0, P)
         largest = tl.max(tl.load(tops + row * PARTS + index, mask=index < PARTS, other=float("-inf")), axis=0)
         scores = tl.div_rn(values - largest, tl.load(temperatures + row))
-        values = scores + _noise(tl.load(hashes + token, mask=token < VOCAB, other=0), tl.load(keys + row))
+        values = scores + noise_of(tl.load(hashes + token, mask=token < VOCAB, other=0), tl.load(keys + row))
         values = tl.where(token < VOCAB, values, float("-inf"))
     top, at = tl.max(values, axis=0, return_indices=True)
     tl.store(best + row * PARTS + part, top)
@@ -80,16 +80,16 @@ _launch_parts, _launch_best = Launcher(_parts), Launcher(_best)
 
 def greedy(logits: Tensor) -> Tensor:
     """[rows, vocab] float32 -> [rows] int64"""
-    return _pick(*_search(logits))
+    return _pick(*search(logits))
 
 
 def plain(logits: Tensor, temperature: Tensor, keys: Tensor, hashes: Tensor) -> Tensor:
     """[rows, vocab] float32; temperature [rows, 1] float32, keys [rows] int64, hashes [vocab] int32 -> [rows] int64"""
-    tops, _ = _search(logits)
-    return _pick(*_search(logits, tops, temperature, keys, hashes))
+    tops, _ = search(logits)
+    return _pick(*search(logits, tops, temperature, keys, hashes))
 
 
-def _search(logits: Tensor, *noisy: Tensor) -> tuple[Tensor, Tensor]:
+def search(logits: Tensor, *noisy: Tensor) -> tuple[Tensor, Tensor]:
     """The largest of each part and where it is; `noisy` are the largest logits and the arguments of `plain`."""
     rows, vocab = logits.shape
     parts = triton.cdiv(vocab, PART)
