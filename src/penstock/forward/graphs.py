@@ -6,8 +6,8 @@ rightly, and only reads its prefix once per token; steps for which that is too m
 
 A graph is captured for each of a few numbers of rows; a step takes the smallest that holds it, and rows that are too
 many stand for the spare slot, whose one token goes to block 0, which is nobody's. A graph begins with slots and
-positions and ends with the logits; all of them work in the same memory, so what a step leaves there holds until the
-next one.
+positions and ends with the logits; all of them work in the same memory, and leave their logits in the same place, where
+they hold until the next step.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ READ_AGAIN = 1 << 17
 
 
 class Compute(Protocol):
-    def __call__(self, batch: Batch, /) -> tuple[Tensor, Tensor]:
-        """Hidden states and logits of a batch of rows of one token."""
+    def __call__(self, batch: Batch, logits: Tensor, /) -> Tensor:
+        """Hidden states of a batch of rows of one token; the logits are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,6 @@ class Captured:
     graph: torch.cuda.CUDAGraph
     rows: Tensor  # [2, size] int64: slots and positions, written before each replay
     hidden: Tensor  # [size, hidden]
-    logits: Tensor  # [size, vocab] float32
 
 
 class Recorder:
@@ -78,7 +77,7 @@ class Recorder:
 
 
 class DecodeGraphs:
-    def __init__(self, slots: Slots, spare: int, max_rows: int) -> None:
+    def __init__(self, slots: Slots, spare: int, max_rows: int, vocab_size: int) -> None:
         """`spare`: the slot of rows that are only there to fill up."""
         self._slots, self._spare = slots, spare
         self._sizes = [size for size in SIZES if size < max_rows] + [max_rows]
@@ -87,6 +86,7 @@ class DecodeGraphs:
         most = self._sizes[-1]
         self._tokens, self._positions = (torch.zeros(most, dtype=torch.int64, device=device) for _ in range(2))
         self._lengths = torch.zeros(most, dtype=torch.int32, device=device)
+        self._logits = torch.empty(most, vocab_size, dtype=torch.float32, device=device)
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._maps = [
             BlockMap(
@@ -118,12 +118,12 @@ class DecodeGraphs:
     def _capture(self, size: int, compute: Compute, recorder: Recorder) -> Captured:
         rows = self._rows(size)
         self._compute(compute, rows)  # what is compiled or loaded at first use must not be captured
-        graph, (hidden, logits) = recorder.record(lambda: self._compute(compute, rows))
-        return Captured(graph, rows, hidden, logits)
+        graph, hidden = recorder.record(lambda: self._compute(compute, rows))
+        return Captured(graph, rows, hidden)
 
     @torch.inference_mode()
-    def _compute(self, compute: Compute, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return compute(self._lay_out(rows))
+    def _compute(self, compute: Compute, rows: Tensor) -> Tensor:
+        return compute(self._lay_out(rows), self._logits[: rows.shape[1]])
 
     def _rows(self, size: int) -> Tensor:
         return torch.tensor([[self._spare] * size, [0] * size], device=self._tokens.device)
@@ -139,7 +139,7 @@ class DecodeGraphs:
         inputs[0, count:] = self._spare
         captured.rows.copy_(torch.from_numpy(inputs).pin_memory(), non_blocking=True)
         captured.graph.replay()
-        return captured.hidden[:count], captured.logits[:count]
+        return captured.hidden[:count], self._logits[:count]
 
     def _lay_out(self, rows: Tensor) -> Batch:
         size = rows.shape[1]

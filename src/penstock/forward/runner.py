@@ -96,21 +96,35 @@ class ModelRunner:
         self._launched.clear()
 
     def warm_up(self, tokens: int) -> None:
-        """Real steps, of a prompt of `tokens` and of shorter ones, all drawn from; keys and values go to block 0. None
-        depends on what another has drawn: while kernels are only noted (`kernels.cuda.ahead`), that can be anything."""
+        """Real steps, of a prompt of `tokens` and of shorter ones, and of as many sequences as there may be beside a
+        prompt, all drawn from; keys and values go to block 0. None depends on what another has drawn: while kernels
+        are only noted (`kernels.cuda.ahead`), that can be anything."""
         greedy, plain, filtered = SamplingParams(temperature=0.0), SamplingParams(), SamplingParams(top_k=50, top_p=0.9)
-        for length, params in ((tokens, plain), (min(tokens, 100), greedy), (min(tokens, 2), filtered)):
+
+        def admit(slot: int, length: int, params: SamplingParams) -> Admit:
             blocks = [[0] * -(-(length + 1) // self._slots.block_size) for _ in self._slots.tables]
-            admit = Admit(0, [0] * (length + 1), length, params, 0, 0, (), blocks)
+            return Admit(slot, [0] * (length + 1), length, params, 0, 0, (), blocks)
+
+        def step(admits: list[Admit], rows: list[Row]) -> None:
+            self.launch(StepPlan(0, admits, [], rows))
+            self.collect()
+
+        for length, params in ((tokens, plain), (min(tokens, 100), greedy), (min(tokens, 2), filtered)):
             for row in (Row(0, 0, length, True), Row(0, length, 1, True)):
-                self.launch(StepPlan(0, [admit], [], [row]))
-                self.collect()
+                step([admit(0, length, params)], [row])
+        others = range(1, min(self._max_sequences, tokens - 1))
+        length = tokens - len(others)
+        step(
+            [*(admit(slot, 1, plain if slot % 2 else greedy) for slot in others), admit(0, length, greedy)],
+            [*(Row(slot, 1, 1, True) for slot in others), Row(0, 0, length, True)],
+        )
 
     def decode_graphs(self) -> tuple[DecodeGraphs, Compute]:
         """Graphs yet to be captured, and of what; the operations must be those of `kernels.cuda_ops`."""
         from penstock.forward.graphs import DecodeGraphs
 
-        return DecodeGraphs(self._slots, self._max_sequences, self._max_sequences), self._decode
+        graphs = DecodeGraphs(self._slots, self._max_sequences, self._max_sequences, self._model.spec.vocab_size)
+        return graphs, self._decode
 
     def capture_graphs(self, recorder: Recorder) -> None:
         """From now on small steps run as CUDA graphs."""
@@ -128,9 +142,10 @@ class ModelRunner:
             batch, starts = replace(batch, wanted=batch.starts[1:] - 1), range(len(rows) + 1)
         return Computed(self._model.forward(self._ops, batch, self._pages), starts, None)
 
-    def _decode(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _decode(self, batch: Batch, logits: Tensor) -> Tensor:
         hidden = self._model.forward(self._ops, batch, self._pages)
-        return hidden, self._logits(hidden, torch.arange(batch.num_rows, device=hidden.device))
+        self._logits(hidden, None, logits)
+        return hidden
 
     def _admit(self, admit: Admit) -> None:
         self._sampler.admit(admit)
@@ -160,5 +175,5 @@ class ModelRunner:
         for launched in self._launched:
             launched.ended()
 
-    def _logits(self, hidden: Tensor, packed: Tensor) -> Tensor:
-        return self._ops.logits(hidden, packed, self._model.head, self._model.spec.logit_softcap)
+    def _logits(self, hidden: Tensor, packed: Tensor | None, out: Tensor | None = None) -> Tensor:
+        return self._ops.logits(hidden, packed, self._model.head, self._model.spec.logit_softcap, out)

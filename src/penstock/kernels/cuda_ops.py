@@ -106,13 +106,17 @@ class CudaOperations:
                 attend(q, pages, tables, batch, tiles, out, scale=scale, window=window, softcap=softcap)
         return out
 
-    def logits(self, x: Tensor, rows: Tensor, weight: Matrix, softcap: float) -> Tensor:
-        picked, weight = x[rows], plain(weight)
+    def logits(
+        self, x: Tensor, rows: Tensor | None, weight: Matrix, softcap: float, out: Tensor | None = None
+    ) -> Tensor:
+        picked, weight = x if rows is None else x[rows], plain(weight)
+        if out is None:
+            out = torch.empty(picked.shape[0], weight.shape[0], dtype=torch.float32, device=x.device)
         if picked.dtype == torch.float32:
-            scores = linear.reference(picked, weight)
+            torch.mm(picked, weight.t(), out=out)
         else:  # accumulated in float32 anyway: no need to round and widen again
-            scores = torch.mm(picked, weight.t(), out_dtype=torch.float32)
-        return logits.capped(scores, softcap)
+            torch.ops.aten.mm.dtype_out(picked, weight.t(), torch.float32, out=out)
+        return logits.capped(out, softcap)
 
     def _normed(self, x: Tensor, norm: Norm | None, weight: Tensor) -> tuple[Tensor, Norm | None]:
         """x and the norm, where a product of our own makes it on the way; else the norm of x."""

@@ -111,5 +111,8 @@ class Operations(Protocol):
     ) -> Tensor:
         """Causal attention of each row's queries over its own pages; gives [tokens, heads * head_dim]."""
 
-    def logits(self, x: Tensor, rows: Tensor, weight: Matrix, softcap: float) -> Tensor:
-        """Pick packed tokens `rows` of x [tokens, hidden] and project them on the vocabulary, float32."""
+    def logits(
+        self, x: Tensor, rows: Tensor | None, weight: Matrix, softcap: float, out: Tensor | None = None
+    ) -> Tensor:
+        """Pick packed tokens `rows` (None: all) of x [tokens, hidden] and project them on the vocabulary, float32; into
+        `out` if there is one."""

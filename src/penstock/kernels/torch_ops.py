@@ -72,8 +72,11 @@ class TorchOperations:
         )
         return attention.reference(q, pages, plan, scale=scale, softcap=softcap)
 
-    def logits(self, x: Tensor, rows: Tensor, weight: Matrix, softcap: float) -> Tensor:
-        return logits.capped(self.linear(x[rows], weight).float(), softcap)
+    def logits(
+        self, x: Tensor, rows: Tensor | None, weight: Matrix, softcap: float, out: Tensor | None = None
+    ) -> Tensor:
+        scores = logits.capped(self.linear(x if rows is None else x[rows], weight).float(), softcap)
+        return scores if out is None else out.copy_(scores)
 
     def _once(self, batch: Batch, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` gives, made once per batch. Objects named by id in the key live as long as the batch."""
