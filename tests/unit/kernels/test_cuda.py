@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="triton comes with CUDA builds of torch")
 
 from paged import Row, make_batch
 from penstock.kernels import norm, rotate_store
-from penstock.kernels.cuda import draw, long_prefill
+from penstock.kernels.cuda import decode, draw, long_prefill
 from penstock.kernels.cuda.lay_out import lay_out
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Activation, BlockMap, Norm, Pages, Rotary
@@ -50,11 +50,11 @@ def test_norms(rows: int, width: int, dtype: torch.dtype) -> None:
 
 
 SIZES = [(1, 128), (77, 128), (1024, 1024), (1023, 1040), (4096, 14336), (300, 20480)]
-ROWS = [1, 2, 8, 17, 33, 64, 65, 200]
+COUNTS = [1, 2, 8, 17, 32, 33, 200]
 
 
 @pytest.mark.parametrize(("size", "width"), SIZES)
-@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("rows", COUNTS)
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("added", [False, True])
@@ -76,7 +76,7 @@ def test_linear(rows: int, size: int, width: int, biased: bool, normed: bool, ad
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize("size", [1, 100, 1536])
-@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("rows", COUNTS)
 @pytest.mark.parametrize("biased", [False, True])
 def test_gated(rows: int, size: int, biased: bool, activation: Activation, dtype: torch.dtype) -> None:
     x, weight = numbers(rows, 256, dtype=dtype) / 16, numbers(2 * size, 256, dtype=dtype, seed=1)
@@ -150,9 +150,17 @@ class Case:
         self.q = numbers(self.batch.host_starts[-1], heads, head_dim, dtype=dtype, seed=99)
         self.window = window
 
-    def check(self, softcap: float = 0.0) -> None:
+    def check(self, softcap: float = 0.0, *, token_rows: bool = False) -> None:
+        """`token_rows`: as graphs have it, where every token is a row of its own."""
         settings = {"scale": 0.3, "window": self.window, "softcap": softcap}
-        ours = CudaOperations().attention(self.q, self.pages, self.batch.maps[0], self.batch, **settings)
+        if token_rows:
+            of = torch.tensor([index for index, row in enumerate(self.rows) for _ in range(row.count)], device=CUDA)
+            lengths = [row.start + n for row in self.rows for n in range(1, row.count + 1)]
+            ours = torch.full_like(self.q.flatten(1), torch.nan)
+            tables, on_device = self.batch.maps[0].tables[of], torch.tensor(lengths, dtype=torch.int32, device=CUDA)
+            decode.decode(self.q, self.pages, tables, on_device, ours, **settings)
+        else:
+            ours = CudaOperations().attention(self.q, self.pages, self.batch.maps[0], self.batch, **settings)
         pages = Pages(self.pages.keys.float().cpu(), self.pages.values.float().cpu())
         batch = make_batch(self.rows, self.pages.keys.shape[1])
         theirs = TorchOperations().attention(self.q.float().cpu(), pages, batch.maps[0], batch, **settings)
@@ -182,6 +190,25 @@ def test_attention_of_many_rows(rows: int) -> None:
     Case(
         [(length, 1) for length in lengths], heads=8, kv_heads=4, head_dim=128, block_size=16, dtype=torch.bfloat16
     ).check()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [0, 24, 100])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "block_size"), [(4, 2, 16, 8), (6, 2, 24, 4), (32, 8, 128, 16), (16, 1, 64, 32)]
+)
+@pytest.mark.parametrize("rows", [[(0, 16)], [(8000, 16)], [(0, 1), (30, 5), (31, 1), (700, 16), (129, 2), (45, 133)]])
+def test_attention_of_tokens_as_rows(
+    rows: list[tuple[int, int]],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    window: int,
+    dtype: torch.dtype,
+) -> None:
+    shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "block_size": block_size}
+    Case(rows, **shape, dtype=dtype, window=window).check(token_rows=True)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """Attention of rows of one token: the keys of a row are split over several programs, and the query heads that share
 them stand together as the rows of one matrix, so that keys and values are read once.
 
+That matrix has 16 rows at least, more than most models have heads to fill it with. So as many rows of the batch as have
+room in it form a team if they are tokens of one sequence that follow each other: the first of them works for all.
+
 How many keys a split takes follows from the row's length on the device; the number of splits depends on the number of
 rows alone. So one launch shape serves all lengths, which is what a CUDA graph needs.
 """
@@ -36,7 +39,28 @@ class Shape(NamedTuple):
 SHAPES = {2: Shape(64, 2, 3), 4: Shape(32, 4, 2)}  # by bytes per number
 
 
-@triton.jit(do_not_specialize=["table_width", "window", "splits"], do_not_specialize_on_alignment=["tables", "lengths"])
+@triton.jit
+def _team(tables, lengths, row, rows, table_width, BLOCK_SIZE: tl.constexpr, MOST: tl.constexpr):
+    """The first of the team that the row belongs to, and how many follow each other from the row on, itself included.
+    Rows of one sequence have the block in common that the first of them writes to, which is nobody else's."""
+    base = row // MOST * MOST
+    index = tl.arange(0, triton.next_power_of_2(MOST))
+    one = base + index
+    both = (index + 1 < MOST) & (one + 1 < rows)
+    length = tl.load(lengths + one, mask=both, other=0)
+    next_length = tl.load(lengths + one + 1, mask=both, other=0)
+    line = tables + one.to(tl.int64) * table_width + (length - 1) // BLOCK_SIZE
+    block = tl.load(line, mask=both & (length > 0), other=-1)
+    next_block = tl.load(line + table_width, mask=both & (length > 0), other=-2)
+    apart = (next_length != length + 1) | (next_block != block)  # of the row and the next one
+    first = base + tl.max(tl.where(apart & (one < row), index + 1, 0), axis=0)
+    last = tl.min(tl.where(apart & (one >= row), index, MOST - 1), axis=0)
+    return first, base + last + 1 - row
+
+
+@triton.jit(
+    do_not_specialize=["rows", "table_width", "window", "splits"], do_not_specialize_on_alignment=["tables", "lengths"]
+)
 def _attend(
     q,
     keys,
@@ -45,6 +69,7 @@ def _attend(
     lengths,
     out,
     masses,
+    rows,
     table_width,
     scale,
     softcap,
@@ -64,77 +89,89 @@ def _attend(
     OVERLAP: tl.constexpr,
 ):
     let_next_begin(OVERLAP)
-    row = tl.program_id(0).to(tl.int64)
+    heads_each: tl.constexpr = HEADS // KV_HEADS
+    row = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
-    length = tl.load(lengths + row)
+    first, count = _team(tables, lengths, row, rows, table_width, BLOCK_SIZE, GROUP // heads_each)
+    length = tl.load(lengths + row)  # of the first; the others have one key more each
     oldest = 0
     if WINDOW:
         oldest = tl.maximum(length - window, 0)
-    first_tile = oldest // N
-    share = tl.cdiv(tl.cdiv(length, N) - first_tile, splits)
-    begin = (first_tile + split * share) * N
-    end = tl.minimum(begin + share * N, length)
-    table = tables + row * table_width
+    newest = length + count - 1
+    share = tl.cdiv(tl.cdiv(newest, N) - oldest // N, splits)
+    begin = (oldest // N + split * share) * N
+    end = tl.minimum(begin + share * N, newest)
+    table = tables + row.to(tl.int64) * table_width
     wait(OVERLAP)
-    if begin >= end:
+    if (begin >= end) | (first != row):
         return
 
-    heads_each: tl.constexpr = HEADS // KV_HEADS
     member = tl.arange(0, GROUP)
-    head = kv_head * heads_each + member
+    mate = member // heads_each
+    place = (row + mate).to(tl.int64) * HEADS + kv_head * heads_each + member % heads_each
     dim = tl.arange(0, D)
-    real = (member < heads_each)[:, None] & (dim < DIM)[None, :]
-    query = tl.load(q + row * HEADS * DIM + head[:, None] * DIM + dim[None, :], mask=real, other=0.0)
+    real = (mate < count)[:, None] & (dim < DIM)[None, :]
+    query = tl.load(q + place[:, None] * DIM + dim[None, :], mask=real, other=0.0)
 
     best = tl.full([GROUP], float("-inf"), tl.float32)
     mass = tl.zeros([GROUP], tl.float32)
     mixed = tl.zeros([GROUP, D], tl.float32)
     for start in range(begin, end, N):
         position = start + tl.arange(0, N)
-        seen = position < end
-        if WINDOW:
-            seen = seen & (position >= oldest)
-        at = slots_of(table, position, seen, BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
-        k = tl.load(keys + at[None, :] + dim[:, None], mask=seen[None, :] & (dim < DIM)[:, None], other=0.0)
-        v = tl.load(values + at[:, None] + dim[None, :], mask=seen[:, None] & (dim < DIM)[None, :], other=0.0)
+        exists = (position >= oldest) & (position < end)
+        at = slots_of(table, position, exists, BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
+        k = tl.load(keys + at[None, :] + dim[:, None], mask=exists[None, :] & (dim < DIM)[:, None], other=0.0)
+        v = tl.load(values + at[:, None] + dim[None, :], mask=exists[:, None] & (dim < DIM)[None, :], other=0.0)
         scores = scores_of(query, k, scale, softcap, SOFTCAP, PRECISION)
-        scores = tl.where(seen[None, :], scores, float("-inf"))
+        seen = exists[None, :] & (position[None, :] < length + mate[:, None])
+        if WINDOW:
+            seen = seen & (position[None, :] >= length + mate[:, None] - window)
+        scores = tl.where(seen, scores, float("-inf"))
         best, mass, mixed = accumulate(scores, v, best, mass, mixed, PRECISION)
 
-    mixed = mixed / mass[:, None]
-    place = (row * HEADS + head) * splits + split
-    tl.store(out + place[:, None] * DIM + dim[None, :], mixed.to(out.dtype.element_ty), mask=real)
+    mixed = mixed / tl.where(mass == 0.0, 1.0, mass)[:, None]  # a mate may see nothing of this split
+    part = place * splits + split
+    tl.store(out + part[:, None] * DIM + dim[None, :], mixed.to(out.dtype.element_ty), mask=real)
     if SPLIT:
-        tl.store(masses + place, best + tl.log2(mass), mask=member < heads_each)
+        tl.store(masses + part, best + tl.log2(mass), mask=mate < count)
 
 
-@triton.jit(do_not_specialize=["window", "splits"], do_not_specialize_on_alignment=["lengths"])
+@triton.jit(
+    do_not_specialize=["rows", "table_width", "window", "splits"], do_not_specialize_on_alignment=["tables", "lengths"]
+)
 def _combine(
     parts,
     masses,
+    tables,
     lengths,
     out,
+    rows,
+    table_width,
     window,
     splits,
     HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
+    GROUP: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
     S: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     let_next_begin(OVERLAP)
-    row = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(0)
+    first, count = _team(tables, lengths, row, rows, table_width, BLOCK_SIZE, GROUP // (HEADS // KV_HEADS))
     length = tl.load(lengths + row)
-    first_tile = 0
+    oldest = 0
     if WINDOW:
-        first_tile = tl.maximum(length - window, 0) // N
-    tiles = tl.cdiv(length, N) - first_tile
+        oldest = tl.maximum(length - (row - first) - window, 0)
+    tiles = tl.cdiv(length + count - 1, N) - oldest // N
     used = tl.cdiv(tiles, tl.cdiv(tiles, splits))
     wait(OVERLAP)
-    place = row * HEADS + tl.program_id(1)
+    place = row.to(tl.int64) * HEADS + tl.program_id(1)
     mixed = combine(parts, masses, place, splits, used, DIM, D, S)
     dim = tl.arange(0, D)
     tl.store(out + place * DIM + dim, mixed.to(out.dtype.element_ty), mask=dim < DIM)
@@ -151,7 +188,7 @@ def decode(
     block_size, kv_heads = pages.keys.shape[1:3]
     shape = SHAPES[q.element_size()]
     splits = splits_for(rows * kv_heads)
-    padded = triton.next_power_of_2(head_dim)
+    padded, group = triton.next_power_of_2(head_dim), max(16, triton.next_power_of_2(heads // kv_heads))
     parts, masses = out, out
     if splits > 1:
         parts = torch.empty(rows, heads, splits, head_dim, dtype=torch.float32, device=q.device)
@@ -167,6 +204,7 @@ def decode(
             lengths,
             parts,
             masses,
+            rows,
             tables.stride(0),
             log2_scale(scale, softcap),
             softcap,
@@ -182,7 +220,7 @@ def decode(
             window > 0,
             softcap > 0.0,
             precision(q),
-            max(16, triton.next_power_of_2(heads // kv_heads)),
+            group,
             shape.keys,
             padded,
         ),
@@ -193,7 +231,17 @@ def decode(
         _launch_combine(
             (rows, heads, 1),
             q.dtype,
-            (parts, masses, lengths, out, window, splits),
-            (heads, head_dim, window > 0, shape.keys, padded, triton.next_power_of_2(splits)),
+            (parts, masses, tables, lengths, out, rows, tables.stride(0), window, splits),
+            (
+                heads,
+                kv_heads,
+                head_dim,
+                block_size,
+                window > 0,
+                group,
+                shape.keys,
+                padded,
+                triton.next_power_of_2(splits),
+            ),
             num_warps=1 if splits <= 4 else 4,
         )
