@@ -2,7 +2,8 @@
 
 To a graph every token is a row of its own. Those of a chunk stand for the same slot at one position after the other:
 their keys and values are written before any of them looks, and each sees what lies before it. So a chunk is computed
-rightly, and only reads its prefix once per token; steps for which that is too much are not for graphs.
+rightly, and only reads its prefix once per few tokens (see `kernels.cuda.decode`); steps for which that is too much are
+not for graphs.
 
 A graph is captured for each of a few numbers of rows; a step takes the smallest that holds it, and rows that are too
 many stand for the spare slot, whose one token goes to block 0, which is nobody's. A graph begins with slots and
@@ -85,7 +86,7 @@ class DecodeGraphs:
         device = slots.tokens.device
         most = self._sizes[-1]
         self._tokens, self._positions = (torch.zeros(most, dtype=torch.int64, device=device) for _ in range(2))
-        self._lengths = torch.zeros(most, dtype=torch.int32, device=device)
+        self._lengths, self._runs = (torch.zeros(most, dtype=torch.int32, device=device) for _ in range(2))
         self._logits = torch.empty(most, vocab_size, dtype=torch.float32, device=device)
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._maps = [
@@ -154,6 +155,7 @@ class DecodeGraphs:
                 tokens=tokens,
                 positions=positions,
                 lengths=lengths,
+                runs=self._runs[:size],
                 tables=block_map.tables,
                 targets=block_map.targets,
             )
@@ -167,6 +169,7 @@ class DecodeGraphs:
             num_single=size,
             host_starts=list(range(size + 1)),
             host_lengths=[1] * size,  # of the capture; what runs later has its own, on the device alone
+            runs=self._runs[:size],
         )
 
 

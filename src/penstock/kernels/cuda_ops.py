@@ -94,6 +94,7 @@ class CudaOperations:
                 pages,
                 tables,
                 batch.lengths,
+                batch.runs,
                 out,
                 scale=scale,
                 window=window,

@@ -54,6 +54,9 @@ class Batch:
     host_starts: list[int]
     host_lengths: list[int]
     wanted: Tensor | None = None  # [n] packed tokens whose final hidden states are asked for; None: all
+    # [rows] int32: how many rows from this one on, up to 16, are tokens of one sequence that follow each other. None:
+    # every row is of another sequence.
+    runs: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

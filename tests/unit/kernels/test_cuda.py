@@ -156,9 +156,13 @@ class Case:
         if token_rows:
             of = torch.tensor([index for index, row in enumerate(self.rows) for _ in range(row.count)], device=CUDA)
             lengths = [row.start + n for row in self.rows for n in range(1, row.count + 1)]
+            left = [min(row.count - n, 16) for row in self.rows for n in range(row.count)]
             ours = torch.full_like(self.q.flatten(1), torch.nan)
-            tables, on_device = self.batch.maps[0].tables[of], torch.tensor(lengths, dtype=torch.int32, device=CUDA)
-            decode.decode(self.q, self.pages, tables, on_device, ours, **settings)
+            tables = self.batch.maps[0].tables[of]
+            for table, length in zip(tables, lengths, strict=True):  # no further than they reach
+                table[-(-length // self.pages.keys.shape[1]) :] = -(1 << 20)
+            on_device = (torch.tensor(values, dtype=torch.int32, device=CUDA) for values in (lengths, left))
+            decode.decode(self.q, self.pages, tables, *on_device, ours, **settings)
         else:
             ours = CudaOperations().attention(self.q, self.pages, self.batch.maps[0], self.batch, **settings)
         pages = Pages(self.pages.keys.float().cpu(), self.pages.values.float().cpu())
@@ -239,12 +243,16 @@ def test_lay_out() -> None:
     slots, block_size, width = 6, 4, 300
     slot_tokens = torch.arange(slots * 1201, dtype=torch.int32, device=CUDA).view(slots, 1201)
     slot_tables = torch.arange(slots * width, dtype=torch.int32, device=CUDA).view(slots, width)
-    rows = torch.tensor([[4, 0, 5, 2], [1199, 0, 3, 1024]], device=CUDA)
-    tokens, positions, targets = (torch.zeros(4, dtype=torch.int64, device=CUDA) for _ in range(3))
-    lengths = torch.zeros(4, dtype=torch.int32, device=CUDA)
-    tables = torch.full((4, width), -1, dtype=torch.int32, device=CUDA)
-    written = {"tokens": tokens, "positions": positions, "lengths": lengths, "tables": tables, "targets": targets}
-    lay_out(rows, slot_tokens, slot_tables, block_size, **written)
+    rows = torch.tensor(
+        [[4, 0, 0, 0, 5, 2, *[1] * 20, 3, 3], [1199, 0, 1, 2, 3, 1024, *range(40, 60), 0, 0]], device=CUDA
+    )
+    count = rows.shape[1]
+    tokens, positions, targets = (torch.zeros(count, dtype=torch.int64, device=CUDA) for _ in range(3))
+    lengths, runs = (torch.zeros(count, dtype=torch.int32, device=CUDA) for _ in range(2))
+    tables = torch.full((count, width), -1, dtype=torch.int32, device=CUDA)
+    written = {"tokens": tokens, "positions": positions, "lengths": lengths, "runs": runs, "tables": tables}
+    lay_out(rows, slot_tokens, slot_tables, block_size, **written, targets=targets)
+    assert runs.tolist() == [1, 3, 2, 1, 1, 1, *[16] * 5, *range(15, 0, -1), 1, 1]
     assert torch.equal(tokens, slot_tokens[rows[0], rows[1]].to(torch.int64))
     assert torch.equal(positions, rows[1])
     assert torch.equal(lengths.to(torch.int64), rows[1] + 1)

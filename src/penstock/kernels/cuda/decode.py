@@ -40,26 +40,27 @@ SHAPES = {2: Shape(64, 2, 3), 4: Shape(32, 4, 2)}  # by bytes per number
 
 
 @triton.jit
-def _team(tables, lengths, row, rows, table_width, BLOCK_SIZE: tl.constexpr, MOST: tl.constexpr):
-    """The first of the team that the row belongs to, and how many follow each other from the row on, itself included.
-    Rows of one sequence have the block in common that the first of them writes to, which is nobody else's."""
-    base = row // MOST * MOST
-    index = tl.arange(0, triton.next_power_of_2(MOST))
-    one = base + index
-    both = (index + 1 < MOST) & (one + 1 < rows)
-    length = tl.load(lengths + one, mask=both, other=0)
-    next_length = tl.load(lengths + one + 1, mask=both, other=0)
-    line = tables + one.to(tl.int64) * table_width + (length - 1) // BLOCK_SIZE
-    block = tl.load(line, mask=both & (length > 0), other=-1)
-    next_block = tl.load(line + table_width, mask=both & (length > 0), other=-2)
-    apart = (next_length != length + 1) | (next_block != block)  # of the row and the next one
-    first = base + tl.max(tl.where(apart & (one < row), index + 1, 0), axis=0)
-    last = tl.min(tl.where(apart & (one >= row), index, MOST - 1), axis=0)
-    return first, base + last + 1 - row
+def _follow(runs, row, RUNS: tl.constexpr, MOST: tl.constexpr):
+    """How many rows of the team there are from this one on, itself included."""
+    count = 1
+    if RUNS:
+        count = tl.minimum(tl.load(runs + row), MOST - row % MOST)
+    return count
+
+
+@triton.jit
+def _precede(runs, row, RUNS: tl.constexpr, MOST: tl.constexpr):
+    """How many rows of its team are before this one."""
+    count = 0
+    if RUNS:
+        index = tl.arange(0, triton.next_power_of_2(MOST))
+        run = tl.load(runs + row - row % MOST + index, mask=index < row % MOST, other=2)
+        count = row % MOST - tl.max(tl.where(run == 1, index + 1, 0), axis=0)  # a run of 1 is the end of one
+    return count
 
 
 @triton.jit(
-    do_not_specialize=["rows", "table_width", "window", "splits"], do_not_specialize_on_alignment=["tables", "lengths"]
+    do_not_specialize=["table_width", "window", "splits"], do_not_specialize_on_alignment=["tables", "lengths", "runs"]
 )
 def _attend(
     q,
@@ -67,9 +68,9 @@ def _attend(
     values,
     tables,
     lengths,
+    runs,
     out,
     masses,
-    rows,
     table_width,
     scale,
     softcap,
@@ -83,6 +84,7 @@ def _attend(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
+    RUNS: tl.constexpr,
     GROUP: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
@@ -93,8 +95,8 @@ def _attend(
     row = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
-    first, count = _team(tables, lengths, row, rows, table_width, BLOCK_SIZE, GROUP // heads_each)
-    length = tl.load(lengths + row)  # of the first; the others have one key more each
+    length = tl.load(lengths + row)  # of the team's first row; the others have one key more each
+    count = _follow(runs, row, RUNS, GROUP // heads_each)
     oldest = 0
     if WINDOW:
         oldest = tl.maximum(length - window, 0)
@@ -102,9 +104,12 @@ def _attend(
     share = tl.cdiv(tl.cdiv(newest, N) - oldest // N, splits)
     begin = (oldest // N + split * share) * N
     end = tl.minimum(begin + share * N, newest)
-    table = tables + row.to(tl.int64) * table_width
+    if RUNS:
+        leads = (row % (GROUP // heads_each) == 0) | (tl.load(runs + row - 1, mask=row > 0, other=1) == 1)
+        end = tl.where(leads, end, begin)
+    table = tables + (row + count - 1).to(tl.int64) * table_width  # those of the others may not reach as far
     wait(OVERLAP)
-    if (begin >= end) | (first != row):
+    if begin >= end:
         return
 
     member = tl.arange(0, GROUP)
@@ -137,25 +142,20 @@ def _attend(
         tl.store(masses + part, best + tl.log2(mass), mask=mate < count)
 
 
-@triton.jit(
-    do_not_specialize=["rows", "table_width", "window", "splits"], do_not_specialize_on_alignment=["tables", "lengths"]
-)
+@triton.jit(do_not_specialize=["window", "splits"], do_not_specialize_on_alignment=["lengths", "runs"])
 def _combine(
     parts,
     masses,
-    tables,
     lengths,
+    runs,
     out,
-    rows,
-    table_width,
     window,
     splits,
     HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
-    GROUP: tl.constexpr,
+    RUNS: tl.constexpr,
+    MOST: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
     S: tl.constexpr,
@@ -163,12 +163,11 @@ def _combine(
 ):
     let_next_begin(OVERLAP)
     row = tl.program_id(0)
-    first, count = _team(tables, lengths, row, rows, table_width, BLOCK_SIZE, GROUP // (HEADS // KV_HEADS))
     length = tl.load(lengths + row)
     oldest = 0
     if WINDOW:
-        oldest = tl.maximum(length - (row - first) - window, 0)
-    tiles = tl.cdiv(length + count - 1, N) - oldest // N
+        oldest = tl.maximum(length - _precede(runs, row, RUNS, MOST) - window, 0)
+    tiles = tl.cdiv(length + _follow(runs, row, RUNS, MOST) - 1, N) - oldest // N
     used = tl.cdiv(tiles, tl.cdiv(tiles, splits))
     wait(OVERLAP)
     place = row.to(tl.int64) * HEADS + tl.program_id(1)
@@ -181,7 +180,16 @@ _launch_attend, _launch_combine = Launcher(_attend), Launcher(_combine)
 
 
 def decode(
-    q: Tensor, pages: Pages, tables: Tensor, lengths: Tensor, out: Tensor, *, scale: float, window: int, softcap: float
+    q: Tensor,
+    pages: Pages,
+    tables: Tensor,
+    lengths: Tensor,
+    runs: Tensor | None,
+    out: Tensor,
+    *,
+    scale: float,
+    window: int,
+    softcap: float,
 ) -> None:
     """q [rows, heads, head_dim] -> out [rows, heads * head_dim], one token per row."""
     rows, heads, head_dim = q.shape
@@ -202,9 +210,9 @@ def decode(
             pages.values,
             tables,
             lengths,
+            lengths if runs is None else runs,
             parts,
             masses,
-            rows,
             tables.stride(0),
             log2_scale(scale, softcap),
             softcap,
@@ -220,6 +228,7 @@ def decode(
             window > 0,
             softcap > 0.0,
             precision(q),
+            runs is not None,
             group,
             shape.keys,
             padded,
@@ -231,14 +240,13 @@ def decode(
         _launch_combine(
             (rows, heads, 1),
             q.dtype,
-            (parts, masses, tables, lengths, out, rows, tables.stride(0), window, splits),
+            (parts, masses, lengths, lengths if runs is None else runs, out, window, splits),
             (
                 heads,
-                kv_heads,
                 head_dim,
-                block_size,
                 window > 0,
-                group,
+                runs is not None,
+                group // (heads // kv_heads),
                 shape.keys,
                 padded,
                 triton.next_power_of_2(splits),

@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 AT_ONCE = 256
+LONGEST_RUN = 16
 
 
 @triton.jit(do_not_specialize=["count", "token_width", "table_width"])
@@ -17,12 +18,14 @@ def _kernel(
     tokens,
     positions,
     lengths,
+    runs,
     tables,
     targets,
     count,
     token_width,
     table_width,
     BLOCK_SIZE: tl.constexpr,
+    LONGEST_RUN: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
     row = tl.program_id(0)
@@ -31,6 +34,11 @@ def _kernel(
     tl.store(tokens + row, tl.load(slot_tokens + slot * token_width + position).to(tl.int64))
     tl.store(positions + row, position)
     tl.store(lengths + row, (position + 1).to(tl.int32))
+    step = tl.arange(0, LONGEST_RUN)
+    is_row = row + step < count
+    same = tl.load(rows + row + step, mask=is_row, other=-1) == slot
+    follows = tl.load(rows + count + row + step, mask=is_row, other=-1) == position + step
+    tl.store(runs + row, tl.min(tl.where(same & follows, LONGEST_RUN, step), axis=0))
     source = slot_tables + slot * table_width
     newest = position // BLOCK_SIZE
     target = tl.load(source + newest).to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
@@ -50,6 +58,7 @@ def lay_out(
     tokens: Tensor,  # from here on written: [rows] int64
     positions: Tensor,  # [rows] int64
     lengths: Tensor,  # [rows] int32
+    runs: Tensor,  # [rows] int32
     tables: Tensor,  # [rows, blocks] int32, only as far as the row reaches
     targets: Tensor,  # [rows] int64
 ) -> None:
@@ -61,12 +70,14 @@ def lay_out(
         tokens,
         positions,
         lengths,
+        runs,
         tables,
         targets,
         count,
         slot_tokens.shape[1],
         slot_tables.shape[1],
         block_size,
+        LONGEST_RUN,
         AT_ONCE,
         num_warps=2,
     )
