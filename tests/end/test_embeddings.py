@@ -123,16 +123,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
         yield llm
 
 
-@pytest.fixture
-def llm(shared: LLM) -> Iterator[LLM]:
-    """Whatever a test has done, nothing of it is left."""
-    yield shared
-    shared.check_integrity()
-    stats = shared.stats()
-    assert (stats["running"], stats["waiting"], stats["in_flight"]) == (0, 0, 0)
-    assert all(usage["held"] == 0 for usage in stats["blocks"])
-
-
 def test_one_in_one_out_and_a_list_gives_a_list(llm: LLM) -> None:
     text = "the tea"
     one = llm.embed(text)
@@ -219,12 +209,6 @@ def server(tiny: Path) -> Iterator[Server]:
     """As exact as transformers: keys and values are not rounded to 16 bits."""
     with Server(tiny, "--kv-memory", "100MB", "--kv-dtype", "float32") as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with server.client() as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """The real openai SDK against a real server: what it gets is what the library gives for the same model."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -44,18 +42,6 @@ PARAMETERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
 ]
 FINISH = {"end": "stop", "stop_token": "stop", "stop_string": "stop", "length": "length", "context": "length"}
-
-
-@pytest.fixture(scope="module")
-def llm(tiny: Path) -> Iterator[LLM]:
-    with LLM(str(tiny), kv_memory="100MB", threads=1, device="cpu") as llm:
-        yield llm
-
-
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with server.client() as client:
-        yield client
 
 
 def told(choices: Any) -> list[tuple[str, str, list[int]]]:

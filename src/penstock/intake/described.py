@@ -9,7 +9,8 @@ import msgspec
 from fastapi import Response
 from pydantic import BaseModel
 
-from penstock.intake.openai import models, openapi
+from penstock.intake import openapi
+from penstock.intake.openai import models
 from penstock.intake.problems import ErrorBody
 
 STATUS = {

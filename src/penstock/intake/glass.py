@@ -19,7 +19,7 @@ from penstock.flow.record import Finding
 from penstock.intake import lab
 from penstock.intake.body import read_json
 from penstock.intake.desk import Desk
-from penstock.intake.openai.parse import parse
+from penstock.intake.parse import parse
 from penstock.intake.query import Query
 from penstock.intake.respond import Whole
 from penstock.intake.visit import Visit

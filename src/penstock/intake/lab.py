@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 
 from penstock.errors import by_code
 from penstock.flow import Request, SamplingParams
-from penstock.intake.openai.fields import MAX_INT, LogitBias, Strict, TokenId, TokenIds, wrong
+from penstock.intake.fields import MAX_INT, Strict, wrong
+from penstock.intake.openai.fields import LogitBias, TokenId, TokenIds
 from penstock.intake.openai.logprobs import Vocabulary
 from penstock.intake.openai.messages import Messages, to_template
 from penstock.pipeline import Flight
