@@ -229,6 +229,12 @@ def test_the_lab_shows_the_models_own_numbers_and_the_samplers(http: httpx.Clien
         ("/observe/requests?limit=0", None, "limit"),
         ("/observe/requests?state=gone", None, "state"),
         ("/observe/steps?colums=3", None, "colums"),
+        ("/observe/steps?from=9&to=8", None, "from"),
+        ("/observe/steps?from=1&last=5", None, "last"),
+        ("/observe/steps?rows=2", None, "rows"),
+        ("/observe/requests?limit=", None, "limit"),
+        ("/observe/facts?all=1", None, "all"),
+        ("/slo?window=1", None, "window"),
         ("/observe/history?seconds=nan", None, "seconds"),
         ("/observe/live?interval_ms=5", None, "interval_ms"),
     ],
@@ -369,9 +375,14 @@ def test_keys_guard_all_of_it_and_logs_can_be_json(tiny: Path) -> None:
         assert facts.status_code == 200
         assert "s3cret" not in facts.text
         assert "a-key" not in facts.text
-        lines = [json.loads(line) for line in server.log.splitlines()]
-        asked = [line for line in lines if line["logger"] == "penstock.access" and line["path"] == "/observe/facts"]
-        assert {line["status"] for line in asked} == {200, 401}
+
+        def logged() -> list[dict[str, Any]]:
+            """Once the answer is out, its line follows."""
+            lines = [json.loads(line) for line in server.log.splitlines(keepends=True) if line.endswith("\n")]
+            asked = [line for line in lines if line["logger"] == "penstock.access" and line["path"] == "/observe/facts"]
+            return asked if {line["status"] for line in asked} == {200, 401} else []
+
+        asked = until(logged, "both in the log")
         assert all(line["request_id"].startswith("req-") for line in asked)
         assert "s3cret" not in server.log
 

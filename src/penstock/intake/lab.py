@@ -63,12 +63,12 @@ class LabRequest(Prompted):
     forced: Annotated[list[TokenId], Field(max_length=4096, fail_fast=True)] | None = Field(
         None, description="Token ids behind the prompt: the branch taken so far, which counts as output."
     )
-    params: LabParams | None = None
+    params: LabParams | None = Field(None, description="How to sample, as in a completion.")
     top: int | None = Field(None, ge=1, le=MAX_TOP, description="How many tokens to show. Default: 40.")
 
 
 class ExplainRequest(Prompted):
-    cache_salt: str | None = None
+    cache_salt: str | None = Field(None, description="As in a completion.")
 
 
 def sampling(body: LabRequest) -> SamplingParams:

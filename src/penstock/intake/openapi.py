@@ -13,7 +13,7 @@ from msgspec import Struct
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from penstock.intake import plan
+from penstock.intake import lab, plan
 from penstock.intake.anthropic import messages
 from penstock.intake.openai import chat, completions, embeddings, models, tokens
 from penstock.intake.openai.responses import writer as responses
@@ -29,6 +29,8 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     tokens.TokenizeRequest,
     tokens.DetokenizeRequest,
     plan.BudgetRequest,
+    lab.LabRequest,
+    lab.ExplainRequest,
     *responses.REQUESTS,
     *messages.REQUESTS,
 )
