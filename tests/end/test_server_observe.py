@@ -216,10 +216,39 @@ def test_the_lab_shows_the_models_own_numbers_and_the_samplers(http: httpx.Clien
     assert elsewhere["tokens"][0] != again["tokens"][0]
 
 
+def test_the_lab_shows_what_a_form_rules_out(http: httpx.Client) -> None:
+    model = http.get("/v1/models").json()["data"][0]["id"]
+    asked = {"response_format": {"type": "choice", "choice": ["xy", "xz"]}}
+    params = {"temperature": 2, "seed": 11}
+    lab = {"tokens": [9, 8, 7, 6, 5], "params": params, **asked}
+    body = {"model": model, "prompt": [9, 8, 7, 6, 5], "max_tokens": 5, "return_token_ids": True, **params, **asked}
+    (choice,) = http.post("/v1/completions", json=body).json()["choices"]
+    first, second = choice["token_ids"]
+
+    def told(*forced: int) -> dict[str, Any]:
+        answer = http.post("/observe/lab", json={**lab, "forced": forced})
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    for forced, drawn, kept in (((), first, 1), ((first,), second, 2)):
+        now = told(*forced)
+        stages = {stage["name"]: stage for stage in now["stages"]}
+        assert list(stages)[3:6] == ["masks", "constraint", "temperature"]
+        assert (stages["constraint"]["on"], stages["constraint"]["kept"]) == (True, kept)
+        assert now["drawn"]["id"] == drawn, "what a request with this seed draws"
+    assert [(now["drawn"], now["finish"]) for now in (told(first, second), told(5))] == [
+        (None, "complete"), (None, "dead_end"),
+    ]  # fmt: skip
+    assert not any(stage["name"] == "constraint" and stage["on"] for stage in told(5)["stages"])
+    free = http.post("/observe/lab", json={"prompt": "a"}).json()
+    assert [stage["on"] for stage in free["stages"] if stage["name"] == "constraint"] == [False]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
         ("/observe/lab", {}, "prompt"),
+        ("/observe/lab", {"prompt": "a", "response_format": {"type": "regex", "regex": "("}}, "response_format.regex"),
         ("/observe/lab", {"prompt": "a", "tokens": [1]}, "prompt"),
         ("/observe/lab", {"tokens": [10**6]}, "tokens"),
         ("/observe/lab", {"prompt": "a", "params": {"top_q": 1}}, "params.top_q"),
