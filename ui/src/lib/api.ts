@@ -254,7 +254,7 @@ export interface TreeNode {
   state: "held" | "cached" | "evicted";
   holders: number;
   own: boolean;
-  idle_s: number;
+  idle_s: number | null; // since it was evicted; null: it was not
 }
 
 export interface LabToken {
