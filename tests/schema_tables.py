@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import jsonschema_rs
@@ -11,8 +12,8 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from penstock.errors import InvalidRequest
-from penstock.intake.openai import openapi
-from penstock.intake.openai.parse import parse
+from penstock.intake import openapi
+from penstock.intake.parse import parse
 
 NO_INTEGERS = ("1", True, 1.5, [], {})
 NO_NUMBERS = ("1", True, [], {})
@@ -31,13 +32,19 @@ def rows(table: Table, place: int) -> list[Any]:
     ]
 
 
+@cache
+def validator(schema: type[BaseModel] | type[Struct]) -> jsonschema_rs.Validator:
+    """By /openapi.json."""
+    name = f"#/components/schemas/{schema.__name__}"
+    return jsonschema_rs.validator_for({"$ref": name, "components": {"schemas": openapi.components()}})
+
+
 class Checked:
     """A schema, and what the document says of it."""
 
-    def __init__(self, schema: type[BaseModel], components: dict[str, Any]) -> None:
+    def __init__(self, schema: type[BaseModel]) -> None:
         self.schema = schema
-        document = {"$ref": f"#/components/schemas/{schema.__name__}", "components": {"schemas": components}}
-        self.validator = jsonschema_rs.validator_for(document)
+        self.validator = validator(schema)
 
     def takes(self, body: dict[str, Any]) -> Any:
         assert self.validator.is_valid(body), "/openapi.json says otherwise"
@@ -53,11 +60,6 @@ class Checked:
         return caught.value
 
 
-def described(answer: type[Struct], components: dict[str, Any], data: Any) -> None:
+def described(answer: type[Struct], data: Any) -> None:
     """What is sent is what the document says of it."""
-    document = {"$ref": f"#/components/schemas/{answer.__name__}", "components": {"schemas": components}}
-    jsonschema_rs.validate(document, data)
-
-
-def components(requests: tuple[type[BaseModel], ...], answers: tuple[type[Struct], ...]) -> dict[str, Any]:
-    return openapi.components(openapi.REQUESTS + requests, openapi.ANSWERS + answers)
+    validator(answer).validate(data)

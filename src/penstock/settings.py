@@ -101,6 +101,9 @@ class ServeSettings(Section, frozen=True):
     unprotected: Annotated[bool, Meta(description="Allow another host than loopback without an API key.")] = False
     drain_s: Annotated[float, Meta(ge=0, description="Seconds that requests get to finish at shutdown.")] = 30.0
     stall_s: Annotated[float, Meta(gt=0, description="Seconds a client may leave unread what it was sent.")] = 60.0
+    hang_s: Annotated[
+        float, Meta(gt=0, description="Seconds an engine that has work may give no sign of life before it is replaced.")
+    ] = 300.0
     max_body: Annotated[str, Meta(description="Largest request body, such as 16MiB.")] = "16MiB"
 
     @property

@@ -1,9 +1,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 import pytest
 
 import tiny_models
+from penstock import LLM
 from server_process import Server
 
 CONTEXT = 16_384  # enough that nothing ends before somebody has had the time to end it
@@ -20,3 +22,27 @@ def server(tiny: Path) -> Iterator[Server]:
     """A server of that model with nothing special about it, for tests that leave it as they found it."""
     with Server(tiny, "--kv-memory", "100MB") as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    """The SDK on the server of the module."""
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def shared(tiny: Path) -> Iterator[LLM]:
+    """The library with the server's model."""
+    with LLM(str(tiny), kv_memory="100MB", threads=1, device="cpu") as llm:
+        yield llm
+
+
+@pytest.fixture
+def llm(shared: LLM) -> Iterator[LLM]:
+    """That of the module. Whatever a test has done, nothing of it is left."""
+    yield shared
+    shared.check_integrity()
+    stats = shared.stats()
+    assert (stats["running"], stats["waiting"], stats["in_flight"]) == (0, 0, 0)
+    assert all(usage["held"] == 0 for usage in stats["blocks"])

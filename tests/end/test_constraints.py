@@ -53,14 +53,6 @@ def shared(tiny: Path) -> Iterator[LLM]:
         yield llm
 
 
-@pytest.fixture
-def llm(shared: LLM) -> Iterator[LLM]:
-    """Whatever a test has done, nothing of it is left."""
-    yield shared
-    shared.check_integrity()
-    assert all(usage["held"] == 0 for usage in shared.stats()["blocks"])
-
-
 def test_every_choice_is_valid_and_the_seed_decides(llm: LLM) -> None:
     params = SamplingParams(constraint=DRINK, max_tokens=ROOM, n=4, seed=11, logprobs=2)
     first, again = llm.chat(TALK, params), llm.chat(TALK, params)

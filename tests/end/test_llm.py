@@ -37,16 +37,6 @@ def shared(folder: Path) -> Iterator[LLM]:
         yield llm
 
 
-@pytest.fixture
-def llm(shared: LLM) -> Iterator[LLM]:
-    """Whatever a test has done, nothing of it is left."""
-    yield shared
-    shared.check_integrity()
-    stats = shared.stats()
-    assert (stats["running"], stats["waiting"], stats["in_flight"]) == (0, 0, 0)
-    assert all(usage["held"] == 0 for usage in stats["blocks"])
-
-
 def test_one_in_one_out_and_a_list_gives_a_list(llm: LLM) -> None:
     one = llm.generate("the tea", SHORT)
     assert llm.generate(one.prompt_tokens, SHORT).tokens == one.tokens

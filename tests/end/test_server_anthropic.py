@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -42,12 +41,6 @@ def options(server: Server, **more: Any) -> dict[str, Any]:
 def client(server: Server) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(**options(server)) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def llm(tiny: Path) -> Iterator[LLM]:
-    with LLM(str(tiny), kv_memory="100MB", threads=1, device="cpu") as llm:
-        yield llm
 
 
 def text_of(message: Any) -> str:

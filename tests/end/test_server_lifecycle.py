@@ -135,6 +135,28 @@ def test_how_the_newer_apis_tell_of_it(tiny: Path) -> None:
         assert caught.value.response.headers["retry-after"]
 
 
+def test_an_engine_that_hangs(tiny: Path, threads: ThreadPoolExecutor) -> None:
+    """It is there, and stands still: its process is stopped in the middle of its work."""
+    with Server(tiny, "--kv-memory", "100MB", "--max-sequences", 1, "--hang-s", 4) as server, server.client() as client:
+        short = {"model": server.model, **SHORT}
+        calm = client.completions.create(**short).choices[0].text
+        begun = Stream(client, model=server.model, **ENDLESS)
+        queued = whole(threads, client, **short)
+        until(lambda: waiting(server) == 1, "the queue")
+        (engine,) = server.engines()
+        os.kill(engine, signal.SIGSTOP)
+        with pytest.raises(openai.APIError, match="no sign of life for 4 s and was ended") as caught:
+            begun.rest()
+        assert caught.value.code == "engine_died"
+        assert queued.result(PATIENCE_S).choices[0].text == calm
+        assert not alive(engine)
+        assert server.status("/ready") == 200
+        assert server.metric("engine_restarts") == 1
+        until(server.idle, "the end of it all")
+        assert "no sign of life" in server.log
+        assert "Traceback" not in server.log
+
+
 def test_an_engine_that_dies_again_and_again(tiny: Path, threads: ThreadPoolExecutor) -> None:
     with Server(tiny, "--kv-memory", "100MB", "--max-sequences", 1) as server, server.client() as client:
         stream = Stream(client, model=server.model, **ENDLESS)

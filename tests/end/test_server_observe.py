@@ -216,10 +216,39 @@ def test_the_lab_shows_the_models_own_numbers_and_the_samplers(http: httpx.Clien
     assert elsewhere["tokens"][0] != again["tokens"][0]
 
 
+def test_the_lab_shows_what_a_form_rules_out(http: httpx.Client) -> None:
+    model = http.get("/v1/models").json()["data"][0]["id"]
+    asked = {"response_format": {"type": "choice", "choice": ["xy", "xz"]}}
+    params = {"temperature": 2, "seed": 11}
+    lab = {"tokens": [9, 8, 7, 6, 5], "params": params, **asked}
+    body = {"model": model, "prompt": [9, 8, 7, 6, 5], "max_tokens": 5, "return_token_ids": True, **params, **asked}
+    (choice,) = http.post("/v1/completions", json=body).json()["choices"]
+    first, second = choice["token_ids"]
+
+    def told(*forced: int) -> dict[str, Any]:
+        answer = http.post("/observe/lab", json={**lab, "forced": forced})
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    for forced, drawn, kept in (((), first, 1), ((first,), second, 2)):
+        now = told(*forced)
+        stages = {stage["name"]: stage for stage in now["stages"]}
+        assert list(stages)[3:6] == ["masks", "constraint", "temperature"]
+        assert (stages["constraint"]["on"], stages["constraint"]["kept"]) == (True, kept)
+        assert now["drawn"]["id"] == drawn, "what a request with this seed draws"
+    assert [(now["drawn"], now["finish"]) for now in (told(first, second), told(5))] == [
+        (None, "complete"), (None, "dead_end"),
+    ]  # fmt: skip
+    assert not any(stage["name"] == "constraint" and stage["on"] for stage in told(5)["stages"])
+    free = http.post("/observe/lab", json={"prompt": "a"}).json()
+    assert [stage["on"] for stage in free["stages"] if stage["name"] == "constraint"] == [False]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
         ("/observe/lab", {}, "prompt"),
+        ("/observe/lab", {"prompt": "a", "response_format": {"type": "regex", "regex": "("}}, "response_format.regex"),
         ("/observe/lab", {"prompt": "a", "tokens": [1]}, "prompt"),
         ("/observe/lab", {"tokens": [10**6]}, "tokens"),
         ("/observe/lab", {"prompt": "a", "params": {"top_q": 1}}, "params.top_q"),
@@ -229,6 +258,12 @@ def test_the_lab_shows_the_models_own_numbers_and_the_samplers(http: httpx.Clien
         ("/observe/requests?limit=0", None, "limit"),
         ("/observe/requests?state=gone", None, "state"),
         ("/observe/steps?colums=3", None, "colums"),
+        ("/observe/steps?from=9&to=8", None, "from"),
+        ("/observe/steps?from=1&last=5", None, "last"),
+        ("/observe/steps?rows=2", None, "rows"),
+        ("/observe/requests?limit=", None, "limit"),
+        ("/observe/facts?all=1", None, "all"),
+        ("/slo?window=1", None, "window"),
         ("/observe/history?seconds=nan", None, "seconds"),
         ("/observe/live?interval_ms=5", None, "interval_ms"),
     ],
@@ -369,9 +404,14 @@ def test_keys_guard_all_of_it_and_logs_can_be_json(tiny: Path) -> None:
         assert facts.status_code == 200
         assert "s3cret" not in facts.text
         assert "a-key" not in facts.text
-        lines = [json.loads(line) for line in server.log.splitlines()]
-        asked = [line for line in lines if line["logger"] == "penstock.access" and line["path"] == "/observe/facts"]
-        assert {line["status"] for line in asked} == {200, 401}
+
+        def logged() -> list[dict[str, Any]]:
+            """Once the answer is out, its line follows."""
+            lines = [json.loads(line) for line in server.log.splitlines(keepends=True) if line.endswith("\n")]
+            asked = [line for line in lines if line["logger"] == "penstock.access" and line["path"] == "/observe/facts"]
+            return asked if {line["status"] for line in asked} == {200, 401} else []
+
+        asked = until(logged, "both in the log")
         assert all(line["request_id"].startswith("req-") for line in asked)
         assert "s3cret" not in server.log
 

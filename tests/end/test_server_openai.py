@@ -1,8 +1,6 @@
 """The real openai SDK against a real server: what it gets is what the library gives for the same model."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -44,18 +42,6 @@ PARAMETERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
 ]
 FINISH = {"end": "stop", "stop_token": "stop", "stop_string": "stop", "length": "length", "context": "length"}
-
-
-@pytest.fixture(scope="module")
-def llm(tiny: Path) -> Iterator[LLM]:
-    with LLM(str(tiny), kv_memory="100MB", threads=1, device="cpu") as llm:
-        yield llm
-
-
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with server.client() as client:
-        yield client
 
 
 def told(choices: Any) -> list[tuple[str, str, list[int]]]:
@@ -235,18 +221,22 @@ def test_the_chunks_of_a_chat(server: Server, client: openai.OpenAI) -> None:
 
 
 def test_characters_of_several_tokens_arrive_whole(server: Server, client: openai.OpenAI) -> None:
-    """Each byte is a token of its own here."""
-    ids = client.post("/../tokenize", cast_to=object, body={"prompt": "é", "add_special_tokens": False})
-    bias = {str(token): 100 for token in ids["tokens"]}  # type: ignore[index]
-    assert len(bias) == 2
-    request: dict[str, Any] = {"model": server.model, "messages": TALK, "max_tokens": 64, "seed": 1}
-    whole = client.chat.completions.create(**request, logit_bias=bias)
-    text = whole.choices[0].message.content
-    assert text is not None
-    assert "éé" in text
-    with client.chat.completions.create(**request, logit_bias=bias, stream=True) as stream:
-        pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
-    assert "".join(pieces) == text  # half a character would have come as a replacement character
+    """Each byte is a token of its own here, so that most tokens end in the middle of a character."""
+    text = "é€🏔" * 8
+    ends = {0: ""}  # by bytes, which are tokens: the text up to there, at ends of characters
+    for end in range(1, len(text) + 1):
+        ends[len(text[:end].encode())] = text[:end]
+    request: dict[str, Any] = {"model": server.model, "messages": TALK, "max_tokens": 100}
+    request["extra_body"] = {**IDS, "response_format": {"type": "choice", "choice": [text]}}
+    whole = client.chat.completions.create(**request).choices[0]
+    assert (whole.message.content, len(whole.token_ids)) == (text, 72)  # type: ignore[attr-defined]
+    shown, tokens = "", 0
+    with client.chat.completions.create(**request, stream=True) as stream:
+        for choice in (chunk.choices[0] for chunk in stream):
+            shown += choice.delta.content or ""
+            tokens += len(getattr(choice, "token_ids", None) or [])
+            assert shown == ends[max(end for end in ends if end <= tokens)]
+    assert (shown, tokens) == (text, 72)
 
 
 def test_async(server: Server, client: openai.OpenAI) -> None:

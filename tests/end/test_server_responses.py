@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -30,18 +28,6 @@ FORM: Any = {"format": {"type": "json_schema", "name": "weather", "schema": SCHE
 # Nothing that ends the answer by chance is allowed for longer than any test takes.
 LONG = {"type": "array", "items": {"type": "integer"}, "minItems": 20_000}
 ENDLESS: Any = {"format": {"type": "json_schema", "name": "long", "schema": LONG}}
-
-
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with server.client() as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def llm(tiny: Path) -> Iterator[LLM]:
-    with LLM(str(tiny), kv_memory="100MB", threads=1, device="cpu") as llm:
-        yield llm
 
 
 def user(text: str) -> dict[str, str]:

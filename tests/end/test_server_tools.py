@@ -50,12 +50,6 @@ THINKER_TEMPLATE = (
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with server.client() as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vocab = tiny_models.VOCAB + len(MARKS)
     folder = tmp_path_factory.mktemp("thinker")

@@ -197,6 +197,25 @@ def test_the_lab_shows_the_samplers_own_numbers(visit: Visit, server: Server) ->
     assert model["probs"][0] == pytest.approx(2.718281828 ** max(top.values()), rel=1e-3)
 
 
+def test_the_lab_shows_what_a_form_leaves(visit: Visit, server: Server) -> None:
+    page = visit("lab")
+    page.get_by_label("The answer must be").select_option("One of several texts")
+    page.get_by_label("Texts, one per line").fill("xy\nxz")
+    take = page.get_by_role("button", name="Take")
+    column = page.locator("th[data-stage=constraint]")
+    for kept in ("1", "2"):
+        expect(column).to_have_attribute("data-kept", kept)
+        expect(take).to_be_enabled()
+        take.click()
+    expect(page.get_by_text("The form is fulfilled")).to_be_visible()
+    page.get_by_label("The answer must be").select_option("JSON by a schema")
+    page.get_by_label("JSON Schema").fill("{")
+    expect(page.get_by_role("alert")).to_contain_text("not JSON yet")
+    page.get_by_label("The answer must be").select_option("Any text")
+    expect(column).to_have_count(0)
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
 def test_the_lab_walks_and_changes_branches(visit: Visit, server: Server) -> None:
     page = visit("lab")
     take = page.get_by_role("button", name="Take")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def settle(page: Page, name: str) -> None:
     ready = {
         "playground": "[data-page=playground]",
         "requests": ".split-detail .stages",
+        "requests list": "a.request-row",
         "batch": ".timeline[data-empty=false]",
         "cache": ".page-map",
         "lab": ".matrix tr[data-token]",
@@ -67,12 +69,37 @@ def test_axe_finds_nothing(visit: Visit, used: Server, name: str) -> None:
         assert violations(page) == []
 
 
-@pytest.mark.parametrize("name", PAGES)
+# What cannot be seen whole, and not be scrolled to either: texts beyond the edge of the screen or of what clips them.
+CLIPPED = """() => {
+  const clipped = (element) => {
+    const { left, right, width } = element.getBoundingClientRect();
+    if (width <= 1 || getComputedStyle(element).textOverflow === "ellipsis") return false;
+    for (let outer = element.parentElement; outer; outer = outer.parentElement) {
+      const how = getComputedStyle(outer).overflowX;
+      const edges = outer.getBoundingClientRect();
+      if (how === "visible" || edges.width <= 1) continue;
+      if (how !== "hidden" && how !== "clip" && outer.tagName !== "MAIN") return false;
+      if (right > edges.right + 1 || left < edges.left - 1) return true;
+    }
+    return right > innerWidth + 1;
+  };
+  const texts = [...document.querySelectorAll("body *")].filter(
+    (one) => [...one.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim()),
+  );
+  return texts.filter((one) => !one.closest(".sr-only") && clipped(one)).map((one) => one.outerHTML.slice(0, 120));
+}"""
+
+
+@pytest.mark.parametrize("name", [*PAGES, "requests list"])
 def test_nothing_is_wider_than_a_phone(visit: Visit, used: Server, name: str) -> None:
-    page = visit("requests/1" if name == "requests" else name, width=375, height=720)
+    """Nor clipped, and no figure is missing from a sentence."""
+    place = {"requests": "requests/1", "requests list": "requests"}.get(name, name)
+    page = visit(place, width=375, height=720)
     settle(page, name)
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
+    assert page.evaluate(CLIPPED) == []
+    assert not re.search("– (ago|bits|tok)|undefined|NaN", page.locator("main").inner_text())
     expect(page.get_by_role("link", name="Dashboard")).to_be_visible()
 
 

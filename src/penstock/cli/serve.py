@@ -70,7 +70,8 @@ async def _serve(
         say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
         announce = functools.partial(_announce, files.name, facts, say, settings.observe.log_format == "human")
         with contextlib.closing(desk):
-            return await serve_http(app, desk, watch, listener, announce, drain_s=settings.serve.drain_s)
+            asked = settings.serve
+            return await serve_http(app, desk, watch, listener, announce, drain_s=asked.drain_s, hang_s=asked.hang_s)
     finally:
         replica.close()
 

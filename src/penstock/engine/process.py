@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,13 @@ class ProcessEngine:
             except subprocess.TimeoutExpired:
                 self.process.kill()
             self.dead = self.dead or "the engine was closed"
-        self.process.wait()
+        with suppress(subprocess.TimeoutExpired):  # a driver that hangs lets nobody go: then it is left behind
+            self.process.wait(STOP_GRACE_S)
         self._release()
+
+    def end(self, why: str) -> None:
+        self.process.kill()
+        self.dead = self.dead or why
 
     def kill(self) -> None:
         """At once, without a word."""

@@ -80,4 +80,7 @@ class WatchedEngine(Engine, Protocol):
         """File descriptors that become readable when there is something to receive. Edge-triggered: read until empty,
         and look again after every message sent."""
 
+    def end(self, why: str) -> None:
+        """Of one that hangs: kill it, and tell of it as of one that died."""
+
     def kill(self) -> None: ...

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Scope
 import penstock
 from penstock import flow
 from penstock.errors import InvalidRequest, MethodNotAllowed, NotFound, PenstockError
-from penstock.intake import docs, glass, plan, ui
+from penstock.intake import docs, glass, openapi, plan, ui
 from penstock.intake.anthropic import messages
 from penstock.intake.anthropic.problems import AnthropicErrorBody
 from penstock.intake.body import read_json
@@ -27,11 +27,11 @@ from penstock.intake.described import EXPOSITION, FACTS, STATUS, documented, sta
 from penstock.intake.desk import Desk
 from penstock.intake.failure import failure
 from penstock.intake.guards import OPEN_PATHS, BodyLimit, Keys, RequestIds
-from penstock.intake.openai import chat, completions, embeddings, models, openapi, tokens
-from penstock.intake.openai.parse import decoded, parse
+from penstock.intake.openai import chat, completions, embeddings, models, tokens
 from penstock.intake.openai.responses import items
 from penstock.intake.openai.responses import writer as responses
 from penstock.intake.openai.responses.store import ResponseStore
+from penstock.intake.parse import decoded, parse
 from penstock.intake.problems import called
 from penstock.intake.respond import EventStream, Whole, Writer
 from penstock.intake.visit import CLIENT_GONE, Visit
@@ -58,12 +58,8 @@ def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp
     _add_operations(app, desk)
     glass.add(app, desk, watch, settings)
     ui.add(app)
-    schemas = openapi.components(
-        openapi.REQUESTS + responses.REQUESTS + messages.REQUESTS,
-        openapi.ANSWERS + responses.ANSWERS + messages.ANSWERS,
-    )
     keys = settings.serve.keys
-    docs.add(app, schemas, model=desk.files.name, keyless=OPEN_PATHS if keys else None)
+    docs.add(app, openapi.components(), model=desk.files.name, keyless=OPEN_PATHS if keys else None)
     _add_failures(app)
     guarded = BodyLimit(app, parse_bytes(settings.serve.max_body, "max_body"))
     return RequestIds(Keys(guarded, keys), traced=settings.observe.otel_endpoint is not None)

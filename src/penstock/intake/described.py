@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from fastapi import Response
 from pydantic import BaseModel
+from starlette.requests import Request
 
-from penstock.intake.openai import models, openapi
+from penstock.intake import openapi
+from penstock.intake.openai import models
 from penstock.intake.problems import ErrorBody
+from penstock.intake.query import Parameter, read_query
 
 STATUS = {
     "application/json": {
@@ -50,20 +54,80 @@ def documented(
 ) -> dict[str, Any]:
     """Of a route that answers clients. `computed`: by the engine, as all that is streamed. `choosy`: though it takes no
     body, there are requests that it refuses."""
-    described = {200: openapi.response(answer, "The answer.", chunk=chunk, events=events), 401: _no_key(error)}
+    described: dict[int | str, Any] = {200: openapi.response(answer, "The answer.", chunk=chunk, events=events)}
+    described[401] = _no_key(error)
     if answer is not models.ModelList:
         described[404] = openapi.response(error, missing)
     if request is not None or choosy:
         described[400] = openapi.response(error, "A field is wrong; the message names it.")
     if request is not None:
-        described[413] = openapi.response(error, "The body is too large.")
-        described[415] = openapi.response(error, "The content-type is not application/json.")
+        described |= _of_bodies(error)
     if computed or chunk is not None or events:
-        described[429] = openapi.response(error, "The queue is full; Retry-After says when to come back.")
-        described[500] = openapi.response(error, "Something broke; the message has an id to quote.")
-        described[503] = openapi.response(error, "The engine is not there, or the server is shutting down.")
+        described |= _of_queues(error)
     extra = openapi.request_body(request) if request is not None else {}
     return {"responses": described, "openapi_extra": extra, "response_class": Response}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A route that shows what happens inside."""
+
+    about: str
+    members: Mapping[str, str]  # of the answer, an object: what each of them is. There may be more
+    parameters: tuple[Parameter, ...] = ()
+    body: type[BaseModel] | None = None
+    missing: str | None = None  # what may not be there
+    asks_engine: bool = False
+    queues: bool = False  # as requests do
+    events: tuple[str, ...] = ()  # it answers with these instead; the last has the members
+
+    def query(self, request: Request) -> dict[str, Any]:
+        """The parameters. Raises InvalidRequest."""
+        return read_query(request, self.parameters)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        described: dict[int | str, Any] = {
+            200: {"description": self.about, "content": self._content()},
+            400: openapi.response(ErrorBody, "A field or parameter is wrong; the message names it."),
+            401: _no_key(ErrorBody),
+        }
+        if self.missing is not None:
+            described[404] = openapi.response(ErrorBody, self.missing)
+        if self.body is not None:
+            described |= _of_bodies(ErrorBody)
+        if self.queues:
+            described |= _of_queues(ErrorBody)
+        elif self.asks_engine:
+            described[503] = openapi.response(ErrorBody, "The engine is not there, or does not answer.")
+        extra = openapi.request_body(self.body) if self.body is not None else {}
+        if self.parameters:
+            extra["parameters"] = [parameter.described() for parameter in self.parameters]
+        return {"responses": described, "openapi_extra": extra, "response_class": Response}
+
+    def _content(self) -> dict[str, Any]:
+        members = {name: {"description": text} for name, text in self.members.items()}
+        answer: dict[str, Any] = {"type": "object", "properties": members, "required": list(members)}
+        if not self.events:
+            return {"application/json": {"schema": answer}}
+        data = {"type": "string", "contentMediaType": "application/json", "contentSchema": answer}
+        event = {"type": "object", "properties": {"event": {"enum": list(self.events)}, "data": data}}
+        return {"text/event-stream": {"schema": event}}
+
+
+def _of_bodies(error: type[msgspec.Struct]) -> dict[int | str, Any]:
+    return {
+        413: openapi.response(error, "The body is too large."),
+        415: openapi.response(error, "The content-type is not application/json."),
+    }
+
+
+def _of_queues(error: type[msgspec.Struct]) -> dict[int | str, Any]:
+    return {
+        429: openapi.response(error, "The queue is full; Retry-After says when to come back."),
+        500: openapi.response(error, "Something broke; the message has an id to quote."),
+        503: openapi.response(error, "The engine is not there, or the server is shutting down."),
+    }
 
 
 def _no_key(error: type[msgspec.Struct]) -> dict[str, Any]:

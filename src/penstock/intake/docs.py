@@ -82,9 +82,15 @@ def _operation(verb: str, path: str, operation: dict[str, Any], schemas: dict[st
         f"<tr><td><code>{status}</code><td>{html.escape(answer['description'])}"
         for status, answer in operation["responses"].items()
     )
+    parameters = "".join(
+        f"<tr><td><code>{html.escape(one['name'])}</code><td>{html.escape(one['description'])}"
+        for one in operation.get("parameters", ())
+        if one["in"] == "query"
+    )
+    asked = f"<h4>Parameters</h4><table>{parameters}</table>" if parameters else ""
     return (
         f"<details><summary><span class=verb>{verb}</span> <code>{html.escape(path)}</code> {text}</summary>"
-        f"{fields}<h4>Answers</h4><table>{answers}</table></details>"
+        f"{asked}{fields}<h4>Answers</h4><table>{answers}</table></details>"
     )
 
 

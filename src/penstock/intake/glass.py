@@ -13,14 +13,13 @@ from starlette.responses import StreamingResponse
 
 import penstock
 from penstock import flow
-from penstock.errors import EngineDied, NotFound
+from penstock.errors import EngineDied, InvalidRequest, NotFound
 from penstock.flow import SamplingParams
 from penstock.flow.record import Finding
-from penstock.intake import lab
+from penstock.intake import lab, views
 from penstock.intake.body import read_json
 from penstock.intake.desk import Desk
-from penstock.intake.openai.parse import parse
-from penstock.intake.query import Query
+from penstock.intake.parse import parse
 from penstock.intake.respond import Whole
 from penstock.intake.visit import Visit
 from penstock.observe import replay
@@ -29,14 +28,13 @@ from penstock.observe.journal import LAB
 from penstock.observe.measured import figures, fit, recent
 from penstock.observe.trace import RequestTrace
 from penstock.observe.watch import Feed, Watch
-from penstock.observe.window import MAX_COLUMNS, window
+from penstock.observe.window import window
 from penstock.pipeline import Flight
 from penstock.settings import Settings
 
 ASK_WAIT_S = 30.0  # for an engine in a long step
-MAX_REPLAYED = 512
+DEFAULT_STEPS = 400
 OFF_LOOP = 2000  # steps: a longer window is put together in a thread
-KINDS = ("chat", "completion", "response", "message", "embedding", LAB)
 
 Shown = dict[str, Any]
 
@@ -64,8 +62,10 @@ def _add_facts(app: FastAPI, desk: Desk, watch: Watch, settings: Settings) -> No
     journal = watch.journal
     told_settings = _told(settings)
 
-    @app.get("/observe/facts", include_in_schema=False)
-    async def facts() -> Response:
+    @app.get("/observe/facts", **views.FACTS.described)
+    async def facts(request: Request) -> Response:
+        """Model, engine, settings and measured figures."""
+        views.FACTS.query(request)
         measured = await asyncio.to_thread(figures, journal)
         spec = msgspec.to_builtins(desk.files.spec)
         plain = {name: value for name, value in spec.items() if isinstance(value, int | float | str | bool)}
@@ -86,23 +86,26 @@ def _add_facts(app: FastAPI, desk: Desk, watch: Watch, settings: Settings) -> No
             }
         )
 
-    @app.get("/observe/history", include_in_schema=False)
+    @app.get("/observe/history", **views.HISTORY.described)
     async def history(request: Request) -> Response:
-        query = Query(request, "seconds", "points")
-        seconds = query.number("seconds", 2, 3600) or 900.0
-        return _json(watch.history.columns(seconds, query.integer("points", 1, 1800) or 300))
+        """Load, latencies and use over the last hour or less."""
+        query = views.HISTORY.query(request)
+        return _json(watch.history.columns(query["seconds"], query["points"]))
 
-    @app.get("/slo", include_in_schema=False)
-    async def slo() -> Response:
+    @app.get("/slo", **views.SLO.described)
+    async def slo(request: Request) -> Response:
+        """Objectives, and what is wrong where they are missed."""
+        views.SLO.query(request)
         return _json(watch.monitor.told())
 
 
 def _add_live(app: FastAPI, desk: Desk, watch: Watch) -> None:
-    @app.get("/observe/live", include_in_schema=False)
+    @app.get("/observe/live", **views.LIVE.described)
     async def live(request: Request) -> Response:
-        query = Query(request, "interval_ms", "steps")
-        interval_s = (query.integer("interval_ms", 100, 5000) or 500) / 1000
-        feed = Feed(watch, steps=query.one_of("steps", "0", "1") == "1")
+        """All that happens, while it does."""
+        query = views.LIVE.query(request)
+        interval_s = query["interval_ms"] / 1000
+        feed = Feed(watch, steps=query["steps"] == "1")
 
         async def ticks() -> AsyncIterator[bytes]:
             yield _event("hello", feed.hello())
@@ -118,10 +121,11 @@ def _add_live(app: FastAPI, desk: Desk, watch: Watch) -> None:
 def _add_requests(app: FastAPI, watch: Watch) -> None:
     journal, view = watch.journal, watch.view
 
-    @app.get("/observe/requests", include_in_schema=False)
+    @app.get("/observe/requests", **views.REQUESTS.described)
     async def requests(request: Request) -> Response:
-        query = Query(request, "state", "kind", "finish", "q", "min_ms", "limit", "before")
-        limit = query.integer("limit", 1, 1000) or 100
+        """The requests that are kept."""
+        query = views.REQUESTS.query(request)
+        limit = query["limit"]
         wanted = _filter(query, watch)
         kept = sorted(journal.requests(), key=lambda one: -one.number)
         # Off the loop: texts may be searched.
@@ -135,25 +139,22 @@ def _add_requests(app: FastAPI, watch: Watch) -> None:
             }
         )
 
-    @app.get("/observe/requests/{name}", include_in_schema=False)
+    @app.get("/observe/requests/{name}", **views.REQUEST.described)
     async def one_request(name: str, request: Request) -> Response:
-        Query(request)
+        """The waterfall of a request: by the id of its answer, its x-request-id or its number."""
+        views.REQUEST.query(request)
         return _json(view.detail(_found(watch, name)))
 
-    @app.get("/observe/replay", include_in_schema=False)
+    @app.get("/observe/replay", **views.REPLAY.described)
     async def replayed(request: Request) -> Response:
-        query = Query(request, "limit", "batch")
-        limit = query.integer("limit", 1, MAX_REPLAYED) or 64
-        batch = query.integer("batch", 1, 512) or 8
-        return _json(await asyncio.to_thread(_replay, watch, limit, batch))
+        """What another way of batching would have made of the load."""
+        query = views.REPLAY.query(request)
+        return _json(await asyncio.to_thread(_replay, watch, query["limit"], query["batch"]))
 
 
-def _filter(query: Query, watch: Watch) -> Callable[[RequestTrace], bool]:
-    state = query.one_of("state", "open", "done")
-    kind = query.one_of("kind", *KINDS)
-    finish, part = query.text("finish"), query.text("q")
-    longer_s = (query.number("min_ms", 0, 1e9) or 0.0) / 1000
-    before = query.integer("before", 0, 10**12)
+def _filter(query: Shown, watch: Watch) -> Callable[[RequestTrace], bool]:
+    state, kind, finish, part, before = (query[name] for name in ("state", "kind", "finish", "q", "before"))
+    longer_s = query["min_ms"] / 1000
     now = watch.journal.clock()
 
     def wanted(request: RequestTrace) -> bool:
@@ -215,40 +216,48 @@ def _replay(watch: Watch, limit: int, batch: int) -> Shown:
 
 
 def _add_steps(app: FastAPI, watch: Watch) -> None:
-    @app.get("/observe/steps", include_in_schema=False)
+    @app.get("/observe/steps", **views.STEPS.described)
     async def steps(request: Request) -> Response:
-        query = Query(request, "last", "from", "to", "columns", "rows")
-        kept = watch.journal.steps
-        columns = query.integer("columns", 1, MAX_COLUMNS) or 2000
-        end = query.integer("to", 0, 10**12)
-        end = kept.last if end is None else min(end, kept.last)
-        begin = query.integer("from", 0, 10**12)
-        if begin is None:
-            begin = end - (query.integer("last", 1, 10**6) or 400) + 1
-        rows = query.integer("rows", 0, 1) != 0
+        """Who was in which step of the engine, and with how many tokens."""
+        query = views.STEPS.query(request)
+        begin, end = _asked_steps(query, watch.journal.steps.last)
+        rows = query["rows"] == "1"
         if end - begin < OFF_LOOP:
-            return _json(window(watch.journal, begin, end, columns, rows=rows))
-        return _json(await asyncio.to_thread(window, watch.journal, begin, end, columns, rows=rows))
+            return _json(window(watch.journal, begin, end, query["columns"], rows=rows))
+        return _json(await asyncio.to_thread(window, watch.journal, begin, end, query["columns"], rows=rows))
+
+
+def _asked_steps(query: Shown, newest: int) -> tuple[int, int]:
+    begin, end, last = query["from"], query["to"], query["last"]
+    if begin is not None and last is not None:
+        raise InvalidRequest("last and from exclude each other", param="last")
+    if begin is not None and end is not None and begin > end:
+        raise InvalidRequest(f"from must not be above to, got {begin} and {end}", param="from")
+    end = newest if end is None else min(end, newest)
+    return end - (last or DEFAULT_STEPS) + 1 if begin is None else begin, end
 
 
 def _add_cache(app: FastAPI, desk: Desk, watch: Watch) -> None:
     journal = watch.journal
 
-    @app.get("/observe/cache", include_in_schema=False)
+    @app.get("/observe/cache", **views.CACHE.described)
     async def cache(request: Request) -> Response:
-        Query(request)
+        """Who holds which KV blocks."""
+        views.CACHE.query(request)
         return _json(_page_map(watch, await _ask(desk, "page_map")))
 
-    @app.get("/observe/cache/tree", include_in_schema=False)
+    @app.get("/observe/cache/tree", **views.TREE.described)
     async def tree(request: Request) -> Response:
-        query = Query(request, "limit", "request")
-        name = query.text("request")
+        """What prompts have in common, and how often it was found."""
+        query = views.TREE.query(request)
+        name = query["request"]
         numbers = [] if name is None else [sequence.number for sequence in _found(watch, name).sequences]
-        limit = query.integer("limit", 1, 2000) or 400
-        return _json(await _ask(desk, "prefix_tree", limit=limit, numbers=numbers))
+        return _json(await _ask(desk, "prefix_tree", limit=query["limit"], numbers=numbers))
 
-    @app.post("/observe/cache/explain", include_in_schema=False)
+    @app.post("/observe/cache/explain", **views.EXPLAIN.described)
     async def explain(request: Request) -> Response:
+        """Why so much of a prompt is cached, and no more."""
+        views.EXPLAIN.query(request)
         body = parse(lab.ExplainRequest, await read_json(request))
         asked = body.to_request("", SamplingParams())
         tokens = await asyncio.to_thread(desk.prompt_tokens, asked)
@@ -293,8 +302,10 @@ def _page_map(watch: Watch, found: Shown) -> Shown:
 
 
 def _add_lab(app: FastAPI, desk: Desk) -> None:
-    @app.post("/observe/lab", include_in_schema=False)
+    @app.post("/observe/lab", **views.LABORATORY.described)
     async def laboratory(request: Request) -> Response:
+        """One step of the model on a prompt, and how its token is drawn."""
+        views.LABORATORY.query(request)
         with Visit(request.scope, LAB, desk.emit) as visit:
             body = parse(lab.LabRequest, await read_json(request))
             visit.parsed()

@@ -9,8 +9,10 @@ import msgspec
 from pydantic import Field, model_validator
 
 from penstock.errors import by_code
-from penstock.flow import Request, SamplingParams
-from penstock.intake.openai.fields import MAX_INT, LogitBias, Strict, TokenId, TokenIds, wrong
+from penstock.flow import FinishReason, Request, SamplingParams
+from penstock.intake.fields import MAX_INT, Strict, wrong
+from penstock.intake.openai.fields import LogitBias, TokenId, TokenIds
+from penstock.intake.openai.formats import ResponseFormat, to_constraint
 from penstock.intake.openai.logprobs import Vocabulary
 from penstock.intake.openai.messages import Messages, to_template
 from penstock.pipeline import Flight
@@ -62,18 +64,20 @@ class LabRequest(Prompted):
     forced: Annotated[list[TokenId], Field(max_length=4096, fail_fast=True)] | None = Field(
         None, description="Token ids behind the prompt: the branch taken so far, which counts as output."
     )
-    params: LabParams | None = None
+    params: LabParams | None = Field(None, description="How to sample, as in a completion.")
+    response_format: ResponseFormat | None = Field(None, description="What the answer must look like, likewise.")
     top: int | None = Field(None, ge=1, le=MAX_TOP, description="How many tokens to show. Default: 40.")
 
 
 class ExplainRequest(Prompted):
-    cache_salt: str | None = None
+    cache_salt: str | None = Field(None, description="As in a completion.")
 
 
 def sampling(body: LabRequest) -> SamplingParams:
     given = {name: value for name, value in (body.params or ()) if value is not None}
     bias = {int(token): value for token, value in given.pop("logit_bias", {}).items()}
-    return SamplingParams(**given, logit_bias=bias, max_tokens=1)
+    constraint = to_constraint(body.response_format)
+    return SamplingParams(**given, logit_bias=bias, max_tokens=1, constraint=constraint)
 
 
 def answer(body: LabRequest, flights: Sequence[Flight], vocabulary: Vocabulary, vocab_size: int) -> bytes:
@@ -85,7 +89,9 @@ def answer(body: LabRequest, flights: Sequence[Flight], vocabulary: Vocabulary, 
     forced = body.forced or []
     tokens = flight.submits[0].tokens
     prompt = tokens[: len(tokens) - len(forced)]
-    timings = flight.answers[0].timings
+    sequence = flight.answers[0]
+    timings = sequence.timings
+    drawn = sequence.finish not in (FinishReason.COMPLETE, FinishReason.DEAD_END) or bool(sequence.tokens)
 
     def named(token: int) -> dict[str, Any]:
         return {"id": token, "text": vocabulary.token_bytes(token).decode(errors="replace")}
@@ -107,7 +113,8 @@ def answer(body: LabRequest, flights: Sequence[Flight], vocabulary: Vocabulary, 
             }
             for stage in found.stages
         ],
-        "drawn": named(found.drawn),
+        "drawn": named(found.drawn) if drawn else None,
+        "finish": sequence.finish,
         "forced": [named(token) for token in forced],
         "end_tokens": list(flight.submits[0].end_tokens),
         "prompt": [named(token) for token in prompt[-SHOWN_PROMPT:]],

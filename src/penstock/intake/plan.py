@@ -14,7 +14,7 @@ from pydantic import Field
 
 from penstock import flow
 from penstock.intake.desk import Desk
-from penstock.intake.openai.fields import MAX_INT, Strict
+from penstock.intake.fields import MAX_INT, Strict
 from penstock.intake.openai.messages import Messages, to_template
 from penstock.observe.journal import Journal
 from penstock.observe.measured import ENOUGH_STEPS, figures

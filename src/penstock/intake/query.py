@@ -2,44 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
 from starlette.requests import Request
 
 from penstock.errors import InvalidRequest
 
 
-class Query:
-    def __init__(self, request: Request, *names: str) -> None:
-        self._values = dict(request.query_params)
-        for name in self._values:
-            if name not in names:
-                known = f"; there are {', '.join(names)}" if names else ""
-                raise InvalidRequest(f"{name[:64]} is not a known parameter{known}", param=name[:64])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """What is written here is what is checked, and what /openapi.json says."""
 
-    def text(self, name: str) -> str | None:
-        return self._values.get(name) or None
+    name: str
+    about: str
+    type: Literal["string", "integer", "number"] = "string"
+    bounds: tuple[float, float] = (0, 0)  # of numbers
+    choices: tuple[str, ...] = ()  # of strings; none: any
+    default: str | float | None = None
 
-    def one_of(self, name: str, *choices: str) -> str | None:
-        value = self.text(name)
-        if value is not None and value not in choices:
-            raise InvalidRequest(f"{name} must be one of {', '.join(choices)}", param=name)
+    def described(self) -> dict[str, Any]:
+        schema: dict[str, Any] = {"type": self.type}
+        if self.type != "string":
+            schema |= {"minimum": self.bounds[0], "maximum": self.bounds[1]}
+        if self.choices:
+            schema["enum"] = list(self.choices)
+        if self.default is not None:
+            schema["default"] = self.default
+        return {"name": self.name, "in": "query", "required": False, "description": self.about, "schema": schema}
+
+    def read(self, text: str) -> Any:
+        if self.type == "string":
+            if self.choices and text not in self.choices:
+                raise InvalidRequest(f"{self.name} must be one of {', '.join(self.choices)}", param=self.name)
+            return text
+        low, high = self.bounds
+        value = _integer(text) if self.type == "integer" else _number(text)
+        if not low <= value <= high:  # nor is what is no number
+            kind = "an integer" if self.type == "integer" else "a number"
+            raise InvalidRequest(f"{self.name} must be {kind} from {low:.15g} to {high:.15g}", param=self.name)
         return value
 
-    def integer(self, name: str, low: int, high: int) -> int | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        if not value.isascii() or not value.isdecimal() or len(value) > 15 or not low <= int(value) <= high:
-            raise InvalidRequest(f"{name} must be an integer from {low} to {high}", param=name)
-        return int(value)
 
-    def number(self, name: str, low: float, high: float) -> float | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        try:
-            found = float(value)
-        except ValueError:
-            found = float("nan")
-        if not low <= found <= high:
-            raise InvalidRequest(f"{name} must be a number from {low:g} to {high:g}", param=name)
-        return found
+def read_query(request: Request, parameters: Sequence[Parameter]) -> dict[str, Any]:
+    """The value of each parameter, by its name: what was given, else its default."""
+    given = dict(request.query_params)
+    known = {parameter.name: parameter for parameter in parameters}
+    for name in given:
+        if name not in known:
+            there = f"; there are {', '.join(known)}" if known else ""
+            raise InvalidRequest(f"{name[:64]} is not a known parameter{there}", param=name[:64])
+    return {
+        name: parameter.read(given[name]) if name in given else parameter.default for name, parameter in known.items()
+    }
+
+
+def _integer(text: str) -> float:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else float("nan")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")

@@ -38,6 +38,7 @@ async def serve(
     announce: Callable[[str], None],
     *,
     drain_s: float,
+    hang_s: float,
 ) -> int:
     """Serve on a socket that `port.bind` gave, until a signal; gives the exit code. `announce` is told the URL once it
     answers."""
@@ -63,7 +64,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    supervising = asyncio.create_task(desk.replica.supervise())
+    supervising = asyncio.create_task(desk.replica.supervise(hang_s))
     watching = asyncio.create_task(watch.run(lambda: desk.replica.ask("stats"))) if watch is not None else None
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not serving.done():

@@ -34,7 +34,6 @@ class Metrics:
         self.running = self._gauge("num_requests_running", "Sequences that run.")
         self.waiting = self._gauge("num_requests_waiting", "Sequences that wait.")
         self.blocks = self._gauge("kv_blocks", "KV blocks, by state.", "group", "state")
-        self.preemptions = self._gauge("preemptions", "Sequences sent back to wait, since the engine started.")
         self.restarts = self._gauge("engine_restarts", "Engine processes that died and were replaced.")
         self.ready = self._gauge("ready", "1 while requests are taken.")
         self.gpu_used = self._gauge("gpu_memory_used_bytes", "Memory of the GPU in use, by anybody.")
@@ -93,7 +92,6 @@ class Metrics:
         if stats is not None:
             self.running.labels(self.model).set(stats["running"])
             self.waiting.labels(self.model).set(stats["waiting"])
-            self.preemptions.labels(self.model).set(stats["preemptions"])
             for group, usage in enumerate(stats["blocks"]):
                 for state, count in usage.items():
                     self.blocks.labels(self.model, group, state).set(count)

@@ -4,7 +4,8 @@
 
 When the process dies, what it had begun to answer ends in an error, since nobody can take back what was streamed. What
 had not begun is kept and submitted again to the next process, once: a request that kills engines must not go round, and
-nobody waits for an engine that does not come back.
+nobody waits for an engine that does not come back. A process that is there, has work and gives no sign of life is taken
+for dead after a while, and made so.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # between restarts: doubled each time
 HEALTHY_AFTER_S = 60.0  # an engine that lived so long was not to blame for its restart
+LOOKS = 4  # in the time that an engine may be silent
 
 
 class State(StrEnum):
@@ -105,6 +107,9 @@ class Replica:
         self._queries = 0
         self._changed = asyncio.Event()  # the engine became ready, failed or died
         self._watched: tuple[int, ...] = ()  # its file descriptors
+        self._signs = 0  # of life: what steps have told, and answers to `_ping`
+        self._ping: int | None = None  # a query that is to be answered
+        self._steps = -1  # there were, when it last was
 
     @property
     def open(self) -> int:
@@ -123,8 +128,16 @@ class Replica:
             await self._change()
         self._ready()
 
-    async def supervise(self) -> None:
-        """Keep an engine running until the task is cancelled."""
+    async def supervise(self, hang_s: float) -> None:
+        """Keep an engine running until the task is cancelled. One that has work may be silent for `hang_s`."""
+        listening = asyncio.create_task(self._listen(hang_s))
+        try:
+            await self._replace()
+        finally:
+            listening.cancel()
+
+    async def _replace(self) -> None:
+        """Each that dies, by another."""
         wait_s, since = FIRST_WAIT_S, time.monotonic()
         while True:
             while self._engine.dead is None:
@@ -137,6 +150,21 @@ class Replica:
             await asyncio.sleep(wait_s)
             wait_s, since = min(2 * wait_s, LONGEST_WAIT_S), time.monotonic()
             await self._restart()
+
+    async def _listen(self, hang_s: float) -> None:
+        """End an engine that hangs. Looks are counted, not seconds: a machine that was asleep finds nobody dead."""
+        before, silent = (self._engine, self._signs), 0
+        while True:
+            await asyncio.sleep(hang_s / LOOKS)
+            self._pump()  # what has come counts, though nobody had the time to read it
+            now = (self._engine, self._signs)
+            silent = silent + 1 if now == before and self._tickets and self.state is State.READY else 0
+            before = now
+            if silent > LOOKS:
+                self._engine.end(f"the engine gave no sign of life for {hang_s:g} s and was ended")
+                self._pump()
+            elif silent and self._ping is None:  # a prompt of many steps may have nothing to tell: is there progress?
+                self._ping = self._query("stats")
 
     async def _restart(self) -> None:
         self.restarts += 1
@@ -195,12 +223,16 @@ class Replica:
         """An engine's answer about itself; see `engine.loop` for what it knows."""
         if self.state is not State.READY:
             raise EngineDied("the engine is not ready")
-        self._queries += 1
-        number, reply = self._queries, asyncio.get_running_loop().create_future()
-        self._engine.query(Query(number, kind, arguments))
-        self._replies[number] = reply
-        self._look_again()
+        reply = asyncio.get_running_loop().create_future()
+        self._replies[self._query(kind, **arguments)] = reply
         return await reply
+
+    def _query(self, kind: str, **arguments: Any) -> int:
+        """Gives the number of the reply to come."""
+        self._queries += 1
+        self._engine.query(Query(self._queries, kind, arguments))
+        self._look_again()
+        return self._queries
 
     def close(self, *, at_once: bool = False) -> None:
         if self.state is State.CLOSED:
@@ -258,6 +290,7 @@ class Replica:
         if isinstance(message, Reply):
             self._reply(message)
             return
+        self._signs += 1
         start, times, told = time.monotonic(), [], []
         for delta in message.deltas:
             if delta.code == EngineDied.code:
@@ -307,6 +340,9 @@ class Replica:
             self._deliver(_ended(submit.id, why, EngineDied.code))
 
     def _reply(self, reply: Reply) -> None:
+        if reply.id == self._ping:
+            self._ping = None
+            self._judge(reply.value)
         future = self._replies.pop(reply.id, None)
         if future is None or future.done():
             return
@@ -314,6 +350,12 @@ class Replica:
             future.set_exception(PenstockError(reply.error))
         else:
             future.set_result(reply.value)
+
+    def _judge(self, stats: dict[str, Any] | None) -> None:
+        """An engine that answers is well if its steps go on, or if nothing runs: what waits may have to."""
+        if stats is not None and (stats["steps"] != self._steps or not stats["running"]):
+            self._signs += 1
+            self._steps = stats["steps"]
 
 
 def _ended(name: str, why: str, code: str) -> Delta:

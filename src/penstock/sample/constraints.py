@@ -89,6 +89,13 @@ class Masked:
         rows = upload(self.rows, logits.device)
         logits.index_copy_(0, rows, logits.index_select(0, rows).masked_fill_(banned, -math.inf))
 
+    def of(self, row: int) -> Masked | None:
+        """That row alone, as the only one of its logits. None: it is free, or no token can be drawn."""
+        if row not in self.rows or row in self.finishes:
+            return None
+        place = self.rows.index(row)
+        return Masked(self.vocab_size, [0], [self.bounds[place]], self.allowed[place : place + 1], {})
+
     def settle(self, tokens: Sequence[int]) -> dict[int, FinishReason]:
         """Let the matchers see what was drawn, once. Gives the rows whose sequences end by their constraint."""
         if self.ended is None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from penstock.flow import Inspection, SamplingParams, Stage
 from penstock.sample import penalties
+from penstock.sample.constraints import Masked
 from penstock.sample.filters import Filters, candidates
 from penstock.sample.recipe import Recipe, Slot
 
@@ -46,8 +47,10 @@ class Inspected:
         )
 
 
-def inspect(logits: Tensor, slot: Slot, position: int, slot_tokens: Tensor, top: int) -> Inspected:
-    """`logits` [vocab] float32, untouched; the rest as in Sampler."""
+def inspect(
+    logits: Tensor, slot: Slot, position: int, slot_tokens: Tensor, top: int, masked: Masked | None = None
+) -> Inspected:
+    """`logits` [vocab] float32, untouched; `masked` is of this row alone; the rest as in Sampler."""
     vocab_size, params = len(logits), slot.params
     work = logits.clone()[None]
     recipe = Recipe.of([slot], [slot.early(position)], vocab_size, logits.device)
@@ -64,8 +67,12 @@ def inspect(logits: Tensor, slot: Slot, position: int, slot_tokens: Tensor, top:
     after("penalties", penalties.wanted(params))
     if recipe.masks is not None:
         recipe.masks.ban(work)
-    early = params.min_tokens > 0 and slot.early(position)
+    # With a constraint, that one sees to min_tokens.
+    early = params.min_tokens > 0 and slot.early(position) and params.constraint is None
     after("masks", bool(params.allowed_tokens or params.banned_tokens or early))
+    if masked is not None:
+        masked.apply(work)
+    after("constraint", masked is not None)
     for name, on, probs in _filtered(work, params, vocab_size):
         stages.append((name, on, probs if on else stages[-1][2]))
     return Inspected(logits, stages, top)

@@ -56,7 +56,7 @@ class Sampler:
     ) -> Draws:
         """Draw the token at `positions[r]` of the sequence in `slots[r]` from `logits[r]`, [rows, vocab] float32, which
         is overwritten. `masked`: the rows among them that have a constraint."""
-        inspected = self._inspect(logits, slots, positions) if self._watched else {}
+        inspected = self._inspect(logits, slots, positions, masked) if self._watched else {}
         recipe = self._recipe_for(list(slots), positions)
         asked = recipe.asked
         if asked is None:
@@ -67,12 +67,16 @@ class Sampler:
             tokens, logprobs.measure(untouched, tokens[asked.index], asked.counts), asked.rows, masked, inspected
         )
 
-    def _inspect(self, logits: Tensor, slots: Sequence[int], positions: Sequence[int]) -> dict[int, Inspected]:
-        return {
-            row: inspect(logits[row].clone(), self._slots[slot], position, self._tokens, self._watched.pop(slot))
-            for row, (slot, position) in enumerate(zip(slots, positions, strict=True))
-            if slot in self._watched
-        }
+    def _inspect(
+        self, logits: Tensor, slots: Sequence[int], positions: Sequence[int], masked: Masked | None
+    ) -> dict[int, Inspected]:
+        found = {}
+        for row, (slot, position) in enumerate(zip(slots, positions, strict=True)):
+            if slot in self._watched:
+                own = None if masked is None else masked.of(row)
+                top = self._watched.pop(slot)
+                found[row] = inspect(logits[row].clone(), self._slots[slot], position, self._tokens, top, own)
+        return found
 
     def native(self, slots: list[int], positions: list[int]) -> NativeDraws | None:
         """How the native program draws, penalties included. None: more is to be done to the logits first, or somebody

@@ -286,7 +286,7 @@ class Scheduler:
         elif outcome.embedding is not None:
             self._finish(sequence, FinishReason.END, now, Delta(id=sequence.id, embedding=outcome.embedding))
         elif outcome.finish is not None:
-            self._finish(sequence, outcome.finish, now)
+            self._finish(sequence, outcome.finish, now, Delta(id=sequence.id, inspection=outcome.inspection))
 
     def _append(self, sequence: Sequence, outcome: RowResult, now: float) -> None:
         """New tokens, up to the one that ends the sequence."""

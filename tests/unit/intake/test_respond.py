@@ -98,6 +98,31 @@ def stream(
     return sent, desk
 
 
+def test_a_client_that_keeps_up_gets_each_token_by_itself() -> None:
+    """The engine is as quick as its client here: a token comes when the one before has been sent."""
+    sent: list[bytes] = []
+
+    async def play() -> None:
+        ticket = Ticket([flight()])
+        rest = iter([*map(news, "wxy"), news("z", 0, FinishReason.LENGTH)])
+        ticket.push(next(rest))
+
+        async def send(message: Any) -> None:
+            if message["type"] == BODY:
+                sent.append(message["body"])
+                if delta := next(rest, None):
+                    ticket.push(delta)
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        await EventStream(cast(Desk, FakeDesk()), ticket, Writer())(SCOPE, receive, send)
+
+    asyncio.run(play())
+    events = [b"first 0.0\n\ndata: 0.0 w", b"0.0 x", b"0.0 y", b"0.0 z", b"last\n\ndata: [DONE]"]
+    assert sent == [*(b"data: " + event + b"\n\n" for event in events), b""]
+
+
 def test_what_has_piled_up_is_one_chunk_for_each_choice() -> None:
     deltas = [news("a"), news("x", 1), news("b"), news("y", 1, FinishReason.END), news("c", 0, FinishReason.LENGTH)]
     sent, _ = stream(deltas, Writer(), choices=2)

@@ -66,6 +66,9 @@ class Engine:
 
     kill = close
 
+    def end(self, why: str) -> None:
+        self.dead = why
+
     # --- what happens to it
 
     def say(self, *deltas: Delta) -> None:
@@ -91,7 +94,12 @@ def flight(name: str, choices: int = 1) -> Flight:
     return Flight(name, submits, [Answer(choice, params, NoText()) for choice in range(choices)])
 
 
-def run(story: Callable[[Replica, list[Engine]], Coroutine[Any, Any, None]], spawn: Callable[[], Engine]) -> None:
+def run(
+    story: Callable[[Replica, list[Engine]], Coroutine[Any, Any, None]],
+    spawn: Callable[[], Engine],
+    *,
+    hang_s: float = 1000.0,
+) -> None:
     """Tell the story of a replica that is ready and supervised."""
     engines: list[Engine] = []
 
@@ -102,7 +110,7 @@ def run(story: Callable[[Replica, list[Engine]], Coroutine[Any, Any, None]], spa
     async def told() -> None:
         replica = Replica(spawned)
         await replica.start()
-        supervising = asyncio.create_task(replica.supervise())
+        supervising = asyncio.create_task(replica.supervise(hang_s))
         try:
             async with asyncio.timeout(30):
                 await story(replica, engines)
@@ -256,3 +264,73 @@ def test_the_end_of_everything() -> None:
         assert engines[0].cancelled == ["a/0", "a/1", "b/0"]
 
     run(story, Engine)
+
+
+# --- engines that hang
+
+HANG_S = 0.02
+
+
+class Asked(Engine):
+    """Answers, though its steps have nothing to tell."""
+
+    running, steps, advance = 1, 0, 1
+
+    def query(self, message: Query) -> None:
+        self.steps += self.advance
+        self.news.append(Reply(message.id, {"running": self.running, "steps": self.steps}))
+        os.write(self.ends[1], b"!")
+
+
+class Idling(Asked):
+    """Nothing runs: what it has waits for something."""
+
+    running = advance = 0
+
+
+class Circling(Asked):
+    """It answers, but no step ends."""
+
+    advance = 0
+
+
+@pytest.mark.parametrize("kind", [Engine, Circling])
+def test_an_engine_that_hangs_is_replaced(kind: type[Engine]) -> None:
+    kinds = iter([kind, Asked])
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        begun, queued = replica.submit([flight("a")]), replica.submit([flight("b")])
+        engines[0].say(Delta(id="a/0", tokens=[5]))
+        await begun.finished()
+        assert isinstance(begun.error, EngineDied)
+        assert "no sign of life for 0.02 s and was ended while it worked on this request" in begun.error.message
+        assert replica.state is State.RESTARTING
+        await until(lambda: replica.state is State.READY)
+        assert engines[0].closed
+        assert engines[1].submitted == ["b/0"]
+        engines[1].say(Delta(id="b/0", finish=FinishReason.END))
+        await queued.finished()
+        assert (queued.error, replica.open, replica.restarts) == (None, 0, 1)
+
+    run(story, lambda: next(kinds)(), hang_s=HANG_S)
+
+
+@pytest.mark.parametrize("kind", [Asked, Idling])
+def test_one_that_is_only_slow_is_not(kind: type[Engine]) -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([flight("a")])
+        await asyncio.sleep(10 * HANG_S)
+        assert not ticket.done
+        engines[0].say(Delta(id="a/0", finish=FinishReason.END))
+        await ticket.finished()
+        assert (ticket.error, replica.restarts) == (None, 0)
+
+    run(story, kind, hang_s=HANG_S)
+
+
+def test_nor_one_that_has_nothing_to_do() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        await asyncio.sleep(10 * HANG_S)
+        assert (replica.state, replica.restarts) == (State.READY, 0)
+
+    run(story, Engine, hang_s=HANG_S)

@@ -1,12 +1,14 @@
 """What the lab shows is what the sampler does."""
 
 import math
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
-from penstock.flow import Admit, Inspection, SamplingParams
-from penstock.sample import Sampler
+from penstock.flow import Admit, Constraint, FinishReason, Inspection, SamplingParams
+from penstock.sample import Masked, Sampler
 
 VOCAB = 700
 PROMPT = 4
@@ -101,6 +103,29 @@ def test_penalties_count_output_and_not_the_prompt() -> None:
     logits = some_logits()[0].clone()
     logits[TOKENS[1, PROMPT:12].long().unique()] -= 1.0
     assert by_token(found, "penalties") == pytest.approx(torch.softmax(logits, 0).tolist(), abs=1e-6)
+
+
+def test_a_constraint_acts_between_masks_and_temperature() -> None:
+    allowed = (3, 40, 41, 500)
+    bits = np.zeros(-(-VOCAB // 32) * 32, dtype=np.uint8)
+    bits[list(allowed)] = 1
+    params = SamplingParams(temperature=0.8, banned_tokens=(9,), constraint=Constraint.json_object())
+    sampler = Sampler(VOCAB, TOKENS)
+    for slot in (0, 1):
+        sampler.admit(Admit(slot, [1] * PROMPT, PROMPT, params, 3, 0, (2,), [], None, VOCAB))
+    # Only the second row is constrained; the first has come to its end, where nothing that is drawn has a meaning.
+    packed = np.stack([np.full(len(bits) // 8, 255, dtype=np.uint8), np.packbits(bits, bitorder="little")])
+    masked = Masked(VOCAB, [0, 1], cast(Any, [None, None]), packed, {0: FinishReason.COMPLETE})
+    draws = sampler.sample(some_logits().repeat(2, 1), [0, 1], [12, 12], masked)
+    free, held = (draws.inspected[row].told(int(draws.tokens[row])) for row in (0, 1))
+    logits = torch.full((VOCAB,), -math.inf)
+    logits[list(allowed)] = some_logits()[0, list(allowed)]
+    assert by_token(held, "constraint") == pytest.approx(torch.softmax(logits, 0).tolist(), abs=1e-6)
+    assert [(stage.name, stage.kept) for stage in held.stages if stage.on] == [
+        ("model", VOCAB), ("masks", VOCAB - 1), ("constraint", 4), ("temperature", 4),
+    ]  # fmt: skip
+    assert held.drawn in allowed
+    assert [stage.on for stage in free.stages if stage.name == "constraint"] == [False]
 
 
 def test_shows_the_likeliest_before_and_behind_and_the_drawn_one() -> None:

@@ -49,7 +49,7 @@ export interface KvGroup {
   free: number;
 }
 
-export type WaitReason = "slot" | "blocks" | "budget" | "prefix" | "priority" | "step";
+export type WaitReason = "slot" | "blocks" | "budget" | "prefix" | "constraint" | "priority" | "step";
 
 export interface Stats {
   running: number;
@@ -122,7 +122,7 @@ export interface Explanation {
   prompt_tokens: number;
   cached_tokens: number;
   block_size: number;
-  reason: "full" | "diverged" | "evicted" | "partial_block" | "nothing_alike" | "off" | "not_read";
+  reason: "full" | "diverged" | "extends" | "evicted" | "too_short" | "nothing_alike" | "off" | "not_read";
   matched_tokens: number;
   diverged_at: number | null;
   evicted_tokens: number;
@@ -254,7 +254,7 @@ export interface TreeNode {
   state: "held" | "cached" | "evicted";
   holders: number;
   own: boolean;
-  idle_s: number;
+  idle_s: number | null; // since it was evicted; null: it was not
 }
 
 export interface LabToken {
@@ -279,7 +279,8 @@ export interface LabAnswer {
   us: number;
   tokens: LabToken[];
   stages: LabStage[];
-  drawn: { id: number; text: string };
+  drawn: { id: number; text: string } | null; // null: the form of the answer lets none follow
+  finish: string;
   forced: { id: number; text: string }[];
   end_tokens: number[];
   prompt: { id: number; text: string }[];

@@ -3,6 +3,5 @@
     bytes ──parse──► schemas ──messages──► flow.Request
     bytes ◄──messages── flow.Chunk, flow.Completion
 
-The parser, the base of the schemas and the rule for fields without effect are those of `intake.openai`; `neutral` is
-the list of such fields here.
+`neutral` lists the fields that are taken without effect.
 """

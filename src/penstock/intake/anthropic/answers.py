@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from penstock.flow import Choice, Completion, FinishReason
-from penstock.intake.openai.answers import Body, Typed
-from penstock.intake.openai.fields import read_arguments
+from penstock.intake.answers import Body, Typed
+from penstock.intake.fields import read_arguments
 
 # `dead_end` is ours: no token could have gone on with what `output_config.format` asks for.
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "dead_end"]

@@ -46,8 +46,8 @@ from penstock.intake.anthropic.schemas import (
     ToolUseBlock,
 )
 from penstock.intake.events import Event, Named, named
-from penstock.intake.openai.sampling import over
 from penstock.intake.problems import Problem
+from penstock.intake.recommended import over
 from penstock.intake.turns import Turns
 from penstock.prompt.families import SWITCHES
 

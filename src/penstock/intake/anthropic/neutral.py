@@ -1,12 +1,12 @@
 """Fields of Anthropic's API that Penstock does not act on, and the values of them that ask for nothing.
 
-As in `intake.openai.neutral`: these values are accepted, as null is everywhere, and any other is refused with an error
+As `intake.inert` has it: these values are accepted, as null is everywhere, and any other is refused with an error
 that names the field.
 """
 
 from __future__ import annotations
 
-from penstock.intake.openai.neutral import Inert
+from penstock.intake.inert import Inert
 
 MESSAGES = {
     # There is one tier and one speed of service, in one place.

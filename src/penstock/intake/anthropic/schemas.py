@@ -12,15 +12,17 @@ from pydantic import ConfigDict, Field, Tag, model_validator
 from penstock.flow.params import MAX_STOPS
 from penstock.flow.tools import MAX_TOOLS
 from penstock.intake.anthropic import neutral
-from penstock.intake.openai.fields import (
+from penstock.intake.fields import (
     MAX_INT,
     MODEL,
     PARTS,
+    STREAM,
     STRING,
+    TEMPERATURE,
+    TOP_P,
     Arguments,
     Strict,
     by,
-    only,
     shaped,
     text_or_parts,
     wrong,
@@ -38,15 +40,12 @@ _CACHE = Field(None, description=neutral.HINTS["cache_control"])
 
 
 class TextBlock(Strict):
+    only = ("text", 'blocks of type "text"')
+
     type: Literal["text"]
     text: str
     cache_control: CacheControl | None = _CACHE
     citations: Annotated[Any, neutral.TEXT_BLOCK["citations"]] = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_type(cls, value: Any) -> Any:
-        return only("text", value, 'blocks of type "text"')
 
 
 class ThinkingBlock(Strict):
@@ -143,6 +142,8 @@ Turn = Annotated[
 
 
 class ClientTool(Strict):
+    only = ("custom", "tools of your own")
+
     name: str
     description: str | None = None
     input_schema: dict[str, Any] = Field(description="JSON Schema of the tool's input, which is an object.")
@@ -153,12 +154,6 @@ class ClientTool(Strict):
     eager_input_streaming: Annotated[Any, neutral.TOOL["eager_input_streaming"]] = None
     allowed_callers: Annotated[Any, neutral.TOOL["allowed_callers"]] = None
     input_examples: Annotated[Any, neutral.TOOL["input_examples"]] = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_type(cls, value: Any) -> Any:
-        """Runs before the names are checked: those of Anthropic's own tools are unknown here."""
-        return only("custom", value, "tools of your own")
 
 
 class ChooseFreely(Strict):
@@ -273,19 +268,12 @@ class MessagesRequest(CountTokensRequest):
     )
 
     max_tokens: int = Field(ge=1, le=MAX_INT, description="Most tokens of the answer, thoughts included.")
-    stream: bool | None = Field(None, description="Send the answer as server-sent events while it is made.")
+    stream: bool | None = STREAM
     stop_sequences: list[Annotated[str, Field(min_length=1)]] | None = Field(
         None, max_length=MAX_STOPS, fail_fast=True, description="Texts that end the answer, and are not part of it."
     )
-    temperature: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="0: always the likeliest token. Default: what the model's makers recommend, else 1.",
-    )
-    top_p: float | None = Field(
-        None, gt=0, le=1, description="Draw from the likeliest tokens that have this share of the probability."
-    )
+    temperature: float | None = Field(None, ge=0, le=1, description=TEMPERATURE)
+    top_p: float | None = TOP_P
     top_k: int | None = Field(None, ge=0, le=MAX_INT, description="Draw from this many likeliest tokens. 0: all.")
     metadata: EndUser | None = Field(None, description=neutral.HINTS["metadata"])
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import Completion, FinishReason
+from penstock.intake.answers import Body
 
 # `timeout` and `dead_end` are ours: the request's own time limit ended the answer, or no token of the vocabulary could
 # have gone on with what `response_format` asks for. Sequences that failed or were cancelled have none:
@@ -27,14 +27,6 @@ FINISH: dict[FinishReason | None, Finish] = {
     FinishReason.COMPLETE: "stop",
     FinishReason.DEAD_END: "dead_end",
 }
-
-
-class Body(msgspec.Struct, kw_only=True, frozen=True, gc=False):
-    """Base of all of them; they live no longer than it takes to encode them."""
-
-
-class Typed(Body, kw_only=True, frozen=True, tag_field="type"):
-    """Base of what says what it is, in the newer APIs: the tag of a struct is its `type`, and the name of an event."""
 
 
 class PromptTokensDetails(Body, kw_only=True, frozen=True):

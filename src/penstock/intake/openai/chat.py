@@ -66,7 +66,7 @@ def to_requests(
             messages=to_template(body.messages),
             priority=body.priority or 0,
             salt=body.cache_salt or "",
-            tools=tool_use(body.tools, body.tool_choice, body.parallel_tool_calls),
+            tools=tool_use([tool.function for tool in body.tools or ()], body.tool_choice, body.parallel_tool_calls),
             reasoning_effort=body.reasoning_effort,
             **body.template_options(),
         )

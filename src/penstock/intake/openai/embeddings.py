@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import ConfigDict, Field
 
-from penstock.intake.openai.answers import Body
-from penstock.intake.openai.fields import MODEL, Prompts, Strict, each
+from penstock.intake.answers import Body
+from penstock.intake.fields import MODEL, Strict
+from penstock.intake.openai.fields import Prompts, each
 from penstock.intake.openai.neutral import EMBEDDINGS, LABELS
 
 DEFAULT_POOLING: Literal["mean"] = "mean"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, Tag
 
 from penstock.flow import Constraint
-from penstock.intake.openai.fields import Strict, by, wrong
+from penstock.intake.fields import Strict, by, wrong
 
 _NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 

@@ -7,35 +7,19 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, Tag, model_validator
 
 from penstock.flow import Message
-from penstock.intake.openai.fields import (
-    MAX_MEMBERS,
-    PARTS,
-    STRING,
-    Strict,
-    TemplateKwargs,
-    only,
-    shaped,
-    text_or_parts,
-    wrong,
-)
+from penstock.intake.fields import MAX_MEMBERS, Strict, TextOrParts, by, wrong
+from penstock.intake.openai.fields import TemplateKwargs
 from penstock.intake.openai.neutral import ASSISTANT_MESSAGE
 
 
 class TextPart(Strict):
+    only = ("text", 'parts of type "text"')
+
     type: Literal["text"]
     text: str
 
-    @model_validator(mode="before")
-    @classmethod
-    def _check_type(cls, value: Any) -> Any:
-        """Runs before the names are checked: those of an image are unknown here, but it is the type that is wrong."""
-        return only("text", value, 'parts of type "text"')
 
-
-Content = Annotated[
-    Annotated[str, Tag(STRING)] | Annotated[list[TextPart], Field(min_length=1, fail_fast=True), Tag(PARTS)],
-    shaped(text_or_parts, "a string or a list of text parts"),
-]
+Content = TextOrParts[TextPart]
 _NAME = Field(None, description="Who speaks. Given to the chat template, which may show it or not.")
 _CONTENT = Field(description="The text, whole or in parts; parts are joined by line breaks.")
 
@@ -66,14 +50,11 @@ class PastFunction(Strict):
 
 
 class PastCall(Strict):
+    only = ("function", 'calls of type "function"')
+
     id: str
     type: Literal["function"]
     function: PastFunction
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_type(cls, value: Any) -> Any:
-        return only("function", value, 'calls of type "function"')
 
 
 class AssistantMessage(Strict):
@@ -116,10 +97,14 @@ class ToolMessage(Strict):
 
 
 AnyMessage = Annotated[
-    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+    Annotated[SystemMessage, Tag("<system>")]
+    | Annotated[DeveloperMessage, Tag("<developer>")]
+    | Annotated[UserMessage, Tag("<user>")]
+    | Annotated[AssistantMessage, Tag("<assistant>")]
+    | Annotated[ToolMessage, Tag("<tool>")],
+    by("role"),
 ]
 Messages = Annotated[list[AnyMessage], Field(min_length=1, fail_fast=True)]
-ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
 
 
 class Templated(Strict):

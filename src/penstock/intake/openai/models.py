@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.intake.openai.answers import Body
+from penstock.intake.answers import Body
 
 
 class Model(Body, kw_only=True, frozen=True):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from penstock.flow import SamplingParams
 from penstock.intake.openai.formats import to_constraint
 from penstock.intake.openai.schemas import Generation
+from penstock.intake.recommended import over
 
 # Fields that have the same name, meaning and type on both sides.
 _SAME = (
@@ -24,11 +24,6 @@ _SAME = (
     "min_tokens",
     "ignore_eos",
 )
-
-
-def over(recommended: Mapping[str, float | int], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What the client gives counts; then what the model's makers recommend."""
-    return {**recommended, **{name: value for name, value in asked.items() if value is not None}}
 
 
 def sampling_params(

@@ -11,18 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from penstock.flow.params import MAX_CHOICES, MAX_LOGPROBS
+from penstock.intake.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, Strict, wrong
 from penstock.intake.openai import neutral
-from penstock.intake.openai.fields import (
-    MAX_INT,
-    MODEL,
-    LogitBias,
-    Metadata,
-    Prompts,
-    Stop,
-    Strict,
-    TokenId,
-    wrong,
-)
+from penstock.intake.openai.fields import LogitBias, Metadata, Prompts, Stop, TokenId
 from penstock.intake.openai.formats import ResponseFormat
 from penstock.intake.openai.messages import Messages, Templated
 from penstock.intake.openai.tools import ToolChoice, Tools
@@ -39,21 +30,14 @@ class Generation(Strict):
     """What chat and plain completions have in common."""
 
     model: str = Field(description=MODEL)
-    stream: bool | None = Field(None, description="Send the answer as server-sent events while it is made.")
+    stream: bool | None = STREAM
     stream_options: StreamOptions | None = Field(None, description="Only with `stream`.")
     n: int | None = Field(None, ge=1, le=MAX_CHOICES, description="How many answers to make. Default: 1.")
     seed: int | None = Field(
         None, ge=-(2**63), le=2**63 - 1, description="The same seed gives the same answer. Default: a fresh one."
     )
-    temperature: float | None = Field(
-        None,
-        ge=0,
-        le=2,
-        description="0: always the likeliest token. Default: what the model's makers recommend, else 1.",
-    )
-    top_p: float | None = Field(
-        None, gt=0, le=1, description="Draw from the likeliest tokens that have this share of the probability."
-    )
+    temperature: float | None = Field(None, ge=0, le=2, description=TEMPERATURE)
+    top_p: float | None = TOP_P
     presence_penalty: float | None = Field(None, ge=-2, le=2, description="Taken from tokens that have been used.")
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="Taken from tokens for each use so far.")
     logit_bias: LogitBias | None = Field(None, description="Token id → what is added to its logit.")

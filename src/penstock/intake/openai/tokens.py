@@ -8,8 +8,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from pydantic import Field, model_validator
 
-from penstock.intake.openai.answers import Body
-from penstock.intake.openai.fields import MODEL, Strict, TokenId, wrong
+from penstock.intake.answers import Body
+from penstock.intake.fields import MODEL, Strict, wrong
+from penstock.intake.openai.fields import TokenId
 from penstock.intake.openai.logprobs import Vocabulary
 from penstock.intake.openai.messages import Messages, Templated
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
-from pydantic import Field, Tag, model_validator
+from pydantic import Field, Tag
 
 from penstock.flow import Tool, ToolUse
 from penstock.flow.tools import MAX_TOOLS
-from penstock.intake.openai.fields import STRING, Strict, only, shaped
+from penstock.intake.fields import STRING, Strict, shaped
+from penstock.intake.openai.fields import OBJECT
 from penstock.intake.openai.formats import Name
-
-_OBJECT = "<object>"
 
 
 class Function(Strict):
@@ -26,13 +26,10 @@ class Function(Strict):
 
 
 class FunctionTool(Strict):
+    only = ("function", 'tools of type "function"')
+
     type: Literal["function"]
     function: Function
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_type(cls, value: Any) -> Any:
-        return only("function", value, 'tools of type "function"')
 
 
 class FunctionName(Strict):
@@ -40,42 +37,50 @@ class FunctionName(Strict):
 
 
 class NamedChoice(Strict):
+    only = ("function", 'choices of type "function"')
+
     type: Literal["function"]
     function: FunctionName
 
-    @model_validator(mode="before")
-    @classmethod
-    def _check_type(cls, value: Any) -> Any:
-        return only("function", value, 'choices of type "function"')
+    @property
+    def name(self) -> str:
+        return self.function.name
 
 
 def _word_or_object(value: Any) -> str | None:
-    return STRING if isinstance(value, str) else _OBJECT if isinstance(value, dict) else None
+    return STRING if isinstance(value, str) else OBJECT if isinstance(value, dict) else None
 
 
 Tools = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
-ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag(STRING)] | Annotated[NamedChoice, Tag(_OBJECT)],
+Named = TypeVar("Named")
+WordOr = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag(STRING)] | Annotated[Named, Tag(OBJECT)],
     shaped(_word_or_object, 'one of "none", "auto" and "required", or an object that names a function'),
 ]
+ToolChoice = WordOr[NamedChoice]
 
 
-def tool_use(
-    tools: list[FunctionTool] | None, choice: str | NamedChoice | None, parallel: bool | None
-) -> ToolUse | None:
+class Chosen(Protocol):
+    """An object that names a function, in either of OpenAI's forms."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def tool_use(functions: Sequence[Function], choice: str | Chosen | None, parallel: bool | None) -> ToolUse | None:
     """None: no tools, or none is to be called."""
-    if not tools or choice == "none":
+    if not functions or choice == "none":
         return None
-    name = choice.function.name if isinstance(choice, NamedChoice) else None
+    name = None if choice is None or isinstance(choice, str) else choice.name
     return ToolUse(
-        tools=tuple(to_tool(tool.function) for tool in tools),
+        tools=tuple(map(_tool, functions)),
         choice="named" if name is not None else "required" if choice == "required" else "auto",
         name=name,
         parallel=parallel is not False,
     )
 
 
-def to_tool(function: Function) -> Tool:
+def _tool(function: Function) -> Tool:
     return Tool(
         name=function.name,
         description=function.description or "",

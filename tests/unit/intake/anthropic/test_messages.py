@@ -13,12 +13,11 @@ from penstock.flow import CallDelta, Chunk, Constraint, FinishReason, Request, S
 from penstock.intake.anthropic import answers, messages
 from penstock.intake.anthropic.messages import MessageWriter
 from penstock.intake.events import Event, Named
-from penstock.intake.openai.parse import parse
+from penstock.intake.parse import parse
 from penstock.intake.problems import Problem, called
-from schema_tables import components, described
+from schema_tables import described
 
 PROMPT = [5, 6, 7, 8]
-DOCUMENT = components(messages.REQUESTS, messages.ANSWERS)
 SDK_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 EVENTS = {str(kind.__struct_config__.tag): kind for kind in messages.EVENTS}
 WEATHER = {
@@ -46,7 +45,7 @@ def written(events: list[Event]) -> list[dict[str, Any]]:
         assert isinstance(event, Named)
         data = json.loads(event.data)
         assert data["type"] == event.name
-        described(EVENTS[event.name], DOCUMENT, data)
+        described(EVENTS[event.name], data)
         if event.name != "ping":  # which the SDK drops
             SDK_EVENT.validate_json(event.data)
         sent.append(data)
@@ -67,7 +66,7 @@ def whole(**finished: Any) -> dict[str, Any]:
     )
     Message.model_validate_json(data, strict=True)
     body: dict[str, Any] = json.loads(data)
-    described(answers.MessageAnswer, DOCUMENT, body)
+    described(answers.MessageAnswer, body)
     return body
 
 

@@ -3,18 +3,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import jsonschema_rs
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from openai_samples import CHAT, choice, completion, logprob, raw
 from penstock.errors import InvalidRequest
 from penstock.flow import CallDelta, Chunk, FinishReason, Request, SamplingParams, Tool, ToolCall
-from penstock.intake.openai import openapi
+from penstock.intake.openai import chat
 from penstock.intake.openai.chat import ChatWriter, to_requests
-from penstock.intake.openai.parse import parse
 from penstock.intake.openai.schemas import ChatCompletionRequest
+from penstock.intake.parse import parse
 from penstock.tokenize import Tokenizer
+from schema_tables import described
 
 PROMPT = [5, 6, 7]
 
@@ -32,18 +32,16 @@ def writer(vocabulary: Tokenizer, **fields: Any) -> ChatWriter:
 
 def decoded(texts: list[bytes]) -> list[dict[str, Any]]:
     """What is sent, which must be what the SDK expects and what /openapi.json says."""
-    document = {"$ref": "#/components/schemas/ChatCompletionChunk", "components": {"schemas": openapi.components()}}
     for text in texts:
-        jsonschema_rs.validate(document, json.loads(text))
+        described(chat.CHUNK, json.loads(text))
         if '"timeout"' not in text.decode():  # the extension
             ChatCompletionChunk.model_validate_json(text, strict=True)
     return [json.loads(text) for text in texts]
 
 
 def answered(text: bytes) -> dict[str, Any]:
-    document = {"$ref": "#/components/schemas/ChatCompletion", "components": {"schemas": openapi.components()}}
     body: dict[str, Any] = json.loads(text)
-    jsonschema_rs.validate(document, body)
+    described(chat.RESPONSE, body)
     if all(choice["finish_reason"] != "timeout" for choice in body["choices"]):
         ChatCompletion.model_validate_json(text, strict=True)
     return body

@@ -4,18 +4,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema_rs
 import pytest
 from openai.types import Completion as SdkCompletion
 
 from openai_samples import TEXT, choice, completion, logprob, raw
 from penstock.flow import Chunk, FinishReason, Request, SamplingParams, TokenLogprobs
-from penstock.intake.openai import openapi
+from penstock.intake.openai import completions
 from penstock.intake.openai.completions import CompletionWriter, to_requests
-from penstock.intake.openai.parse import parse
 from penstock.intake.openai.schemas import CompletionRequest
+from penstock.intake.parse import parse
 from penstock.store.gguf_tokenizer import build_tokenizer
 from penstock.tokenize import Tokenizer
+from schema_tables import described
 from tiny_vocabularies import sentencepiece
 
 
@@ -31,8 +31,7 @@ def writer(vocabulary: Tokenizer, **fields: Any) -> CompletionWriter:
 def checked(text: bytes) -> dict[str, Any]:
     """What is sent, which must be what /openapi.json says."""
     body: dict[str, Any] = json.loads(text)
-    document = {"$ref": "#/components/schemas/TextCompletion", "components": {"schemas": openapi.components()}}
-    jsonschema_rs.validate(document, body)
+    described(completions.RESPONSE, body)
     return body
 
 

@@ -6,14 +6,14 @@ import struct
 from typing import Any
 
 import httpx
-import jsonschema_rs
 import openai
 import pytest
 from openai.types import CreateEmbeddingResponse
 
 from openai_samples import EMBED, raw
-from penstock.intake.openai import embeddings, openapi
-from penstock.intake.openai.parse import parse
+from penstock.intake.openai import embeddings
+from penstock.intake.parse import parse
+from schema_tables import described
 
 VECTOR = [0.5, -1.25, 3.0]
 PACKED = struct.pack("<3f", *VECTOR)
@@ -22,8 +22,7 @@ PACKED = struct.pack("<3f", *VECTOR)
 def answered(vectors: list[Any], **fields: Any) -> bytes:
     body = parse(embeddings.REQUEST, raw({**EMBED, **fields}))
     text = embeddings.whole(body, vectors, model="tiny", prompt_tokens=7)
-    document = {"$ref": "#/components/schemas/EmbeddingList", "components": {"schemas": openapi.components()}}
-    jsonschema_rs.validate(document, json.loads(text))
+    described(embeddings.RESPONSE, json.loads(text))
     return text
 
 

@@ -101,6 +101,7 @@ export function TimelineCard() {
     const margin = view.span / 4;
     const from = Math.max(kept.first, Math.floor(view.from - margin));
     const to = Math.min(kept.last, Math.ceil(view.to + margin));
+    if (from > to) return; // moved beyond what there is
     const columns = Math.max(200, Math.ceil(((ref.current?.clientWidth ?? 800) - LEFT) * 1.5)); // 1.5: the margins
     try {
       const found = await askJson<StepWindow>(`/observe/steps?from=${from}&to=${to}&columns=${columns}`);

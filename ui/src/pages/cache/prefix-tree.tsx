@@ -157,7 +157,6 @@ export function PrefixTree({ held }: { held: boolean }) {
             <tr>
               <th>Found most often</th>
               <th class="num">Times</th>
-              <th class="num">Last used</th>
               <th>State</th>
             </tr>
           </thead>
@@ -168,8 +167,7 @@ export function PrefixTree({ held }: { held: boolean }) {
                   {count(node.tokens)} tokens <span class="muted">after {count((node.depth * node.tokens) / Math.max(1, node.blocks))}</span>
                 </td>
                 <td class="num">{count(node.hits)}</td>
-                <td class="num">{seconds(node.idle_s)} ago</td>
-                <td>{node.state === "held" ? "in use" : node.state}</td>
+                <td>{stateOf(node)}</td>
               </tr>
             ))}
           </tbody>
@@ -181,8 +179,7 @@ export function PrefixTree({ held }: { held: boolean }) {
             title={`${count(hover.node.tokens)} tokens`}
             rows={[
               ["found", `${count(hover.node.hits)} times`],
-              ["state", hover.node.state === "held" ? `in use by ${count(hover.node.holders)}` : hover.node.state],
-              ["last used", `${seconds(hover.node.idle_s)} ago`],
+              ["state", stateOf(hover.node)],
               ["pages", count(hover.node.blocks)],
             ]}
           />
@@ -190,4 +187,9 @@ export function PrefixTree({ held }: { held: boolean }) {
       )}
     </Card>
   );
+}
+
+function stateOf({ state, holders, idle_s }: TreeNode): string {
+  if (state === "held") return `in use by ${count(holders)}`;
+  return state === "evicted" ? `evicted ${seconds(idle_s)} ago` : state;
 }

@@ -1,5 +1,6 @@
 /** Is everything as it should be: objectives, alerts, and the last minutes as curves. */
 import { useSignal } from "@preact/signals";
+import { Fragment } from "preact";
 import type { Alert, History, Series, Slo } from "../../lib/api";
 import { clock, count, duration, percent, seconds, short } from "../../lib/format";
 import { usePolling } from "../../lib/frames";
@@ -127,9 +128,9 @@ function AlertLine({ alert }: { alert: Alert }) {
       <p>
         {alert.message}{" "}
         {alert.requests.map((id) => (
-          <a key={id} href={`#/requests/${encodeURIComponent(id)}`}>
-            {id.slice(0, 8)}
-          </a>
+          <Fragment key={id}>
+            <a href={`#/requests/${encodeURIComponent(id)}`}>{id.slice(0, 8)}</a>{" "}
+          </Fragment>
         ))}
       </p>
       <span class="small muted nowrap">

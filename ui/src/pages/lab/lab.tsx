@@ -12,6 +12,7 @@ const NAMES: Record<string, string> = {
   logit_bias: "Logit bias",
   penalties: "Penalties",
   masks: "Masks",
+  constraint: "Constraint",
   temperature: "Temperature",
   top_k: "Top-k",
   top_p: "Top-p",
@@ -23,7 +24,7 @@ export function Lab() {
   useEffect(lab.follow, []);
   const take = (): void => {
     const now = lab.answer.value;
-    if (now && lab.settled()) lab.choose(now.drawn.id);
+    if (now?.drawn && lab.settled()) lab.choose(now.drawn.id);
   };
   const back = (): void => lab.backTo(lab.forced.value.length - 1);
   useShortcuts("Sampling lab", [
@@ -74,13 +75,52 @@ function Prompt() {
         value={lab.prompt.value}
         onInput={(event) => lab.setPrompt(event.currentTarget.value)}
       />
+      <Form />
     </Card>
+  );
+}
+
+/** What the answer must look like. */
+function Form() {
+  const { source } = lab.FORMS[lab.form.value] ?? {};
+  return (
+    <div class="form-of-answer">
+      <Field label="The answer must be">
+        {(id) => (
+          <select id={id} value={lab.form.value} onChange={(event) => lab.setForm(event.currentTarget.value)}>
+            {Object.entries(lab.FORMS).map(([name, { label }]) => (
+              <option key={name} value={name}>
+                {label}
+              </option>
+            ))}
+          </select>
+        )}
+      </Field>
+      {source && (
+        <Field label={source}>
+          {(id) => (
+            <textarea
+              id={id}
+              class="mono"
+              rows={2}
+              spellcheck={false}
+              value={lab.source.value}
+              onInput={(event) => {
+                lab.backTo(0);
+                lab.source.value = event.currentTarget.value;
+              }}
+            />
+          )}
+        </Field>
+      )}
+    </div>
   );
 }
 
 /** The branch walked so far: each token can be gone back to. */
 function Path({ now, take, back }: { now: LabAnswer; take: () => void; back: () => void }) {
-  const ends = now.end_tokens.includes(now.drawn.id);
+  const { drawn } = now;
+  const ends = drawn && (now.finish === "complete" || now.end_tokens.includes(drawn.id));
   return (
     <Card
       title="The branch so far"
@@ -101,14 +141,20 @@ function Path({ now, take, back }: { now: LabAnswer; take: () => void; back: () 
             {visible(token.text)}
           </button>
         ))}
-        <span class="drawn" data-drawn={now.drawn.id}>
-          {visible(now.drawn.text)}
-        </span>
+        {drawn && (
+          <span class="drawn" data-drawn={drawn.id}>
+            {visible(drawn.text)}
+          </span>
+        )}
       </p>
       <div class="row">
-        <Button kind="primary" icon="right" disabled={!lab.settled()} onClick={take}>
-          Take “{visible(now.drawn.text)}”{ends ? " (ends the answer)" : ""}
-        </Button>
+        {drawn ? (
+          <Button kind="primary" icon="right" disabled={!lab.settled()} onClick={take}>
+            Take “{visible(drawn.text)}”{ends ? " (ends the answer)" : ""}
+          </Button>
+        ) : (
+          <strong class="over">{now.finish === "complete" ? "The form is fulfilled: the answer ends here." : "A dead end: the form lets nothing follow."}</strong>
+        )}
         <Button icon="left" disabled={!lab.forced.value.length} onClick={back}>
           Back
         </Button>
@@ -131,7 +177,7 @@ function Matrix({ now }: { now: LabAnswer }) {
       <dl class="stats">
         <Stat name="Entropy" value={`${last?.entropy_bits.toFixed(2)} bits`} detail={`${stages[0]?.entropy_bits.toFixed(2)} of the model itself`} />
         <Stat name="Kept tokens" value={count(last?.kept)} detail={`of ${count(now.vocab_size)}`} />
-        <Stat name="Drawn" value={<span class="mono">{visible(now.drawn.text)}</span>} detail={`with seed ${lab.seed.value}`} />
+        <Stat name="Drawn" value={<span class="mono">{now.drawn ? visible(now.drawn.text) : "nothing"}</span>} detail={`with seed ${lab.seed.value}`} />
       </dl>
       <div class="scroll-x" tabIndex={0} role="region" aria-label="Probabilities behind each stage">
         <table class="table matrix" style={{ minWidth: `${178 + 94 * stages.length}px` }}>
@@ -152,11 +198,11 @@ function Matrix({ now }: { now: LabAnswer }) {
           </thead>
           <tbody>
             {now.tokens.map((token, place) => (
-              <tr key={token.id} data-token={token.id} data-drawn={token.id === now.drawn.id} data-out={last?.probs[place] === 0}>
+              <tr key={token.id} data-token={token.id} data-drawn={token.id === now.drawn?.id} data-out={last?.probs[place] === 0}>
                 <th scope="row">
                   <button type="button" class="choose mono" title={`Go on with this one (token ${token.id})`} onClick={() => lab.choose(token.id)}>
                     {visible(token.text)}
-                    {token.id === now.drawn.id && <Icon name="check" size={13} />}
+                    {token.id === now.drawn?.id && <Icon name="check" size={13} />}
                   </button>
                 </th>
                 <td class="num muted">{token.logit.toFixed(2)}</td>

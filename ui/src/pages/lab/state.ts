@@ -23,6 +23,15 @@ export const PARAMS: LabParam[] = [
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.05, off: 0 },
 ];
 
+/** What the answer may have to look like, and what says it: its label, and an example. */
+export const FORMS: Record<string, { label: string; source?: string; example?: string }> = {
+  text: { label: "Any text" },
+  json_object: { label: "A JSON object" },
+  json_schema: { label: "JSON by a schema", source: "JSON Schema", example: '{"type": "object", "properties": {"name": {"type": "string"}}}' },
+  regex: { label: "A regular expression", source: "Expression", example: "[A-Z][a-z]+, [0-9]{4}" },
+  choice: { label: "One of several texts", source: "Texts, one per line", example: "cat\ndog" },
+};
+
 export const SHOWN = 24; // tokens
 const SETTLE_MS = 120;
 
@@ -30,15 +39,32 @@ export const prompt = signal("Once upon a time there was a");
 export const chat = signal(false);
 export const values = signal<Record<string, number>>({ temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.02 });
 export const seed = signal(7);
+export const form = signal("text");
+export const source = signal("");
 export const forced = signal<number[]>([]);
 export const answer = signal<LabAnswer | null>(null);
 export const problem = signal("");
 export const busy = signal(false);
 
+/** As the API has it; undefined: anything. Throws an Error that says what cannot be read. */
+function format(): Record<string, unknown> | undefined {
+  const type = form.value;
+  const text = source.value;
+  if (type === "text" || (FORMS[type]?.source && !text.trim())) return undefined;
+  if (type === "json_object") return { type };
+  if (type === "regex") return { type, regex: text };
+  if (type === "choice") return { type, choice: text.split("\n").filter(Boolean) };
+  try {
+    return { type, json_schema: { name: "lab", schema: JSON.parse(text) as unknown } };
+  } catch {
+    throw new Error("The schema is not JSON yet.");
+  }
+}
+
 export function body(): Record<string, unknown> {
   const given = chat.value ? { messages: [{ role: "user", content: prompt.value }] } : { prompt: prompt.value };
   const params = Object.fromEntries(PARAMS.map(({ name, off }) => [name, values.value[name] ?? off]));
-  return { ...given, forced: forced.value, params: { ...params, seed: seed.value }, top: SHOWN };
+  return { ...given, forced: forced.value, params: { ...params, seed: seed.value }, response_format: format(), top: SHOWN };
 }
 
 let abort: AbortController | null = null;
@@ -61,8 +87,14 @@ async function fetchNow(asked: Record<string, unknown>): Promise<void> {
 export function follow(): () => void {
   let timer = 0;
   const stop = effect(() => {
-    const asked = body();
     clearTimeout(timer);
+    let asked: Record<string, unknown>;
+    try {
+      asked = body();
+    } catch (error) {
+      problem.value = explained(error);
+      return;
+    }
     if (prompt.value) timer = window.setTimeout(() => void fetchNow(asked), SETTLE_MS);
   });
   return () => {
@@ -75,6 +107,12 @@ export function follow(): () => void {
 export function setPrompt(text: string): void {
   forced.value = [];
   prompt.value = text;
+}
+
+export function setForm(type: string): void {
+  backTo(0);
+  form.value = type;
+  source.value = FORMS[type]?.example ?? "";
 }
 
 export function setParam(name: string, value: number): void {

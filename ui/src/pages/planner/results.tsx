@@ -134,36 +134,38 @@ function Speed({ plan: { prefill, decode } }: { plan: Plan }) {
         </dl>
       )}
       {decode.curve.length > 0 && (
-        <table class="table decode">
-          <thead>
-            <tr>
-              <th class="num">Batch</th>
-              <th>Decoding, all together</th>
-              <th class="num">Each</th>
-              <th class="num">Step</th>
-              <th>Bound by</th>
-            </tr>
-          </thead>
-          <tbody>
-            {decode.curve.map((point) => (
-              <tr key={point.batch}>
-                <td class="num">{count(point.batch)}</td>
-                <td>
-                  <span class="bar-cell two">
-                    <span class="under">
-                      <i class="ceiling" style={{ width: `${(point.ceiling_tokens_per_s / most) * 100}%` }} />
-                      <i style={{ width: `${(point.tokens_per_s / most) * 100}%` }} />
-                    </span>
-                    <b>{rate(point.tokens_per_s)}</b>
-                  </span>
-                </td>
-                <td class="num">{short(point.request_tokens_per_s)}</td>
-                <td class="num">{seconds(point.expected_s)}</td>
-                <td>{point.bound}</td>
+        <div class="scroll-x" tabIndex={0} role="region" aria-label="Decoding by batch size">
+          <table class="table decode">
+            <thead>
+              <tr>
+                <th class="num">Batch</th>
+                <th>Decoding, all together</th>
+                <th class="num">Each</th>
+                <th class="num">Step</th>
+                <th>Bound by</th>
               </tr>
-            ))}
-          </tbody>
-        </table>
+            </thead>
+            <tbody>
+              {decode.curve.map((point) => (
+                <tr key={point.batch}>
+                  <td class="num">{count(point.batch)}</td>
+                  <td>
+                    <span class="bar-cell two">
+                      <span class="under">
+                        <i class="ceiling" style={{ width: `${(point.ceiling_tokens_per_s / most) * 100}%` }} />
+                        <i style={{ width: `${(point.tokens_per_s / most) * 100}%` }} />
+                      </span>
+                      <b>{rate(point.tokens_per_s)}</b>
+                    </span>
+                  </td>
+                  <td class="num">{short(point.request_tokens_per_s)}</td>
+                  <td class="num">{seconds(point.expected_s)}</td>
+                  <td>{point.bound}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
       )}
     </Card>
   );

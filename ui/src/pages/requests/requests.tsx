@@ -160,7 +160,7 @@ function FilterBar({
         ref={search}
         type="search"
         aria-label="Search requests"
-        placeholder="Search ids and texts"
+        placeholder="Id or text"
         value={filters.text}
         onInput={(event) => set({ text: event.currentTarget.value })}
       />

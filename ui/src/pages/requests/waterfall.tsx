@@ -49,7 +49,7 @@ export function Waterfall({ request }: { request: RequestDetail }) {
     const x = (t: number): number => LEFT + (t - request.t - view.from) * scale;
     context.font = font(11);
     context.textBaseline = "middle";
-    for (const tick of ticks(view.from, view.to, (width - LEFT) / 110)) {
+    for (const tick of ticks(view.from, view.to, (width - LEFT) / 75)) {
       const at = Math.round(x(tick + request.t)) + 0.5;
       context.fillStyle = ink("line");
       context.fillRect(at, TOP - 6, 1, height);

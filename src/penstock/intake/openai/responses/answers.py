@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from penstock.flow import Choice, Completion, FinishReason
-from penstock.intake.openai.answers import Body, Typed
+from penstock.intake.answers import Body, Typed
 
 Status = Literal["in_progress", "completed", "incomplete"]
 ResponseStatus = Literal[Status, "failed"]

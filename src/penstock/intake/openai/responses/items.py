@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.errors import InvalidRequest
-from penstock.flow import Constraint, Message, Request, SamplingParams, ToolUse
-from penstock.intake.openai.fields import MAX_ARGUMENTS_DEPTH, read_arguments
+from penstock.flow import Constraint, Message, Request, SamplingParams
+from penstock.flow.tools import MAX_DEPTH
+from penstock.intake.fields import read_arguments
 from penstock.intake.openai.formats import JsonObjectFormat
 from penstock.intake.openai.responses.schemas import (
     FunctionCallItem,
@@ -14,12 +15,11 @@ from penstock.intake.openai.responses.schemas import (
     Item,
     JsonSchema,
     MessageItem,
-    NamedFunction,
     ReasoningItem,
     ResponseRequest,
 )
-from penstock.intake.openai.sampling import over
-from penstock.intake.openai.tools import to_tool
+from penstock.intake.openai.tools import tool_use
+from penstock.intake.recommended import over
 from penstock.intake.turns import Turns
 
 # What has another name behind `intake`.
@@ -57,7 +57,7 @@ def to_request(
         id=request_id,
         params=params,
         messages=_instructed(said.messages, body.instructions),
-        tools=_tools(body),
+        tools=tool_use(body.tools or (), body.tool_choice, body.parallel_tool_calls),
         reasoning_effort=body.reasoning.effort if body.reasoning is not None else None,
     )
 
@@ -73,7 +73,7 @@ def _add(turns: Turns, item: Item, place: str) -> None:
             given = read_arguments(item.arguments)
             if given is None:
                 raise InvalidRequest(
-                    f"{place}.arguments is not a JSON object of at most {MAX_ARGUMENTS_DEPTH} levels",
+                    f"{place}.arguments is not a JSON object of at most {MAX_DEPTH} levels",
                     param=f"{place}.arguments",
                 )
             turns.call(item.call_id, item.name, given)
@@ -89,19 +89,6 @@ def _instructed(messages: list[Message], instructions: str | None) -> list[Messa
     if messages[0]["role"] == "system":
         instructions, messages = f"{instructions}\n{messages[0]['content']}", messages[1:]
     return [{"role": "system", "content": instructions}, *messages]
-
-
-def _tools(body: ResponseRequest) -> ToolUse | None:
-    choice = body.tool_choice
-    if not body.tools or choice == "none":
-        return None
-    name = choice.name if isinstance(choice, NamedFunction) else None
-    return ToolUse(
-        tools=tuple(map(to_tool, body.tools)),
-        choice="named" if name is not None else "required" if choice == "required" else "auto",
-        name=name,
-        parallel=body.parallel_tool_calls is not False,
-    )
 
 
 def _constraint(body: ResponseRequest) -> Constraint | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from penstock.intake.openai.neutral import Inert
+from penstock.intake.inert import Inert
 
 RESPONSES = {
     # A request runs while its client waits, and keeps what it keeps under its own id.

@@ -7,23 +7,26 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, Tag, model_validator
 
 from penstock.flow.tools import MAX_TOOLS
-from penstock.intake.openai.fields import (
+from penstock.intake.fields import (
     MAX_INT,
     MODEL,
     PARTS,
+    STREAM,
     STRING,
-    Metadata,
+    TEMPERATURE,
+    TOP_P,
     Strict,
+    TextOrParts,
     by,
-    only,
     shaped,
     text_or_parts,
     wrong,
 )
+from penstock.intake.openai.fields import Metadata
 from penstock.intake.openai.formats import JsonObjectFormat, NamedSchema, TextFormat
 from penstock.intake.openai.neutral import LABELS, STREAM_OPTIONS
 from penstock.intake.openai.responses import neutral
-from penstock.intake.openai.tools import Function
+from penstock.intake.openai.tools import Function, WordOr
 
 # --- items
 
@@ -33,13 +36,10 @@ Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class InputText(Strict):
+    only = ("input_text", "parts of text")
+
     type: Literal["input_text"]
     text: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_type(cls, value: Any) -> Any:
-        return only("input_text", value, "parts of text")
 
 
 class OutputText(Strict):
@@ -49,22 +49,8 @@ class OutputText(Strict):
     logprobs: Annotated[Any, neutral.OUTPUT_TEXT["logprobs"]] = None
 
 
-InputParts = Annotated[
-    Annotated[str, Tag(STRING)] | Annotated[list[InputText], Field(min_length=1, fail_fast=True), Tag(PARTS)],
-    shaped(text_or_parts, "a string or a list of text parts"),
-]
-ItemParts = Annotated[
-    Annotated[str, Tag(STRING)]
-    | Annotated[
-        list[
-            Annotated[
-                Annotated[InputText, Tag("<input_text>")] | Annotated[OutputText, Tag("<output_text>")], by("type")
-            ]
-        ],
-        Field(min_length=1, fail_fast=True),
-        Tag(PARTS),
-    ],
-    shaped(text_or_parts, "a string or a list of text parts"),
+ItemPart = Annotated[
+    Annotated[InputText, Tag("<input_text>")] | Annotated[OutputText, Tag("<output_text>")], by("type")
 ]
 
 
@@ -73,7 +59,7 @@ class MessageItem(Strict):
 
     type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
-    content: ItemParts = Field(description="The text, whole or in parts; parts are joined by line breaks.")
+    content: TextOrParts[ItemPart] = Field(description="The text, whole or in parts; parts are joined by line breaks.")
     id: str | None = _ID
     status: Status | None = _STATUS
     phase: Annotated[Any, neutral.MESSAGE["phase"]] = None
@@ -93,7 +79,7 @@ class FunctionCallItem(Strict):
 class FunctionCallOutputItem(Strict):
     type: Literal["function_call_output"]
     call_id: str = Field(description="That of a `function_call` before it.")
-    output: InputParts
+    output: TextOrParts[InputText]
     id: str | None = _ID
     status: Status | None = _STATUS
 
@@ -139,36 +125,22 @@ Input = Annotated[
 class ResponseTool(Function):
     """What the older API wraps in an object of its own."""
 
+    only = ("function", 'tools of type "function"')
+
     type: Literal["function"]
     defer_loading: Annotated[Any, neutral.TOOL["defer_loading"]] = None
     allowed_callers: Annotated[Any, neutral.TOOL["allowed_callers"]] = None
     output_schema: Annotated[Any, neutral.TOOL["output_schema"]] = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _check_type(cls, value: Any) -> Any:
-        """Runs before the names are checked: those of OpenAI's own tools are unknown here."""
-        return only("function", value, 'tools of type "function"')
-
 
 class NamedFunction(Strict):
+    only = ("function", 'choices of type "function"')
+
     type: Literal["function"]
     name: str
 
-    @model_validator(mode="before")
-    @classmethod
-    def _check_type(cls, value: Any) -> Any:
-        return only("function", value, 'choices of type "function"')
 
-
-def _choice_shape(value: Any) -> str | None:
-    return STRING if isinstance(value, str) else "<named>" if isinstance(value, dict) else None
-
-
-ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag(STRING)] | Annotated[NamedFunction, Tag("<named>")],
-    shaped(_choice_shape, 'a string or an object of type "function"'),
-]
+ToolChoice = WordOr[NamedFunction]
 
 # --- what to write
 
@@ -227,15 +199,8 @@ class ResponseRequest(Strict):
     max_output_tokens: int | None = Field(
         None, ge=1, le=MAX_INT, description="Most tokens of the answer. Default: to the end of the context."
     )
-    temperature: float | None = Field(
-        None,
-        ge=0,
-        le=2,
-        description="0: always the likeliest token. Default: what the model's makers recommend, else 1.",
-    )
-    top_p: float | None = Field(
-        None, gt=0, le=1, description="Draw from the likeliest tokens that have this share of the probability."
-    )
+    temperature: float | None = Field(None, ge=0, le=2, description=TEMPERATURE)
+    top_p: float | None = TOP_P
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
         None, description="Functions that the model may call."
     )
@@ -243,7 +208,7 @@ class ResponseRequest(Strict):
     parallel_tool_calls: bool | None = Field(None, description="Several calls in one answer. Default: true.")
     text: TextOptions | None = Field(None, description="The form of the answer.")
     reasoning: ReasoningOptions | None = Field(None, description="How to think.")
-    stream: bool | None = Field(None, description="Send the answer as server-sent events while it is made.")
+    stream: bool | None = STREAM
     stream_options: EventOptions | None = Field(None, description="Only with `stream`.")
     include: list[neutral.Includable] | None = Field(
         None, fail_fast=True, description="What else to send. Only what has nothing to add here is taken."

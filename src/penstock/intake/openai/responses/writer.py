@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from penstock.flow import CallDelta, Choice, Chunk, Completion, Message, SamplingParams
 from penstock.intake.events import Event, named
-from penstock.intake.openai.fields import read_arguments
+from penstock.intake.fields import read_arguments
 from penstock.intake.openai.responses import answers
 from penstock.intake.openai.responses.answers import (
     DeletedResponse,

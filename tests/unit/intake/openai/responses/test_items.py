@@ -7,9 +7,9 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, Message, Request, SamplingParams, Tool, ToolUse
-from penstock.intake.openai.parse import parse
 from penstock.intake.openai.responses import items
 from penstock.intake.openai.responses.schemas import ResponseRequest
+from penstock.intake.parse import parse
 from penstock.intake.problems import called
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": "ü"}'}

@@ -11,14 +11,13 @@ from pydantic import TypeAdapter
 from openai_samples import choice, completion
 from penstock.flow import CallDelta, Chunk, FinishReason, Message, SamplingParams, ToolCall
 from penstock.intake.events import Event, Named
-from penstock.intake.openai.parse import parse
 from penstock.intake.openai.responses import answers, items, writer
 from penstock.intake.openai.responses.writer import ResponseWriter
+from penstock.intake.parse import parse
 from penstock.intake.problems import Problem
-from schema_tables import components, described
+from schema_tables import described
 
 PROMPT = [5, 6, 7, 8]
-DOCUMENT = components(writer.REQUESTS, writer.ANSWERS)
 SDK_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 EVENTS = {str(kind.__struct_config__.tag): kind for kind in writer.EVENTS}
 
@@ -39,7 +38,7 @@ def make(kept: dict[str, tuple[bytes, list[Message]]] | None = None, **fields: A
 def checked(data: bytes) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(data)
     SdkResponse.model_validate(body)
-    described(answers.Response, DOCUMENT, body)
+    described(answers.Response, body)
     return body
 
 
@@ -54,7 +53,7 @@ def told(events: list[Event]) -> list[dict[str, Any]]:
         assert isinstance(event, Named)
         data = json.loads(event.data)
         assert (data["type"], data["sequence_number"]) == (event.name, number)
-        described(EVENTS[event.name], DOCUMENT, data)
+        described(EVENTS[event.name], data)
         SDK_EVENT.validate_python(data)
         sent.append(data)
     return sent

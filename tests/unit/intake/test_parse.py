@@ -11,17 +11,16 @@ from pydantic import BaseModel, ValidationError
 
 from openai_samples import CHAT, EMBED, TEXT, raw
 from penstock.errors import InvalidRequest
-from penstock.intake import plan
+from penstock.intake import openapi, plan
 from penstock.intake.anthropic import messages
-from penstock.intake.openai import chat, completions, embeddings, openapi, tokens
-from penstock.intake.openai.fields import MAX_MEMBERS
-from penstock.intake.openai.parse import parse
+from penstock.intake.fields import MAX_MEMBERS
+from penstock.intake.openai import chat, completions, embeddings, tokens
 from penstock.intake.openai.responses import writer as responses
+from penstock.intake.parse import parse
 from penstock.intake.problems import describe
 
 DEEP = 100_000
-REQUESTS = openapi.REQUESTS + responses.REQUESTS + messages.REQUESTS
-SCHEMAS = [schema for schema in REQUESTS if schema is not plan.BudgetRequest]  # which is content with {}
+SCHEMAS = [schema for schema in openapi.REQUESTS if schema is not plan.BudgetRequest]  # which is content with {}
 MESSAGE: dict[str, Any] = {**CHAT, "max_tokens": 5}
 RESPONSE: dict[str, Any] = {"model": "tiny", "input": "a"}
 
@@ -135,7 +134,7 @@ JSON = st.recursive(
     max_leaves=12,
 )
 GOOD = st.sampled_from([CHAT, TEXT, EMBED, MESSAGE, RESPONSE, {"prompt": "x"}, {"tokens": [1]}])
-COMPONENTS = {"schemas": openapi.components(REQUESTS, openapi.ANSWERS)}
+COMPONENTS = {"schemas": openapi.components()}
 DESCRIBED = {
     schema: jsonschema_rs.validator_for({"$ref": f"#/components/schemas/{schema.__name__}", "components": COMPONENTS})
     for schema in SCHEMAS

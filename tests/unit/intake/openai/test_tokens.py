@@ -1,16 +1,14 @@
-"""The small endpoints, and the OpenAPI document of all of them."""
+"""The small endpoints."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 from openai.types import Model as SdkModel
 
 from openai_samples import CHAT, raw
-from penstock.intake.openai import chat, models, openapi, tokens
-from penstock.intake.openai.parse import parse
+from penstock.intake.openai import chat, models, tokens
+from penstock.intake.parse import parse
 from penstock.tokenize import Tokenizer
 
 MODEL = models.Model(id="tiny", created=1_700_000_000, max_model_len=128)
@@ -52,29 +50,3 @@ def test_a_conversation_to_tokenize_is_rendered_as_chat_would() -> None:
 
 def test_detokenized() -> None:
     assert json.loads(tokens.detokenized("naïve 🦙")) == {"prompt": "naïve 🦙"}
-
-
-def references(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        yield from ([value["$ref"]] if isinstance(value.get("$ref"), str) else [])
-        yield from (found for inner in value.values() for found in references(inner))
-    elif isinstance(value, list):
-        yield from (found for inner in value for found in references(inner))
-
-
-def test_the_document_refers_to_nothing_it_does_not_have() -> None:
-    known = openapi.components()
-    routes = [
-        *[openapi.request_body(schema) for schema in openapi.REQUESTS],
-        *[openapi.response(answer, "An answer.", chunk=answer) for answer in openapi.ANSWERS],
-    ]
-
-    wanted = {reference.removeprefix("#/components/schemas/") for reference in references([known, routes])}
-    assert wanted <= set(known)
-
-
-def test_every_field_of_a_request_is_described() -> None:
-    known = openapi.components()
-    for schema in openapi.REQUESTS:
-        fields = known[schema.__name__]["properties"]
-        assert [name for name, field in fields.items() if not field.get("description")] == []

@@ -13,8 +13,10 @@ from msgspec import Struct
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from penstock.intake import plan
+from penstock.intake import lab, plan
+from penstock.intake.anthropic import messages
 from penstock.intake.openai import chat, completions, embeddings, models, tokens
+from penstock.intake.openai.responses import writer as responses
 from penstock.intake.problems import ErrorBody
 from penstock.plan.answer import Plan
 from penstock.plan.budget import Budget
@@ -27,6 +29,10 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     tokens.TokenizeRequest,
     tokens.DetokenizeRequest,
     plan.BudgetRequest,
+    lab.LabRequest,
+    lab.ExplainRequest,
+    *responses.REQUESTS,
+    *messages.REQUESTS,
 )
 ANSWERS: tuple[type[Struct], ...] = (
     chat.RESPONSE,
@@ -42,6 +48,8 @@ ANSWERS: tuple[type[Struct], ...] = (
     Budget,
     plan.Presets,
     ErrorBody,
+    *responses.ANSWERS,
+    *messages.ANSWERS,
 )
 
 _REF = "#/components/schemas/"
@@ -69,12 +77,10 @@ def response(
     return {"description": description, "content": content}
 
 
-def components(
-    requests: Sequence[type[BaseModel]] = REQUESTS, answers: Sequence[type[Struct]] = ANSWERS
-) -> dict[str, Any]:
+def components() -> dict[str, Any]:
     """The document's `components.schemas`: all that the two functions above refer to."""
-    _, taken = models_json_schema([(schema, "validation") for schema in requests], ref_template=_REF + "{model}")
-    _, given = msgspec.json.schema_components(answers, ref_template=_REF + "{name}")
+    _, taken = models_json_schema([(schema, "validation") for schema in REQUESTS], ref_template=_REF + "{model}")
+    _, given = msgspec.json.schema_components(ANSWERS, ref_template=_REF + "{name}")
     return {**taken["$defs"], **given}
 
 

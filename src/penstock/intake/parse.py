@@ -13,8 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from penstock.errors import InvalidRequest
-from penstock.intake.openai.fields import LONGEST_NAME, MAX_MEMBERS
-from penstock.intake.openai.messages import ROLES
+from penstock.intake.fields import LONGEST_NAME, MAX_MEMBERS
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -181,19 +180,18 @@ def _bound(value: float) -> str:
 
 def _path(place: Iterable[str | int]) -> str:
     """As OpenAI writes it: messages[0].content[1].text"""
-    path, previous = "", None
+    path = ""
     for step in place:
-        is_branch = _is_tag(step) or (step in ROLES and isinstance(previous, int))
         if isinstance(step, int):
             path += f"[{step}]"
-        elif not is_branch:
+        elif not _is_tag(step):
             path += f".{_short(step)}" if path else _short(step)
-        previous = step
     return path
 
 
-def _is_tag(step: str | int) -> bool:
-    return isinstance(step, str) and step.startswith("<") and step.endswith(">")
+def _is_tag(step: str) -> bool:
+    """Whether it is the branch of a union, which is of no interest to a client."""
+    return step.startswith("<") and step.endswith(">")
 
 
 def _shown(value: Any) -> str:

@@ -1,0 +1,109 @@
+"""What the schemas of all APIs are made of: a base that refuses what it does not know, and the shapes they share."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import msgspec
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
+from penstock.flow.tools import MAX_DEPTH, nested_deeper
+
+MAX_INT = 2**31 - 1
+MAX_MEMBERS = 1024  # of any object in a body: keeps the errors of one, and the time to find them, few
+LONGEST_NAME = 64  # of an unknown field, as errors repeat it
+
+
+def wrong(text: str, param: str | None = None) -> PydanticCustomError:
+    """To raise in a validator: `text` continues a sentence that begins with the field's path. `param` names a field of
+    the model that is checked as a whole."""
+    return PydanticCustomError("field", "{text}", {"text": text, "param": param})
+
+
+class Strict(BaseModel):
+    """No field it does not know, no "1" for 1, no true for 1; 1 for 1.0 is fine."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    # Of what comes in several types, but here in one: that, and what may be asked for.
+    only: ClassVar[tuple[str, str] | None] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, value: Any) -> Any:
+        """Before all else: a misspelt field says more than the one that is missing for it, and of another type it is
+        the type that is wrong, not the names that go with it."""
+        if not isinstance(value, dict):
+            return value
+        if cls.only is not None and isinstance(given := value.get("type"), str) and given != cls.only[0]:
+            raise wrong(f'is "{given[:LONGEST_NAME]}", which is not supported: only {cls.only[1]} are', "type")
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        for name in value:
+            if name not in known:
+                shown = name[:LONGEST_NAME] or '""'
+                close = difflib.get_close_matches(shown, known, n=1, cutoff=0.7)
+                raise wrong("is not a known field" + (f"; did you mean {close[0]}?" if close else ""), shown)
+        return value
+
+
+# --- one of several shapes
+
+
+# Mark the branches of unions in an error's location, where they are of no interest to a client.
+STRING, PARTS = "<string>", "<parts>"
+
+
+def shaped(choose: Callable[[Any], str | None], expected: str) -> Discriminator:
+    """Takes the branch that `choose` names. Without it, an error would list what each branch has to say."""
+    return Discriminator(choose, custom_error_type="shape", custom_error_message=expected)
+
+
+def by(field: str, default: str | None = None) -> Discriminator:
+    """Takes the branch whose tag is the field's value in angle brackets. `default`: where there is no such field."""
+
+    def tag(value: Any) -> str | None:
+        given = value.get(field, default) if isinstance(value, dict) else None
+        return f"<{given}>" if isinstance(given, str) else None
+
+    tag.__name__ = field  # for the error
+    return Discriminator(tag)
+
+
+def text_or_parts(value: Any) -> str | None:
+    return STRING if isinstance(value, str) else PARTS if isinstance(value, list) else None
+
+
+Part = TypeVar("Part")
+TextOrParts = Annotated[
+    Annotated[str, Tag(STRING)] | Annotated[list[Part], Field(min_length=1, fail_fast=True), Tag(PARTS)],
+    shaped(text_or_parts, "a string or a list of text parts"),
+]
+
+# --- fields that all of them have
+
+MODEL = "The model, as `GET /v1/models` names it."
+STREAM = Field(None, description="Send the answer as server-sent events while it is made.")
+TEMPERATURE = "0: always the likeliest token. Default: what the model's makers recommend, else 1."
+TOP_P = Field(None, gt=0, le=1, description="Draw from the likeliest tokens that have this share of the probability.")
+
+
+def _check_arguments(value: dict[str, Any]) -> dict[str, Any]:
+    if nested_deeper(value, MAX_DEPTH):
+        raise wrong(f"is nested more than {MAX_DEPTH} levels deep")
+    return value
+
+
+# Of a call that was made before: chat templates write them as JSON.
+Arguments = Annotated[dict[str, Any], AfterValidator(_check_arguments)]
+
+
+def read_arguments(text: str) -> dict[str, Any] | None:
+    """Those of a call, if they are an object and not too deep."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and not nested_deeper(found, MAX_DEPTH) else None

@@ -1,0 +1,49 @@
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from penstock.errors import InvalidRequest
+from penstock.intake.query import Parameter, read_query
+
+PARAMETERS = (
+    Parameter(name="word", about="Any."),
+    Parameter(name="side", about="Either.", choices=("left", "right"), default="left"),
+    Parameter(name="count", about="Some.", type="integer", bounds=(1, 10**12), default=7),
+    Parameter(name="share", about="Part.", type="number", bounds=(0, 1)),
+)
+
+
+def read(query: str) -> dict[str, Any]:
+    return read_query(Request({"type": "http", "query_string": query.encode()}), PARAMETERS)
+
+
+def test_what_is_given_and_what_is_not() -> None:
+    assert read("") == {"word": None, "side": "left", "count": 7, "share": None}
+    assert read("word=&side=right&count=1000000000000&share=1e-3") == {
+        "word": "", "side": "right", "count": 10**12, "share": 0.001,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "param", "words"),
+    [
+        ("words=a", "words", "is not a known parameter; there are word, side, count, share"),
+        ("side=up", "side", "must be one of left, right"),
+        *[
+            (f"count={text}", "count", "an integer from 1 to 1000000000000")
+            for text in ("0", "1.0", "-1", "", "²", "9" * 16)
+        ],
+        *[(f"share={text}", "share", "a number from 0 to 1") for text in ("1.1", "nan", "inf", "", "half")],
+    ],
+)
+def test_what_is_wrong_is_named(query: str, param: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        read(query)
+    assert caught.value.param == param
+
+
+def test_what_the_document_says() -> None:
+    described = {one["name"]: one["schema"] for one in map(Parameter.described, PARAMETERS)}
+    assert described["side"] == {"type": "string", "enum": ["left", "right"], "default": "left"}
+    assert described["count"] == {"type": "integer", "minimum": 1, "maximum": 10**12, "default": 7}
