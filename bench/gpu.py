@@ -96,7 +96,8 @@ def load_limit(model: str, prompts: list[int], answers: list[int]) -> float:
     read = sum(out * (size + out / 2) for size, out in zip(prompts, answers, strict=True)) * layers * kv * 4
     steps = max(answers) * -(-len(prompts) // SEQUENCES)
     read += steps * 2 * (weights + hidden * shape["vocab_size"])
-    return sum(answers) / (read / BYTES_PER_S + 2 * weights * sum(prompts) / OPERATIONS_PER_S)
+    seconds: float = read / BYTES_PER_S + 2 * weights * sum(prompts) / OPERATIONS_PER_S
+    return sum(answers) / seconds
 
 
 @dataclass(frozen=True)

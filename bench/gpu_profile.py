@@ -49,12 +49,12 @@ class Steps:
 
 def kernels(bench: Bench, prompts: list[list[int]], steps: int) -> dict[str, tuple[int, float]]:
     """Of the second half of a run: how often each kernel was launched, and microseconds of them all."""
-    import torch
+    from torch.autograd import DeviceType  # type: ignore[attr-defined]
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         bench.go(prompts, [steps] * len(prompts))
-    events = [event for event in profiled.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    events = [event for event in profiled.events() if event.device_type == DeviceType.CUDA]
     events.sort(key=lambda event: event.time_range.start)
     found: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     end = 0.0
@@ -84,7 +84,7 @@ def main() -> None:
     step, host = watched.told(steps // 2)
     loop.runner = watched.runner
     print(
-        f"{arguments.model}, {rows} rows, context {arguments.context}: {step:.2f} ms a step, of which the host {host:.2f}"
+        f"{arguments.model}, {rows} rows from context {arguments.context} on: {step:.2f} ms a step, the host {host:.2f}"
     )
     found = kernels(bench, bench.prompts(rows, arguments.context), steps)
     total = sum(spent for _, spent in found.values())

@@ -320,6 +320,6 @@ def _kind(prompt: Any) -> str:
 def _plain_kind(given: Any, expected: str, param: str) -> str:
     if isinstance(given, str):
         return "text"
-    if isinstance(given, list) and all(type(token) is int for token in given):
+    if isinstance(given, list) and {*map(type, given)} <= {int}:  # of thousands, so no loop of Python's
         return "tokens"
     raise InvalidRequest(expected, param=param)
