@@ -12,6 +12,7 @@ product alone in brackets. One row: qkv 16.5 (16.4), output 11 (13.4), gate and 
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 import triton
@@ -30,6 +31,16 @@ PROGRAMS = 132  # of `_few` that there should be, if splitting the width makes a
 MOST_SPLITS = 4
 
 
+class Does(NamedTuple):
+    """What a product does beside the product."""
+
+    bias: bool
+    norm: bool
+    onto: bool
+    gate: bool
+    silu: bool
+
+
 @triton.jit
 def _piece(line, at, there, WIDTH: tl.constexpr):
     return tl.load(line + at, mask=there & (at < WIDTH), other=0.0, eviction_policy="evict_first")
@@ -41,7 +52,6 @@ def _one(
     weight,
     bias,
     gains,
-    onto,
     out,
     size,
     eps,
@@ -99,7 +109,7 @@ def _one(
             up += tl.load(bias + size + which, mask=which < size, other=0.0).to(tl.float32)
         result = active(result, SILU) * up
     if ONTO:
-        result += tl.load(onto + which, mask=which < size, other=0.0).to(tl.float32)
+        result += tl.load(out + which, mask=which < size, other=0.0).to(tl.float32)
     tl.store(out + which, result.to(out.dtype.element_ty), mask=which < size)
 
 
@@ -108,7 +118,6 @@ def _few(
     x,
     weight,
     bias,
-    onto,
     out,
     parts,
     arrived,
@@ -116,6 +125,7 @@ def _few(
     size,
     WIDTH: tl.constexpr,
     BIAS: tl.constexpr,
+    NORM: tl.constexpr,
     ONTO: tl.constexpr,
     GATED: tl.constexpr,
     SILU: tl.constexpr,
@@ -127,6 +137,7 @@ def _few(
 ):
     """Up to ROWS rows of x, on tensor cores. The weight is the left factor: their 64 rows are better filled by it. Of a
     gated pair a program takes half as many rows each."""
+    tl.static_assert(not NORM)  # x would go through registers, which takes longer than a launch
     let_next_begin(OVERLAP)
     tile = tl.program_id(0)
     split = tl.program_id(1)
@@ -167,7 +178,7 @@ def _few(
     place = row[None, :] * size + which[:, None]
     real = (row < rows)[None, :] & (which < size)[:, None]
     if ONTO:
-        sums += tl.load(onto + place, mask=real, other=0.0).to(tl.float32)
+        sums += tl.load(out + place, mask=real, other=0.0).to(tl.float32)
     tl.store(out + place, sums.to(out.dtype.element_ty), mask=real)
 
 
@@ -201,35 +212,31 @@ def product(
     gated pair. A norm is made on the way only where `takes_norm` says so."""
     rows, size = x.shape[0], weight.shape[0] // (1 if activation is None else 2)
     out = torch.empty(rows, size, dtype=x.dtype, device=x.device) if onto is None else onto
-    kind = (bias is not None, onto is not None, activation is not None, activation == "silu")
+    does = Does(bias is not None, norm is not None, onto is not None, activation is not None, activation == "silu")
     if _is_one(x, weight):
-        _launch_product_of_one(x, weight, bias, norm, out, size, kind)
+        _product_of_one(x, weight, bias, norm, out, does)
     else:
         assert norm is None
-        _launch_product_of_few(x, weight, bias, out, size, kind)
+        _product_of_few(x, weight, bias, out, does)
     return out
 
 
-def _launch_product_of_one(
-    x: Tensor, weight: Tensor, bias: Tensor | None, norm: Norm | None, out: Tensor, size: int, kind: tuple[bool, ...]
-) -> None:
-    width = weight.shape[1]
+def _product_of_one(x: Tensor, weight: Tensor, bias: Tensor | None, norm: Norm | None, out: Tensor, does: Does) -> None:
+    size, width = out.shape[1], weight.shape[1]
     gains, eps = norm or (x, 0.0)
-    outs, warps = (4, 4) if width <= 4096 and not kind[2] else (2, 8)
+    outs, warps = (4, 4) if width <= 4096 and not does.gate else (2, 8)
     step = min(triton.next_power_of_2(width), WIDEST)
     _launch_one(
         (triton.cdiv(size, outs), 1, 1),
         x.dtype,
-        (x, weight, x if bias is None else bias, gains, out, out, size, eps),
-        (width, kind[0], norm is not None, *kind[1:], outs, step),
+        (x, weight, x if bias is None else bias, gains, out, size, eps),
+        (width, *does, outs, step),
         num_warps=warps,
     )
 
 
-def _launch_product_of_few(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, size: int, kind: tuple[bool, ...]
-) -> None:
-    width, rows = weight.shape[1], x.shape[0]
+def _product_of_few(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, does: Does) -> None:
+    width, (rows, size) = weight.shape[1], out.shape
     padded = max(16, triton.next_power_of_2(rows))
     tiles = triton.cdiv(weight.shape[0], OUTS)
     splits = 1
@@ -242,10 +249,10 @@ def _launch_product_of_few(
     _launch_few(
         (tiles, splits, 1),
         x.dtype,
-        (x, weight, x if bias is None else bias, out, out, parts, arrived, rows, size),
-        (width, *kind, padded, OUTS, STEP, splits),
+        (x, weight, x if bias is None else bias, out, parts, arrived, rows, size),
+        (width, *does, padded, OUTS, STEP, splits),
         num_warps=4,
-        num_stages=6 if tiles * splits <= PROGRAMS and padded <= 32 else 4 if padded <= 32 else 3,
+        num_stages=6 if tiles * splits <= PROGRAMS else 4,  # memory for one program per multiprocessor, or for two
     )
 
 
