@@ -83,6 +83,9 @@ class Child:
         self._most_streams = max(streams, self._most_streams)
         return self._do("decode", prompt=prompt, streams=streams, output=output)
 
+    def together(self, prompt: int, streams: int, output: int) -> float:
+        return self._do("together", prompt=prompt, streams=streams, output=output)
+
     def peak_mb(self) -> float | None:
         """Of resident memory, of what was run with one stream."""
         if self._most_streams > 1:

@@ -43,6 +43,10 @@ class Penstock:
         first, last = stamps[begins], stamps[-1]
         return (last[1] - first[1]) / (last[0] - first[0])
 
+    def together(self, prompt: int, streams: int, output: int) -> float:
+        """Tokens per second from the first request to the last token, prompts included."""
+        return streams * output / timed(lambda: self._generate(streams, prompt, output))
+
     def _generate(self, streams: int, prompt: int, output: int) -> None:
         for _ in self._stream(streams, prompt, output):
             pass
