@@ -4,14 +4,15 @@
 
 Rows, for each model: process start to the first token; one prompt of 512 tokens (a second one, the first has warmed
 up); decode of 1 to 32 streams that all have their prompts behind them; peak of resident memory of one stream. In every
-round the engines take turns at every row; a figure is the median of the rounds. All rows take some 20 minutes.
+round the engines take turns at every row; a figure is the median of the rounds. transformers, and OpenVINO with the
+larger models, take part in the first round only. All rows take some 20 minutes.
 
 The peers: llama.cpp, whose tools are found by `bench/llama_cpp.py`, which can also build them; OpenVINO GenAI, if
 --openvino names a Python that has it; transformers with the file's weights in float32, if it is installed here. One
 that is not there, or cannot read a file, is left out, and that is said.
 
-The limit of a row is what the machine's measured read bandwidth (decode of one stream: every weight is read once per
-token) or its int8 products (prefill) would allow.
+The limit of a row is what the machine's read bandwidth (decode of one stream: every weight is read once per token) or
+its int8 products (prefill) would allow, measured before and after Penstock's turn.
 """
 
 import argparse
@@ -19,7 +20,6 @@ import importlib.util
 import json
 import statistics
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,13 +28,15 @@ from typing import Any, Protocol
 
 import cpu_models
 import llama_cpp
-from cpu_child import Child, Failed, timed
+from cpu_child import Child, Failed
 
+LIMIT = "limit"
 ENGINES = ("penstock", "llama_cpp", "openvino", "transformers")
 STREAMS = (1, 4, 8, 16, 32)
 PREFILL = 512
-KEPT = "transformers"  # loads a file in half a minute: one process for all rounds
-FEW = 8  # tokens per stream that transformers is given
+LARGE_BYTES = 500e6
+SLOW = "transformers"
+SLOW_OUTPUT = 8  # tokens per stream that it is given
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Lengths:
 
 def lengths(model: str, streams: int) -> Lengths:
     if "1B" in model:
-        return Lengths(64, 32) if streams > 1 else Lengths(512, 32)
+        return Lengths(64, 32 if streams < 8 else 16) if streams > 1 else Lengths(512, 32)
     return Lengths(512, 64 if streams < 8 else 32)
 
 
@@ -69,7 +71,7 @@ class Row:
     name: str
     unit: str
     figure: Callable[[str, Engine], float | None]  # given the engine's name
-    limit: float | None = None
+    limit: Callable[[Child], float] | None = None  # given the machine
     more_is_better: bool = True
 
 
@@ -81,21 +83,11 @@ def main() -> None:
     arguments.add_argument("--json", type=Path, help="rows are added to this file; those of the same name are replaced")
     arguments.add_argument("--openvino", metavar="PYTHON", help="an interpreter with openvino-genai")
     arguments.add_argument("--without", default="", help="peers to leave out, with commas between")
-    arguments.add_argument("--limits", action="store_true", help=argparse.SUPPRESS)
     options = arguments.parse_args()
-    if options.limits:
-        print(json.dumps(limits(options.threads)))
-        return
     engines = {name: start for name, start in found(options.openvino).items() if name not in options.without.split(",")}
-    machine = machine_limits(options.threads)
-    print(f"reads {machine['read_gbps']} GB/s, {machine['int8_gops']} GOP/s of int8 products")
     print(f"{'row':52} " + " ".join(f"{name:>12}" for name in engines) + f" {'ratio':>6} {'limit':>8}", flush=True)
     for model, file in cpu_models.MODELS.items():
-        rows = [
-            row
-            for row in model_rows(model, file(), machine)
-            if any(text in row.name for text in options.only.split(","))
-        ]
+        rows = [row for row in model_rows(model, file()) if any(text in row.name for text in options.only.split(","))]
         if not rows:
             continue
         figures = measure(rows, engines, file(), options.threads, options.rounds)
@@ -106,7 +98,7 @@ def main() -> None:
             columns = (f"{'' if value is None else value:>{width}}" for value, width in zip(shown, widths, strict=True))
             print(f"{row.name:52}", *columns, flush=True)
             if options.json:
-                keep(options.json, result, options, machine)
+                keep(options.json, result, options)
 
 
 def found(openvino: str | None) -> dict[str, Start]:
@@ -127,7 +119,7 @@ def found(openvino: str | None) -> dict[str, Start]:
     return engines
 
 
-def model_rows(model: str, file: Path, machine: dict[str, float]) -> Iterator[Row]:
+def model_rows(model: str, file: Path) -> Iterator[Row]:
     size_gb = file.stat().st_size / 1e9
     matrix_parameters = {"S": 0.1062e9, "L": 0.973e9}[model[0]]  # what a prompt's tokens are multiplied with
     yield Row(f"{model}: process start to first token", "s", lambda _, engine: engine.start_s(), more_is_better=False)
@@ -135,20 +127,23 @@ def model_rows(model: str, file: Path, machine: dict[str, float]) -> Iterator[Ro
         f"{model}: prefill {PREFILL}",
         "tok/s",
         lambda _, engine: engine.prefill(PREFILL),
-        limit=machine["int8_gops"] * 1e9 / (2 * matrix_parameters),
+        limit=lambda machine: machine.ask("int8_gops") * 1e9 / (2 * matrix_parameters),
     )
     for streams in STREAMS:
-        yield decode_row(model, streams, machine["read_gbps"] / size_gb)
+        yield decode_row(model, streams, size_gb)
         if streams == 1:
             name = f"{model}: peak memory of 1 stream after 512"
             yield Row(name, "MB", lambda _, engine: engine.peak_mb(), more_is_better=False)
 
 
-def decode_row(model: str, streams: int, limit: float) -> Row:
+def decode_row(model: str, streams: int, size_gb: float) -> Row:
     size = lengths(model, streams)
 
+    def limit(machine: Child) -> float:
+        return machine.ask("read_gbps") / size_gb
+
     def figure(name: str, engine: Engine) -> float | None:
-        return engine.decode(size.prompt, streams, FEW if name == KEPT else size.output)
+        return engine.decode(size.prompt, streams, SLOW_OUTPUT if name == SLOW else size.output)
 
     name = f"{model}: decode {streams} stream{'s' * (streams > 1)} after {size.prompt}"
     return Row(name, "tok/s", figure, limit if streams == 1 else None)
@@ -157,14 +152,16 @@ def decode_row(model: str, streams: int, limit: float) -> Row:
 def measure(
     rows: list[Row], starts: dict[str, Start], file: Path, threads: int, rounds: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Figures by row and engine. The engines are new in every round, but for one."""
-    figures: dict[str, dict[str, list[float]]] = {row.name: {name: [] for name in starts} for row in rows}
+    """Figures by row and engine, "limit" being one. The engines are new in every round."""
+    figures: dict[str, dict[str, list[float]]] = {row.name: {name: [] for name in (*starts, LIMIT)} for row in rows}
     engines: dict[str, Engine] = {}
+    machine = Child("cpu_machine.py", file, threads)
     broken: set[str] = set()
-    for _ in range(rounds):
+    for number in range(rounds):
         for row in rows:
+            before = row.limit(machine) if row.limit else None
             for name, start in starts.items():
-                if name in broken:
+                if name in broken or (number > 0 and once(name, file)):
                     continue
                 try:
                     if name not in engines:
@@ -176,11 +173,17 @@ def measure(
                         raise
                     broken.add(name)
                     print(f"{name} cannot run {file.name}: {str(error).strip().splitlines()[-1]}")
-        for name in [name for name in engines if name != KEPT]:
-            engines.pop(name).close()
-    for engine in engines.values():
-        engine.close()
+                if name == "penstock" and row.limit and before is not None:
+                    figures[row.name][LIMIT].append((before + row.limit(machine)) / 2)
+        while engines:
+            engines.popitem()[1].close()
+    machine.close()
     return figures
+
+
+def once(name: str, file: Path) -> bool:
+    """Whether it takes part in the first round only: what is far behind and slow would take most of the time."""
+    return name == SLOW or (name == "openvino" and file.stat().st_size > LARGE_BYTES)
 
 
 def summary(row: Row, figures: dict[str, list[float]]) -> dict[str, Any]:
@@ -190,15 +193,17 @@ def summary(row: Row, figures: dict[str, list[float]]) -> dict[str, Any]:
     ratio = None if peer is None else mine / peer if row.more_is_better else peer / mine
     others = [figure for name, figure in medians.items() if figure is not None and name != "penstock"]
     best = None if not others else mine / max(others) if row.more_is_better else min(others) / mine
+    limits = figures[LIMIT]
+    parts = [figure / limit for figure, limit in zip(figures["penstock"], limits, strict=False)]  # of the same moment
     return {
         "row": row.name,
         "unit": row.unit,
         **{name: rounded(figure) for name, figure in medians.items()},
-        "limit": rounded(row.limit),
+        "limit": rounded(statistics.median(limits)) if limits else None,
         "ratio_vs_llama_cpp": rounded(ratio, 2),
         "ratio_vs_best_peer": rounded(best, 2),
-        "ratio_vs_limit": None if row.limit is None else round(mine / row.limit, 2),
-        "rounds": len(figures["penstock"]),
+        "ratio_vs_limit": rounded(statistics.median(parts), 2) if parts else None,
+        "rounds": {name: len(figures[name]) for name in figures if name != LIMIT and figures[name]},
     }
 
 
@@ -206,10 +211,10 @@ def rounded(figure: float | None, digits: int = 1) -> float | None:
     return None if figure is None else round(figure, digits)
 
 
-def keep(path: Path, result: dict[str, Any], options: argparse.Namespace, machine: dict[str, float]) -> None:
+def keep(path: Path, result: dict[str, Any], options: argparse.Namespace) -> None:
     report = json.loads(path.read_text()) if path.exists() else {"rows": []}
     rows = [row for row in report["rows"] if row["row"] != result["row"]] + [result]
-    facts = {"chip": chip(), "threads": options.threads, "machine": machine}
+    facts = {"chip": chip(), "threads": options.threads}
     report = {
         "rows": rows,
         **facts,
@@ -231,48 +236,6 @@ def versions(openvino: str | None) -> dict[str, str]:
             [openvino, "-c", asked], capture_output=True, text=True, check=True
         ).stdout.strip()
     return found
-
-
-# --- the machine
-
-
-def machine_limits(threads: int) -> dict[str, float]:
-    """Measured in a process of its own: this one stays small."""
-    command = [sys.executable, __file__, "--limits", "--threads", str(threads)]
-    return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
-
-
-def limits(threads: int) -> dict[str, float]:
-    """Best of a few: reading (huge pages, as the weights have), and int8 products through torch's own (oneDNN)."""
-    import torch
-
-    from penstock.kernels.cpu.arena import Arena
-
-    torch.set_num_threads(threads)
-    memory = Arena().empty(1 << 28, dtype=torch.float32).fill_(1.0)  # 1 GiB
-    left = torch.randint(0, 127, (1024, 4096), dtype=torch.uint8)
-    right = torch.randint(-127, 127, (4096, 4096), dtype=torch.int8)
-    read_s = min(timed(lambda: memory.sum()) for _ in range(8))
-    layer = _int8_linear(right)
-    product_s = min(timed(lambda: layer(left)) for _ in range(8))
-    return {
-        "read_gbps": round(memory.nbytes / read_s / 1e9, 1),
-        "int8_gops": round(2 * 1024 * 4096 * 4096 / product_s / 1e9, 1),
-    }
-
-
-def _int8_linear(weight: Any) -> Callable[[Any], Any]:
-    import torch
-
-    packed = torch.ops.onednn.qlinear_prepack(weight, None)
-    scales, zeros = torch.ones(weight.shape[0]), torch.zeros(weight.shape[0], dtype=torch.int32)
-
-    def run(x: Any) -> Any:
-        return torch.ops.onednn.qlinear_pointwise(
-            x, 1.0, 0, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
-        )
-
-    return run
 
 
 def chip() -> str:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 
 class Engine(Protocol):
-    """What a child answers with."""
+    """What a child answers with; what it is asked for is its method's name."""
 
     def first_token(self) -> float:
         """Seconds for 16 tokens in, one out."""
@@ -33,7 +33,7 @@ class Engine(Protocol):
         ...
 
 
-def serve(start: Callable[[Path, int], Engine]) -> None:
+def serve(start: Callable[[Path, int], object]) -> None:
     """The main function of a child."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries print what they like
@@ -72,19 +72,16 @@ class Child:
         """Process start to first token."""
         if self._started is None:
             return None
-        self._do("first_token")
+        self.ask("first_token")
         seconds, self._started = time.perf_counter() - self._started, None
         return seconds
 
     def prefill(self, tokens: int) -> float:
-        return self._do("prefill", tokens=tokens)
+        return self.ask("prefill", tokens=tokens)
 
     def decode(self, prompt: int, streams: int, output: int) -> float:
         self._most_streams = max(streams, self._most_streams)
-        return self._do("decode", prompt=prompt, streams=streams, output=output)
-
-    def together(self, prompt: int, streams: int, output: int) -> float:
-        return self._do("together", prompt=prompt, streams=streams, output=output)
+        return self.ask("decode", prompt=prompt, streams=streams, output=output)
 
     def peak_mb(self) -> float | None:
         """Of resident memory, of what was run with one stream."""
@@ -93,7 +90,7 @@ class Child:
         status = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 
-    def _do(self, what: str, **order: Any) -> float:
+    def ask(self, what: str, **order: Any) -> float:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps({"do": what, **order}), file=self._process.stdin, flush=True)

@@ -30,7 +30,7 @@ class Penstock:
         """From the step that gives the last stream its first token to the step that ends the first of them."""
         self._generate(streams, 8, 4)
         # The first stream has gone on while the others had their prompts computed.
-        ahead = streams * prompt // 256 + streams + 2
+        ahead = streams * prompt // 256 + 4
         stamps: list[tuple[float, int, bool]] = []  # (when, tokens so far, somebody has ended)
         begun: set[str] = set()
         begins = 0
@@ -41,6 +41,7 @@ class Penstock:
                     begins = len(stamps)
                 stamps.append((time.perf_counter(), (stamps[-1][1] if stamps else 0) + count, finished))
         first, last = stamps[begins], stamps[-1]
+        assert len(begun) == streams, "a stream ended before all had begun"
         return (last[1] - first[1]) / (last[0] - first[0])
 
     def together(self, prompt: int, streams: int, output: int) -> float:

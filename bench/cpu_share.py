@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def one_round(alone: Child, server: "Server", streams: int, output: int) -> dict[str, float]:
-    without = alone.together(PROMPT, streams, output)
+    without = alone.ask("together", prompt=PROMPT, streams=streams, output=output)
     figures = server.load(streams, output)
     return {"tok/s, engine alone": without, **figures, "ratio": figures["tok/s, through HTTP"] / without}
 
