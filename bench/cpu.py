@@ -1,34 +1,42 @@
-"""Penstock and llama.cpp on the same GGUF files on a CPU, turn by turn, neither with HTTP: the ratios are what counts.
+"""Penstock and its peers on the same GGUF files on a CPU, turn by turn, none with HTTP: the ratios are what counts.
 
     python bench/cpu.py [--rounds 3] [--threads 2] [--only TEXT] [--openvino PYTHON] [--json bench/results/cpu.json]
 
-Rows, for each model: one prompt of 512 tokens (a second one, the first has warmed up); decode of 1 to 32 streams that
-all have their prompts behind them; peak of resident memory of one stream; process start to the first token. Each figure
-is taken in a process of its own, the peers taking turns, and is the median of the rounds. llama.cpp's tools are found
-by `bench/llama_cpp.py`, which can also build them; without them Penstock runs alone. OpenVINO GenAI takes part where it
-reads the file, if --openvino names a Python that has it. The limit of a row is what the
-machine's measured read bandwidth (decode of one stream: every weight is read once per token) or its int8 products
-(prefill) would allow.
+Rows, for each model: process start to the first token; one prompt of 512 tokens (a second one, the first has warmed
+up); decode of 1 to 32 streams that all have their prompts behind them; peak of resident memory of one stream. In every
+round the engines take turns at every row; a figure is the median of the rounds. transformers, and OpenVINO with the
+larger models, take part in the first round only. All rows take some 20 minutes.
+
+The peers: llama.cpp, whose tools are found by `bench/llama_cpp.py`, which can also build them; OpenVINO GenAI, if
+--openvino names a Python that has it; transformers with the file's weights in float32, if it is installed here. One
+that is not there, or cannot read a file, is left out, and that is said.
+
+The limit of a row is what the machine's read bandwidth (decode of one stream: every weight is read once per token) or
+its int8 products (prefill) would allow, measured before and after Penstock's turn.
 """
 
 import argparse
+import importlib.util
 import json
-import random
 import statistics
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import cpu_models
 import llama_cpp
+from cpu_child import Child, Failed
 
+LIMIT = "limit"
+ENGINES = ("penstock", "llama_cpp", "openvino", "transformers")
 STREAMS = (1, 4, 8, 16, 32)
 PREFILL = 512
+LARGE_BYTES = 500e6
+SLOW = "transformers"
+SLOW_OUTPUT = 8  # tokens per stream that it is given
 
 
 @dataclass(frozen=True)
@@ -41,18 +49,29 @@ class Lengths:
 
 def lengths(model: str, streams: int) -> Lengths:
     if "1B" in model:
-        return Lengths(64, 32) if streams > 1 else Lengths(512, 32)
-    return Lengths(512, 64)
+        return Lengths(64, 32 if streams < 8 else 16) if streams > 1 else Lengths(512, 32)
+    return Lengths(512, 64 if streams < 8 else 32)
 
 
-@dataclass
+class Engine(Protocol):
+    """Tokens per second, or None: it cannot tell (any more)."""
+
+    def start_s(self) -> float | None: ...
+    def prefill(self, tokens: int) -> float | None: ...
+    def decode(self, prompt: int, streams: int, output: int) -> float | None: ...
+    def peak_mb(self) -> float | None: ...
+    def close(self) -> None: ...
+
+
+Start = Callable[[Path, int], Engine]
+
+
+@dataclass(frozen=True)
 class Row:
     name: str
     unit: str
-    penstock: Callable[[], float]
-    llama_cpp: Callable[[], float]
-    openvino: Callable[[str], float] | None = None  # given an interpreter
-    limit: float | None = None
+    figure: Callable[[str, Engine], float | None]  # given the engine's name
+    limit: Callable[[Child], float] | None = None  # given the machine
     more_is_better: bool = True
 
 
@@ -63,246 +82,165 @@ def main() -> None:
     arguments.add_argument("--only", default="", help="rows whose name contains this, or several with commas between")
     arguments.add_argument("--json", type=Path, help="rows are added to this file; those of the same name are replaced")
     arguments.add_argument("--openvino", metavar="PYTHON", help="an interpreter with openvino-genai")
-    arguments.add_argument("--child", help=argparse.SUPPRESS)
+    arguments.add_argument("--without", default="", help="peers to leave out, with commas between")
     options = arguments.parse_args()
-    if options.child:
-        order = json.loads(options.child)
-        print(json.dumps({"limits": limits, "penstock": child}[order.pop("run")](**order)))
-        return
-    has_peer = llama_cpp.available()
-    if not has_peer:
-        print("llama.cpp is not there (python bench/llama_cpp.py builds it): Penstock runs alone")
-    print(f"{'row':52} {'penstock':>9} {'llama.cpp':>9} {'ratio':>6} {'openvino':>9} {'limit':>7}")
-    machine = in_child("limits", threads=options.threads)
-    for row in rows(options.threads, machine, options.only.split(",")):
-        result = measure(row, options.rounds, has_peer, options.openvino)
-        keys = ("penstock", "llama_cpp", "ratio_vs_llama_cpp", "openvino", "limit")
-        shown = (result[key] if result[key] is not None else "" for key in keys)
-        print("{:52} {:>9} {:>9} {:>6} {:>9} {:>7}".format(row.name, *shown), flush=True)
-        if options.json:
-            keep(options.json, result, options, machine)
-
-
-def rows(threads: int, machine: dict[str, float], only: list[str]) -> Iterator[Row]:
+    engines = {name: start for name, start in found(options.openvino).items() if name not in options.without.split(",")}
+    print(f"{'row':52} " + " ".join(f"{name:>12}" for name in engines) + f" {'ratio':>6} {'limit':>8}", flush=True)
     for model, file in cpu_models.MODELS.items():
-        for row in model_rows(model, file, threads, machine):
-            if any(text in row.name for text in only):
-                yield row
+        rows = [row for row in model_rows(model, file()) if any(text in row.name for text in options.only.split(","))]
+        if not rows:
+            continue
+        figures = measure(rows, engines, file(), options.threads, options.rounds)
+        for row in rows:
+            result = summary(row, figures[row.name])
+            shown = [result[name] for name in (*engines, "ratio_vs_llama_cpp", "limit")]
+            widths = [12] * len(engines) + [6, 8]
+            columns = (f"{'' if value is None else value:>{width}}" for value, width in zip(shown, widths, strict=True))
+            print(f"{row.name:52}", *columns, flush=True)
+            if options.json:
+                keep(options.json, result, options)
 
 
-def model_rows(model: str, file: Callable[[], Path], threads: int, machine: dict[str, float]) -> Iterator[Row]:
-    def ours(what: str, **options: Any) -> float:
-        return float(penstock(file(), threads, what, **options))
+def found(openvino: str | None) -> dict[str, Start]:
+    """Engines that can run here, in the order of their turns."""
+    engines: dict[str, Start] = {"penstock": lambda model, threads: Child("cpu_penstock.py", model, threads)}
+    if llama_cpp.available():
+        engines["llama_cpp"] = llama_cpp.LlamaCpp
+    else:
+        print("llama.cpp is not there (python bench/llama_cpp.py builds it)")
+    if openvino:
+        engines["openvino"] = lambda model, threads: Child("openvino_peer.py", model, threads, openvino)
+    else:
+        print("OpenVINO GenAI is not there (--openvino names a Python that has openvino-genai)")
+    if importlib.util.find_spec("transformers"):
+        engines["transformers"] = lambda model, threads: Child("cpu_transformers.py", model, threads)
+    else:
+        print("transformers is not installed")
+    return engines
 
-    size_gb = file().stat().st_size / 1e9
+
+def model_rows(model: str, file: Path) -> Iterator[Row]:
+    size_gb = file.stat().st_size / 1e9
     matrix_parameters = {"S": 0.1062e9, "L": 0.973e9}[model[0]]  # what a prompt's tokens are multiplied with
+    yield Row(f"{model}: process start to first token", "s", lambda _, engine: engine.start_s(), more_is_better=False)
     yield Row(
         f"{model}: prefill {PREFILL}",
         "tok/s",
-        lambda: ours("prefill", tokens=PREFILL),
-        lambda: llama_cpp.prefill(file(), PREFILL, threads),
-        lambda python: openvino(python, file(), threads, PREFILL, 1, 1)["prefill"],
-        limit=machine["int8_gops"] * 1e9 / (2 * matrix_parameters),
+        lambda _, engine: engine.prefill(PREFILL),
+        limit=lambda machine: machine.ask("int8_gops") * 1e9 / (2 * matrix_parameters),
     )
     for streams in STREAMS:
-        size = lengths(model, streams)
-        yield Row(
-            f"{model}: decode {streams} stream{'s' * (streams > 1)} after {size.prompt}",
-            "tok/s",
-            lambda size=size, streams=streams: ours("decode", prompt=size.prompt, streams=streams, output=size.output),
-            lambda size=size, streams=streams: llama_cpp.decode(file(), size.prompt, streams, size.output, threads)[0],
-            lambda python, size=size, streams=streams: openvino(
-                python, file(), threads, size.prompt, streams, size.output
-            )["decode"],
-            limit=machine["read_gbps"] / size_gb if streams == 1 else None,
-        )
-    yield Row(
-        f"{model}: peak memory of 1 stream after 512",
-        "MB",
-        lambda: ours("peak_mb", prompt=512, output=16),
-        lambda: llama_cpp.decode(file(), 512, 1, 16, threads)[1],
-        more_is_better=False,
-    )
-    yield Row(
-        f"{model}: process start to first token",
-        "s",
-        lambda: timed(lambda: ours("first_token")),
-        lambda: timed(lambda: llama_cpp.first_token(file(), threads)),
-        more_is_better=False,
-    )
+        yield decode_row(model, streams, size_gb)
+        if streams == 1:
+            name = f"{model}: peak memory of 1 stream after 512"
+            yield Row(name, "MB", lambda _, engine: engine.peak_mb(), more_is_better=False)
 
 
-def measure(row: Row, rounds: int, has_peer: bool, python: str | None) -> dict[str, Any]:
-    ours, theirs, others = [], [], []
-    for _ in range(rounds):
-        ours.append(row.penstock())
-        if has_peer:
-            theirs.append(row.llama_cpp())
-        if python and row.openvino and (figure := row.openvino(python)):
-            others.append(figure)
-    mine, peer = statistics.median(ours), statistics.median(theirs) if theirs else None
+def decode_row(model: str, streams: int, size_gb: float) -> Row:
+    size = lengths(model, streams)
+
+    def limit(machine: Child) -> float:
+        return machine.ask("read_gbps") / size_gb
+
+    def figure(name: str, engine: Engine) -> float | None:
+        return engine.decode(size.prompt, streams, SLOW_OUTPUT if name == SLOW else size.output)
+
+    name = f"{model}: decode {streams} stream{'s' * (streams > 1)} after {size.prompt}"
+    return Row(name, "tok/s", figure, limit if streams == 1 else None)
+
+
+def measure(
+    rows: list[Row], starts: dict[str, Start], file: Path, threads: int, rounds: int
+) -> dict[str, dict[str, list[float]]]:
+    """Figures by row and engine, "limit" being one. The engines are new in every round."""
+    figures: dict[str, dict[str, list[float]]] = {row.name: {name: [] for name in (*starts, LIMIT)} for row in rows}
+    engines: dict[str, Engine] = {}
+    machine = Child("cpu_machine.py", file, threads)
+    broken: set[str] = set()
+    for number in range(rounds):
+        for row in rows:
+            before = row.limit(machine) if row.limit else None
+            for name, start in starts.items():
+                if name in broken or (number > 0 and once(name, file)):
+                    continue
+                try:
+                    if name not in engines:
+                        engines[name] = start(file, threads)
+                    if (figure := row.figure(name, engines[name])) is not None:
+                        figures[row.name][name].append(figure)
+                except Failed as error:
+                    if name == "penstock":
+                        raise
+                    broken.add(name)
+                    print(f"{name} cannot run {file.name}: {str(error).strip().splitlines()[-1]}")
+                if name == "penstock" and row.limit and before is not None:
+                    figures[row.name][LIMIT].append((before + row.limit(machine)) / 2)
+        while engines:
+            engines.popitem()[1].close()
+    machine.close()
+    return figures
+
+
+def once(name: str, file: Path) -> bool:
+    """Whether it takes part in the first round only: what is far behind and slow would take most of the time."""
+    return name == SLOW or (name == "openvino" and file.stat().st_size > LARGE_BYTES)
+
+
+def summary(row: Row, figures: dict[str, list[float]]) -> dict[str, Any]:
+    medians = {name: statistics.median(figures[name]) if figures.get(name) else None for name in ENGINES}
+    mine, peer = medians["penstock"], medians["llama_cpp"]
+    assert mine is not None
     ratio = None if peer is None else mine / peer if row.more_is_better else peer / mine
+    others = [figure for name, figure in medians.items() if figure is not None and name != "penstock"]
+    best = None if not others else mine / max(others) if row.more_is_better else min(others) / mine
+    limits = figures[LIMIT]
+    parts = [figure / limit for figure, limit in zip(figures["penstock"], limits, strict=False)]  # of the same moment
     return {
         "row": row.name,
         "unit": row.unit,
-        "penstock": round(mine, 1),
-        "llama_cpp": None if peer is None else round(peer, 1),
-        "openvino": round(statistics.median(others), 1) if others else None,
-        "limit": None if row.limit is None else round(row.limit, 1),
-        "ratio_vs_llama_cpp": None if ratio is None else round(ratio, 2),
-        "ratio_vs_limit": None if row.limit is None else round(mine / row.limit, 2),
+        **{name: rounded(figure) for name, figure in medians.items()},
+        "limit": rounded(statistics.median(limits)) if limits else None,
+        "ratio_vs_llama_cpp": rounded(ratio, 2),
+        "ratio_vs_best_peer": rounded(best, 2),
+        "ratio_vs_limit": rounded(statistics.median(parts), 2) if parts else None,
+        "rounds": {name: len(figures[name]) for name in figures if name != LIMIT and figures[name]},
     }
 
 
-def openvino(python: str, model: Path, *sizes: int) -> dict[str, float | None]:
-    """Nothing where OpenVINO cannot read the file."""
-    script = Path(__file__).with_name("openvino_peer.py")
-    command = [python, str(script), str(model), *map(str, sizes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return json.loads(done.stdout) if done.returncode == 0 else {"prefill": None, "decode": None}
+def rounded(figure: float | None, digits: int = 1) -> float | None:
+    return None if figure is None else round(figure, digits)
 
 
-def keep(path: Path, result: dict[str, Any], options: argparse.Namespace, machine: dict[str, float]) -> None:
+def keep(path: Path, result: dict[str, Any], options: argparse.Namespace) -> None:
     report = json.loads(path.read_text()) if path.exists() else {"rows": []}
     rows = [row for row in report["rows"] if row["row"] != result["row"]] + [result]
-    facts = {"chip": chip(), "threads": options.threads, "rounds": options.rounds, "machine": machine}
-    versions = {"llama_cpp": llama_cpp.SDIST}
-    report = {"rows": rows, **facts, "versions": versions, "date": datetime.now(UTC).date().isoformat()}
+    facts = {"chip": chip(), "threads": options.threads}
+    report = {
+        "rows": rows,
+        **facts,
+        "versions": versions(options.openvino),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
     path.write_text(json.dumps(report, indent=2) + "\n")
 
 
-# --- the machine
+def versions(openvino: str | None) -> dict[str, str]:
+    from importlib.metadata import version
 
-
-def limits(threads: int) -> dict[str, float]:
-    """Best of a few: read bandwidth, and int8 products through torch's own (oneDNN)."""
-    import torch
-
-    torch.set_num_threads(threads)
-    memory = torch.ones(1 << 28, dtype=torch.float32)  # 1 GiB
-    left = torch.randint(0, 127, (1024, 4096), dtype=torch.uint8)
-    right = torch.randint(-127, 127, (4096, 4096), dtype=torch.int8)
-    read_s = min(timed(lambda: memory.sum()) for _ in range(5))
-    layer = _int8_linear(right)
-    product_s = min(timed(lambda: layer(left)) for _ in range(5))
-    return {
-        "read_gbps": round(memory.nbytes / read_s / 1e9, 1),
-        "int8_gops": round(2 * 1024 * 4096 * 4096 / product_s / 1e9, 1),
-    }
-
-
-def _int8_linear(weight: Any) -> Callable[[Any], Any]:
-    import torch
-
-    packed = torch.ops.onednn.qlinear_prepack(weight, None)
-    scales, zeros = torch.ones(weight.shape[0]), torch.zeros(weight.shape[0], dtype=torch.int32)
-
-    def run(x: Any) -> Any:
-        return torch.ops.onednn.qlinear_pointwise(
-            x, 1.0, 0, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
-        )
-
-    return run
+    found = {"llama_cpp": llama_cpp.SDIST, "torch": version("torch")}
+    if importlib.util.find_spec("transformers"):
+        found["transformers"] = version("transformers")
+    if openvino:
+        asked = "from importlib.metadata import version; print(version('openvino-genai'))"
+        found["openvino"] = subprocess.run(
+            [openvino, "-c", asked], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    return found
 
 
 def chip() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def timed(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
-# --- Penstock, in a process of its own
-
-
-def penstock(model: Path, threads: int, what: str, **options: Any) -> float:
-    return float(in_child("penstock", model=str(model), threads=threads, what=what, **options))
-
-
-def in_child(run: str, **order: Any) -> Any:
-    """This process stays small: what it starts would begin with its peak of memory."""
-    command = [sys.executable, __file__, "--child", json.dumps({"run": run, **order})]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr[-2000:])
-    return json.loads(done.stdout)
-
-
-def child(model: str, threads: int, what: str, **options: Any) -> float:
-    from penstock import LLM
-
-    streams = options.get("streams", 1)
-    kv = f"{max(256, 64 * streams)}MiB"
-    with LLM(model, threads=threads, prefix_caching=False, context=2048, kv_memory=kv, device="cpu") as llm:
-        if what == "prefill":
-            generate(llm, 1, options["tokens"], 1)
-            return options["tokens"] / timed(lambda: generate(llm, 1, options["tokens"], 1))
-        if what == "decode":
-            return decode_speed(llm, **options)
-        if what == "peak_mb":
-            generate(llm, 1, options["prompt"], options["output"])
-            return peak_mb()
-        generate(llm, 1, 16, 1)
-    return 0.0
-
-
-def decode_speed(llm: Any, prompt: int, streams: int, output: int) -> float:
-    """Tokens per second while all streams decode: from the step that gives the last of them its first token to the
-    step that ends the first of them."""
-    generate(llm, streams, 8, 4)
-    # The first stream has gone on while the others had their prompts computed.
-    ahead = streams * prompt // 256 + streams + 2
-    stamps: list[tuple[float, int, bool]] = []  # (when, tokens so far, somebody has ended)
-    begun: set[str] = set()
-    begins = 0
-    for name, count, finished in stream(llm, streams, prompt, output + ahead):
-        total = (stamps[-1][1] if stamps else 0) + count
-        if name not in begun:
-            begun.add(name)
-            begins = len(stamps)
-        stamps.append((time.perf_counter(), total, finished))
-        if finished:
-            break
-    window = stamps[begins:]
-    # Deltas of one step come together: count from the last of the step that completed the set.
-    first, last = window[0], window[-1]
-    return (last[1] - first[1]) / (last[0] - first[0])
-
-
-def stream(llm: Any, streams: int, prompt: int, output: int) -> Iterator[tuple[str, int, bool]]:
-    engine = llm._driver.engine
-    for flight in flights(llm, streams, prompt, output):
-        for submit in flight.submits:
-            engine.submit(submit)
-    left = streams
-    while left:
-        for frame in engine.receive(None):
-            for delta in frame.deltas:
-                left -= delta.finish is not None
-                yield delta.id, len(delta.tokens), delta.finish is not None
-
-
-def flights(llm: Any, streams: int, prompt: int, output: int) -> list[Any]:
-    from penstock import SamplingParams
-
-    drawn = random.Random(0)
-    prompts = [[drawn.randrange(300, llm.model.spec.vocab_size - 300) for _ in range(prompt)] for _ in range(streams)]
-    params = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
-    return llm._accept(prompts, params, lambda tokens: {"tokens": tokens}, False)
-
-
-def generate(llm: Any, streams: int, prompt: int, output: int) -> None:
-    for _ in stream(llm, streams, prompt, output):
-        pass
-
-
-def peak_mb() -> float:
-    status = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":

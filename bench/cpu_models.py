@@ -56,6 +56,7 @@ def _write(path: Path, kind: GGMLQuantizationType) -> None:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(500000.0)
     writer.add_vocab_size(VOCAB)
+    writer.add_file_type(getattr(gguf.LlamaFileType, f"MOSTLY_{kind.name}"))  # OpenVINO asks for it
     _add_vocabulary(writer)
     drawn = np.random.default_rng(0)
 
@@ -99,7 +100,7 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.NORMAL] * VOCAB)
+    writer.add_token_types([gguf.TokenType.NORMAL] * (VOCAB - 2) + [gguf.TokenType.CONTROL] * 2)
     writer.add_token_merges(["a b"])
     writer.add_bos_token_id(VOCAB - 2)
     writer.add_eos_token_id(VOCAB - 1)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 
 from penstock.store.disk import cache_root
@@ -45,23 +46,41 @@ def build() -> None:
         subprocess.run(["cmake", "--build", BUILT, "--parallel", "--target", *TOOLS], check=True)
 
 
-def prefill(model: Path, tokens: int, threads: int) -> float:
-    """Tokens per second of one prompt, the second run of it."""
-    output, _ = _run("llama-bench", model, threads, "-p", tokens, "-n", 0, "-r", 1, "-o", "json")
-    return float(json.loads(output)[0]["avg_ts"])
+class LlamaCpp:
+    """An engine of bench/cpu.py; every figure is a process of its own."""
 
+    def __init__(self, model: Path, threads: int) -> None:
+        self._model, self._threads = model, threads
 
-def decode(model: Path, prompt: int, streams: int, output: int, threads: int) -> tuple[float, float]:
-    """Tokens per second of all streams together, each behind a prompt of its own; and the peak of memory in MB."""
-    sizes = ["-c", streams * (prompt + output + 8), "-b", 2048, "-ub", 512]
-    lengths = ["-npp", prompt, "-ntg", output, "-npl", streams]
-    text, peak = _run("llama-batched-bench", model, threads, *sizes, *lengths, "--output-format", "jsonl")
-    return float(json.loads(text)["speed_tg"]), peak
+    def close(self) -> None:
+        pass
 
+    def start_s(self) -> float:
+        """16 tokens in, one out."""
+        started = time.perf_counter()
+        self._run("llama-bench", "-p", 16, "-n", 1, "-r", 1, "--no-warmup", "-o", "json")
+        return time.perf_counter() - started
 
-def first_token(model: Path, threads: int) -> None:
-    """Load the model, 16 tokens in, one out."""
-    _run("llama-bench", model, threads, "-p", 16, "-n", 1, "-r", 1, "--no-warmup", "-o", "json")
+    def prefill(self, tokens: int) -> float:
+        output, _ = self._run("llama-bench", "-p", tokens, "-n", 0, "-r", 1, "-o", "json")
+        return float(json.loads(output)[0]["avg_ts"])
+
+    def decode(self, prompt: int, streams: int, output: int) -> float:
+        return self._decode(prompt, streams, output)[0]
+
+    def peak_mb(self) -> float:
+        return self._decode(512, 1, 16)[1]
+
+    def _decode(self, prompt: int, streams: int, output: int) -> tuple[float, float]:
+        """Tokens per second and MB. The prompt is computed once (-pps) and its keys and values are copied to every
+        stream (-no-kvu): measured, decoding is as fast as behind prompts of their own."""
+        sizes = ["-c", streams * (prompt + output + 8), "-b", 2048, "-ub", 512, "-pps", "-no-kvu"]
+        lengths = ["-npp", prompt, "-ntg", output, "-npl", streams]
+        text, peak = self._run("llama-batched-bench", *sizes, *lengths, "--output-format", "jsonl")
+        return float(json.loads(text)["speed_tg"]), peak
+
+    def _run(self, name: str, *options: object) -> tuple[str, float]:
+        return _run(name, self._model, self._threads, *options)
 
 
 def requantized(model: Path, kind: str, path: Path) -> Path:

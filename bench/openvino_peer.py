@@ -1,39 +1,69 @@
-"""OpenVINO GenAI as a peer of bench/cpu.py, which runs this with an interpreter that has `openvino-genai` installed.
+"""OpenVINO GenAI as a peer of bench/cpu.py, which runs this with an interpreter that has `openvino-genai` installed:
+see cpu_child.py. GGUF files are read by GenAI itself; weights stay in the file's format, KV in its default (int8)."""
 
-python bench/openvino_peer.py MODEL.gguf THREADS PROMPT STREAMS OUTPUT      prints {"prefill": tok/s, "decode": tok/s}
-"""
-
-import json
-import sys
+import itertools
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino
 import openvino_genai
 
+import cpu_child
+from cpu_child import timed
 
-def main() -> None:
-    model = sys.argv[1]
-    threads, prompt, streams, output = map(int, sys.argv[2:])
-    scheduler = openvino_genai.SchedulerConfig()
-    scheduler.cache_size = 1  # GB
-    scheduler.max_num_batched_tokens = 512
-    scheduler.enable_prefix_caching = False
-    pipeline = openvino_genai.LLMPipeline(model, "CPU", scheduler_config=scheduler, INFERENCE_NUM_THREADS=threads)
 
-    def seconds(count: int) -> float:
-        ids = np.random.default_rng(0).integers(300, 40000, (streams, prompt))
+class OpenVINO:
+    def __init__(self, model: Path, threads: int) -> None:
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.cache_size = 2  # GB
+        scheduler.max_num_batched_tokens = 512
+        scheduler.enable_prefix_caching = False
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+            model, scheduler, "CPU", {"INFERENCE_NUM_THREADS": threads}
+        )
+        self._numbers = itertools.count()
+
+    def first_token(self) -> float:
+        return timed(lambda: self._generate(16))
+
+    def prefill(self, tokens: int) -> float:
+        self._generate(tokens)
+        return tokens / timed(lambda: self._generate(tokens))
+
+    def decode(self, prompt: int, streams: int, output: int) -> float:
+        """From the step that gives the last stream its first token to the step that ends the first of them."""
+        self._generate(8, 2)
+        # The first stream has gone on while the others had their prompts computed.
+        total = output + streams * prompt // 512 + 2
+        drawn = np.random.default_rng(0)
+        handles = [self._add(drawn.integers(300, 40000, (1, prompt)), total) for _ in range(streams)]
+        counts = [0] * streams
+        first: tuple[float, int] | None = None
+        while max(counts) < total:
+            self._pipeline.step()
+            for index, handle in enumerate(handles):
+                while handle.can_read():
+                    counts[index] += sum(len(output.generated_ids) for output in handle.read().values())
+            if first is None and min(counts) > 0:
+                first = time.perf_counter(), sum(counts)
+        assert first is not None
+        speed = (sum(counts) - first[1]) / (time.perf_counter() - first[0])
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+        return speed
+
+    def _add(self, ids: np.ndarray, count: int) -> Any:
         config = openvino_genai.GenerationConfig(max_new_tokens=count, do_sample=False, ignore_eos=True)
-        inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
-        started = time.perf_counter()
-        pipeline.generate(inputs, config)
-        return time.perf_counter() - started
+        return self._pipeline.add_request(next(self._numbers), openvino.Tensor(ids), config)
 
-    seconds(2)
-    first = min(seconds(1) for _ in range(2))
-    whole = min(seconds(output + 1) for _ in range(2))
-    print(json.dumps({"prefill": streams * prompt / first, "decode": streams * output / (whole - first)}))
+    def _generate(self, prompt: int, output: int = 1) -> None:
+        handle = self._add(np.random.default_rng(0).integers(300, 40000, (1, prompt)), output)
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+        del handle  # a request that nobody holds is dropped
 
 
 if __name__ == "__main__":
-    main()
+    cpu_child.serve(OpenVINO)

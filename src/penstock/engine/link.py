@@ -28,6 +28,7 @@ class Link(Generic[T]):
         self.lifeline = lifeline
         self.encoder = msgspec.msgpack.Encoder()
         self.decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(incoming)
+        self.pollers = {what: self._poller(what) for what in (zmq.POLLIN, zmq.POLLOUT)}
 
     def send(self, message: msgspec.Struct) -> None:
         """Waits only while the other end is not yet there or far behind. Raises PeerGone."""
@@ -41,17 +42,22 @@ class Link(Generic[T]):
 
     def receive(self, timeout_s: float | None) -> list[T]:
         """All that has arrived; waits for the first up to `timeout_s` (None: without end). Raises PeerGone."""
+        if messages := list(self._drain()):
+            return messages
         ready = self._wait(zmq.POLLIN, timeout_s)
         messages = list(self._drain())
         if not messages and self.lifeline in ready:  # what it still had to say comes first
             raise PeerGone
         return messages
 
-    def _wait(self, what: int, timeout_s: float | None) -> dict[Any, int]:
+    def _wait(self, what: zmq.PollEvent, timeout_s: float | None) -> dict[Any, int]:
+        return dict(self.pollers[what].poll(None if timeout_s is None else round(timeout_s * 1000)))
+
+    def _poller(self, what: zmq.PollEvent) -> zmq.Poller:
         poller = zmq.Poller()
         poller.register(self.socket, what)
         poller.register(self.lifeline, zmq.POLLIN)
-        return dict(poller.poll(None if timeout_s is None else round(timeout_s * 1000)))
+        return poller
 
     def _drain(self) -> Iterable[T]:
         while True:

@@ -17,6 +17,10 @@ namespace {
 constexpr int SPINS = 2000;
 constexpr auto AWAKE = std::chrono::microseconds(300);
 
+// Whoever waits for a core (the frontend, with the tokens of the step before) gets it from a thread that has no share in
+// hand; otherwise it takes it from one that has, and the others wait for that share.
+constexpr auto GIVES_WAY_EVERY = std::chrono::microseconds(100);
+
 inline void relax() {
 #if defined(__x86_64__)
     _mm_pause();
@@ -73,7 +77,12 @@ void Pool::work(uint32_t run, int thread) {
     Stage* states = states_.load(std::memory_order_relaxed);
     const Body body = body_.load(std::memory_order_relaxed);
     void* context = context_.load(std::memory_order_relaxed);
+    auto gives_way_at = std::chrono::steady_clock::now() + GIVES_WAY_EVERY;
     for (int number = thread == 0 ? 0 : current_.load(std::memory_order_relaxed); number < stages; ++number) {
+        if (std::chrono::steady_clock::now() >= gives_way_at) {
+            sched_yield();
+            gives_way_at = std::chrono::steady_clock::now() + GIVES_WAY_EVERY;
+        }
         if (run_.load(std::memory_order_acquire) != run) return;  // late: none of what was read holds any more
         Stage& stage = states[number];
         int share = 0;

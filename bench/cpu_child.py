@@ -1,0 +1,106 @@
+"""Engines of bench/cpu.py as processes: each loads one model and then does what it is told, a line of JSON at a time,
+so that engines can take turns without loading their models anew.
+
+    PYTHON bench/cpu_penstock.py MODEL.gguf THREADS          and openvino_peer.py, cpu_transformers.py alike
+
+`prefill` and `decode` are tokens per second. A process that waits uses no CPU time.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Engine(Protocol):
+    """What a child answers with; what it is asked for is its method's name."""
+
+    def first_token(self) -> float:
+        """Seconds for 16 tokens in, one out."""
+        ...
+
+    def prefill(self, tokens: int) -> float:
+        """Of one prompt, not the first one."""
+        ...
+
+    def decode(self, prompt: int, streams: int, output: int) -> float:
+        """Of all streams together, while all of them are behind their prompts."""
+        ...
+
+
+def serve(start: Callable[[Path, int], object]) -> None:
+    """The main function of a child."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries print what they like
+    engine = start(Path(sys.argv[1]), int(sys.argv[2]))
+    for line in sys.stdin:
+        order = json.loads(line)
+        figure = getattr(engine, order.pop("do"))(**order)
+        print(json.dumps(figure), file=answers, flush=True)
+
+
+class Failed(Exception):
+    pass
+
+
+class Child:
+    """An engine in a process of its own. Figures that only a fresh process has are None later on."""
+
+    def __init__(self, script: str, model: Path, threads: int, python: str = sys.executable) -> None:
+        self._command = [python, str(Path(__file__).with_name(script)), str(model), str(threads)]
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._started: float | None = time.perf_counter()
+        self._most_streams = 0
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
+
+    def start_s(self) -> float | None:
+        """Process start to first token."""
+        if self._started is None:
+            return None
+        self.ask("first_token")
+        seconds, self._started = time.perf_counter() - self._started, None
+        return seconds
+
+    def prefill(self, tokens: int) -> float:
+        return self.ask("prefill", tokens=tokens)
+
+    def decode(self, prompt: int, streams: int, output: int) -> float:
+        self._most_streams = max(streams, self._most_streams)
+        return self.ask("decode", prompt=prompt, streams=streams, output=output)
+
+    def peak_mb(self) -> float | None:
+        """Of resident memory, of what was run with one stream."""
+        if self._most_streams > 1:
+            return None
+        status = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+
+    def ask(self, what: str, **order: Any) -> float:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps({"do": what, **order}), file=self._process.stdin, flush=True)
+        if not (answer := self._process.stdout.readline()):
+            self._errors.seek(0)
+            raise Failed(self._errors.read()[-2000:])
+        return float(json.loads(answer))
+
+
+def timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
