@@ -217,7 +217,7 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield "|---|" + "---|" * 8
     keys = ("penstock", "llama_cpp", "ratio_vs_llama_cpp", "openvino", "transformers", "ratio_vs_best_peer")
     for row in rows:
-        cells = [row[key] for key in (*keys, "limit", "ratio_vs_limit")]
+        cells = [row.get(key) for key in (*keys, "limit", "ratio_vs_limit")]
         shown = ("" if cell is None else f"{cell:,}" for cell in cells)
         yield f"| {row['row']}: {row['unit']} | " + " | ".join(shown) + " |"
 
