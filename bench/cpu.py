@@ -1,6 +1,7 @@
 """Penstock and its peers on the same GGUF files on a CPU, turn by turn, none with HTTP: the ratios are what counts.
 
     python bench/cpu.py [--rounds 3] [--threads 2] [--only TEXT] [--openvino PYTHON] [--json bench/results/cpu.json]
+    python bench/cpu.py --table bench/results/cpu.json          the last result, as docs/PERFORMANCE.md has it
 
 Rows, for each model: process start to the first token; one prompt of 512 tokens (a second one, the first has warmed
 up); decode of 1 to 32 streams that all have their prompts behind them; peak of resident memory of one stream. In every
@@ -83,7 +84,11 @@ def main() -> None:
     arguments.add_argument("--json", type=Path, help="rows are added to this file; those of the same name are replaced")
     arguments.add_argument("--openvino", metavar="PYTHON", help="an interpreter with openvino-genai")
     arguments.add_argument("--without", default="", help="peers to leave out, with commas between")
+    arguments.add_argument("--table", type=Path, help="print the rows of this file as a table, and measure nothing")
     options = arguments.parse_args()
+    if options.table:
+        print("\n".join(table(json.loads(options.table.read_text())["rows"])))
+        return
     engines = {name: start for name, start in found(options.openvino).items() if name not in options.without.split(",")}
     print(f"{'row':52} " + " ".join(f"{name:>12}" for name in engines) + f" {'ratio':>6} {'limit':>8}", flush=True)
     for model, file in cpu_models.MODELS.items():
@@ -205,6 +210,16 @@ def summary(row: Row, figures: dict[str, list[float]]) -> dict[str, Any]:
         "ratio_vs_limit": rounded(statistics.median(parts), 2) if parts else None,
         "rounds": {name: len(figures[name]) for name in figures if name != LIMIT and figures[name]},
     }
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| row | Penstock | llama.cpp | ratio | OpenVINO | transformers | best peer | limit | of the limit |"
+    yield "|---|" + "---|" * 8
+    keys = ("penstock", "llama_cpp", "ratio_vs_llama_cpp", "openvino", "transformers", "ratio_vs_best_peer")
+    for row in rows:
+        cells = [row.get(key) for key in (*keys, "limit", "ratio_vs_limit")]
+        shown = ("" if cell is None else f"{cell:,}" for cell in cells)
+        yield f"| {row['row']}: {row['unit']} | " + " | ".join(shown) + " |"
 
 
 def rounded(figure: float | None, digits: int = 1) -> float | None:

@@ -21,6 +21,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ from penstock.store.resolve import resolve
 PROMPT = 64
 OUTPUT = {1: 512, 16: 256}  # tokens per stream, by number of streams
 PROBE_EVERY_S = 0.05
+PATIENCE_S = 60.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -76,13 +78,12 @@ class Server:
     def __init__(self, model: str, threads: int) -> None:
         penstock = str(Path(sys.executable).with_name("penstock"))
         command = [penstock, "serve", model, "--port", "0", "--threads", str(threads), "--no-prefix-caching"]
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            if found := re.search(r"url +(http://\S+)/v1", line):
-                break
-        else:
-            raise SystemExit("the server did not start")
+        self._log = tempfile.NamedTemporaryFile("r")  # noqa: SIM115 - a pipe that nobody reads fills up
+        self._process = subprocess.Popen(command, stderr=self._log.fileno())
+        while not (found := re.search(r"url +(http://\S+)/v1", Path(self._log.name).read_text())):
+            if self._process.poll() is not None:
+                raise SystemExit(f"the server did not start: {Path(self._log.name).read_text()[-2000:]}")
+            time.sleep(0.1)
         parts = urlsplit(found[1])
         assert parts.hostname is not None and parts.port is not None  # noqa: PT018
         self._address = parts.hostname, parts.port
@@ -91,6 +92,7 @@ class Server:
     def close(self) -> None:
         self._process.terminate()
         self._process.wait()
+        self._log.close()
 
     def load(self, streams: int, output: int) -> dict[str, float]:
         """All streams at once, and then, while they run: probes, and one more request."""
@@ -106,6 +108,8 @@ class Server:
                 for key, _ in selector.select(PROBE_EVERY_S):
                     key.data.receive(selector)
                 now = time.perf_counter()
+                if now > started + PATIENCE_S:
+                    raise SystemExit(f"no end after {PATIENCE_S} s")
                 if now >= probe_at and all(client.first for client in clients):
                     probe_at = now + PROBE_EVERY_S
                     probe.send(selector)
