@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @click.command()
 @click.argument("model", required=False)
-@settings_options("serve", "observe", *ENGINE, but="model")
+@settings_options("serve", "observe", *ENGINE, but=("model", "isolate"))  # it always does
 def serve(**values: Any) -> None:
     """Serve MODEL (a catalogue name, folder, .gguf file, hub id or pypi: source) over HTTP."""
     started = time.monotonic()
