@@ -26,7 +26,7 @@ from penstock.intake.body import read_json
 from penstock.intake.described import EXPOSITION, FACTS, STATUS, documented, stated
 from penstock.intake.desk import Desk
 from penstock.intake.failure import failure
-from penstock.intake.guards import OPEN_PATHS, BodyLimit, Keys, RequestIds
+from penstock.intake.guards import OPEN_PATHS, BodyLimit, Heads, Keys, RequestIds
 from penstock.intake.openai import chat, completions, embeddings, models, tokens
 from penstock.intake.openai.responses import items
 from penstock.intake.openai.responses import writer as responses
@@ -62,7 +62,7 @@ def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp
     docs.add(app, openapi.components(), model=desk.files.name, keyless=OPEN_PATHS if keys else None)
     _add_failures(app)
     guarded = BodyLimit(app, parse_bytes(settings.serve.max_body, "max_body"))
-    return RequestIds(Keys(guarded, keys), traced=settings.observe.otel_endpoint is not None)
+    return RequestIds(Heads(Keys(guarded, keys)), traced=settings.observe.otel_endpoint is not None)
 
 
 def _add_generation(app: FastAPI, desk: Desk) -> None:
@@ -326,9 +326,10 @@ def _add_failures(app: FastAPI) -> None:
 
 
 def _methods(app: FastAPI, scope: Scope) -> list[str]:
-    """All that the path knows; Starlette tells those of its first route only."""
+    """All that the path knows; Starlette tells those of its first route only, and HEAD goes where GET does."""
     routes = [route for route in app.routes if isinstance(route, Route) and route.matches(scope)[0] is Match.PARTIAL]
-    return sorted({method for route in routes for method in route.methods or ()})
+    known = {method for route in routes for method in route.methods or ()}
+    return sorted(known | ({"HEAD"} if "GET" in known else set()))
 
 
 def _json(data: bytes, status: int = 200) -> Response:

@@ -13,4 +13,7 @@ async def read_json(request: Request) -> bytes:
     if kind != "application/json":
         given = f", not as {kind[:64]}" if kind else ""
         raise MediaTypeUnsupported(f"send the body with content-type: application/json{given}")
+    packed = request.headers.get("content-encoding", "identity").strip().lower()
+    if packed != "identity":
+        raise MediaTypeUnsupported(f"send the body as it is, without content-encoding: {packed[:64]}")
     return await request.body()

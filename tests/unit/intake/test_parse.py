@@ -113,6 +113,10 @@ def test_a_name_twice_is_refused_at_any_level() -> None:
         (completions.REQUEST, {**TEXT, "messages": []}, "messages", "not a known field"),
         (completions.REQUEST, {"model": "m"}, "prompt", "prompt is required"),
         (embeddings.REQUEST, {**EMBED, "inputs": []}, "inputs", "did you mean input?"),
+        (chat.REQUEST, {**CHAT, "messages": ["hi"]}, "messages[0]", 'messages[0] must be an object, got "hi"'),
+        (chat.REQUEST, {**CHAT, "messages": [{}]}, "messages[0].role", "messages[0].role is required"),
+        (chat.REQUEST, {**CHAT, "messages": [{"role": 5}]}, "messages[0].role", "role must be a string, got 5"),
+        (chat.REQUEST, {**CHAT, "response_format": "json"}, "response_format", 'must be an object, got "json"'),
         (tokens.DetokenizeRequest, {"tokens": ["a"]}, "tokens[0]", 'tokens[0] must be an integer, got "a"'),
     ],
 )
