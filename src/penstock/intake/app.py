@@ -273,7 +273,7 @@ def _add_operations(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/ready", **stated(STATUS, "Now.", but="Not yet, or not any more."))
     async def ready() -> Response:
-        """Whether requests are taken: the engine is up and the server is not shutting down."""
+        """Whether requests are taken: the engine is up and the server is not shutting down. Needs no key."""
         state = "shutting down" if desk.closing else desk.replica.state.value
         return _json(msgspec.json.encode({"status": state}), 200 if desk.ready else 503)
 

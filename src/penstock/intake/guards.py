@@ -23,7 +23,7 @@ from penstock.intake.failure import failure
 
 logger = logging.getLogger("penstock.access")
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health", "/ready"})  # for balancers, which have no key
 _ID_HEADERS = (b"x-request-id", b"request-id")  # as OpenAI's clients look for it, and as Anthropic's do
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
