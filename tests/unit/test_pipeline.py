@@ -101,7 +101,7 @@ def test_what_cannot_be_run_is_refused_by_name(fields: dict[str, object], param:
 
 
 def test_an_overflow_says_how_much_was_asked_and_how_much_there_is() -> None:
-    with pytest.raises(ContextOverflow, match=r"41 tokens and up to 4 more .* holds 32"):
+    with pytest.raises(ContextOverflow, match=r"41 tokens and up to 4 more .* holds 32: shorten the prompt$"):
         accept(text="x" * 40)
     with pytest.raises(ContextOverflow, match="or lower min_tokens"):
         accept(text="x", params=SamplingParams(max_tokens=None, min_tokens=99))
