@@ -192,10 +192,11 @@ class Pipeline:
         room = self.context - len(tokens)
         asked = params.max_tokens if params.max_tokens is not None else max(params.min_tokens, 1)
         if asked > room:
+            field = "min_tokens" if params.max_tokens is None else "max_tokens"
             raise ContextOverflow(
                 f"the prompt has {len(tokens)} tokens and up to {asked} more were asked for, but the context holds "
-                f"{self.context}: shorten the prompt or lower max_tokens",
-                param=where if room < 1 else "max_tokens",
+                f"{self.context}: shorten the prompt{f' or lower {field}' if room > 0 else ''}",
+                param=field if room > 0 else where,
             )
         return params.max_tokens if params.max_tokens is not None else room
 

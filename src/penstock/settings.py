@@ -8,6 +8,7 @@ written back.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import tomllib
@@ -197,7 +198,16 @@ def from_wire(values: dict[str, Any]) -> Settings:
         what, _, path = str(error).partition(" - at ")
         unknown = re.search(r"unknown field `(\w+)`", what)
         param = unknown[1] if unknown else path.strip("`").rpartition(".")[2]
-        raise InvalidSetting(f"setting {param}: {what}", param=param) from None
+        said = _misplaced(param, path.strip("`").removeprefix("$.")) if unknown else f"setting {param}: {what}"
+        raise InvalidSetting(said, param=param) from None
+
+
+def _misplaced(name: str, section: str) -> str:
+    """What is wrong with a setting that its section does not know."""
+    if name in SECTIONS:
+        return f"{name} is not a setting of [{section}]: it goes under [{SECTIONS[name]}]"
+    close = difflib.get_close_matches(name, SECTIONS, n=1)
+    return f"[{section}] has no setting {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def parse_bytes(text: str, param: str) -> int:
@@ -215,9 +225,11 @@ def parse_bytes(text: str, param: str) -> int:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text())
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidSetting(f"cannot read settings file {file}: {error.strerror}", param="config") from None
+    except UnicodeDecodeError:
+        raise InvalidSetting(f"settings file {file} is not valid TOML: it is not UTF-8", param="config") from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidSetting(f"settings file {file} is not valid TOML: {error}", param="config") from None
 
@@ -227,6 +239,8 @@ def _check(settings: Settings) -> None:
     if settings.cache.kv_memory is not None:
         parse_bytes(settings.cache.kv_memory, "kv_memory")
     parse_bytes(settings.serve.max_body, "max_body")
+    if settings.serve.api_key is not None and not settings.serve.keys:  # a variable that was to be filled, and is not
+        raise InvalidSetting("api_key is empty: nobody would need a key; give one, or leave it out", param="api_key")
     for name in ("otel_endpoint", "slo_webhook"):
         url = getattr(settings.observe, name)
         if url is not None and not re.fullmatch(r"https?://[^\s/]+\S*", url):

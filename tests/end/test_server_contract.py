@@ -1,6 +1,8 @@
 """What goes over the wire, as curl and httpx see it: framing, statuses, error bodies, keys, sizes."""
 
+import contextlib
 import json
+import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -208,7 +210,7 @@ def test_too_many_answers_at_once(server: Server, http: httpx.Client) -> None:
 # --- paths and methods
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/chat", "/v1/models/", "/nothing", "/v1/engines"])
+@pytest.mark.parametrize("path", ["/v1", "/v1/chat", "/v1/models/", "/nothing", "/v1/engines"])
 def test_unknown_paths(http: httpx.Client, path: str) -> None:
     response = http.get(path)
     assert response.status_code == 404
@@ -220,10 +222,10 @@ def test_unknown_paths(http: httpx.Client, path: str) -> None:
     [
         ("GET", "/v1/chat/completions", "POST"),
         ("PUT", "/v1/completions", "POST"),
-        ("DELETE", "/v1/models", "GET"),
-        ("POST", "/health", "GET"),
+        ("DELETE", "/v1/models", "GET, HEAD"),
+        ("POST", "/health", "GET, HEAD"),
         ("HEAD", "/tokenize", "POST"),
-        ("PATCH", "/ready", "GET"),
+        ("PATCH", "/ready", "GET, HEAD"),
     ],
 )
 def test_wrong_methods(http: httpx.Client, method: str, path: str, allowed: str) -> None:
@@ -234,6 +236,51 @@ def test_wrong_methods(http: httpx.Client, method: str, path: str, allowed: str)
         assert response.content == b""
     else:
         assert error(response)["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/metrics", "/ui/", "/observe/live", "/nothing"])
+def test_headers_alone(http: httpx.Client, path: str) -> None:
+    """As of GET, also of what never ends; the connection is good for the next request."""
+    with http.stream("GET", path) as whole:
+        pass
+    head = http.head(path)
+    assert (head.status_code, head.headers["content-type"]) == (whole.status_code, whole.headers["content-type"])
+    assert head.content == b""
+    assert http.get("/health").status_code == 200
+
+
+def test_the_root_leads_to_the_interface(strict: Server) -> None:
+    response = httpx.get(strict.url, timeout=PATIENCE_S)  # as a browser asks: it has no key
+    assert (response.status_code, response.headers["location"]) == (307, "/ui/")
+
+
+def test_packed_bodies(http: httpx.Client) -> None:
+    response = http.post("/v1/completions", json={}, headers={"content-encoding": "gzip"})
+    assert (response.status_code, error(response)["code"]) == (415, "media_type_unsupported")
+    assert "content-encoding: gzip" in error(response)["message"]
+
+
+def test_a_prompt_of_several_answers_is_counted_once(server: Server, http: httpx.Client) -> None:
+    counted = ("prompt_tokens_total", "cached_tokens_total", "generation_tokens_total")
+    before = {name: server.metric(name) for name in counted}
+    asked = {"model": server.model, "prompt": ["counted once", "and so is this"], "n": 3, "max_tokens": 2}
+    usage = http.post("/v1/completions", json={**asked, "ignore_eos": True}).json()["usage"]
+    told = (usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], usage["completion_tokens"])
+    assert tuple(server.metric(name) - before[name] for name in counted) == told
+
+
+@pytest.mark.parametrize("lines", [b"x: " + b"a" * (1 << 22), b"x: y\r\n" * (1 << 19), b""])
+def test_headers_without_end(strict: Server, lines: bytes) -> None:
+    """Nobody has shown a key by then. What a body may have is not what they may."""
+    with (
+        httpx.Client(base_url=strict.url, timeout=PATIENCE_S) as http,
+        socket.create_connection((http.base_url.host, http.base_url.port or 0), timeout=PATIENCE_S) as wire,
+    ):
+        with contextlib.suppress(ConnectionError):  # it does not read to the end
+            wire.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n" + lines + (b"" if lines else b"\r\n"))
+        with contextlib.suppress(ConnectionError):
+            assert wire.recv(1 << 10).startswith(b"HTTP/1.1 431" if lines else b"HTTP/1.1 200")
+        assert http.get("/health").status_code == 200
 
 
 def test_nobody_writes_lines_into_the_log(server: Server, http: httpx.Client) -> None:
@@ -296,8 +343,8 @@ def test_each_key_opens_every_door(strict: Server, key: str) -> None:
 def test_without_a_key_there_is_nothing_but_health(strict: Server, given: str | None) -> None:
     headers = {} if given is None else {"authorization": given.encode("latin-1")}
     with httpx.Client(base_url=strict.url, headers=headers) as http:  # type: ignore[arg-type]
-        assert http.get("/health").status_code == 200
-        for path in ("/v1/models", "/v1/models/x", "/ready", "/version", "/metrics", "/docs", "/openapi.json", "/x"):
+        assert [http.get(path).status_code for path in ("/health", "/ready")] == [200, 200]
+        for path in ("/v1/models", "/v1/models/x", "/version", "/metrics", "/docs", "/openapi.json", "/x"):
             response = http.get(path)
             assert response.status_code == 401
             assert response.headers["www-authenticate"] == "Bearer"

@@ -278,6 +278,21 @@ def refused(*arguments: object) -> str:
     return last
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_it_is_ready(tiny: Path, tmp_path: Path, number: int) -> None:
+    """It does not wait for the weights, and leaves nothing behind."""
+    process = subprocess.Popen(
+        command(tiny, "--port", 0), stderr=subprocess.PIPE, text=True, env=environment(TMPDIR=str(tmp_path))
+    )
+    with process:
+        assert process.stderr is not None
+        while "loading weights" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == 0
+    assert not list(tmp_path.glob("penstock-*"))
+
+
 def test_a_port_in_use(tiny: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

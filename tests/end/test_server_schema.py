@@ -72,7 +72,7 @@ def test_what_the_document_says_of_itself(document: dict[str, Any], short: Serve
     assert document["info"]["title"] == "Penstock"
     operations = {(verb, path): one for path, verbs in document["paths"].items() for verb, one in verbs.items()}
     assert not any("422" in operation["responses"] for operation in operations.values())
-    assert {path for (_, path), one in operations.items() if "security" not in one} == {"/health"}
+    assert {path for (_, path), one in operations.items() if "security" not in one} == {"/health", "/ready"}
     schemas = document["components"]["schemas"]
     assert schemas["ChatCompletionRequest"]["examples"][0]["model"] == short.model
     for reference in re.findall(r"'\$ref': '#/components/schemas/([^']+)'", str(document)):

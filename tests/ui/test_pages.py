@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import httpx
+import openai
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -93,6 +94,20 @@ def test_the_list_is_live_and_filters(visit: Visit, busy: Server) -> None:
     expect(page.get_by_role("heading", name="Where the time went")).to_be_visible()
     page.get_by_label("Search requests").fill("no such thing")
     expect(page.get_by_text("Nothing passes these filters")).to_be_visible()
+
+
+def test_the_bar_of_a_row_shows_only_what_happened(visit: Visit, busy: Server) -> None:
+    """One that was refused has not been decoded, and neither has an embedding."""
+    with busy.client() as client:
+        client.embeddings.create(model=busy.model, input="no output")
+        with pytest.raises(openai.BadRequestError):
+            client.completions.create(model=busy.model, prompt="refused", temperature=9)
+    page = visit("requests")
+    for kind, shown in (("rejected", ["intake"]), ("embedding", ["wait", "prefill"])):
+        bar = page.locator("a.request-row", has_text=kind).first.locator(".split-bar i")
+        expect(bar.first).to_be_attached()
+        drawn = "parts => parts.filter(part => part.style.width !== '0%').map(part => part.dataset.colour)"
+        assert set(bar.evaluate_all(drawn)) <= set(shown)
 
 
 def test_the_timeline_draws_steps_as_they_happen(visit: Visit, busy: Server) -> None:

@@ -91,7 +91,7 @@ def test_without_max_tokens_a_request_may_fill_the_context() -> None:
         ({"text": "x", "params": SamplingParams(max_tokens=4, stop_tokens=(128,))}, "stop_tokens"),
         ({"text": "x", "params": SamplingParams(max_tokens=4, logit_bias={500: 1.0})}, "logit_bias"),
         ({"text": "x", "params": SamplingParams(max_tokens=4, banned_tokens=(-3,))}, "banned_tokens"),
-        ({"text": "x", "params": SamplingParams(max_tokens=None, min_tokens=31)}, "max_tokens"),
+        ({"text": "x", "params": SamplingParams(max_tokens=None, min_tokens=31)}, "min_tokens"),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(fields: dict[str, object], param: str) -> None:
@@ -101,8 +101,10 @@ def test_what_cannot_be_run_is_refused_by_name(fields: dict[str, object], param:
 
 
 def test_an_overflow_says_how_much_was_asked_and_how_much_there_is() -> None:
-    with pytest.raises(ContextOverflow, match=r"41 tokens and up to 4 more .* holds 32"):
+    with pytest.raises(ContextOverflow, match=r"41 tokens and up to 4 more .* holds 32: shorten the prompt$"):
         accept(text="x" * 40)
+    with pytest.raises(ContextOverflow, match="or lower min_tokens"):
+        accept(text="x", params=SamplingParams(max_tokens=None, min_tokens=99))
 
 
 def test_an_embedding_may_fill_the_context_and_is_given_its_vector() -> None:

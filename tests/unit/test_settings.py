@@ -33,6 +33,8 @@ def test_settings_cross_a_process_border() -> None:
         ({"context": -1}, "context"),
         ({"lookahead": 2}, "lookahead"),
         ({"blok_size": 16}, "blok_size"),
+        ({"api_key": ""}, "api_key"),
+        ({"api_key": " , "}, "api_key"),
         ({"step_tokens": 4, "max_sequences": 8}, "step_tokens"),
     ],
 )
@@ -43,11 +45,21 @@ def test_a_wrong_setting_is_named(arguments: dict[str, object], param: str) -> N
     assert param in caught.value.message
 
 
-@pytest.mark.parametrize("text", ["[cahce]\nblock_size = 8", "[cache]\nblok_size = 8", "block_size = 8", "not toml"])
-def test_a_wrong_file_is_an_error(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[cahce]\nblock_size = 8", r"unknown section \[cahce\]"),
+        ("[cache]\nblok_size = 8", r"\[cache\] has no setting blok_size; did you mean block_size\?"),
+        ("[cache]\nport = 8", r"port is not a setting of \[cache\]: it goes under \[serve\]"),
+        ("block_size = 8", r"unknown section \[block_size\]"),
+        ("not toml", "not valid TOML"),
+        ("[model]\nmodel = '\xe4'", "not valid TOML: it is not UTF-8"),
+    ],
+)
+def test_a_wrong_file_is_an_error(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "penstock.toml"
-    file.write_text(text)
-    with pytest.raises(InvalidSetting):
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InvalidSetting, match=words):
         settings.load(file=file, environ={})
 
 

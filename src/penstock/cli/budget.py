@@ -97,7 +97,8 @@ def _text(given: str, param: str) -> str:
     try:
         return Path(given[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{param}: cannot read {given[1:]}: {error}", param=param) from None
+        why = getattr(error, "strerror", None) or error
+        raise InvalidRequest(f"{param}: cannot read {given[1:]}: {why}", param=param) from None
 
 
 def _history(given: str) -> list[Message]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -24,12 +24,12 @@ def debug_option(command: Command) -> Command:
     return option(command)
 
 
-def settings_options(*sections: str, but: str | None = None) -> Callable[[Command], Command]:
-    """One option per setting of these sections (`but` one), None when not given, and --config for a file of them."""
+def settings_options(*sections: str, but: Collection[str] = ()) -> Callable[[Command], Command]:
+    """One option per setting of these sections (`but` some), None when not given, and --config for a file of them."""
 
     def decorate(command: Command) -> Command:
         for name, section in reversed(SECTIONS.items()):
-            if section in sections and name != but:
+            if section in sections and name not in but:
                 hints = get_type_hints(_section(section), include_extras=True)
                 default = getattr(getattr(Settings(), section), name)
                 command = _option(name, hints[name], default)(command)
@@ -115,7 +115,8 @@ def _text_of(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"cannot read the schema {file}: {error}", param="schema") from None
+        why = getattr(error, "strerror", None) or error
+        raise InvalidRequest(f"cannot read the schema {file}: {why}", param="schema") from None
 
 
 def _section(name: str) -> Any:

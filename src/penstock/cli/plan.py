@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 
 from penstock.cli.options import debug_option, struct_options
 from penstock.cli.remote import Remote, key_option
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, ModelNotFound
 from penstock.plan import shape
 from penstock.plan.answer import Plan
 from penstock.plan.find import THIS, find_device, find_shape
@@ -80,7 +81,12 @@ def _local(model: str) -> dict[str, shape.Shape]:
     """A model on this machine. Presets need none, and nothing is fetched."""
     if model in shape.PRESETS:
         return {}
-    return {model: shape.shape_of(resolve(model, offline=True, weights=False).spec)}
+    try:
+        return {model: shape.shape_of(resolve(model, offline=True, weights=False).spec)}
+    except ModelNotFound as error:
+        close = difflib.get_close_matches(model.lower(), shape.PRESETS, n=1)
+        guess = f"did you mean {close[0]}? " if close else ""
+        raise ModelNotFound(f"{error.message}. {guess}penstock plan --list has the presets", param="model") from None
 
 
 def _asked_of(remote: Remote, model: str | None, asked: dict[str, Any]) -> Plan:

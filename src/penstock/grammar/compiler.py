@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 MAX_LEXER_STATES = 50_000  # of one sequence: about 1.5 KB each; a real grammar has some hundred
 LONGEST_ERROR = 300
 _TOO_COMPLEX = ("ParserTooComplex", "LexerTooComplex")
+_IN_REGEX = re.compile("^error: (.+)$", re.MULTILINE)  # what is wrong, among pictures of where
 NO_TOKENIZER = "this model has no tokenizer, so its answers cannot be constrained"
 
 
@@ -37,7 +39,9 @@ class Compiler:
         limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
         matcher = LLMatcher(vocabulary, grammar_of(constraint), log_level=0, limits=limits)
         if matcher.is_error():
-            raise unusable(constraint, _said(matcher.get_error()))
+            said = matcher.get_error()
+            blamed = _IN_REGEX.search(said) if constraint.kind == "regex" else None
+            raise unusable(constraint, _said(blamed[1] if blamed else said))
         allowed = any(matcher.compute_bitmask())
         if matcher.stop_reason() in _TOO_COMPLEX:
             raise unusable(constraint, "it is too complex")

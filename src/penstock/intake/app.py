@@ -22,16 +22,16 @@ from penstock.errors import InvalidRequest, MethodNotAllowed, NotFound, Penstock
 from penstock.intake import docs, glass, openapi, plan, ui
 from penstock.intake.anthropic import messages
 from penstock.intake.anthropic.problems import AnthropicErrorBody
-from penstock.intake.body import read_json
+from penstock.intake.body import read, read_json
 from penstock.intake.described import EXPOSITION, FACTS, STATUS, documented, stated
 from penstock.intake.desk import Desk
 from penstock.intake.failure import failure
-from penstock.intake.guards import OPEN_PATHS, BodyLimit, Keys, RequestIds
+from penstock.intake.guards import OPEN_PATHS, BodyLimit, Heads, Keys, RequestIds
 from penstock.intake.openai import chat, completions, embeddings, models, tokens
 from penstock.intake.openai.responses import items
 from penstock.intake.openai.responses import writer as responses
 from penstock.intake.openai.responses.store import ResponseStore
-from penstock.intake.parse import decoded, parse
+from penstock.intake.parse import decoded
 from penstock.intake.problems import called
 from penstock.intake.respond import EventStream, Whole, Writer
 from penstock.intake.visit import CLIENT_GONE, Visit
@@ -62,7 +62,7 @@ def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp
     docs.add(app, openapi.components(), model=desk.files.name, keyless=OPEN_PATHS if keys else None)
     _add_failures(app)
     guarded = BodyLimit(app, parse_bytes(settings.serve.max_body, "max_body"))
-    return RequestIds(Keys(guarded, keys), traced=settings.observe.otel_endpoint is not None)
+    return RequestIds(Heads(Keys(guarded, keys)), traced=settings.observe.otel_endpoint is not None)
 
 
 def _add_generation(app: FastAPI, desk: Desk) -> None:
@@ -70,7 +70,7 @@ def _add_generation(app: FastAPI, desk: Desk) -> None:
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation."""
         with Visit(request.scope, "chat", desk.emit) as visit:
-            body = parse(chat.REQUEST, await read_json(request))
+            body = await read(chat.REQUEST, request)
             visit.parsed(stream=bool(body.stream))
             desk.check_model(body.model)
             writer = chat.ChatWriter(body, request_id=visit.name, **_about(desk))
@@ -82,7 +82,7 @@ def _add_generation(app: FastAPI, desk: Desk) -> None:
     async def text_completions(request: Request) -> Response:
         """Continue one or several prompts."""
         with Visit(request.scope, "completion", desk.emit) as visit:
-            body = parse(completions.REQUEST, await read_json(request))
+            body = await read(completions.REQUEST, request)
             visit.parsed(stream=bool(body.stream))
             desk.check_model(body.model)
             writer = completions.CompletionWriter(body, request_id=visit.name, **_about(desk))
@@ -101,7 +101,7 @@ def _add_responses(app: FastAPI, desk: Desk, store: ResponseStore) -> None:
     async def create_response(request: Request) -> Response:
         """Answer a conversation, and keep it for the next request."""
         with Visit(request.scope, "response", desk.emit) as visit:
-            body = parse(responses.REQUEST, await read_json(request))
+            body = await read(responses.REQUEST, request)
             visit.parsed(stream=bool(body.stream))
             desk.check_model(body.model)
             said = items.conversation(body, store.said(body.previous_response_id) if body.previous_response_id else ())
@@ -141,7 +141,7 @@ def _add_messages(app: FastAPI, desk: Desk) -> None:
     async def create_message(request: Request) -> Response:
         """Answer a conversation, in Anthropic's way."""
         with Visit(request.scope, "message", desk.emit) as visit:
-            body = parse(messages.REQUEST, await read_json(request))
+            body = await read(messages.REQUEST, request)
             visit.parsed(stream=bool(body.stream))
             desk.check_model(body.model)
             writer = messages.MessageWriter(request_id=visit.name, model=desk.files.name)
@@ -156,7 +156,7 @@ def _add_messages(app: FastAPI, desk: Desk) -> None:
     @app.post("/v1/messages/count_tokens", **documented(messages.COUNT, messages.COUNTED, error=error))
     async def count_tokens(request: Request) -> Response:
         """How many tokens a conversation has as a prompt."""
-        body = parse(messages.COUNT, await read_json(request))
+        body = await read(messages.COUNT, request)
         desk.check_model(body.model)
         with called(messages.names(body)):
             asked = messages.to_count(body, variables=desk.template_variables)
@@ -175,7 +175,7 @@ def _add_embeddings(app: FastAPI, desk: Desk) -> None:
             return embeddings.whole(body, vectors, model=desk.files.name, prompt_tokens=count)
 
         with Visit(request.scope, "embedding", desk.emit) as visit:
-            body = parse(embeddings.REQUEST, await read_json(request))
+            body = await read(embeddings.REQUEST, request)
             visit.parsed()
             desk.check_model(body.model)
             asked = _to_embed(body, visit.name)
@@ -227,7 +227,7 @@ def _add_models_and_tokens(app: FastAPI, desk: Desk) -> None:
     @app.post("/tokenize", **documented(tokens.TokenizeRequest, tokens.Tokens))
     async def tokenize(request: Request) -> Response:
         """The token ids of a text or a conversation."""
-        body = parse(tokens.TokenizeRequest, await read_json(request))
+        body = await read(tokens.TokenizeRequest, request)
         if body.model is not None:
             desk.check_model(body.model)
         ids = await asyncio.to_thread(desk.tokenize, body)
@@ -236,7 +236,7 @@ def _add_models_and_tokens(app: FastAPI, desk: Desk) -> None:
     @app.post("/detokenize", **documented(tokens.DetokenizeRequest, tokens.Text))
     async def detokenize(request: Request) -> Response:
         """The text of token ids."""
-        body = parse(tokens.DetokenizeRequest, await read_json(request))
+        body = await read(tokens.DetokenizeRequest, request)
         if body.model is not None:
             desk.check_model(body.model)
         text = await asyncio.to_thread(desk.detokenize, body.tokens)
@@ -259,7 +259,7 @@ def _add_planner(app: FastAPI, desk: Desk, watch: Watch | None) -> None:
     @app.post("/plan/budget", **documented(plan.BudgetRequest, Budget))
     async def plan_budget(request: Request) -> Response:
         """How the parts of a prompt and its answer share the context."""
-        body = parse(plan.BudgetRequest, await read_json(request))
+        body = await read(plan.BudgetRequest, request)
         return _json(await asyncio.to_thread(plan.budgeted, desk, body))
 
 
@@ -273,7 +273,7 @@ def _add_operations(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/ready", **stated(STATUS, "Now.", but="Not yet, or not any more."))
     async def ready() -> Response:
-        """Whether requests are taken: the engine is up and the server is not shutting down."""
+        """Whether requests are taken: the engine is up and the server is not shutting down. Needs no key."""
         state = "shutting down" if desk.closing else desk.replica.state.value
         return _json(msgspec.json.encode({"status": state}), 200 if desk.ready else 503)
 
@@ -326,9 +326,10 @@ def _add_failures(app: FastAPI) -> None:
 
 
 def _methods(app: FastAPI, scope: Scope) -> list[str]:
-    """All that the path knows; Starlette tells those of its first route only."""
+    """All that the path knows; Starlette tells those of its first route only, and HEAD goes where GET does."""
     routes = [route for route in app.routes if isinstance(route, Route) and route.matches(scope)[0] is Match.PARTIAL]
-    return sorted({method for route in routes for method in route.methods or ()})
+    known = {method for route in routes for method in route.methods or ()}
+    return sorted(known | ({"HEAD"} if "GET" in known else set()))
 
 
 def _json(data: bytes, status: int = 200) -> Response:

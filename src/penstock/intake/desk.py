@@ -104,8 +104,9 @@ class Desk:
         for flight in ticket.flights:
             for answer in flight.answers:
                 reason = answer.finish or FinishReason.CANCELLED
-                cached = flight.cached_tokens if answer.index == 0 else 0
-                self.metrics.ended(reason, len(flight.submits[0].tokens), cached, len(answer.tokens), answer.timings)
+                # A prompt counts once, however many answers it has, as in `usage`.
+                prompt, cached = (len(flight.submits[0].tokens), flight.cached_tokens) if answer.index == 0 else (0, 0)
+                self.metrics.ended(reason, prompt, cached, len(answer.tokens), answer.timings)
         if self.emit is not None:
             self.emit(self._finished(ticket))
 

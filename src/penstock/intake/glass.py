@@ -17,9 +17,8 @@ from penstock.errors import EngineDied, InvalidRequest, NotFound
 from penstock.flow import SamplingParams
 from penstock.flow.record import Finding
 from penstock.intake import lab, views
-from penstock.intake.body import read_json
+from penstock.intake.body import read
 from penstock.intake.desk import Desk
-from penstock.intake.parse import parse
 from penstock.intake.respond import Whole
 from penstock.intake.visit import Visit
 from penstock.observe import replay
@@ -258,7 +257,7 @@ def _add_cache(app: FastAPI, desk: Desk, watch: Watch) -> None:
     async def explain(request: Request) -> Response:
         """Why so much of a prompt is cached, and no more."""
         views.EXPLAIN.query(request)
-        body = parse(lab.ExplainRequest, await read_json(request))
+        body = await read(lab.ExplainRequest, request)
         asked = body.to_request("", SamplingParams())
         tokens = await asyncio.to_thread(desk.prompt_tokens, asked)
         found = await _ask(desk, "explain", tokens=tokens, salt=body.cache_salt or "")
@@ -307,7 +306,7 @@ def _add_lab(app: FastAPI, desk: Desk) -> None:
         """One step of the model on a prompt, and how its token is drawn."""
         views.LABORATORY.query(request)
         with Visit(request.scope, LAB, desk.emit) as visit:
-            body = parse(lab.LabRequest, await read_json(request))
+            body = await read(lab.LabRequest, request)
             visit.parsed()
             params = lab.sampling(body)
             forced = body.forced or []

@@ -1,10 +1,12 @@
-"""What every HTTP request passes before it reaches a route: its id, the key, the size of its body.
+"""What every HTTP request passes before it reaches a route: its id, whether headers are all it wants, the key, the size
+of its body.
 
-Plain ASGI, in this order from the outside: RequestIds, Keys, BodyLimit.
+Plain ASGI, in this order from the outside: RequestIds, Heads, Keys, BodyLimit.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -21,7 +23,7 @@ from penstock.intake.failure import failure
 
 logger = logging.getLogger("penstock.access")
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health", "/ready"})  # for balancers, which have no key
 _ID_HEADERS = (b"x-request-id", b"request-id")  # as OpenAI's clients look for it, and as Anthropic's do
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -70,6 +72,35 @@ class RequestIds:
                     "ms": round(spent_ms, 1), "trace_id": None if trace is None else trace.id,
                 },
             )  # fmt: skip
+
+
+class Heads:
+    """Answers HEAD as GET would be, without the body: so load balancers and monitors ask whether somebody is there."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+        told = asyncio.Event()
+
+        async def send_head(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                await send({"type": "http.response.body", "body": b""})
+                told.set()
+
+        answering = asyncio.ensure_future(self.app({**scope, "method": "GET"}, receive, send_head))
+        telling = asyncio.ensure_future(told.wait())
+        try:
+            await asyncio.wait({answering, telling}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answering.result()
+        finally:  # the rest would be read by nobody, and a live feed has no end of its own
+            answering.cancel()
+            telling.cancel()
 
 
 class Keys:
@@ -127,7 +158,7 @@ class BodyLimit:
 
 
 def _open(path: str) -> bool:
-    return path in OPEN_PATHS or path == "/ui" or path.startswith("/ui/")
+    return path in OPEN_PATHS or path in ("/", "/ui") or path.startswith("/ui/")
 
 
 def _header(scope: Scope, name: bytes) -> bytes | None:

@@ -16,6 +16,7 @@ from penstock.errors import InvalidRequest
 from penstock.intake.fields import LONGEST_NAME, MAX_MEMBERS
 
 Schema = TypeVar("Schema", bound=BaseModel)
+Place = tuple[str | int, ...]
 
 # Escapes that may stand for what is no character, or for one that no text has: half a surrogate pair, NUL.
 _SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
@@ -85,7 +86,7 @@ def _no_number(text: str) -> NoReturn:
 
 def _check_characters(body: Any) -> None:
     """Walks without recursion: the body may be as deep as the decoder lets it."""
-    open_items: list[tuple[tuple[str | int, ...], Any]] = [((), body)]
+    open_items: list[tuple[Place, Any]] = [((), body)]
     while open_items:
         place, value = open_items.pop()
         if isinstance(value, str):
@@ -129,8 +130,11 @@ _SIZES = {
 def _invalid(error: ErrorDetails) -> InvalidRequest:
     place, context = error["loc"], error.get("ctx", {})
     predicate = _predicate(error, context)
-    if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        place = (*place, context["discriminator"].strip("'()"))  # the field that the union goes by
+    if error["type"] == "union_tag_not_found":
+        field = context["discriminator"].strip("'()")  # that the union goes by
+        place, predicate = _untagged(place, field, error["input"])
+    elif error["type"] == "union_tag_invalid":
+        place = (*place, context["discriminator"].strip("'()"))
     elif context.get("param"):
         place = (*place, context["param"])
     elif place[-1:] == ("[key]",):
@@ -139,13 +143,21 @@ def _invalid(error: ErrorDetails) -> InvalidRequest:
     return InvalidRequest(f"{path} {predicate}", param=path)
 
 
+def _untagged(place: Place, field: str, given: Any) -> tuple[Place, str]:
+    """What is at fault where the branch of a union cannot be chosen by its field: all of it, or the field."""
+    if not isinstance(given, dict):
+        return place, f"must be an object, got {_shown(given)}"
+    place = (*place, field)
+    return place, f"must be a string, got {_shown(given[field])}" if field in given else "is required"
+
+
 def _predicate(error: ErrorDetails, context: dict[str, Any]) -> str:
     """What is wrong, as the rest of a sentence that begins with the field."""
     kind, given = error["type"], _shown(error["input"])
     match kind:
         case "field":
             return str(context["text"])
-        case "missing" | "union_tag_not_found":
+        case "missing":
             return "is required"
         case "union_tag_invalid":
             return f"must be one of {_quoted(context['expected_tags'])}, got {_shown(_unbracketed(context['tag']))}"

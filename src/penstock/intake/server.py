@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
+from penstock.intake import wire
 from penstock.intake.desk import Desk
 from penstock.intake.port import listen
 from penstock.observe.watch import Watch
@@ -44,7 +45,7 @@ async def serve(
     answers."""
     listen(listener)
     config = uvicorn.Config(
-        app, loop="none", http="httptools", ws="none", lifespan="off", log_config=None, access_log=False,
+        app, loop="none", http=wire.Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
         timeout_graceful_shutdown=5,
     )  # fmt: skip
     server = Uvicorn(config)

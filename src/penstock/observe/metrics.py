@@ -20,7 +20,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.model = model
         self.requests = self._counter("requests", "Sequences that ended, by reason.", "finish")
-        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of sequences that ended.")
+        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that ended: each prompt once.")
         self.cached_tokens = self._counter("cached_tokens", "Of those, found in the prefix cache.")
         self.output_tokens = self._counter("generation_tokens", "Tokens generated.")
         self.first_token = self._histogram("time_to_first_token", "Arrival to first token.", SLOW_S)

@@ -43,17 +43,18 @@ class Dialect:
     def reading(self, request: Request, prompt: str) -> Reading:
         """`prompt` is what was rendered for this request."""
         calls, marks = self.family.calls if request.tools is not None else None, self.thinking
+        bound = request.tools is not None and request.tools.choice != "auto"
         if marks is None:
-            return Reading(calls=calls)
+            return Reading(calls=calls, bound=bound)
         # What the model goes on with. The client's own words further up may have marks in them that mean nothing.
         begun = _last_text(request.messages) if request.continue_final_message else prompt
         if begun.rstrip().endswith(marks.close):  # the reasoning is over, or is not wanted
-            return Reading(calls=calls)
+            return Reading(calls=calls, bound=bound)
         if request.continue_final_message:
             opened = begun.rfind(marks.open) > begun.rfind(marks.close)
         else:
             opened = request.add_generation_prompt and begun.rstrip().endswith(marks.open)
-        return Reading(calls=calls, thinking=marks, opened=opened)
+        return Reading(calls=calls, thinking=marks, opened=opened, bound=bound)
 
     def constraint(self, request: Request, reading: Reading, token_of: TokenOf) -> Constraint | None:
         return constraint_of(reading, request.tools, request.params.constraint, token_of)

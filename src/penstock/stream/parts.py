@@ -125,7 +125,7 @@ class Splitter:
             yield
 
     def _give(self, kind: str, text: str) -> None:
-        if text:
+        if text and not (self.reading.bound and kind == "text"):
             self._parts.append((kind, text))
 
     def _give_call(self, piece: CallDelta) -> None:

@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 import tiny_models
 from penstock.cli.budget import budget
 from penstock.cli.plan import plan
-from penstock.errors import InvalidRequest, InvalidSetting, PenstockError
+from penstock.errors import InvalidRequest, InvalidSetting, ModelNotFound, PenstockError
 
 LLAMA = "layers=32,hidden=4096,intermediate=14336,heads=32,kv_heads=8,vocab=128256,context=8192"
 
@@ -54,6 +54,11 @@ def test_a_model_on_disk_and_the_machine_itself(tmp_path: Path) -> None:
 def test_a_model_that_does_not_fit() -> None:
     shown = run(plan, "llama-3.1-405b", "--hardware", "t4").stdout
     assert "are missing" in shown
+
+
+def test_a_preset_that_is_misspelt() -> None:
+    with pytest.raises(ModelNotFound, match=r"did you mean llama-3.1-70b.*--list has the presets"):
+        run(plan, "Llama3.1-70B", "--hardware", "h100-sxm")
 
 
 def test_presets_are_listed() -> None:

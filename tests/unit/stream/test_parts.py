@@ -97,6 +97,16 @@ def test_text_before_calls_and_between_them(name: str) -> None:
     assert in_every_way(text + "Done.", Reading(calls=syntax)) == ("", "Let me see.\nDone.", read_calls)
 
 
+@pytest.mark.parametrize("name", SYNTAX)
+def test_nothing_of_a_call_that_was_cut_is_text_where_all_are_calls(name: str) -> None:
+    whole = written(SYNTAX[name], "f", '{"a": 1}')
+    for end in range(len(whole)):
+        assert read([whole[:end]], Reading(calls=SYNTAX[name], bound=True))[1] == ""
+        if SYNTAX[name].several:
+            _, shown, calls = read([f"{whole}\n{whole[:end]}"], Reading(calls=SYNTAX[name], bound=True))
+            assert (shown, calls[0]) == ("", ("f", '{"a": 1}' if SYNTAX[name].shape != "gemma" else calls[0][1]))
+
+
 @pytest.mark.parametrize(
     ("syntax", "text", "calls"),
     [

@@ -11,6 +11,7 @@ from penstock.intake.fields import LONGEST_NAME, MAX_INT, MAX_MEMBERS, STRING, s
 
 MAX_STOPS = 4
 MAX_PROMPTS = 2048
+MAX_TOKEN_IDS = 1 << 20  # of a prompt: more than any context
 MAX_KWARGS_DEPTH = 16
 
 STRINGS, TOKENS, TOKEN_LISTS, OBJECT = "<strings>", "<tokens>", "<token lists>", "<object>"
@@ -30,7 +31,7 @@ def _prompt_shape(value: Any) -> str | None:
 
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKEN_IDS, fail_fast=True)]
 
 _Stop = Annotated[str, Field(min_length=1)]
 Stop = Annotated[
@@ -53,8 +54,9 @@ def each(given: str | list[str] | list[int] | list[list[int]]) -> list[str | lis
     """The single prompts in what a field of type Prompts holds, in order."""
     if isinstance(given, str):
         return [given]
-    texts = [item for item in given if isinstance(item, str | list)]
-    return texts or [[item for item in given if isinstance(item, int)]]
+    if isinstance(given[0], int):
+        return [given]
+    return list(given)
 
 
 # --- objects of the client's own making

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from penstock.intake.answers import Body
 from penstock.intake.fields import MODEL, Strict, wrong
-from penstock.intake.openai.fields import TokenId
+from penstock.intake.openai.fields import MAX_TOKEN_IDS, TokenId
 from penstock.intake.openai.logprobs import Vocabulary
 from penstock.intake.openai.messages import Messages, Templated
 
@@ -43,7 +43,7 @@ class TokenizeRequest(Templated):
 
 class DetokenizeRequest(Strict):
     model: str | None = Field(None, description=f"{MODEL} Default: the one that is served.")
-    tokens: Annotated[list[TokenId], Field(fail_fast=True)] = Field(description="Token ids.")
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKEN_IDS, fail_fast=True)] = Field(description="Token ids.")
 
 
 class Tokens(Body, kw_only=True, frozen=True):

@@ -58,10 +58,18 @@ export function Row({ one, selected }: { one: Summary; selected: boolean }) {
   );
 }
 
-/** Queue, up to the first token, and after it: shares of the whole. */
+/** Queue, up to the first token, and after it: shares of the whole. Of what was refused there is only the way in, and
+ * what has no output (an embedding) never gets beyond prefill. */
 function Split({ one, total }: { one: Summary; total: number }) {
+  if (one.finish === "rejected") {
+    return (
+      <i class="split-bar">
+        <i data-colour="intake" style={{ width: "100%" }} />
+      </i>
+    );
+  }
   const queue = one.queue_us ?? (one.state === "queued" ? total : 0);
-  const first = one.ttft_us ?? (one.state === "running" ? total : queue);
+  const first = one.ttft_us ?? (one.state === "running" || !one.output_tokens ? total : queue);
   const share = (us: number): string => `${Math.max(0, Math.min(100, (us / Math.max(1, total)) * 100))}%`;
   return (
     <i class="split-bar">

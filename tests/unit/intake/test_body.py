@@ -1,0 +1,49 @@
+"""A long body is checked beside the loop: everybody else's tokens go on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from pydantic import model_validator
+from starlette.requests import Request
+
+from penstock.errors import InvalidRequest
+from penstock.intake.body import LONG_BODY, read
+from penstock.intake.fields import Strict
+from server_process import PATIENCE_S
+
+
+def request(body: bytes) -> Request:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request({"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]}, receive)
+
+
+def test_the_loop_goes_on_while_a_long_body_is_checked() -> None:
+    turned = threading.Event()
+
+    class Slow(Strict):
+        text: str
+
+        @model_validator(mode="after")
+        def _wait_for_the_loop(self) -> Slow:
+            assert turned.wait(PATIENCE_S)
+            return self
+
+    async def story() -> Slow:
+        reading = asyncio.create_task(read(Slow, request(b'{"text": "%s"}' % (b"a" * LONG_BODY))))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(turned.set)
+        return await reading
+
+    assert len(asyncio.run(story()).text) == LONG_BODY
+
+
+def test_what_is_wrong_is_told_of_either() -> None:
+    for size in (1, LONG_BODY):
+        with pytest.raises(InvalidRequest, match="txt is not a known field"):
+            asyncio.run(read(Strict, request(b'{"txt": "%s"}' % (b"a" * size))))
