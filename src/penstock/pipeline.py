@@ -37,6 +37,7 @@ from penstock.flow import (
     TextStream,
     TokenLogprobs,
     ToolUse,
+    record,
 )
 from penstock.flow import Tokenizer as TokenizerProtocol
 from penstock.observe import events
@@ -71,7 +72,7 @@ class Pipeline:
         self.constraints = constraints
         self.clock = clock
         self.emit = emit
-        self._numbers = itertools.count(1)  # of sequences
+        self._numbers = itertools.count()  # of sequences
 
     def accept(self, request: Request) -> Flight:
         """Turn a request into sequences for the engine, or raise InvalidRequest before any model time is spent."""
@@ -98,7 +99,7 @@ class Pipeline:
                 deadline=None if params.timeout_s is None else now + params.timeout_s,
                 task=request.task,
                 pooling=request.pooling,
-                number=next(self._numbers),
+                number=1 + next(self._numbers) % record.NUMBERS,
                 forced=request.forced,
                 inspect=request.inspect,
             )

@@ -30,7 +30,7 @@ def explain(chain: Chain, tokens: Sequence[int], hit: int, recall: Recall, runni
     evicted = full * size - hit
     inside, alike = _nearest(chain, full, tokens[full * size : (full + 1) * size], recall, running)
     matched = min(full * size + inside, len(tokens))
-    age_ms = 0 if gone_since is None else round((recall.clock() - gone_since) * 1000)
+    age_ms = 0 if gone_since is None else record.millis(recall.clock() - gone_since)
     if evicted:
         return Finding(record.EVICTED, matched, evicted, age_ms)
     if not matched:
