@@ -43,7 +43,7 @@ def _nearest(chain: Chain, full: int, own: Sequence[int], recall: Recall, runnin
     really part: both go on, and differently."""
     parent = chain.links[full - 1].key if full else chain.root
     packed = pack_tokens(own)
-    others = [link.packed for link in recall.children(parent)]
+    others = [link.packed for link in recall.neighbours(parent, packed)]
     size = chain.block_size
     for other, tokens in running:
         at = other.links[full - 1].key if 0 < full <= len(other.links) else other.root if not full else None
