@@ -8,6 +8,7 @@ written back.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
@@ -207,7 +208,7 @@ def parse_bytes(text: str, param: str) -> int:
         number = float(match[1]) if match else -1.0
     except ValueError:
         number = -1.0
-    if match is None or number <= 0:
+    if match is None or not 0 < number < math.inf:
         raise InvalidSetting(f"{param} must be a size such as 2GiB or 512MB, got {text!r}", param=param)
     base = 1024 if match[3] else 1000
     return int(number * base ** " kmgt".index(match[2] or " "))
@@ -215,10 +216,10 @@ def parse_bytes(text: str, param: str) -> int:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text())
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidSetting(f"cannot read settings file {file}: {error.strerror}", param="config") from None
-    except tomllib.TOMLDecodeError as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidSetting(f"settings file {file} is not valid TOML: {error}", param="config") from None
 
 

@@ -30,6 +30,7 @@ def test_settings_cross_a_process_border() -> None:
         ({"memory_fraction": 1.5}, "memory_fraction"),
         ({"kv_memory": "a lot"}, "kv_memory"),
         ({"kv_memory": "0"}, "kv_memory"),
+        ({"kv_memory": "1e999"}, "kv_memory"),
         ({"context": -1}, "context"),
         ({"lookahead": 2}, "lookahead"),
         ({"blok_size": 16}, "blok_size"),
@@ -48,6 +49,13 @@ def test_a_wrong_file_is_an_error(tmp_path: Path, text: str) -> None:
     file = tmp_path / "penstock.toml"
     file.write_text(text)
     with pytest.raises(InvalidSetting):
+        settings.load(file=file, environ={})
+
+
+def test_a_file_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_bytes(b"# \xff\n")
+    with pytest.raises(InvalidSetting, match="not valid TOML"):
         settings.load(file=file, environ={})
 
 
