@@ -137,12 +137,16 @@ class Pipeline:
         if request.tokens is not None:
             self._tokenized(request, self.clock(), request.tokens)
             return request.tokens
+        field = _field(request)
         if self.tokenizer is None:
-            field = _field(request)
             raise InvalidRequest(f"this model has no tokenizer: give the {field} as token ids", param=field)
         start = self.clock()
-        # A template writes special tokens itself.
-        return self._tokenized(request, start, self.tokenizer.encode(text, add_special=request.messages is None))
+        try:
+            # A template writes special tokens itself.
+            tokens = self.tokenizer.encode(text, add_special=request.messages is None)
+        except InvalidRequest as error:  # it does not know what the client calls the text
+            raise InvalidRequest(error.message, param=field) from None
+        return self._tokenized(request, start, tokens)
 
     def _reading(self, request: Request, text: str) -> Reading | None:
         """How the answer is to be read; None: as it is."""
