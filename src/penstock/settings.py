@@ -171,7 +171,9 @@ def load(
             raise InvalidSetting(f"{file}: unknown section [{section}]; there are {', '.join(values)}", param=section)
         values[section].update(entries)
     for name, section in SECTIONS.items():
-        if (text := environ.get(ENV_PREFIX + name.upper())) is not None:
+        text = environ.get(ENV_PREFIX + name.upper())
+        # Kubernetes tells every container of a service called penstock: PENSTOCK_PORT=tcp://10.0.0.1:8000.
+        if text is not None and not (name == "port" and text.startswith("tcp://")):
             values[section][name] = text
     for name, value in (arguments or {}).items():
         if name not in SECTIONS:

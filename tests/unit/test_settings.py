@@ -16,6 +16,11 @@ def test_arguments_win_over_environment_over_file_over_defaults(tmp_path: Path) 
     assert found.model.dtype == "auto"
 
 
+def test_what_kubernetes_calls_the_port_of_a_service_is_not_ours() -> None:
+    assert settings.load(environ={"PENSTOCK_PORT": "tcp://10.0.0.1:9"}).serve.port == 8000
+    assert settings.load(environ={"PENSTOCK_PORT": "9"}).serve.port == 9
+
+
 def test_settings_cross_a_process_border() -> None:
     found = settings.load({"model": "x", "lookahead": 1, "isolate": True}, environ={})
     assert settings.from_wire(settings.to_wire(found)) == found
