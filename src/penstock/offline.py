@@ -42,7 +42,7 @@ Conversation = list[Message]
 Params = SamplingParams | Sequence[SamplingParams] | None
 T = TypeVar("T")
 
-MAX_OPEN = 4096  # requests of one batch that are with the engine at once
+MAX_OPEN = 4096  # sequences of batches that are with the engine at once
 
 
 class LLM:
@@ -63,7 +63,7 @@ class LLM:
             self.model.sampling
         )  # what its makers recommend: used where no params are given
         engine, self.facts = assemble.engine(self.settings)
-        self._driver = _Driver(engine)
+        self._driver = _Driver(engine, min(MAX_OPEN, self.settings.schedule.max_waiting))
         self._numbers = itertools.count()
 
     @overload
@@ -192,8 +192,10 @@ class LLM:
 class _Driver:
     """Carries messages between flights and the engine. One thread at a time turns the engine, for all of them."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, max_open: int) -> None:
+        """`max_open`: sequences that batches hand to the engine at once, so that it never has to refuse one."""
         self.engine = engine
+        self.max_open = max_open
         self.lock = threading.Lock()
         self.landings: dict[str, _Landing] = {}  # by sequence id
         self.replies: dict[int, Reply] = {}
@@ -207,7 +209,7 @@ class _Driver:
         with bar(doing, len(flights), wanted=progress) as advance:
             try:
                 while waiting or under_way:
-                    while waiting and len(under_way) < MAX_OPEN:
+                    while waiting and (not under_way or self._has_room(waiting[0])):
                         under_way.add(self.launch(_Landing(waiting.popleft(), landed=landed)))
                     self.wait(lambda: bool(landed))
                     while landed:
@@ -264,6 +266,9 @@ class _Driver:
             with self.lock:
                 if not arrived():  # another thread may have brought it meanwhile
                     self._pump()
+
+    def _has_room(self, flight: Flight) -> bool:
+        return len(self.landings) + len(flight.submits) <= self.max_open
 
     def _pump(self) -> None:
         news = self.engine.receive()

@@ -37,6 +37,7 @@ from penstock.flow import (
     TextStream,
     TokenLogprobs,
     ToolUse,
+    record,
 )
 from penstock.flow import Tokenizer as TokenizerProtocol
 from penstock.observe import events
@@ -71,7 +72,7 @@ class Pipeline:
         self.constraints = constraints
         self.clock = clock
         self.emit = emit
-        self._numbers = itertools.count(1)  # of sequences
+        self._numbers = itertools.count()  # of sequences
 
     def accept(self, request: Request) -> Flight:
         """Turn a request into sequences for the engine, or raise InvalidRequest before any model time is spent."""
@@ -98,7 +99,7 @@ class Pipeline:
                 deadline=None if params.timeout_s is None else now + params.timeout_s,
                 task=request.task,
                 pooling=request.pooling,
-                number=next(self._numbers),
+                number=1 + next(self._numbers) % record.NUMBERS,
                 forced=request.forced,
                 inspect=request.inspect,
             )
@@ -136,12 +137,16 @@ class Pipeline:
         if request.tokens is not None:
             self._tokenized(request, self.clock(), request.tokens)
             return request.tokens
+        field = _field(request)
         if self.tokenizer is None:
-            field = _field(request)
             raise InvalidRequest(f"this model has no tokenizer: give the {field} as token ids", param=field)
         start = self.clock()
-        # A template writes special tokens itself.
-        return self._tokenized(request, start, self.tokenizer.encode(text, add_special=request.messages is None))
+        try:
+            # A template writes special tokens itself.
+            tokens = self.tokenizer.encode(text, add_special=request.messages is None)
+        except InvalidRequest as error:  # it does not know what the client calls the text
+            raise InvalidRequest(error.message, param=field) from None
+        return self._tokenized(request, start, tokens)
 
     def _reading(self, request: Request, text: str) -> Reading | None:
         """How the answer is to be read; None: as it is."""

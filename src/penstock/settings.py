@@ -9,6 +9,7 @@ written back.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 import tomllib
@@ -171,7 +172,9 @@ def load(
             raise InvalidSetting(f"{file}: unknown section [{section}]; there are {', '.join(values)}", param=section)
         values[section].update(entries)
     for name, section in SECTIONS.items():
-        if (text := environ.get(ENV_PREFIX + name.upper())) is not None:
+        text = environ.get(ENV_PREFIX + name.upper())
+        # Kubernetes tells every container of a service called penstock: PENSTOCK_PORT=tcp://10.0.0.1:8000.
+        if text is not None and not (name == "port" and text.startswith("tcp://")):
             values[section][name] = text
     for name, value in (arguments or {}).items():
         if name not in SECTIONS:
@@ -217,7 +220,7 @@ def parse_bytes(text: str, param: str) -> int:
         number = float(match[1]) if match else -1.0
     except ValueError:
         number = -1.0
-    if match is None or number <= 0:
+    if match is None or not 0 < number < math.inf:
         raise InvalidSetting(f"{param} must be a size such as 2GiB or 512MB, got {text!r}", param=param)
     base = 1024 if match[3] else 1000
     return int(number * base ** " kmgt".index(match[2] or " "))

@@ -141,6 +141,13 @@ def test_logprobs(llm: LLM) -> None:
     assert [entry.token for entry in of_prompt[1:] if entry] == result.prompt_tokens[1:]
 
 
+def test_a_batch_waits_its_turn_where_the_queue_is_short(folder: Path) -> None:
+    with LLM(str(folder), threads=1, max_waiting=3, max_sequences=2) as llm:
+        results = llm.generate(["the tea"] * 12, SamplingParams(max_tokens=2, n=2, ignore_eos=True))
+        assert [choice.finish for result in results for choice in result.choices] == [FinishReason.LENGTH] * 24
+        llm.check_integrity()
+
+
 def test_timings_and_cached_tokens(llm: LLM) -> None:
     prompt = [11] * 64
     llm.generate(prompt, SHORT)

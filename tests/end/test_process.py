@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import tiny_models
-from penstock import LLM, SamplingParams
+from penstock import LLM, SamplingParams, settings
+from penstock.engine.process import ProcessEngine
 from penstock.errors import EngineDied, InvalidRequest, ModelInvalid, ModelNotFound
 from penstock.flow import FinishReason
 
@@ -95,6 +96,21 @@ def test_the_engine_ends_with_its_frontend(folder: Path, tmp_path: Path) -> None
 
     assert select.select([watch], [], [], 30)[0], "the engine process outlived its frontend"
     os.close(watch)
+
+
+def test_nobody_waits_without_end_for_a_process_that_does_not_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    engine = ProcessEngine(settings.load(environ={}))
+    ends = engine.process.wait
+
+    def hangs(timeout: float | None = None) -> int:
+        assert timeout is not None
+        raise subprocess.TimeoutExpired("engine", timeout)
+
+    monkeypatch.setattr(engine.process, "wait", hangs)
+    with pytest.raises(EngineDied, match="does not let go"):
+        engine.wait_ready()
+    ends()
 
 
 def test_an_engine_that_dies_before_it_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

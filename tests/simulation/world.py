@@ -157,7 +157,7 @@ class World:
 
     def cancel(self, id: str, finish: FinishReason = FinishReason.CANCELLED, at_output: int | None = None) -> None:
         message = Cancel(id, finish, at_output)
-        if id in self.scheduler.open_ids():  # else it comes too late
+        if id in self.scheduler._roster.sequences:  # else it comes too late
             self.clients[id].cancel = message
         self.scheduler.cancel(message)
         self._receive(self.scheduler.drain())

@@ -31,6 +31,8 @@ class Letters:
     vocab_size = 128
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        if not text.isascii():
+            raise InvalidRequest("the text is not ASCII")
         return ([1] if add_special else []) + [ord(letter) for letter in text]
 
     def decode(self, tokens: list[int], *, skip_special: bool = True) -> str:
@@ -86,6 +88,9 @@ def test_without_max_tokens_a_request_may_fill_the_context() -> None:
         ({"tokens": [5, 128]}, "prompt"),
         ({"tokens": [-1]}, "prompt"),
         ({"messages": []}, "messages"),
+        ({"text": "ü"}, "prompt"),
+        ({"text": "ü", "task": "embed"}, "input"),
+        ({"messages": [{"role": "user", "content": "ü"}]}, "messages"),
         ({"text": "x" * 29}, "max_tokens"),
         ({"text": "x" * 40}, "prompt"),
         ({"text": "x", "params": SamplingParams(max_tokens=4, stop_tokens=(128,))}, "stop_tokens"),

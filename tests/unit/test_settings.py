@@ -16,6 +16,11 @@ def test_arguments_win_over_environment_over_file_over_defaults(tmp_path: Path) 
     assert found.model.dtype == "auto"
 
 
+def test_what_kubernetes_calls_the_port_of_a_service_is_not_ours() -> None:
+    assert settings.load(environ={"PENSTOCK_PORT": "tcp://10.0.0.1:9"}).serve.port == 8000
+    assert settings.load(environ={"PENSTOCK_PORT": "9"}).serve.port == 9
+
+
 def test_settings_cross_a_process_border() -> None:
     found = settings.load({"model": "x", "lookahead": 1, "isolate": True}, environ={})
     assert settings.from_wire(settings.to_wire(found)) == found
@@ -30,6 +35,7 @@ def test_settings_cross_a_process_border() -> None:
         ({"memory_fraction": 1.5}, "memory_fraction"),
         ({"kv_memory": "a lot"}, "kv_memory"),
         ({"kv_memory": "0"}, "kv_memory"),
+        ({"kv_memory": "1e999"}, "kv_memory"),
         ({"context": -1}, "context"),
         ({"lookahead": 2}, "lookahead"),
         ({"blok_size": 16}, "blok_size"),
@@ -60,6 +66,13 @@ def test_a_wrong_file_is_an_error(tmp_path: Path, text: str, words: str) -> None
     file = tmp_path / "penstock.toml"
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(InvalidSetting, match=words):
+        settings.load(file=file, environ={})
+
+
+def test_a_file_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_bytes(b"# \xff\n")
+    with pytest.raises(InvalidSetting, match="not valid TOML"):
         settings.load(file=file, environ={})
 
 

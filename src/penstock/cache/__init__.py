@@ -3,7 +3,8 @@
 manager.CacheManager   what the scheduler talks to: match, claim, extend, advance, forget, release
 pool.Pool              the blocks of one cache group: held, cached, resting or free
 prefix.Chain           the keys under which full blocks are found again
-recall.Recall          what the cache holds and lately held, for `explain`
+recall.Recall          what the cache holds and lately held
+explain                why so much of a prompt was found, and no more
 census                 a map of the blocks and the tree of prefixes, for people
 """
 

@@ -30,7 +30,7 @@ def explain(chain: Chain, tokens: Sequence[int], hit: int, recall: Recall, runni
     evicted = full * size - hit
     inside, alike = _nearest(chain, full, tokens[full * size : (full + 1) * size], recall, running)
     matched = min(full * size + inside, len(tokens))
-    age_ms = 0 if gone_since is None else round((recall.clock() - gone_since) * 1000)
+    age_ms = 0 if gone_since is None else record.millis(recall.clock() - gone_since)
     if evicted:
         return Finding(record.EVICTED, matched, evicted, age_ms)
     if not matched:
@@ -43,7 +43,7 @@ def _nearest(chain: Chain, full: int, own: Sequence[int], recall: Recall, runnin
     really part: both go on, and differently."""
     parent = chain.links[full - 1].key if full else chain.root
     packed = pack_tokens(own)
-    others = [link.packed for link in recall.children(parent)]
+    others = [link.packed for link in recall.neighbours(parent, packed)]
     size = chain.block_size
     for other, tokens in running:
         at = other.links[full - 1].key if 0 < full <= len(other.links) else other.root if not full else None

@@ -56,6 +56,7 @@ class CacheManager:
         view is the longest, and lets the cache explain itself."""
         self.block_size = block_size
         self.prefix_caching = prefix_caching
+        self._cache_groups = groups
         self.windows = [group.window for group in groups]
         self.recall = recall if prefix_caching else None
         self._pools = [Pool(count, None if index else self.recall) for index, count in enumerate(num_blocks)]
@@ -95,10 +96,8 @@ class CacheManager:
         )
 
     def demand(self, context: int, step_tokens: int) -> list[int]:
-        """Blocks per group that one sequence of `context` tokens holds at most, computed `step_tokens` at a time."""
-        whole = self._blocks(context)
-        # The span a step touches, from the first position its first query sees, at its worst alignment.
-        return [min(whole, 1 + self._blocks(w - 2 + step_tokens)) if w else whole for w in self.windows]
+        """`CacheGroup.most_blocks` of each group."""
+        return [group.most_blocks(context, step_tokens, self.block_size) for group in self._cache_groups]
 
     @property
     def freed(self) -> int:

@@ -8,8 +8,10 @@ on, so no path leads from one tenant's entries to another's.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
 from penstock.cache.prefix import Chain, Link, digest, pack_tokens
@@ -17,6 +19,8 @@ from penstock.errors import PenstockError
 
 GHOSTS = 4096  # blocks that are remembered after they are gone
 RECENT = 64  # evictions told one by one
+
+_packed = attrgetter("packed")
 
 
 class Ghost(NamedTuple):
@@ -33,7 +37,7 @@ class Recall:
         self.recent: deque[Ghost] = deque(maxlen=RECENT)  # evictions, oldest first
         self._limit = limit
         self._ghosts: OrderedDict[bytes, Ghost] = OrderedDict()  # oldest first
-        self._children: dict[bytes, dict[bytes, Link]] = {}  # parent -> key -> link, of all entries
+        self._children: dict[bytes, list[Link]] = {}  # by parent, in the order of their packed tokens: all entries
 
     # --- questions
 
@@ -44,13 +48,17 @@ class Recall:
     def knows(self, link: Link) -> bool:
         """Whether this block is cached, or was."""
         ghost = self._ghosts.get(link.key)
-        return ghost.evicted if ghost is not None else link.key in self._children.get(link.parent, ())
+        return ghost.evicted if ghost is not None else self._find(link)[1]
 
     def ghost(self, key: bytes) -> Ghost | None:
         return self._ghosts.get(key)
 
-    def children(self, parent: bytes) -> Iterable[Link]:
-        return self._children.get(parent, {}).values()
+    def neighbours(self, parent: bytes, packed: bytes) -> list[Link]:
+        """Of the entries behind `parent`, those next to `packed` in their order: no other begins more like it. So a
+        look at these will do, however many there are."""
+        siblings = self._children.get(parent, [])
+        at = bisect_left(siblings, packed, key=_packed)
+        return siblings[max(0, at - 1) : at + 1]
 
     def ghosts(self) -> Iterable[Ghost]:
         return self._ghosts.values()
@@ -59,7 +67,7 @@ class Recall:
 
     def published(self, link: Link) -> None:
         self._ghosts.pop(link.key, None)
-        self._children.setdefault(link.parent, {})[link.key] = link
+        self._add(link)
 
     def evicted(self, link: Link, hits: int) -> None:
         self.evictions += 1
@@ -81,17 +89,28 @@ class Recall:
         parent = chain.links[full - 1].key if full else chain.root
         packed = pack_tokens(partial)
         link = Link(digest(parent, packed), parent, packed)
-        if link.key not in self._children.get(parent, {}):
-            self._children.setdefault(parent, {})[link.key] = link
+        if self._add(link):
             self._keep(Ghost(link, self.clock(), 0, evicted=False))
 
     def check_integrity(self, published: Mapping[bytes, Link]) -> None:
         """Raise unless the entries are what can be found, and what is remembered."""
-        known = {key for siblings in self._children.values() for key in siblings}
+        known = {link.key for siblings in self._children.values() for link in siblings}
         if known != published.keys() | self._ghosts.keys() or published.keys() & self._ghosts.keys():
             raise PenstockError("what is recalled is not what is cached or was")
         if len(self._ghosts) > self._limit:
             raise PenstockError(f"{len(self._ghosts)} blocks are remembered, {self._limit} are the most")
+
+    def _find(self, link: Link) -> tuple[int, bool]:
+        """Its place among its siblings, and whether it is there. Of one parent, equal tokens are the same entry."""
+        siblings = self._children.get(link.parent, [])
+        at = bisect_left(siblings, link.packed, key=_packed)
+        return at, at < len(siblings) and siblings[at].packed == link.packed
+
+    def _add(self, link: Link) -> bool:
+        at, is_there = self._find(link)
+        if not is_there:
+            self._children.setdefault(link.parent, []).insert(at, link)
+        return not is_there
 
     def _keep(self, ghost: Ghost) -> None:
         self._ghosts[ghost.link.key] = ghost
@@ -100,6 +119,9 @@ class Recall:
             self._drop(oldest.link)
 
     def _drop(self, link: Link) -> None:
-        siblings = self._children.get(link.parent)
-        if siblings is not None and siblings.pop(link.key, None) is not None and not siblings:
-            del self._children[link.parent]
+        at, is_there = self._find(link)
+        if is_there:
+            siblings = self._children[link.parent]
+            del siblings[at]
+            if not siblings:
+                del self._children[link.parent]

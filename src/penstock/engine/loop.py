@@ -98,6 +98,9 @@ class EngineLoop:
             return Reply(query.id, value=answer(**query.arguments))
         except PenstockError as error:
             return Reply(query.id, error=error.message)
+        except Exception as error:  # whoever only wants to look must not end the sequences
+            logger.exception("the query %s failed", query.kind)
+            return Reply(query.id, error=f"the query failed: {type(error).__name__}: {error}")
 
     def _fail(self, error: BaseException) -> None:
         """A step went wrong: the sequences that run cannot be continued, but those that wait can."""

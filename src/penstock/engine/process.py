@@ -139,8 +139,11 @@ class ProcessEngine:
         return []
 
     def _bury(self) -> None:
-        code = self.process.wait()
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        try:
+            code = self.process.wait(STOP_GRACE_S)
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        except subprocess.TimeoutExpired:
+            how = "and does not let go"  # see `close`
         self.dead = f"the engine process died ({how})"
 
     def _last_words(self, why: str) -> list[Frame | Reply]:

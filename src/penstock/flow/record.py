@@ -22,9 +22,11 @@ FINDINGS = ("none", "full", "diverged", "extends", "evicted", "too_short", "noth
 NONE, FULL, DIVERGED, EXTENDS, EVICTED, TOO_SHORT, NOTHING_ALIKE, OFF, NOT_READ = range(len(FINDINGS))
 
 DECODE = 1 << 31  # in a row's word: one token that follows from the output so far; the rest is the count of tokens
-LONGEST_US = 2**32 - 1
+LONGEST = 2**32 - 1  # span, in whatever unit
+NUMBERS = 2**32 - 1  # sequences that can be told apart: Submit.number is 1 .. NUMBERS
 
-_HEADER = struct.Struct("<IdIIIIIIIIBHHHB")
+# Counts that only grow have 64 bits: a busy engine evicts 2^32 blocks within days.
+_HEADER = struct.Struct("<QdIIIIIIIQBIIIB")
 _BLOCKS = struct.Struct("<IIIII")
 _ADMIT = struct.Struct("<IdIIIIIIIIIBIII")
 _SENT_BACK = struct.Struct("<IB")
@@ -131,8 +133,16 @@ def unpack(data: bytes) -> StepRecord:
 
 
 def micros(seconds: float) -> int:
-    value = int(seconds * 1e6 + 0.5)
-    return value if 0 <= value <= LONGEST_US else 0 if value < 0 else LONGEST_US
+    return _span(seconds * 1e6)
+
+
+def millis(seconds: float) -> int:
+    return _span(seconds * 1e3)
+
+
+def _span(units: float) -> int:
+    value = int(units + 0.5)
+    return value if 0 <= value <= LONGEST else 0 if value < 0 else LONGEST
 
 
 def _let_in(data: bytes, offset: int) -> LetIn:

@@ -52,7 +52,7 @@ def size_cache(
     budget, free, source = _budget(settings, device)
     block_size = settings.block_size
     block_bytes = tuple(block_bytes_of(spec, group, block_size, dtype) for group in spec.cache_groups)
-    one = [_blocks_of_sequence(group, context, step_tokens, block_size) for group in spec.cache_groups]
+    one = [group.most_blocks(context, step_tokens, block_size) for group in spec.cache_groups]
     most = [count * max_sequences for count in one]
 
     def sized(blocks: int) -> CacheSize:
@@ -154,12 +154,6 @@ def _budget(settings: CacheSettings, device: torch.device) -> tuple[int, int, st
     if settings.kv_memory is not None:
         budget, source = parse_bytes(settings.kv_memory, "kv_memory"), "kv_memory"
     return budget, free, source
-
-
-def _blocks_of_sequence(group: CacheGroup, context: int, step_tokens: int, block_size: int) -> int:
-    """Most blocks one sequence holds at once: the window, and the chunk being computed, at any alignment."""
-    whole = -(-context // block_size)
-    return min(whole, -(-(group.window + step_tokens) // block_size) + 1) if group.window else whole
 
 
 def block_bytes_of(spec: ModelSpec, group: CacheGroup, block_size: int, dtype: torch.dtype) -> int:

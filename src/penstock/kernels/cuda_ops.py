@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +12,7 @@ from penstock.kernels.cpu.packed import plain
 from penstock.kernels.cuda import decode, gate, long_prefill, prefill, product, rotate_store, short_prefill
 from penstock.kernels.cuda import norm as norm_
 from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Norm, Pages, Rotary
-
-T = TypeVar("T")
+from penstock.kernels.per_batch import PerBatch
 
 
 class Chunks(NamedTuple):
@@ -26,11 +24,10 @@ class Chunks(NamedTuple):
 
 
 class CudaOperations:
-    """Implements `interface.Operations`. Keeps, for the newest batch only, what all its layers have in common."""
+    """Implements `interface.Operations`."""
 
     def __init__(self) -> None:
-        self._batch: Batch | None = None
-        self._memo: dict[Hashable, object] = {}
+        self._shared = PerBatch()
 
     def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
         return embed.reference(tokens, plain(table), scale)
@@ -83,23 +80,15 @@ class CudaOperations:
             chunks = Chunks((), None, None)
         else:
             whole = window == 0 and softcap == 0.0
-            chunks = self._once(batch, (id(block_map), whole), lambda: _plan(q, pages, block_map, batch, whole))
+            key = (id(block_map), whole)
+            chunks = self._shared.once(batch, key, lambda: _plan(q, pages, block_map, batch, whole))
         if len(chunks.long) == batch.num_rows == 1:
             return long_prefill.attend(q, pages, chunks.long[0], scale)
         out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
         single, tables = batch.num_single, block_map.tables
         if single:
-            decode.decode(
-                q[:single],
-                pages,
-                tables,
-                batch.lengths,
-                batch.runs,
-                out,
-                scale=scale,
-                window=window,
-                softcap=softcap,
-            )
+            first, lengths, runs = q[:single], batch.lengths, batch.runs
+            decode.decode(first, pages, tables, lengths, runs, out, scale=scale, window=window, softcap=softcap)
         for chunk in chunks.long:
             out[chunk.start : chunk.end] = long_prefill.attend(q, pages, chunk, scale)
         for attend, tiles in ((short_prefill.short_prefill, chunks.short), (prefill.prefill, chunks.tiles)):
@@ -124,14 +113,6 @@ class CudaOperations:
         if norm is None or product.takes_norm(x, weight):
             return x, norm
         return self.norm(x, norm), None
-
-    def _once(self, batch: Batch, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives, made once per batch."""
-        if batch is not self._batch:
-            self._batch, self._memo = batch, {}
-        if key not in self._memo:
-            self._memo[key] = make()
-        return cast(T, self._memo[key])
 
 
 def _plan(q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, whole: bool) -> Chunks:

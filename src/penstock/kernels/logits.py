@@ -1,14 +1,8 @@
-"""Hidden states to scores over the vocabulary."""
+"""What happens to scores over the vocabulary once they are there."""
 
 from __future__ import annotations
 
 from torch import Tensor
-
-from penstock.kernels import linear
-
-
-def reference(x: Tensor, rows: Tensor, weight: Tensor, softcap: float) -> Tensor:
-    return capped(linear.reference(x[rows], weight).float(), softcap)
 
 
 def capped(scores: Tensor, softcap: float) -> Tensor:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import TypeVar, cast
-
 from torch import Tensor
 
 from penstock.kernels import attention, embed, gate, linear, logits, rotate_store
 from penstock.kernels import norm as norm_
 from penstock.kernels.cpu.packed import plain
 from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Norm, Pages, Rotary
-
-T = TypeVar("T")
+from penstock.kernels.per_batch import PerBatch
 
 
 class TorchOperations:
-    """Implements `interface.Operations`. Keeps, for the newest batch only, what all its layers have in common."""
+    """Implements `interface.Operations`."""
 
     def __init__(self) -> None:
-        self._batch: Batch | None = None
-        self._memo: dict[Hashable, object] = {}
+        self._shared = PerBatch()
 
     def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
         return embed.reference(tokens, plain(table), scale)
@@ -58,14 +53,14 @@ class TorchOperations:
         rotary: Rotary,
         norms: tuple[Tensor, Tensor, float] | None,
     ) -> Tensor:
-        turn = self._once(batch, ("angles", id(rotary)), lambda: rotate_store.angles(rotary, batch.positions))
+        turn = self._shared.once(batch, ("angles", id(rotary)), lambda: rotate_store.angles(rotary, batch.positions))
         return rotate_store.reference(qkv, pages, block_map, turn, norms)
 
     def attention(
         self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, *, scale: float, window: int, softcap: float
     ) -> Tensor:
         block_size = pages.keys.shape[1]
-        plan = self._once(
+        plan = self._shared.once(
             batch,
             ("plan", id(block_map), window),
             lambda: attention.plan(batch, block_map, block_size, window, q.dtype),
@@ -77,11 +72,3 @@ class TorchOperations:
     ) -> Tensor:
         scores = logits.capped(self.linear(x if rows is None else x[rows], weight).float(), softcap)
         return scores if out is None else out.copy_(scores)
-
-    def _once(self, batch: Batch, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives, made once per batch. Objects named by id in the key live as long as the batch."""
-        if batch is not self._batch:
-            self._batch, self._memo = batch, {}
-        if key not in self._memo:
-            self._memo[key] = make()
-        return cast(T, self._memo[key])

@@ -118,11 +118,3 @@ class Rejected(Event, frozen=True, gc=False):
 def whole(request: str) -> str:
     """The id of the HTTP request that a flow.Request is a part of."""
     return request.partition("-")[0]
-
-
-def fan_out(listeners: Sequence[Emit]) -> Emit:
-    def emit(event: Event) -> None:
-        for listener in listeners:
-            listener(event)
-
-    return emit if len(listeners) != 1 else listeners[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,26 +26,35 @@ def wanted(params: SamplingParams, vocab_size: int) -> bool:
     return 0 < params.top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0 or params.typical_p < 1.0
 
 
-def native(params: SamplingParams, vocab_size: int) -> tuple[int, float, float, float, float]:
-    """As `kernels.cpu.program.DRAW` has them: top_k, temperature, top_p, log_min_p, typical_p. Off as in `Filters`."""
-    return (
-        params.top_k if params.top_k < vocab_size else 0,
-        max(params.temperature, _TINY),
-        params.top_p if params.top_p < 1.0 else math.inf,
-        math.log(params.min_p) if params.min_p else -math.inf,
-        params.typical_p if params.typical_p < 1.0 else math.inf,
-    )
+class Numbers(NamedTuple):
+    """Of a request, in the order of `kernels.cpu.program.DRAW`; where a filter is off, a value that changes nothing."""
+
+    top_k: int  # off: 0
+    temperature: float
+    top_p: float  # off: inf
+    log_min_p: float  # off: -inf
+    typical_p: float  # off: inf
+
+    @classmethod
+    def of(cls, params: SamplingParams, vocab_size: int) -> Numbers:
+        return cls(
+            top_k=params.top_k if params.top_k < vocab_size else 0,
+            temperature=max(params.temperature, _TINY),
+            top_p=params.top_p if params.top_p < 1.0 else math.inf,
+            log_min_p=math.log(params.min_p) if params.min_p else -math.inf,
+            typical_p=params.typical_p if params.typical_p < 1.0 else math.inf,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The parameters of n rows, each [n, 1], with values that change nothing where a filter is off."""
+    """The numbers of n rows, each [n, 1]."""
 
     temperature: Tensor  # float32
-    top_k: Tensor  # int64; off: 0
-    top_p: Tensor  # float32; off: inf
-    log_min_p: Tensor  # float32; off: -inf
-    typical_p: Tensor  # float32; off: inf
+    top_k: Tensor  # int64
+    top_p: Tensor  # float32
+    log_min_p: Tensor  # float32
+    typical_p: Tensor  # float32
     any_unlimited: bool  # a row has top_p without top_k: it cuts the mass of the whole vocabulary
     any_typical: bool
 
@@ -53,14 +63,15 @@ class Filters:
         def column(values: list[float]) -> Tensor:
             return upload(values, device, np.float32)[:, None]
 
+        rows = [Numbers.of(p, vocab_size) for p in params]
         return cls(
-            temperature=column([max(p.temperature, _TINY) for p in params]),
-            top_k=upload([p.top_k if p.top_k < vocab_size else 0 for p in params], device)[:, None],
-            top_p=column([p.top_p if p.top_p < 1.0 else math.inf for p in params]),
-            log_min_p=column([math.log(p.min_p) if p.min_p else -math.inf for p in params]),
-            typical_p=column([p.typical_p if p.typical_p < 1.0 else math.inf for p in params]),
-            any_unlimited=any(p.top_p < 1.0 and not 0 < p.top_k < vocab_size for p in params),
-            any_typical=any(p.typical_p < 1.0 for p in params),
+            temperature=column([row.temperature for row in rows]),
+            top_k=upload([row.top_k for row in rows], device)[:, None],
+            top_p=column([row.top_p for row in rows]),
+            log_min_p=column([row.log_min_p for row in rows]),
+            typical_p=column([row.typical_p for row in rows]),
+            any_unlimited=any(row.top_p < math.inf and not row.top_k for row in rows),
+            any_typical=any(row.typical_p < math.inf for row in rows),
         )
 
     def pick(self, rows: Tensor) -> Filters:

@@ -61,7 +61,7 @@ class Slot:
                 LARGEST if params.greedy else SAMPLED,
                 admit.slot,
                 0,
-                *filters.native(params, vocab_size),
+                *filters.Numbers.of(params, vocab_size),
                 admit.prompt_length,
                 *penalties.native(params),
                 stream,

@@ -5,7 +5,8 @@ planner.Planner       shares out the tokens of a step
 roster.Roster         where every sequence is, and the moves between places
 claims.Claims         who computes which prefix right now, and who waits for it
 sequence.Sequence     one sequence's state
-policy                who goes first
+recorder.Recorder     writes down what is decided, for whoever watches
+policy, order, slots  who goes first; lists in that order; rows of the runner
 """
 
 from penstock.schedule.scheduler import Scheduler

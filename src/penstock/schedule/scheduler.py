@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from penstock.cache import CacheManager, Chain, census
@@ -31,6 +31,8 @@ from penstock.schedule.planner import Planner, Step
 from penstock.schedule.recorder import Recorder
 from penstock.schedule.roster import Roster
 from penstock.schedule.sequence import Sequence, State
+
+DEADLINES_KEPT = 1024  # of sequences that have ended, beside one for each that is open
 
 
 class Scheduler:
@@ -80,7 +82,7 @@ class Scheduler:
         )
         self._roster.enter(sequence, held)
         if message.deadline is not None:
-            heappush(self._deadlines, (message.deadline, message.id))
+            self._remind(message.deadline, message.id)
 
     def release(self, id: str, error: PenstockError | None = None) -> None:
         """What a held sequence was held for has come, or cannot come. One that has ended meanwhile is ignored."""
@@ -177,9 +179,6 @@ class Scheduler:
     def has_work(self) -> bool:
         """Whether there is anything to plan, to settle or to drain."""
         return bool(self._roster.sequences or self._steps or self._news)
-
-    def open_ids(self) -> list[str]:
-        return list(self._roster.sequences)
 
     def stats(self) -> dict[str, Any]:
         """What is going on, and totals since the start. Tokens count when their sequence ends, the prompt's earlier."""
@@ -331,6 +330,13 @@ class Scheduler:
         delta = delta or Delta(id=sequence.id, cached_tokens=sequence.cached or 0)
         delta.finish, delta.error, delta.code, delta.timings = finish, error, code, sequence.timings(now)
         self._news.append(delta)
+
+    def _remind(self, deadline: float, id: str) -> None:
+        heappush(self._deadlines, (deadline, id))
+        open_ones = self._roster.sequences
+        if len(self._deadlines) > 2 * len(open_ones) + DEADLINES_KEPT:
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in open_ones]
+            heapify(self._deadlines)
 
     def _expire(self, now: float) -> None:
         while self._deadlines and self._deadlines[0][0] <= now:

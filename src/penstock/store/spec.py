@@ -34,6 +34,14 @@ class CacheGroup(msgspec.Struct, frozen=True):
     window: int  # tokens a query sees, itself included; 0: all
     layers: tuple[int, ...]
 
+    def most_blocks(self, context: int, step_tokens: int, block_size: int) -> int:
+        """Blocks that one sequence of `context` tokens holds at most, computed `step_tokens` at a time."""
+        whole = -(-context // block_size)
+        if not self.window:
+            return whole
+        # The span a step touches, from the first position its first query sees, at its worst alignment.
+        return min(whole, 1 + -(-(self.window - 2 + step_tokens) // block_size))
+
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str  # a name in model.registry: "llama", "mistral", "qwen2", "qwen3", "gemma3", "phi3"

@@ -1,8 +1,8 @@
-"""What holds between the numbers of a spec, wherever they were read from."""
+"""What holds between the numbers of a spec, wherever they were read from, and between it and what is asked of it."""
 
 from __future__ import annotations
 
-from penstock.errors import ModelInvalid
+from penstock.errors import InvalidSetting, ModelInvalid
 from penstock.store.spec import ModelSpec, Rope
 
 MAX_LAYERS = 10_000
@@ -46,3 +46,12 @@ def useful_windows(windows: tuple[int, ...], context: int) -> tuple[int, ...]:
 def stretched(context: int, rope: Rope) -> int:
     """Models shipped with YaRN to be switched on by hand still give the context they had before."""
     return max(context, int(rope.original_context * rope.factor)) if rope.kind == "yarn" else context
+
+
+def chosen_context(spec: ModelSpec, asked: int | None) -> int:
+    """Most tokens a sequence may have; None asks for all that the model was made for."""
+    if asked is not None and asked > spec.context:
+        raise InvalidSetting(
+            f"context: {spec.name} was made for {spec.context} tokens, {asked} were asked for", param="context"
+        )
+    return asked or spec.context

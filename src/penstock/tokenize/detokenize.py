@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 LONGEST_CHARACTER_BYTES = 4
 CONTEXT_TOKENS = 6  # of a prompt: those further back do not change how the next token reads
@@ -51,7 +52,8 @@ class WindowStream:
     ) -> None:
         self._decode = decode
         self._shows = shows
-        self._window = [token for token in prompt if shows(token)][-CONTEXT_TOKENS:]
+        newest_first = (token for token in reversed(prompt) if shows(token))
+        self._window = list(islice(newest_first, CONTEXT_TOKENS))[::-1]
         self._num_given = len(self._window)
         self._given = decode(self._window)
 

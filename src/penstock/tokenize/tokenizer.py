@@ -93,9 +93,6 @@ class Tokenizer:
             return b""
         return self._bytes.setdefault(token, self._spell(token))
 
-    def token_text(self, token: int) -> str:
-        return self.token_bytes(token).decode(errors="replace")
-
     def _spell(self, token: int) -> bytes:
         if self._spelling is None:
             return self._backend_decode([token]).encode()

@@ -6,8 +6,9 @@ import pytest
 
 from penstock.cache import CacheManager, Chain, Recall
 from penstock.cache.explain import explain
+from penstock.cache.prefix import pack_tokens
 from penstock.flow import record
-from penstock.flow.record import FINDINGS, Finding
+from penstock.flow.record import FINDINGS, Finding, LetIn
 from penstock.store.spec import CacheGroup
 
 SIZE = 4
@@ -86,6 +87,27 @@ def test_tells_what_was_evicted_and_when() -> None:
     assert finding.evicted == 20
     assert finding.evicted_ms == 2500
     assert cache.recall.evictions == 5
+
+
+def test_an_eviction_that_nobody_remembers_when_is_still_packed() -> None:
+    cache = Cache(blocks=12)
+    cache.run(list(range(24)))
+    cache.run(list(range(100, 148)))
+    cache.now = 1e8  # three years
+    finding = cache.explain([*range(22), 999, 999])
+    assert finding.evicted_ms == record.LONGEST
+    record.pack_let_in(LetIn(1, 0.0, 0, (0,) * len(record.WAITS), 0, 0, finding))
+
+
+def test_of_many_that_begin_alike_only_the_nearest_are_looked_at() -> None:
+    cache = Cache()
+    for token in range(200):
+        cache.run([7, 7, 7, token, 1, 2])
+    chain = Chain("", SIZE)
+    looked_at = cache.recall.neighbours(chain.root, pack_tokens([7, 7, 7, 100]))
+    assert {link.tokens[3] for link in looked_at} == {99, 100}
+    assert cache.explain([7, 7, 7, 500, 1, 2]) == Finding(record.DIVERGED, 3)
+    assert cache.explain([8, 7, 7, 7, 1, 2]) == Finding(record.NOTHING_ALIKE)
 
 
 def test_a_prompt_that_goes_on_where_the_cached_one_ends_has_not_diverged() -> None:

@@ -14,6 +14,7 @@ from penstock.flow import (
     Constraint,
     Delta,
     FinishReason,
+    Query,
     RowResult,
     SamplingParams,
     StepPlan,
@@ -128,6 +129,17 @@ def test_one_that_waits_can_be_cancelled_and_can_time_out(world: World) -> None:
     world.gate.opened.set()
     assert world.until_done("patient")["patient"].finish is FinishReason.LENGTH
     assert not world.loop.has_work
+
+
+def test_a_question_that_goes_wrong_is_answered_and_ends_nothing(world: World) -> None:
+    world.submit("free")
+    world.loop.step()
+    for query in (Query(1, "stats", {"no": "such"}), Query(2, "prefix_tree", {"limit": 1, "numbers": None})):
+        reply = world.loop.handle(query)
+        assert reply is not None
+        assert reply.id == query.id
+        assert "the query failed" in (reply.error or "")
+    assert world.until_done("free")["free"].finish is FinishReason.LENGTH
 
 
 def test_an_engine_without_a_vocabulary_refuses(world: World) -> None:

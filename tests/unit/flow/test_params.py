@@ -33,6 +33,7 @@ from penstock.flow import SamplingParams
         ("seed", 2**64),
         ("timeout_s", 0),
         ("stop", ("",)),
+        ("stop", "END"),
         ("stop", ("x",) * 17),
         ("logit_bias", {5: 101.0}),
         ("logit_bias", {5: math.nan}),

@@ -7,6 +7,7 @@ from penstock.flow import record
 from penstock.flow.record import Blocks, Finding, LetIn, SentBack, StepRecord
 
 WORDS = st.integers(0, 2**32 - 1)
+TOTALS = st.integers(0, 2**64 - 1)  # grow for as long as the engine lives
 SHORTS = st.integers(0, 60)
 TIMES = st.floats(0, 1e9, allow_nan=False)
 LET_IN = st.builds(
@@ -16,10 +17,10 @@ LET_IN = st.builds(
 
 
 @given(
-    number=WORDS,
+    number=TOTALS,
     start=TIMES,
     spans=st.tuples(WORDS, WORDS, WORDS),
-    state=st.tuples(WORDS, WORDS, WORDS, WORDS, WORDS, st.integers(0, 5)),
+    state=st.tuples(WORDS, WORDS, WORDS, WORDS, TOTALS, st.integers(0, 5)),
     blocks=st.lists(st.builds(Blocks, *[WORDS] * 5), max_size=3),
     let_in=st.lists(LET_IN, max_size=3),
     sent_back=st.lists(st.builds(SentBack, WORDS, st.integers(0, 4)), max_size=3),
@@ -33,6 +34,7 @@ def test_what_is_packed_comes_out_again(number, start, spans, state, blocks, let
 
 
 def test_spans_that_no_word_holds_are_cut_not_wrapped() -> None:
-    assert record.micros(1e9) == record.LONGEST_US
+    assert record.micros(1e9) == record.millis(1e9) == record.LONGEST
     assert record.micros(-1.0) == 0
     assert record.micros(0.0000015) == 2
+    assert record.millis(0.0015) == 2

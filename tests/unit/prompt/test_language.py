@@ -79,7 +79,7 @@ class Vocabulary:
         return self.text(tokens), matcher.is_stopped()
 
     def token(self, token: int) -> str:
-        return self.tokenizer.token_text(token)
+        return self.tokenizer.token_bytes(token).decode(errors="replace")
 
     def text(self, tokens: list[int]) -> str:
         return self.tokenizer.decode(tokens, skip_special=False)

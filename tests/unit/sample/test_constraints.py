@@ -44,7 +44,7 @@ class Desk:
         logits = torch.zeros(1, tiny_models.VOCAB)
         masked.apply(logits)
         left = (logits[0] == 0).nonzero()[:, 0].tolist()
-        return {"END" if token == END else self.tokenizer.token_text(token) for token in left}
+        return {"END" if token == END else self.tokenizer.token_bytes(token).decode(errors="replace") for token in left}
 
     def finish(self, slot: int, outputs: int = 0) -> FinishReason:
         masked = self.mask(slot, outputs=outputs)

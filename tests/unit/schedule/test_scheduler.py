@@ -8,6 +8,7 @@ from penstock.cache import CacheManager
 from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError, QueueFull
 from penstock.flow import Cancel, FinishReason, RowResult, SamplingParams, StepResult, Submit, Task, TokenLogprobs
 from penstock.schedule import Scheduler
+from penstock.schedule.scheduler import DEADLINES_KEPT
 from penstock.store.spec import CacheGroup
 from simulation.device import VOCABULARY
 from simulation.world import World
@@ -226,6 +227,20 @@ def test_failure_ends_what_runs_and_spares_what_waits(lookahead: int) -> None:
     world.check_over()
 
 
+def test_far_deadlines_of_ended_sequences_do_not_pile_up() -> None:
+    world = World()
+    kept = world.submit(PROMPT, timeout_s=1e9)
+    for number in range(3 * DEADLINES_KEPT):
+        message = Submit(id=f"s{number}", tokens=PROMPT, params=SamplingParams(), seed=0, max_output=4, deadline=1e9)
+        world.scheduler.submit(message)
+        world.scheduler.cancel(Cancel(message.id))
+    world.scheduler.drain()
+    assert len(world.scheduler._deadlines) <= DEADLINES_KEPT + 2
+    world.now = 2e9
+    world.run()
+    assert ending(world, kept)[1] is FinishReason.TIMEOUT
+
+
 def test_there_is_work_until_the_last_news_is_handed_out() -> None:
     world = World()
     world.submit(PROMPT, timeout_s=1.0)
@@ -233,17 +248,6 @@ def test_there_is_work_until_the_last_news_is_handed_out() -> None:
     assert world.scheduler.plan() is None
     assert world.scheduler.has_work
     assert [delta.finish for delta in world.scheduler.drain()] == [FinishReason.TIMEOUT]
-    assert not world.scheduler.has_work
-
-
-def test_everything_open_can_be_named() -> None:
-    world = World(max_sequences=1)
-    ids = [world.submit(PROMPT) for _ in range(3)]
-    world.step()
-    assert world.scheduler.open_ids() == ids
-    for id in ids:
-        world.cancel(id)
-    assert world.scheduler.open_ids() == []
     assert not world.scheduler.has_work
 
 

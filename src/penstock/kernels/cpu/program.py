@@ -163,7 +163,6 @@ class Pool:
         loaded = library.load()
         assert loaded is not None, "whoever makes a pool has seen that there is a library"
         self.library = loaded
-        self.threads = threads
         self.address = loaded.penstock_pool_new(threads)
         weakref.finalize(self, loaded.penstock_pool_free, self.address)
 

@@ -201,55 +201,23 @@ def decode(
     if splits > 1:
         parts = torch.empty(rows, heads, splits, head_dim, dtype=torch.float32, device=q.device)
         masses = torch.empty(rows, heads, splits, dtype=torch.float32, device=q.device)
+    by_row = (lengths, lengths if runs is None else runs)
+    numbers = (tables.stride(0), log2_scale(scale, softcap), softcap, window, splits)
+    does = (splits > 1, window > 0, softcap > 0.0, precision(q), runs is not None)
     _launch_attend(
         (rows, kv_heads, splits),
         q.dtype,
-        (
-            q,
-            pages.keys,
-            pages.values,
-            tables,
-            lengths,
-            lengths if runs is None else runs,
-            parts,
-            masses,
-            tables.stride(0),
-            log2_scale(scale, softcap),
-            softcap,
-            window,
-            splits,
-        ),
-        (
-            heads,
-            kv_heads,
-            head_dim,
-            block_size,
-            splits > 1,
-            window > 0,
-            softcap > 0.0,
-            precision(q),
-            runs is not None,
-            group,
-            shape.keys,
-            padded,
-        ),
+        (q, pages.keys, pages.values, tables, *by_row, parts, masses, *numbers),
+        (heads, kv_heads, head_dim, block_size, *does, group, shape.keys, padded),
         num_warps=shape.warps,
         num_stages=shape.stages,
     )
     if splits > 1:
+        team = group // (heads // kv_heads)
         _launch_combine(
             (rows, heads, 1),
             q.dtype,
-            (parts, masses, lengths, lengths if runs is None else runs, out, window, splits),
-            (
-                heads,
-                head_dim,
-                window > 0,
-                runs is not None,
-                group // (heads // kv_heads),
-                shape.keys,
-                padded,
-                triton.next_power_of_2(splits),
-            ),
+            (parts, masses, *by_row, out, window, splits),
+            (heads, head_dim, window > 0, runs is not None, team, shape.keys, padded, triton.next_power_of_2(splits)),
             num_warps=1 if splits <= 4 else 4,
         )

@@ -2,9 +2,9 @@
 
 From compute capability 9.0 on, a kernel may be launched before its predecessor has ended (programmatic dependent
 launch): its programs come up, and may read what no kernel of the layers writes (weights, positions, lengths, tables),
-but what the predecessor makes only after `wait`.
-A predecessor that has itself waited is done only when all before it are, so nothing else needs to be said about order.
-For that, every program of every kernel must wait, before it writes or ends.
+but what the predecessor makes only after `wait`. A predecessor that has itself waited is done only when all before it
+are, so nothing else needs to be said about order. For that, every program of every kernel must wait, before it writes
+or ends.
 """
 
 from __future__ import annotations

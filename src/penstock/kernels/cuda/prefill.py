@@ -138,35 +138,14 @@ def prefill(
     heads, head_dim = q.shape[1:]
     block_size, kv_heads = pages.keys.shape[1:3]
     shape = SHAPES[q.element_size()]
+    by_row = (tables, batch.starts, batch.lengths)
+    numbers = (tables.stride(0), log2_scale(scale, softcap), softcap, window)
+    does = (window > 0, softcap > 0.0, precision(q))
     _launch(
         (planned.shape[0], heads, 1),
         q.dtype,
-        (
-            q,
-            pages.keys,
-            pages.values,
-            tables,
-            batch.starts,
-            batch.lengths,
-            planned,
-            out,
-            tables.stride(0),
-            log2_scale(scale, softcap),
-            softcap,
-            window,
-        ),
-        (
-            heads,
-            kv_heads,
-            head_dim,
-            block_size,
-            window > 0,
-            softcap > 0.0,
-            precision(q),
-            shape.queries,
-            shape.keys,
-            triton.next_power_of_2(head_dim),
-        ),
+        (q, pages.keys, pages.values, *by_row, planned, out, *numbers),
+        (heads, kv_heads, head_dim, block_size, *does, shape.queries, shape.keys, triton.next_power_of_2(head_dim)),
         num_warps=shape.warps,
         num_stages=shape.stages,
     )

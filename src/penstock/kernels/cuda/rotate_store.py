@@ -91,29 +91,11 @@ def rotate_store(
     tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads
     q = torch.empty(tokens, heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     q_weight, k_weight, eps = norms or (rotary.table, rotary.table, 0.0)
+    padded = triton.next_power_of_2(head_dim)
     _launch(
         (tokens, triton.cdiv(heads + 2 * kv_heads, HEADS_AT_ONCE), 1),
         q.dtype,
-        (
-            qkv,
-            q,
-            pages.keys,
-            pages.values,
-            block_map.targets,
-            positions,
-            rotary.table,
-            q_weight,
-            k_weight,
-            eps,
-        ),
-        (
-            heads,
-            kv_heads,
-            head_dim,
-            rotary.dim,
-            norms is not None,
-            HEADS_AT_ONCE,
-            triton.next_power_of_2(head_dim),
-        ),
+        (qkv, q, pages.keys, pages.values, block_map.targets, positions, rotary.table, q_weight, k_weight, eps),
+        (heads, kv_heads, head_dim, rotary.dim, norms is not None, HEADS_AT_ONCE, padded),
     )
     return q

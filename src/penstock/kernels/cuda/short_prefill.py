@@ -177,36 +177,14 @@ def short_prefill(
     parts = torch.empty(tiles * TOKENS, heads, splits, head_dim, dtype=torch.float32, device=q.device)
     masses = torch.empty(tiles * TOKENS, heads, splits, dtype=torch.float32, device=q.device)
     rows = (batch.starts, batch.lengths, planned)
+    numbers = (tables.stride(0), log2_scale(scale, softcap), softcap, window, splits)
+    does = (window > 0, softcap > 0.0, precision(q))
+    group = triton.next_power_of_2(TOKENS * (heads // kv_heads))
     _launch_attend(
         (tiles, kv_heads, splits),
         q.dtype,
-        (
-            q,
-            pages.keys,
-            pages.values,
-            tables,
-            *rows,
-            parts,
-            masses,
-            tables.stride(0),
-            log2_scale(scale, softcap),
-            softcap,
-            window,
-            splits,
-        ),
-        (
-            heads,
-            kv_heads,
-            head_dim,
-            block_size,
-            window > 0,
-            softcap > 0.0,
-            precision(q),
-            TOKENS,
-            triton.next_power_of_2(TOKENS * (heads // kv_heads)),
-            keys,
-            padded,
-        ),
+        (q, pages.keys, pages.values, tables, *rows, parts, masses, *numbers),
+        (heads, kv_heads, head_dim, block_size, *does, TOKENS, group, keys, padded),
         num_warps=4,
         num_stages=2,
     )

@@ -33,7 +33,7 @@ def reference(logits: Tensor, params: list[SamplingParams], streams: list[int], 
 def ours(logits: Tensor, params: list[SamplingParams], streams: list[int], positions: list[int]) -> list[int]:
     vocab = logits.shape[1]
     rows = [
-        (SAMPLED, 0, position, *filters.native(entry, vocab), 0, 1.0, 0.0, 0.0, stream)
+        (SAMPLED, 0, position, *filters.Numbers.of(entry, vocab), 0, 1.0, 0.0, 0.0, stream)
         for entry, stream, position in zip(params, streams, positions, strict=True)
     ]
     return kernel.draw(logits, Draws(rows)).tolist()
@@ -95,5 +95,5 @@ def test_a_row_of_nothing_but_bans_gives_some_token(native: CDLL) -> None:
 
 def test_the_largest_is_the_first_of_equals(native: CDLL) -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0, 3.0] * 10, [-math.inf] * 39 + [-1e30]])
-    rows = [(LARGEST, 0, 0, *filters.native(SamplingParams(), 40), 0, 1.0, 0.0, 0.0, 0)] * 2
+    rows = [(LARGEST, 0, 0, *filters.Numbers.of(SamplingParams(), 40), 0, 1.0, 0.0, 0.0, 0)] * 2
     assert kernel.draw(logits, Draws(rows)).tolist() == [1, 39]
