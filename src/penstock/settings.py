@@ -181,8 +181,14 @@ def load(
             raise InvalidSetting(f"unknown setting {name!r}; there are {', '.join(SECTIONS)}", param=name)
         if value is not None:
             values[SECTIONS[name]][name] = value
-    settings = from_wire(values)
-    _check(settings)
+    try:
+        settings = from_wire(values)
+        _check(settings)
+    except InvalidSetting as error:
+        variable = ENV_PREFIX + (error.param or "").upper()
+        if variable in environ and (arguments or {}).get(error.param or "") is None:
+            raise InvalidSetting(f"{error.message} (from {variable} in the environment)", param=error.param) from None
+        raise
     return settings
 
 

@@ -2,7 +2,7 @@
 
     settings ──decide──► Decided ──load──► Decoder ──size──► pages, runner ──► EngineLoop, and facts about all of it
 
-Imported by the process that runs the engine alone: torch comes with it. Triton, which only CUDA builds of torch have,
+Only the process that runs the engine imports this: torch comes with it. Triton, which only CUDA builds of torch have,
 is imported where a CUDA device is at hand.
 """
 

@@ -51,6 +51,15 @@ def test_a_wrong_setting_is_named(arguments: dict[str, object], param: str) -> N
     assert param in caught.value.message
 
 
+def test_what_is_wrong_in_the_environment_is_found_there() -> None:
+    environ = {"PENSTOCK_PORT": "tcp://10.0.0.7:8000"}  # as Kubernetes sets it for a service called penstock
+    with pytest.raises(InvalidSetting, match=r"port.*from PENSTOCK_PORT in the environment"):
+        settings.load(environ=environ)
+    with pytest.raises(InvalidSetting, match=r"<= 65535$"):
+        settings.load({"port": 99999}, environ=environ)
+    assert settings.load({"port": 1}, environ=environ).serve.port == 1
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -3,17 +3,36 @@ exact token at which the prompt leaves it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Sequence
 
 from penstock.cache.prefix import TOKEN_BYTES, Chain, pack_tokens
 from penstock.cache.recall import Recall
 from penstock.flow import record
 from penstock.flow.record import Finding
 
-Kin = tuple[Chain, Sequence[int]]  # a running sequence's chain and tokens: what it computes is not published yet
+
+class Kin:
+    """What running sequences compute now, which cannot be found yet: of each the block behind those it has settled."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[bytes, list[bytes]] = {}  # by parent: their packed tokens, in order
+
+    def add(self, chain: Chain, tokens: Sequence[int], settled: int) -> None:
+        size = chain.block_size
+        full = settled // size
+        if full <= len(chain.links):
+            blocks = self._blocks.setdefault(chain.parent_of(full), [])
+            insort(blocks, pack_tokens(tokens[full * size : (full + 1) * size]))
+
+    def neighbours(self, parent: bytes, packed: bytes) -> list[bytes]:
+        """As those of Recall."""
+        blocks = self._blocks.get(parent, [])
+        at = bisect_left(blocks, packed)
+        return blocks[max(0, at - 1) : at + 1]
 
 
-def explain(chain: Chain, tokens: Sequence[int], hit: int, recall: Recall, running: Iterable[Kin]) -> Finding:
+def explain(chain: Chain, tokens: Sequence[int], hit: int, recall: Recall, kin: Kin) -> Finding:
     """`chain` has links for all full blocks of `tokens`, of which the first `hit` were found."""
     size = chain.block_size
     usable = (len(tokens) - 1) // size  # blocks: never the one that holds the last token
@@ -28,7 +47,7 @@ def explain(chain: Chain, tokens: Sequence[int], hit: int, recall: Recall, runni
             gone_since = ghost.since if gone_since is None else max(gone_since, ghost.since)
         full += 1
     evicted = full * size - hit
-    inside, alike = _nearest(chain, full, tokens[full * size : (full + 1) * size], recall, running)
+    inside, alike = _nearest(chain, full, tokens[full * size : (full + 1) * size], recall, kin)
     matched = min(full * size + inside, len(tokens))
     age_ms = 0 if gone_since is None else record.millis(recall.clock() - gone_since)
     if evicted:
@@ -38,21 +57,15 @@ def explain(chain: Chain, tokens: Sequence[int], hit: int, recall: Recall, runni
     return Finding(record.DIVERGED if alike else record.EXTENDS, matched)
 
 
-def _nearest(chain: Chain, full: int, own: Sequence[int], recall: Recall, running: Iterable[Kin]) -> tuple[int, bool]:
+def _nearest(chain: Chain, full: int, own: Sequence[int], recall: Recall, kin: Kin) -> tuple[int, bool]:
     """How many of the `own` tokens behind the first `full` blocks somebody else has there too, and whether the two
     really part: both go on, and differently."""
-    parent = chain.links[full - 1].key if full else chain.root
-    packed = pack_tokens(own)
-    others = [link.packed for link in recall.neighbours(parent, packed)]
-    size = chain.block_size
-    for other, tokens in running:
-        at = other.links[full - 1].key if 0 < full <= len(other.links) else other.root if not full else None
-        if other is not chain and at == parent:
-            others.append(pack_tokens(tokens[full * size : (full + 1) * size]))
+    parent, packed = chain.parent_of(full), pack_tokens(own)
+    others = [link.packed for link in recall.neighbours(parent, packed)] + kin.neighbours(parent, packed)
     best, parts = 0, False
-    for other_packed in others:
-        common = _common(packed, other_packed)
-        differs = common < len(own) and common < len(other_packed) // TOKEN_BYTES
+    for other in others:
+        common = _common(packed, other)
+        differs = common < len(own) and common < len(other) // TOKEN_BYTES
         if common > best or (common == best and differs):
             best, parts = common, differs
     return best, parts

@@ -53,12 +53,16 @@ class Chain:
         self.block_size = block_size
         self.links: list[Link] = []
 
+    def parent_of(self, index: int) -> bytes:
+        """The key of all that comes before block `index`."""
+        return self.links[index - 1].key if index else self.root
+
     def grow(self, tokens: Sequence[int], num_blocks: int) -> None:
         """Have links for the first `num_blocks` full blocks of `tokens`, which begin with those linked so far."""
         begin, size = len(self.links), self.block_size
         if num_blocks <= begin:
             return
-        parent = self.links[-1].key if self.links else self.root
+        parent = self.parent_of(begin)
         packed = pack_tokens(tokens[begin * size : num_blocks * size])
         step = size * TOKEN_BYTES
         for offset in range(0, len(packed), step):

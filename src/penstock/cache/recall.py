@@ -86,7 +86,7 @@ class Recall:
         partial = tokens[full * size : (full + 1) * size]
         if full > len(chain.links) or not partial:
             return
-        parent = chain.links[full - 1].key if full else chain.root
+        parent = chain.parent_of(full)
         packed = pack_tokens(partial)
         link = Link(digest(parent, packed), parent, packed)
         if self._add(link):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.cache import Hit
-from penstock.cache.explain import explain
+from penstock.cache.explain import Kin, explain
 from penstock.flow import record
 from penstock.flow.record import Finding, LetIn, micros
 from penstock.schedule.sequence import Sequence
@@ -52,6 +52,7 @@ class Recorder:
         self._reason = record.STEP  # why the first in line was not let in by the last plan
         self._since = clock()  # that plan
         self._admissions = 0
+        self._kin: Kin | None = None  # of those that run, while a plan is made
         self._let_in: list[bytes] = []  # since a step was last planned
         self._sent_back: list[tuple[int, int]] = []
         self._notes: dict[int, Notes] = {}  # by step
@@ -89,6 +90,8 @@ class Recorder:
         self._admissions += 1
         waits_us = tuple(micros(seconds) for seconds in waiting.spent)
         finding = self._find(sequence, hit, roster) if sequence.admitted is None else Finding()
+        if self._kin is not None:
+            self._kin.add(sequence.chain, sequence.tokens, hit.tokens)
         entry = LetIn(sequence.message.number, waiting.since, hit.tokens, waits_us, waiting.ahead, overtaken, finding)
         self._let_in.append(record.pack_let_in(entry))
         sequence.waiting = None
@@ -103,6 +106,7 @@ class Recorder:
         """A plan was made: why the first in line could not come along."""
         self._totals[self._reason] += now - self._since
         self._reason, self._since = reason, now
+        self._kin = None
 
     def planned(self, step: Step, start: float, roster: Roster) -> None:
         recall = roster.cache.recall
@@ -157,5 +161,6 @@ class Recorder:
             return Finding(record.NOT_READ)
         if cache.recall is None:
             return Finding(record.OFF)
-        running = ((other.chain, other.tokens) for other in roster.running if other is not sequence)
-        return explain(sequence.chain, sequence.tokens, hit.tokens, cache.recall, running)
+        if self._kin is None:
+            self._kin = roster.kin()
+        return explain(sequence.chain, sequence.tokens, hit.tokens, cache.recall, self._kin)

@@ -12,6 +12,7 @@ Every move takes slot, blocks and claims along, so that nothing outside this mod
 from __future__ import annotations
 
 from penstock.cache import CacheManager, Hit
+from penstock.cache.explain import Kin
 from penstock.errors import PenstockError
 from penstock.flow import record
 from penstock.schedule.claims import Claims
@@ -146,6 +147,13 @@ class Roster:
         assert sequence.table is not None
         self.cache.advance(sequence.table, sequence.chain, sequence.tokens, sequence.settled)
         self._wake(self.claims.yield_up(sequence, sequence.settled // self.cache.block_size))
+
+    def kin(self) -> Kin:
+        """What those that run are computing now."""
+        kin = Kin()
+        for sequence in self.running:
+            kin.add(sequence.chain, sequence.tokens, sequence.settled)
+        return kin
 
     def truncate(self, sequence: Sequence, length: int) -> None:
         """Tokens beyond `length` are surplus: as if they had never been."""

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from penstock.cache import CacheManager, Chain, Recall
-from penstock.cache.explain import explain
+from penstock.cache.explain import Kin, explain
 from penstock.cache.prefix import pack_tokens
 from penstock.flow import record
 from penstock.flow.record import FINDINGS, Finding, LetIn
@@ -35,9 +35,12 @@ class Cache:
     def explain(
         self, tokens: list[int], salt: str = "", running: list[tuple[Chain, list[int]]] | None = None
     ) -> Finding:
-        chain = Chain(salt, SIZE)
+        """`running`: sequences that have settled nothing yet."""
+        chain, kin = Chain(salt, SIZE), Kin()
+        for other, others_tokens in running or []:
+            kin.add(other, others_tokens, 0)
         hit = self.manager.match(chain, tokens)
-        return explain(chain, tokens, hit.tokens, self.recall, running or [])
+        return explain(chain, tokens, hit.tokens, self.recall, kin)
 
 
 def reason(finding: Finding) -> str:
@@ -137,6 +140,17 @@ def test_what_runs_now_is_as_good_as_cached() -> None:
     cache.manager.match(chain, tokens)
     finding = cache.explain([*range(3), 999, *range(20)], running=[(chain, tokens)])
     assert (reason(finding), finding.matched) == ("diverged", 3)
+
+
+def test_of_many_that_run_only_the_nearest_are_looked_at() -> None:
+    cache, kin = Cache(), Kin()
+    chains = [Chain("", SIZE) for _ in range(200)]
+    for token, chain in enumerate(chains):
+        cache.manager.match(chain, [7, 7, 7, 7, 8, token, 1, 2])
+        kin.add(chain, [7, 7, 7, 7, 8, token, 1, 2], settled=SIZE + 1)
+    assert kin.neighbours(chains[0].root, pack_tokens([7, 7, 7, 7])) == []  # that block has been settled
+    nearest = kin.neighbours(chains[0].links[0].key, pack_tokens([8, 50, 9]))
+    assert nearest == [pack_tokens([8, 50, 1, 2]), pack_tokens([8, 51, 1, 2])]
 
 
 def test_one_tenant_learns_nothing_of_anothers() -> None:
