@@ -251,17 +251,18 @@ def test_what_does_not_finish_in_time_is_ended(tiny: Path, threads: ThreadPoolEx
         assert "Traceback" not in server.log
 
 
-def test_a_second_signal_ends_at_once(tiny: Path) -> None:
+def test_a_second_signal_ends_at_once(tiny: Path, threads: ThreadPoolExecutor) -> None:
     with Server(tiny, "--kv-memory", "100MB", "--drain-s", 600) as server, server.client() as client:
         engines = server.engines()
         stream = Stream(client, model=server.model, **ENDLESS)
+        rest = threads.submit(stream.rest)
         server.signal()
         until(lambda: server.status("/ready") == 503, "the end of the intake")
         server.signal()
         assert server.wait() == 1
         until(lambda: not any(map(alive, engines)), "the end of the engine")
         with pytest.raises(openai.APIError, match="shutting down"):  # for that, there is time
-            stream.rest()
+            rest.result(PATIENCE_S)
         assert "Traceback" not in server.log
 
 

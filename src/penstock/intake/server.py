@@ -23,6 +23,8 @@ from penstock.observe.watch import Watch
 
 logger = logging.getLogger(__name__)
 
+PARTING_S = 1.0  # after a second signal, for clients to take the last event of their streams
+
 
 class Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
@@ -56,11 +58,17 @@ async def serve(
         nonlocal signals
         signals += 1
         stop.set()
-        if signals > 1:
+        if signals == 2:
             logger.warning("second signal: ending at once")
             desk.end_all()
             desk.replica.close(at_once=True)
-            server.should_exit = server.force_exit = True
+            server.should_exit = True
+            loop.call_later(PARTING_S, leave)
+        elif signals > 2:
+            leave()
+
+    def leave() -> None:
+        server.force_exit = True
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
