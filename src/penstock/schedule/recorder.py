@@ -161,6 +161,10 @@ class Recorder:
             return Finding(record.NOT_READ)
         if cache.recall is None:
             return Finding(record.OFF)
-        if self._kin is None:
-            self._kin = roster.kin()
-        return explain(sequence.chain, sequence.tokens, hit.tokens, cache.recall, self._kin)
+
+        def kin() -> Kin:
+            if self._kin is None:
+                self._kin = roster.kin()
+            return self._kin
+
+        return explain(sequence.chain, sequence.tokens, hit.tokens, cache.recall, kin)

@@ -238,7 +238,7 @@ class Scheduler:
         hit = cache.match(chain, tokens)
         finding = Finding(record.OFF)
         if cache.recall is not None:
-            finding = explain(chain, tokens, hit.tokens, cache.recall, self._roster.kin())
+            finding = explain(chain, tokens, hit.tokens, cache.recall, self._roster.kin)
         return {"cached": hit.tokens, "block_size": cache.block_size, "finding": list(finding)}
 
     def check_integrity(self) -> None:
