@@ -8,10 +8,12 @@ is imported where a CUDA device is at hand.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -98,6 +100,7 @@ def engine_loop(settings: Settings, files: ModelFiles, begun: float) -> tuple[En
     """Load the model and put an engine around it; the facts say what was decided and how long it took since `begun`,
     by `time.monotonic`."""
     laps = Laps(begun)
+    _spare_collector()
     laps.end("imports")
     decided = _decide(settings, files)
     laps.end("decisions")
@@ -110,6 +113,13 @@ def engine_loop(settings: Settings, files: ModelFiles, begun: float) -> tuple[En
     laps.end("rest")
     logger.debug("engine built in %.1f s: %s", laps.total, laps.seconds)
     return loop, _facts(decided, built, laps)
+
+
+@cache
+def _spare_collector() -> None:
+    """Garbage collection need not look at all that was imported, again and again: it takes 0.2 s, in the middle of some
+    step. Once per process: later there may be an engine among what would never be collected."""
+    gc.freeze()
 
 
 # --- what is decided
@@ -256,7 +266,7 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps:
     sequences = limits.max_sequences
     runner = ModelRunner(model, CudaOperations(), pages, context=context, max_sequences=sequences, grammars=grammars)
     laps.end("cache")
-    capture(runner, recorder)
+    capture(runner, sizes, recorder)
     laps.end("graphs")
     return Built(runner, model, size)
 

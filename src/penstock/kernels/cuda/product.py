@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock.kernels.cuda.gate import active
-from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.interface import Activation, Norm
 
 MOST_ROWS = 32  # beyond them cuBLAS is ahead
@@ -225,9 +225,9 @@ def _product_of_one(x: Tensor, weight: Tensor, bias: Tensor | None, norm: Norm |
     size, width = out.shape[1], weight.shape[1]
     gains, eps = norm or (x, 0.0)
     outs, warps = (4, 4) if width <= 4096 and not does.gate else (2, 8)
-    step = min(triton.next_power_of_2(width), WIDEST)
+    step = min(power_of_2(width), WIDEST)
     _launch_one(
-        (triton.cdiv(size, outs), 1, 1),
+        (-(-size // outs), 1, 1),
         x.dtype,
         (x, weight, x if bias is None else bias, gains, out, size, eps),
         (width, *does, outs, step),
@@ -237,8 +237,8 @@ def _product_of_one(x: Tensor, weight: Tensor, bias: Tensor | None, norm: Norm |
 
 def _product_of_few(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, does: Does) -> None:
     width, (rows, size) = weight.shape[1], out.shape
-    padded = max(16, triton.next_power_of_2(rows))
-    tiles = triton.cdiv(weight.shape[0], OUTS)
+    padded = max(16, power_of_2(rows))
+    tiles = -(-weight.shape[0] // OUTS)
     splits = 1
     while tiles * splits * 2 <= PROGRAMS and splits < MOST_SPLITS and width % (splits * 2 * STEP) == 0:
         splits *= 2
