@@ -7,8 +7,8 @@ not for graphs.
 
 A graph is captured for each of a few numbers of rows; a step takes the smallest that holds it, and rows that are too
 many stand for the spare slot, whose one token goes to block 0, which is nobody's. A graph begins with slots and
-positions and ends with the logits; all of them work in the same memory, and leave their logits in the same place, where
-they hold until the next step.
+positions and ends with the logits and the largest of each row, which is the token for whoever asks for no more; all of
+them work in the same memory, and leave their logits in the same place, where they hold until the next step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from itertools import accumulate
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from penstock.flow import Row
 from penstock.forward.slots import Slots
+from penstock.kernels.cuda import draw
 from penstock.kernels.cuda.lay_out import lay_out
 from penstock.kernels.interface import Batch, BlockMap
 
@@ -47,8 +49,16 @@ class Compute(Protocol):
 @dataclass(frozen=True, slots=True)
 class Captured:
     graph: torch.cuda.CUDAGraph
-    rows: Tensor  # [2, size] int64: slots and positions, written before each replay
+    rows: Tensor  # [3, size] int64, written before each replay: slots, positions, where a token drawn goes (0: nowhere)
     hidden: Tensor  # [size, hidden]
+
+
+class Replayed(NamedTuple):
+    """Of all tokens of a step's rows."""
+
+    hidden: Tensor
+    logits: Tensor
+    largest: Tensor  # [tokens] int64: ids of the largest logits; the last one of each row is in its slot, if sampled
 
 
 class Recorder:
@@ -85,7 +95,9 @@ class DecodeGraphs:
         self._captured: list[Captured] = []
         device = slots.tokens.device
         most = self._sizes[-1]
-        self._tokens, self._positions = (torch.zeros(most, dtype=torch.int64, device=device) for _ in range(2))
+        self._tokens, self._positions, self._largest = (
+            torch.zeros(most, dtype=torch.int64, device=device) for _ in range(3)
+        )
         self._lengths, self._runs = (torch.zeros(most, dtype=torch.int32, device=device) for _ in range(2))
         self._logits = torch.empty(most, vocab_size, dtype=torch.float32, device=device)
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
@@ -124,13 +136,15 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def _compute(self, compute: Compute, rows: Tensor) -> Tensor:
-        return compute(self._lay_out(rows), self._logits[: rows.shape[1]])
+        logits = self._logits[: rows.shape[1]]
+        hidden = compute(self._lay_out(rows), logits)
+        draw.record_greedy(logits, self._largest[: rows.shape[1]], rows, self._slots.tokens)
+        return hidden
 
     def _rows(self, size: int) -> Tensor:
-        return torch.tensor([[self._spare] * size, [0] * size], device=self._tokens.device)
+        return torch.tensor([[self._spare] * size, [0] * size, [0] * size], device=self._tokens.device)
 
-    def run(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-        """Hidden states and logits of all tokens of the rows."""
+    def run(self, rows: Sequence[Row]) -> Replayed:
         slots = [row.slot for row in rows for _ in range(row.count)]
         count = len(slots)
         captured = self._captured[bisect_left(self._sizes, count)]
@@ -138,9 +152,11 @@ class DecodeGraphs:
         inputs[0, :count] = slots
         inputs[1, :count] = [position for row in rows for position in range(row.start, row.start + row.count)]
         inputs[0, count:] = self._spare
+        ends = list(accumulate(row.count for row in rows))
+        inputs[2, np.array(ends) - 1] = [row.start + row.count if row.sample else 0 for row in rows]
         captured.rows.copy_(torch.from_numpy(inputs).pin_memory(), non_blocking=True)
         captured.graph.replay()
-        return captured.hidden[:count], self._logits[:count]
+        return Replayed(captured.hidden[:count], self._logits[:count], self._largest[:count])
 
     def _lay_out(self, rows: Tensor) -> Batch:
         size = rows.shape[1]

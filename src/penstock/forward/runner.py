@@ -42,7 +42,8 @@ class Computed:
 
     hidden: Tensor  # [tokens, hidden], or [rows, hidden] where nobody wants more than the last token of each row
     starts: Sequence[int]  # [rows + 1] on the host: where each row begins in `hidden`
-    logits: Tensor | None  # of all of `hidden`, where they came along
+    logits: Tensor | None = None  # of all of `hidden`, where they came along
+    largest: Tensor | None = None  # the ids of the largest of them; the next step finds those of sampled rows in place
 
 
 class ModelRunner:
@@ -134,13 +135,13 @@ class ModelRunner:
 
     def _compute(self, rows: Sequence[Row]) -> Computed:
         if self._graphs is not None and self._graphs.fits(rows):
-            hidden, logits = self._graphs.run(rows)
-            return Computed(hidden, list(accumulate((row.count for row in rows), initial=0)), logits)
+            hidden, logits, largest = self._graphs.run(rows)
+            return Computed(hidden, list(accumulate((row.count for row in rows), initial=0)), logits, largest)
         batch = gather(rows, self._slots)
         starts: Sequence[int] = batch.host_starts
         if batch.num_single < batch.num_rows and not self._prompts and not self._pools:
             batch, starts = replace(batch, wanted=batch.starts[1:] - 1), range(len(rows) + 1)
-        return Computed(self._model.forward(self._ops, batch, self._pages), starts, None)
+        return Computed(self._model.forward(self._ops, batch, self._pages), starts)
 
     def _decode(self, batch: Batch, logits: Tensor) -> Tensor:
         hidden = self._model.forward(self._ops, batch, self._pages)
@@ -158,13 +159,15 @@ class ModelRunner:
         if not sampled:
             return None
         slots = [rows[index].slot for index in sampled]
-        positions = [rows[index].start + rows[index].count for index in sampled]
         last = [computed.starts[index + 1] - 1 for index in sampled]
-        at = upload([last, slots, positions], computed.hidden.device)
+        all_drawn, device = len(sampled) == len(computed.hidden), computed.hidden.device
+        if computed.largest is not None and self._sampler.wants_largest(slots):
+            return Draws(computed.largest if all_drawn else computed.largest.index_select(0, upload(last, device)))
+        positions = [rows[index].start + rows[index].count for index in sampled]
+        at = upload([last, slots, positions], device)
         if computed.logits is None:
             logits = self._logits(computed.hidden, at[0])
         else:
-            all_drawn = len(sampled) == len(computed.logits)
             logits = computed.logits if all_drawn else computed.logits.index_select(0, at[0])
         masked = self._constraints.mask(slots, positions, before=self._settle_matchers)
         draws = self._sampler.sample(logits, slots, positions, masked)

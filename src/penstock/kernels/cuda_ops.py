@@ -88,7 +88,9 @@ class CudaOperations:
         single, tables = batch.num_single, block_map.tables
         if single:
             first, lengths, runs = q[:single], batch.lengths, batch.runs
-            decode.decode(first, pages, tables, lengths, runs, out, scale=scale, window=window, softcap=softcap)
+            kv_heads = pages.keys.shape[2]
+            cut = self._shared.once(batch, ("cut", window), lambda: decode.cut(first, kv_heads, lengths, runs, window))
+            decode.decode(first, pages, tables, lengths, runs, cut, out, scale=scale, window=window, softcap=softcap)
         for chunk in chunks.long:
             out[chunk.start : chunk.end] = long_prefill.attend(q, pages, chunk, scale)
         for attend, tiles in ((short_prefill.short_prefill, chunks.short), (prefill.prefill, chunks.tiles)):
