@@ -100,7 +100,6 @@ def engine_loop(settings: Settings, files: ModelFiles, begun: float) -> tuple[En
     """Load the model and put an engine around it; the facts say what was decided and how long it took since `begun`,
     by `time.monotonic`."""
     laps = Laps(begun)
-    _spare_collector()
     laps.end("imports")
     decided = _decide(settings, files)
     laps.end("decisions")
@@ -113,13 +112,6 @@ def engine_loop(settings: Settings, files: ModelFiles, begun: float) -> tuple[En
     laps.end("rest")
     logger.debug("engine built in %.1f s: %s", laps.total, laps.seconds)
     return loop, _facts(decided, built, laps)
-
-
-@cache
-def _spare_collector() -> None:
-    """Garbage collection need not look at all that was imported, again and again: it takes 0.2 s, in the middle of some
-    step. Once per process: later there may be an engine among what would never be collected."""
-    gc.freeze()
 
 
 # --- what is decided
@@ -254,6 +246,7 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps:
     laps.end("triton")
     sizes = Sizes(settings.cache.block_size, context, limits.step_tokens, limits.max_sequences)
     compile_ahead(ahead, spec, sizes, dtype=decided.dtype, device=decided.device)
+    _spare_collector()
     laps.end("kernels noted")
     model = _load(settings, decided)
     laps.end("weights")
@@ -269,6 +262,13 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps:
     capture(runner, sizes, recorder)
     laps.end("graphs")
     return Built(runner, model, size)
+
+
+@cache
+def _spare_collector() -> None:
+    """Garbage collection need not look again and again at all that was imported: it takes up to 0.2 s, in the middle of
+    a step. Once per process: later there may be an engine among what would then never be collected."""
+    gc.freeze()
 
 
 def _load(settings: Settings, decided: Decided) -> Decoder:

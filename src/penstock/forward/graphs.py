@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,11 +28,13 @@ from penstock.flow import Row
 from penstock.forward.slots import Slots
 from penstock.kernels.cuda import draw
 from penstock.kernels.cuda.lay_out import lay_out
-from penstock.kernels.interface import Batch, BlockMap
+from penstock.kernels.cuda_ops import CudaOperations
+from penstock.kernels.interface import Batch, BlockMap, Pages
 from penstock.kernels.upload import put
 
 if TYPE_CHECKING:
     from penstock.forward.chunk_graphs import ChunkGraphs
+    from penstock.forward.runner import Model
 
 T = TypeVar("T")
 
@@ -42,11 +44,6 @@ SIZES = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *
 # Tokens whose keys and values may be read a second time and more. On an H200 reading so many takes about as long as
 # launching the kernels of a layer one by one.
 READ_AGAIN = 1 << 17
-
-
-class Compute(Protocol):
-    def __call__(self, batch: Batch, logits: Tensor, /) -> Tensor:
-        """Hidden states of a batch of rows of one token; the logits are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +102,11 @@ class Recorder:
 
 
 class DecodeGraphs:
-    def __init__(self, compute: Compute, slots: Slots, spare: int, max_rows: int, vocab_size: int) -> None:
-        """`spare`: the slot of rows that are only there to fill up."""
-        self._model, self._slots, self._spare = compute, slots, spare
-        self._sizes = [size for size in SIZES if size < max_rows] + [max_rows]
+    def __init__(self, model: Model, pages: Sequence[Pages], slots: Slots, spare: int) -> None:
+        """`spare`: the slot of rows that are only there to fill up; there are as many others, and so many rows."""
+        self._model, self._pages, self._slots, self._spare = model, pages, slots, spare
+        self._ops = CudaOperations()
+        self._sizes = [size for size in SIZES if size < spare] + [spare]
         self._captured: list[Captured] = []
         device = slots.tokens.device
         most = self._sizes[-1]
@@ -116,7 +114,7 @@ class DecodeGraphs:
             torch.zeros(most, dtype=torch.int64, device=device) for _ in range(3)
         )
         self._lengths, self._runs = (torch.zeros(most, dtype=torch.int32, device=device) for _ in range(2))
-        self._logits = torch.empty(most, vocab_size, dtype=torch.float32, device=device)
+        self._logits = torch.empty(most, model.spec.vocab_size, dtype=torch.float32, device=device)
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._maps = [
             BlockMap(
@@ -153,8 +151,9 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def _compute(self, rows: Tensor) -> Tensor:
-        logits = self._logits[: rows.shape[1]]
-        hidden = self._model(self._lay_out(rows), logits)
+        model, logits = self._model, self._logits[: rows.shape[1]]
+        hidden = model.forward(self._ops, self._lay_out(rows), self._pages)
+        self._ops.logits(hidden, None, model.head, model.spec.logit_softcap, logits)
         draw.record_greedy(logits, self._largest[: rows.shape[1]], rows, self._slots.tokens)
         return hidden
 

@@ -284,7 +284,7 @@ class Scheduler:
         elif outcome.embedding is not None:
             self._finish(sequence, FinishReason.END, now, Delta(id=sequence.id, embedding=outcome.embedding))
         elif outcome.finish is not None:
-            self._finish(sequence, outcome.finish, now, Delta(id=sequence.id, inspection=outcome.inspection))
+            self._finish(sequence, outcome.finish, now, sequence.drawn(outcome, 0))
 
     def _append(self, sequence: Sequence, outcome: RowResult, now: float) -> None:
         """New tokens, up to the one that ends the sequence."""
@@ -302,12 +302,7 @@ class Scheduler:
                 break
         if sequence.first_token is None:
             sequence.first_token = now
-        delta = Delta(id=sequence.message.id, tokens=outcome.tokens[:count], cached_tokens=sequence.cached or 0)
-        delta.inspection = outcome.inspection
-        if outcome.logprobs is not None:
-            delta.logprobs = outcome.logprobs[:count]
-        if sequence.prompt_logprobs is not None:
-            delta.prompt_logprobs, sequence.prompt_logprobs = sequence.prompt_logprobs, None
+        delta = sequence.drawn(outcome, count)
         if finish is None:
             self._news.append(delta)
         else:

@@ -301,6 +301,22 @@ def test_prompt_logprobs_come_once_and_whole_even_after_a_preemption(lookahead: 
     assert world.scheduler.stats()["preemptions"] > 0
 
 
+@pytest.mark.parametrize("prompt_logprobs", [None, 0])
+def test_a_constraint_that_lets_nothing_follow_still_tells_of_the_prompt(prompt_logprobs: int | None) -> None:
+    world = World()
+    world.submit(PROMPT)
+    world.run()
+    world.submit(PROMPT, prompt_logprobs=prompt_logprobs)
+    plan = world.scheduler.plan()
+    assert plan is not None
+    scores = None if prompt_logprobs is None else [TokenLogprobs(token, -1.0, 1, []) for token in PROMPT[1:]]
+    outcome = RowResult([], prompt_logprobs=scores, finish=FinishReason.DEAD_END)
+    (delta,) = world.scheduler.settle(StepResult(plan.number, [outcome]))
+    assert (delta.tokens, delta.finish) == ([], FinishReason.DEAD_END)
+    assert delta.cached_tokens == (8 if prompt_logprobs is None else 0)
+    assert delta.prompt_logprobs == scores
+
+
 # --- embeddings
 
 

@@ -21,7 +21,7 @@ from penstock.kernels.interface import Batch, BlockMap, Pages
 
 UNIT = 1024  # tokens
 # Heads times tokens from which on the gain is larger than what a call costs the host, which is about 250 µs.
-WORTHWHILE = 32 * 4096
+WORTHWHILE = 16 * 4096
 HEADS_AT_ONCE = 8
 
 
