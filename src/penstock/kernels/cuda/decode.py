@@ -5,9 +5,9 @@ That matrix has 16 rows at least, more than most models have heads to fill it wi
 room in it form a team if they are tokens of one sequence that follow each other: the first of them works for all.
 
 Rows differ in length, and a long one must not be what all others wait for. So no piece is longer than a row is on
-average, or, where rows are few, than keeps the chip busy. Who reads what is worked out on the device, once per step
-(`cut`), and a launch has room for as many pieces as there can be: one launch shape serves all lengths, which is what a
-CUDA graph needs.
+average; and where rows are few, pieces are of such a length that they keep the chip busy and leave it together. Who
+reads what is worked out on the device, once per step (`cut`), and a launch has room for as many pieces as there can be:
+one launch shape serves all lengths, which is what a CUDA graph needs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
-from penstock.kernels.cuda.tiles import PROGRAMS, accumulate, log2_scale, precision, scores_of, slots_of
+from penstock.kernels.cuda.tiles import accumulate, log2_scale, precision, scores_of, slots_of
 from penstock.kernels.interface import Pages
 
 
@@ -31,6 +31,8 @@ class Shape(NamedTuple):
 
 
 SHAPES = {2: Shape(64, 2, 3), 4: Shape(32, 4, 2)}  # by bytes per number
+SLOTS = 264  # programs that run at a time, on an H200
+WAVES = 3  # of so many, at most, where rows are few
 LEVELS = 8  # of length that are told apart where the order of pieces is concerned
 COMBINERS = 1024  # programs that put pieces together, at most, where a row has few heads
 
@@ -58,6 +60,27 @@ def _precede(runs, row, TEAM: tl.constexpr):
     return row % TEAM - tl.max(tl.where(run == 1, index + 1, 0), axis=0)  # a run of 1 is the end of one
 
 
+@triton.jit
+def _even_share(tiles, total, KV_HEADS: tl.constexpr, SLOTS: tl.constexpr, WAVES: tl.constexpr):
+    """The length of pieces, in tiles, at which one, two or three waves of programs take the least time; a program costs
+    about as much as a tile by itself. 0: that many rows do not fit in."""
+    longest = tl.max(tiles, axis=0)
+    best = 0
+    least = 1 << 30
+    for wave in range(1, WAVES + 1):
+        most = wave * SLOTS // KV_HEADS
+        share = tl.maximum(tl.cdiv(total, most), 1)
+        pieces = tl.sum(tl.cdiv(tiles, share), axis=0)
+        while (pieces > most) & (share < longest):
+            share = tl.minimum(share + tl.maximum(share // 8, 1), longest)
+            pieces = tl.sum(tl.cdiv(tiles, share), axis=0)
+        time = wave * (share + 1)
+        if (pieces <= most) & (time < least):
+            best = share
+            least = time
+    return best
+
+
 @triton.jit(do_not_specialize=["rows", "window", "more"], do_not_specialize_on_alignment=["lengths", "runs"])
 def _cut(
     lengths,
@@ -67,10 +90,13 @@ def _cut(
     rows,
     window,
     more,
+    KV_HEADS: tl.constexpr,
     WINDOW: tl.constexpr,
     TEAM: tl.constexpr,
     N: tl.constexpr,
     R: tl.constexpr,
+    SLOTS: tl.constexpr,
+    WAVES: tl.constexpr,
     LEVELS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
@@ -87,7 +113,11 @@ def _cut(
         first = tl.maximum(length - window, 0) // N
     newest = length + _follow(runs, row, real, TEAM) - 1
     tiles = tl.where(leads, tl.cdiv(newest, N) - first, 0)
-    share = tl.maximum(tl.cdiv(tl.sum(tiles, axis=0), more), 1)
+    all_tiles = tl.sum(tiles, axis=0)
+    share = tl.maximum(tl.cdiv(all_tiles, more), 1)
+    if WAVES:
+        even = _even_share(tiles, all_tiles, KV_HEADS, SLOTS, WAVES)
+        share = tl.where(even > 0, even, share)
     whole = tl.where(tiles > 0, (tiles - 1) // share, 0)
     at = tl.cumsum(whole, axis=0) - whole
     total = tl.sum(whole, axis=0)
@@ -266,11 +296,12 @@ def cut(q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | None, window: 
     pieces = torch.empty(rows + more, 4, dtype=torch.int32, device=q.device)
     places = torch.empty(rows, 3, dtype=torch.int32, device=q.device)
     team = _group(q, kv_heads) // (q.shape[1] // kv_heads)
+    padded, waves = max(power_of_2(rows), 64), WAVES if _are_few(rows, kv_heads) else 0
     _launch_cut(
         (1, 1, 1),
         q.dtype,
         (lengths, runs, pieces, places, rows, window, more),
-        (window > 0, team, SHAPES[q.element_size()].keys, max(power_of_2(rows), 64), LEVELS),
+        (kv_heads, window > 0, team, SHAPES[q.element_size()].keys, padded, SLOTS, waves, LEVELS),
         num_warps=4,
     )
     return Cut(runs, pieces, places)
@@ -305,8 +336,8 @@ def decode(
         num_warps=shape.warps,
         num_stages=shape.stages,
     )
-    some = power_of_2(rows * heads // COMBINERS)
-    at_once = min(max(power_of_2(2 * _more(rows, kv_heads) // rows), 4), 64)
+    some = power_of_2(power_of_2(rows) * heads // COMBINERS)
+    at_once = min(max(128 // power_of_2(rows), 4), 64)
     _launch_combine(
         (rows, -(-heads // some), 1),
         q.dtype,
@@ -321,6 +352,10 @@ def _group(q: Tensor, kv_heads: int) -> int:
     return max(16, power_of_2(q.shape[1] // kv_heads))
 
 
+def _are_few(rows: int, kv_heads: int) -> bool:
+    return power_of_2(rows) * kv_heads <= 2 * SLOTS
+
+
 def _more(rows: int, kv_heads: int) -> int:
     """How many pieces there may be beside one per row."""
-    return max(rows, -(-PROGRAMS // kv_heads))
+    return max(rows, WAVES * SLOTS // kv_heads - rows) if _are_few(rows, kv_heads) else rows
