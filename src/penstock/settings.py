@@ -74,7 +74,11 @@ class CacheSettings(Section, frozen=True):
 
 class ScheduleSettings(Section, frozen=True):
     step_tokens: Annotated[
-        Positive | None, Meta(description="Most tokens one step computes. [default: 512 on a CPU, 8192 on a GPU]")
+        Positive | None,
+        Meta(
+            description="Most tokens one step computes. [default: 512 on a CPU; on a GPU 8192, or 16384 if the weights "
+            "take 4 GiB or less]"
+        ),
     ] = None
     max_sequences: Annotated[
         Positive | None, Meta(description="Most sequences running at once. [default: 64 on a CPU, 512 on a GPU]")
