@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -31,6 +31,7 @@ from penstock.intake.openai import chat, completions, embeddings, models, tokens
 from penstock.intake.openai.responses import items
 from penstock.intake.openai.responses import writer as responses
 from penstock.intake.openai.responses.store import ResponseStore
+from penstock.intake.openai.schemas import Generation
 from penstock.intake.parse import decoded
 from penstock.intake.problems import called
 from penstock.intake.respond import EventStream, Whole, Writer
@@ -43,6 +44,8 @@ from penstock.plan.budget import Budget
 from penstock.plan.question import Question
 from penstock.route.replica import Ticket
 from penstock.settings import Settings, parse_bytes
+
+Asked = TypeVar("Asked", bound=Generation)
 
 STATS_WAIT_S = 2.0  # a scrape does not wait longer for an engine in a long step
 
@@ -66,29 +69,33 @@ def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp
 
 
 def _add_generation(app: FastAPI, desk: Desk) -> None:
+    async def completed(
+        request: Request,
+        kind: str,
+        schema: type[Asked],
+        to_requests: Callable[..., list[flow.Request]],
+        written: Callable[..., Writer],
+    ) -> Response:
+        with Visit(request.scope, kind, desk.emit) as visit:
+            body = await read(schema, request)
+            visit.parsed(stream=bool(body.stream))
+            desk.check_model(body.model)
+            about = {"model": desk.files.name, "created": int(time.time()), "vocabulary": desk.tokenizer}
+            writer = written(body, request_id=visit.name, **about)
+            asked = to_requests(body, request_id=visit.name, recommended=desk.files.sampling)
+            visit.validated(asked)
+            return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
+
     @app.post("/v1/chat/completions", **documented(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation."""
-        with Visit(request.scope, "chat", desk.emit) as visit:
-            body = await read(chat.REQUEST, request)
-            visit.parsed(stream=bool(body.stream))
-            desk.check_model(body.model)
-            writer = chat.ChatWriter(body, request_id=visit.name, **_about(desk))
-            asked = chat.to_requests(body, request_id=visit.name, recommended=desk.files.sampling)
-            visit.validated(asked)
-            return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
+        return await completed(request, "chat", chat.REQUEST, chat.to_requests, chat.ChatWriter)
 
     @app.post("/v1/completions", **documented(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))
     async def text_completions(request: Request) -> Response:
         """Continue one or several prompts."""
-        with Visit(request.scope, "completion", desk.emit) as visit:
-            body = await read(completions.REQUEST, request)
-            visit.parsed(stream=bool(body.stream))
-            desk.check_model(body.model)
-            writer = completions.CompletionWriter(body, request_id=visit.name, **_about(desk))
-            asked = completions.to_requests(body, request_id=visit.name, recommended=desk.files.sampling)
-            visit.validated(asked)
-            return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
+        api = completions
+        return await completed(request, "completion", api.REQUEST, api.to_requests, api.CompletionWriter)
 
 
 def _add_responses(app: FastAPI, desk: Desk, store: ResponseStore) -> None:
@@ -196,11 +203,6 @@ def _to_embed(body: embeddings.EmbeddingRequest, name: str) -> list[flow.Request
         )
         for place, given in enumerate(embeddings.inputs(body))
     ]
-
-
-def _about(desk: Desk) -> dict[str, Any]:
-    """What answers say of their origin."""
-    return {"model": desk.files.name, "created": int(time.time()), "vocabulary": desk.tokenizer}
 
 
 def _respond(desk: Desk, ticket: Ticket, writer: Writer, *, stream: bool | None) -> Response:
