@@ -22,7 +22,7 @@ from penstock.errors import InvalidRequest, MethodNotAllowed, NotFound, Penstock
 from penstock.intake import docs, glass, openapi, plan, ui
 from penstock.intake.anthropic import messages
 from penstock.intake.anthropic.problems import AnthropicErrorBody
-from penstock.intake.body import read, read_json
+from penstock.intake.body import read, read_object
 from penstock.intake.described import EXPOSITION, FACTS, STATUS, documented, stated
 from penstock.intake.desk import Desk
 from penstock.intake.failure import failure
@@ -32,7 +32,6 @@ from penstock.intake.openai.responses import items
 from penstock.intake.openai.responses import writer as responses
 from penstock.intake.openai.responses.store import ResponseStore
 from penstock.intake.openai.schemas import Generation
-from penstock.intake.parse import decoded
 from penstock.intake.problems import called
 from penstock.intake.respond import EventStream, Whole, Writer
 from penstock.intake.visit import CLIENT_GONE, Visit
@@ -254,7 +253,7 @@ def _add_planner(app: FastAPI, desk: Desk, watch: Watch | None) -> None:
     @app.post("/plan", **documented(Question, Plan))
     async def plan_capacity(request: Request) -> Response:
         """What a model needs of a machine and can do on it. Computed; nothing is run."""
-        values = decoded(await read_json(request))
+        values = await read_object(request)
         seen = None if watch is None else plan.observed(desk, watch.journal)
         return _json(await asyncio.to_thread(plan.planned, desk, values, seen))
 

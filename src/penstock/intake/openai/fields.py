@@ -16,7 +16,11 @@ MAX_TOKEN_IDS = 1 << 20  # of a prompt: more than any context
 MAX_KWARGS_DEPTH = 16
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKEN_IDS, fail_fast=True)]
+TokenIds = Annotated[
+    list[TokenId],
+    Field(min_length=1, max_length=MAX_TOKEN_IDS, fail_fast=True),
+    AfterValidator(lambda ids: ids),  # a step in Python, between two lists of many: others can run
+]
 
 _Stop = Annotated[str, Field(min_length=1)]
 Stop = Annotated[
