@@ -23,6 +23,10 @@ from msgspec import Meta
 from penstock.errors import InvalidSetting
 
 ENV_PREFIX = "PENSTOCK_"
+NO_SETTINGS = frozenset({"PENSTOCK_CACHE", "PENSTOCK_CPU"})  # read where they are needed, by `store` and `kernels`
+# What Kubernetes tells every container of a service called penstock, or penstock-something.
+_OF_A_SERVICE = re.compile(r"PENSTOCK_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+_SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")  # as PENSTOCK_PORT, too
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -173,8 +177,7 @@ def load(
         values[section].update(entries)
     for name, section in SECTIONS.items():
         text = environ.get(ENV_PREFIX + name.upper())
-        # Kubernetes tells every container of a service called penstock: PENSTOCK_PORT=tcp://10.0.0.1:8000.
-        if text is not None and not (name == "port" and text.startswith("tcp://")):
+        if text is not None and not (name == "port" and _SERVICE_URL.fullmatch(text)):
             values[section][name] = text
     for name, value in (arguments or {}).items():
         if name not in SECTIONS:
@@ -190,6 +193,22 @@ def load(
             raise InvalidSetting(f"{error.message} (from {variable} in the environment)", param=error.param) from None
         raise
     return settings
+
+
+def strays(environ: Mapping[str, str] = os.environ) -> str | None:
+    """What to warn of, if there are variables that look like settings and are none. Unlike a file or a command line, an
+    environment is not written for us alone, so they are no error."""
+    known = {ENV_PREFIX + name.upper() for name in SECTIONS}
+    told = []
+    for name in sorted(name for name in environ if name.startswith(ENV_PREFIX)):
+        ours = name in known or name in NO_SETTINGS
+        of_a_service = _OF_A_SERVICE.fullmatch(name) or (
+            name.endswith("_PORT") and _SERVICE_URL.fullmatch(environ[name])
+        )
+        if not (ours or of_a_service):
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+            told.append(name + (f" (did you mean {close[0]}?)" if close else ""))
+    return f"no setting of Penstock, and ignored, in the environment: {', '.join(told)}" if told else None
 
 
 def to_wire(settings: Settings) -> dict[str, Any]:
