@@ -104,6 +104,13 @@ class ServeSettings(Section, frozen=True):
     api_key: Annotated[
         str | None, Meta(description="Key that clients must send, or several with commas between. [default: none]")
     ] = None
+    allow_origin: Annotated[
+        str | None,
+        Meta(
+            description="Origin whose pages may call from a browser, such as https://app.example; several with commas "
+            "between, or *: any. [default: none]"
+        ),
+    ] = None
     unprotected: Annotated[bool, Meta(description="Allow another host than loopback without an API key.")] = False
     drain_s: Annotated[float, Meta(ge=0, description="Seconds that requests get to finish at shutdown.")] = 30.0
     stall_s: Annotated[float, Meta(gt=0, description="Seconds a client may leave unread what it was sent.")] = 60.0
@@ -114,7 +121,11 @@ class ServeSettings(Section, frozen=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(key.strip() for key in (self.api_key or "").split(",") if key.strip())
+        return _listed(self.api_key)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return tuple(origin.lower() for origin in _listed(self.allow_origin))  # as browsers write them
 
 
 class ObserveSettings(Section, frozen=True):
@@ -238,6 +249,11 @@ def _misplaced(name: str, section: str) -> str:
     return f"[{section}] has no setting {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
+def _listed(text: str | None) -> tuple[str, ...]:
+    """What stands between commas."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
 def parse_bytes(text: str, param: str) -> int:
     """ "2GiB", "512M", "1e9": as people write memory sizes."""
     match = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
@@ -269,6 +285,12 @@ def _check(settings: Settings) -> None:
     parse_bytes(settings.serve.max_body, "max_body")
     if settings.serve.api_key is not None and not settings.serve.keys:  # a variable that was to be filled, and is not
         raise InvalidSetting("api_key is empty: nobody would need a key; give one, or leave it out", param="api_key")
+    for origin in settings.serve.origins:
+        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+", origin):
+            raise InvalidSetting(
+                f"allow_origin must be * or an origin such as https://app.example, without a path; got {origin!r}",
+                param="allow_origin",
+            )
     for name in ("otel_endpoint", "slo_webhook"):
         url = getattr(settings.observe, name)
         if url is not None and not re.fullmatch(r"https?://[^\s/]+\S*", url):

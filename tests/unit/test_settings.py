@@ -47,6 +47,13 @@ def test_variables_that_look_like_settings_and_are_none_are_named() -> None:
     assert settings.strays(dict.fromkeys((disk.CACHE_VARIABLE, library.CHOICE), "")) is None
 
 
+def test_origins_are_written_as_browsers_write_them() -> None:
+    found = settings.load({"allow_origin": "https://App.Example, http://localhost:3000,"}, environ={})
+    assert found.serve.origins == ("https://app.example", "http://localhost:3000")
+    assert settings.load({"allow_origin": "*"}, environ={}).serve.origins == ("*",)
+    assert settings.load({"allow_origin": ""}, environ={}).serve.origins == ()
+
+
 def test_settings_cross_a_process_border() -> None:
     found = settings.load({"model": "x", "lookahead": 1, "isolate": True}, environ={})
     assert settings.from_wire(settings.to_wire(found)) == found
@@ -67,6 +74,9 @@ def test_settings_cross_a_process_border() -> None:
         ({"blok_size": 16}, "blok_size"),
         ({"api_key": ""}, "api_key"),
         ({"api_key": " , "}, "api_key"),
+        ({"allow_origin": "app.example"}, "allow_origin"),
+        ({"allow_origin": "https://app.example/"}, "allow_origin"),
+        ({"allow_origin": "https://a.example, https://*.example"}, "allow_origin"),
         ({"step_tokens": 4, "max_sequences": 8}, "step_tokens"),
     ],
 )

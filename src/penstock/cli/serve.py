@@ -53,6 +53,8 @@ def serve(**values: Any) -> None:
         warn(ignored)
     if settings.serve.host not in LOOPBACK and not settings.serve.keys:
         warn(f"anybody who can reach {settings.serve.host} can use this server")
+    if "*" in settings.serve.origins and not settings.serve.keys:
+        warn("any web page that is open in a browser here can use this server")
     listener = bind(settings.serve)
     with download_bar() as bar:
         files = assemble.model(settings, bar)

@@ -26,7 +26,7 @@ from penstock.intake.body import read, read_object
 from penstock.intake.described import EXPOSITION, FACTS, STATUS, documented, stated
 from penstock.intake.desk import Desk
 from penstock.intake.failure import failure
-from penstock.intake.guards import OPEN_PATHS, BodyLimit, Heads, Keys, RequestIds
+from penstock.intake.guards import OPEN_PATHS, BodyLimit, Heads, Keys, RequestIds, shared
 from penstock.intake.openai import chat, completions, embeddings, models, tokens
 from penstock.intake.openai.responses import items
 from penstock.intake.openai.responses import writer as responses
@@ -63,8 +63,9 @@ def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp
     keys = settings.serve.keys
     docs.add(app, openapi.components(), model=desk.files.name, keyless=OPEN_PATHS if keys else None)
     _add_failures(app)
-    guarded = BodyLimit(app, parse_bytes(settings.serve.max_body, "max_body"))
-    return RequestIds(Heads(Keys(guarded, keys)), traced=settings.observe.otel_endpoint is not None)
+    guarded: ASGIApp = BodyLimit(app, parse_bytes(settings.serve.max_body, "max_body"))
+    guarded = shared(Heads(Keys(guarded, keys)), settings.serve.origins)
+    return RequestIds(guarded, traced=settings.observe.otel_endpoint is not None)
 
 
 def _add_generation(app: FastAPI, desk: Desk) -> None:
