@@ -20,7 +20,7 @@ from penstock.intake.openai.responses import writer as responses
 from penstock.intake.parse import parse
 from penstock.intake.problems import describe
 
-DEEP = 100_000
+DEEP = 50_000
 SCHEMAS = [schema for schema in openapi.REQUESTS if schema is not plan.BudgetRequest]  # which is content with {}
 MESSAGE: dict[str, Any] = {**CHAT, "max_tokens": 5}
 RESPONSE: dict[str, Any] = {"model": "tiny", "input": "a"}
