@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -10,6 +9,7 @@ from pydantic_core import ErrorDetails
 
 from penstock.errors import InvalidRequest
 from penstock.intake.decode import decoded
+from penstock.intake.unions import BRANCH
 from penstock.intake.wording import Place, path, shown
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -83,7 +83,9 @@ def _predicate(error: ErrorDetails, context: dict[str, Any]) -> str:
         case "missing":
             return "is required"
         case "union_tag_invalid":
-            return f"must be one of {_quoted(context['expected_tags'])}, got {shown(_unbracketed(context['tag']))}"
+            return (
+                f"must be one of {_quoted(context['expected_tags'])}, got {shown(context['tag'].removeprefix(BRANCH))}"
+            )
         case "shape":
             return f"must be {error['msg']}, got {given}"
         case "literal_error":
@@ -102,11 +104,7 @@ def _predicate(error: ErrorDetails, context: dict[str, Any]) -> str:
 
 
 def _quoted(choices: str) -> str:
-    return re.sub("<(.*?)>", r"\1", choices).replace("'", '"')  # as JSON does
-
-
-def _unbracketed(tag: str) -> str:
-    return tag[1:-1] if tag.startswith("<") else tag
+    return choices.replace(BRANCH, "").replace("'", '"')  # as JSON does
 
 
 def _bound(value: float) -> str:

@@ -139,24 +139,23 @@ def merged(chunks: list[tuple[int, Chunk]]) -> list[tuple[int, Chunk]]:
     """What piled up while the client was slow, as one chunk per choice."""
     if len(chunks) == 1:
         return chunks
-    joined: dict[tuple[int, int], Chunk] = {}
+    piled: dict[tuple[int, int], list[Chunk]] = {}
     for flight, chunk in chunks:
-        key = (flight, chunk.choice)
-        joined[key] = _join(joined[key], chunk) if key in joined else chunk
-    return [(flight, chunk) for (flight, _), chunk in joined.items()]
+        piled.setdefault((flight, chunk.choice), []).append(chunk)
+    return [(flight, _joined(pile) if len(pile) > 1 else pile[0]) for (flight, _), pile in piled.items()]
 
 
-def _join(first: Chunk, second: Chunk) -> Chunk:
-    logprobs = [*(first.logprobs or ()), *(second.logprobs or ())] or None
+def _joined(chunks: list[Chunk]) -> Chunk:
+    last = chunks[-1]
     return Chunk(
-        first.choice,
-        first.text + second.text,
-        first.tokens + second.tokens,
-        logprobs,
-        second.finish,
-        second.stop,
-        first.reasoning + second.reasoning,
-        first.calls + second.calls,
+        last.choice,
+        "".join([chunk.text for chunk in chunks]),
+        [token for chunk in chunks for token in chunk.tokens],
+        [entry for chunk in chunks for entry in chunk.logprobs or ()] or None,
+        last.finish,
+        last.stop,
+        "".join([chunk.reasoning for chunk in chunks]),
+        tuple([call for chunk in chunks for call in chunk.calls]),
     )
 
 

@@ -1,7 +1,7 @@
 """Unions in the schemas. Pydantic would tell what each of their branches has to say of a value; here the value chooses
 one of them, and only that is asked.
 
-The chosen branch is part of an error's location, in angle brackets: it is of no interest to a client (`parse`).
+The chosen branch is part of an error's location, where it is of no interest to a client (`wording`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
+
+BRANCH = "\0"  # in front of its name: no name in a body has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +24,14 @@ class By:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         branches = {
-            f"<{word}>": handler.generate_schema(model)
+            BRANCH + word: handler.generate_schema(model)
             for model in get_args(source)
             for word in _words(model.model_fields[self.field].annotation)
         }
 
         def choose(value: Any) -> str | None:
             given = value.get(self.field, self.default) if isinstance(value, dict) else None
-            return f"<{given}>" if isinstance(given, str) else None
+            return BRANCH + given if isinstance(given, str) else None
 
         choose.__name__ = self.field  # for the error
         return core_schema.tagged_union_schema(branches, choose)
@@ -43,10 +45,10 @@ class Either:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         kinds = {_kind(branch): handler.generate_schema(branch) for branch in get_args(source)}
-        branches = {f"<{kind.__name__}>": schema for kind, schema in kinds.items()}
+        branches = {BRANCH + kind.__name__: schema for kind, schema in kinds.items()}
 
         def choose(value: Any) -> str:
-            return f"<{type(value).__name__}>"
+            return BRANCH + type(value).__name__
 
         return core_schema.tagged_union_schema(
             branches, choose, custom_error_type="shape", custom_error_message=self.expected

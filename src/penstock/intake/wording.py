@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.intake.fields import LONGEST_NAME
+from penstock.intake.unions import BRANCH
 
 Place = tuple[str | int, ...]
 
@@ -17,7 +18,7 @@ def path(place: Iterable[str | int]) -> str:
     for step in place:
         if isinstance(step, int):
             written += f"[{step}]"
-        elif not _is_branch(step):
+        elif not step.startswith(BRANCH):
             written += f".{short(step)}" if written else short(step)
     return written
 
@@ -33,8 +34,3 @@ def short(text: str) -> str:
     """Fit to be sent back, whatever the client called it."""
     text = text if len(text) <= LONGEST_NAME else text[:LONGEST_NAME] + "…"
     return text.encode(errors="replace").decode()
-
-
-def _is_branch(step: str) -> bool:
-    """Of a union (see `unions`)."""
-    return step.startswith("<") and step.endswith(">")

@@ -101,6 +101,8 @@ def test_a_name_twice_is_refused_at_any_level() -> None:
         (chat.REQUEST, {**CHAT, "temprature": 1}, "temprature", "did you mean temperature?"),
         (chat.REQUEST, {**CHAT, "zzz": 1}, "zzz", "zzz is not a known field"),
         (chat.REQUEST, {**CHAT, "": 1}, '""', '"" is not a known field'),
+        (chat.REQUEST, {**CHAT, "<x>": 1}, "<x>", "<x> is not a known field"),
+        (chat.REQUEST, {**CHAT, "metadata": {"<x>": 1}}, "metadata.<x>", "metadata.<x> must be a string"),
         (chat.REQUEST, {"model": "m", "mesages": []}, "mesages", "did you mean messages?"),
         (chat.REQUEST, {**CHAT, "x" * 999: 1}, "x" * 64, "is not a known field"),
         (

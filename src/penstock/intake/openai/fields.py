@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from penstock.flow.tools import nested_deeper
 from penstock.intake.fields import LONGEST_NAME, MAX_INT, MAX_MEMBERS, wrong
-from penstock.intake.unions import Either
+from penstock.intake.unions import BRANCH, Either
 
 MAX_STOPS = 4
 MAX_PROMPTS = 2048
@@ -27,7 +27,7 @@ Stop = Annotated[
     _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True)], Either("a string or a list of strings")
 ]
 
-_STRING, _STRINGS, _TOKENS, _TOKEN_LISTS = "<string>", "<strings>", "<tokens>", "<token lists>"
+_STRING, _STRINGS, _TOKENS, _TOKEN_LISTS = (BRANCH + name for name in ("string", "strings", "tokens", "token lists"))
 
 
 def _shape(value: Any) -> str | None:
