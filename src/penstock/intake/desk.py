@@ -160,9 +160,10 @@ class Desk:
 
 
 def is_long(requests: list[Request]) -> bool:
-    """Whether their prompts have more than LONG_TEXT characters, tool calls and thoughts included. Looks no further."""
+    """Whether their prompts have more than LONG_TEXT characters, tool calls and thoughts included; an answer takes as much
+    time as about 20. Looks no further."""
     parts: list[Any] = [part for request in requests for part in (request.messages, request.text, request.tokens)]
-    seen = 0
+    seen = 20 * sum(request.params.n for request in requests)
     while parts and seen <= LONG_TEXT:
         part = parts.pop()
         if isinstance(part, str | list | dict):

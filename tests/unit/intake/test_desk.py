@@ -28,6 +28,7 @@ def asked(**prompt: Any) -> Request:
         ],
         [asked(messages=[{"role": "assistant", "content": HALF, "reasoning_content": HALF}])],
         [asked(messages=[{"role": "user", "content": ""}] * LONG_TEXT)],
+        [asked(text="a")] * 1000,
     ],
 )
 def test_long_prompts_are_noticed_wherever_they_stand(requests: list[Request]) -> None:
