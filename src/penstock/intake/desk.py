@@ -160,8 +160,8 @@ class Desk:
 
 
 def is_long(requests: list[Request]) -> bool:
-    """Whether their prompts have more than LONG_TEXT characters, tool calls and thoughts included; an answer takes as much
-    time as about 20. Looks no further."""
+    """Whether their prompts have more than LONG_TEXT characters, tool calls and thoughts included. An answer takes as
+    long as 20 of them. Looks no further."""
     parts: list[Any] = [part for request in requests for part in (request.messages, request.text, request.tokens)]
     seen = 20 * sum(request.params.n for request in requests)
     while parts and seen <= LONG_TEXT:
