@@ -104,7 +104,8 @@ def _predicate(error: ErrorDetails, context: dict[str, Any]) -> str:
 
 
 def _quoted(choices: str) -> str:
-    return choices.replace(BRANCH, "").replace("'", '"')  # as JSON does
+    """As JSON does, where pydantic has them as Python does."""
+    return choices.replace(repr(BRANCH)[1:-1], "").replace("'", '"')
 
 
 def _bound(value: float) -> str:
