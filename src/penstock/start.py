@@ -8,10 +8,12 @@ is imported where a CUDA device is at hand.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -101,8 +103,9 @@ def engine_loop(settings: Settings, files: ModelFiles, begun: float) -> tuple[En
     laps.end("imports")
     decided = _decide(settings, files)
     laps.end("decisions")
-    # What the native kernels leave to torch is small, and its threads would stand in the pool's way.
-    torch.set_num_threads(1 if decided.native else decided.threads)
+    # What the native kernels leave to torch is small, and its threads would stand in the pool's way. Beside a GPU, it
+    # takes longer to wake threads than to do without.
+    torch.set_num_threads(decided.threads if decided.kernels == "torch" else 1)
     grammars = Grammars(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
     build = _cuda_runner if decided.device.type == "cuda" else _cpu_runner
     built = build(settings, decided, grammars, laps)
@@ -244,6 +247,7 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps:
     laps.end("triton")
     sizes = Sizes(settings.cache.block_size, context, limits.step_tokens, limits.max_sequences)
     compile_ahead(ahead, spec, sizes, dtype=decided.dtype, device=decided.device)
+    _spare_collector()
     laps.end("kernels noted")
     model = _load(settings, decided)
     laps.end("weights")
@@ -256,9 +260,16 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps:
     sequences = limits.max_sequences
     runner = ModelRunner(model, CudaOperations(), pages, context=context, max_sequences=sequences, grammars=grammars)
     laps.end("cache")
-    capture(runner, recorder)
+    capture(runner, sizes, recorder)
     laps.end("graphs")
     return Built(runner, model, size)
+
+
+@cache
+def _spare_collector() -> None:
+    """Garbage collection need not look again and again at all that was imported: it takes up to 0.2 s, in the middle of
+    a step. Once per process: later there may be an engine among what would then never be collected."""
+    gc.freeze()
 
 
 def _load(settings: Settings, decided: Decided) -> Decoder:

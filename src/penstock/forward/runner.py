@@ -23,7 +23,7 @@ from penstock.sample import Draws
 from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from penstock.forward.graphs import Compute, DecodeGraphs, Recorder
+    from penstock.forward.graphs import Graphs
     from penstock.grammar.library import Grammars
 
 
@@ -64,7 +64,7 @@ class ModelRunner:
         # One slot more than there are sequences: that of rows which only fill up a graph.
         self._slots = Slots(max_sequences + 1, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
         self._max_sequences = max_sequences
-        self._graphs: DecodeGraphs | None = None
+        self._graphs: Graphs | None = None
         self._orders = Orders(spec.vocab_size, self._slots.tokens, grammars)
 
     @torch.inference_mode()
@@ -112,33 +112,32 @@ class ModelRunner:
             [*(Row(slot, 1, 1, True) for slot in others), Row(0, 0, length, True)],
         )
 
-    def decode_graphs(self) -> tuple[DecodeGraphs, Compute]:
-        """Graphs yet to be captured, and of what; the operations must be those of `kernels.cuda_ops`."""
-        from penstock.forward.graphs import DecodeGraphs
+    def graphs(self, step_tokens: int) -> Graphs:
+        """CUDA graphs of small steps and of those with chunks, yet to be captured."""
+        from penstock.forward.chunk_graphs import ChunkGraphs
+        from penstock.forward.graphs import DecodeGraphs, Graphs
 
-        graphs = DecodeGraphs(self._slots, self._max_sequences, self._max_sequences, self._model.spec.vocab_size)
-        return graphs, self._decode
+        return Graphs(
+            DecodeGraphs(self._model, self._pages, self._slots, spare=self._max_sequences),
+            ChunkGraphs(self._model, self._pages, step_tokens),
+        )
 
-    def capture_graphs(self, recorder: Recorder) -> None:
-        """From now on small steps run as CUDA graphs."""
-        graphs, compute = self.decode_graphs()
-        graphs.capture(compute, recorder)
+    def use(self, graphs: Graphs) -> None:
+        """From now on, wherever a step fits one of them."""
         self._graphs = graphs
 
     def _compute(self, rows: Sequence[Row]) -> Computed:
-        if self._graphs is not None and self._graphs.fits(rows):
-            hidden, logits, largest = self._graphs.run(rows)
+        graphs = self._graphs
+        if graphs is not None and graphs.decode.fits(rows):
+            hidden, logits, largest = graphs.decode.run(rows)
             return Computed(hidden, list(accumulate((row.count for row in rows), initial=0)), logits, largest)
         batch = gather(rows, self._slots)
         starts: Sequence[int] = batch.host_starts
+        if graphs is not None and graphs.chunks.fits(batch):
+            return Computed(graphs.chunks.run(batch), starts)
         if batch.num_single < batch.num_rows and not self._orders.read_hidden(rows):
             batch, starts = replace(batch, wanted=batch.starts[1:] - 1), range(len(rows) + 1)
         return Computed(self._model.forward(self._ops, batch, self._pages), starts)
-
-    def _decode(self, batch: Batch, logits: Tensor) -> Tensor:
-        hidden = self._model.forward(self._ops, batch, self._pages)
-        self._logits(hidden, None, logits)
-        return hidden
 
     def _draw(self, rows: Sequence[Row], computed: Computed) -> Draws | None:
         sampled = [index for index, row in enumerate(rows) if row.sample]
@@ -159,5 +158,5 @@ class ModelRunner:
         self._slots.record(at[1], at[2], draws.tokens)
         return draws
 
-    def _logits(self, hidden: Tensor, packed: Tensor | None, out: Tensor | None = None) -> Tensor:
-        return self._ops.logits(hidden, packed, self._model.head, self._model.spec.logit_softcap, out)
+    def _logits(self, hidden: Tensor, packed: Tensor) -> Tensor:
+        return self._ops.logits(hidden, packed, self._model.head, self._model.spec.logit_softcap)

@@ -163,7 +163,7 @@ class Case:
                 table[-(-length // self.pages.keys.shape[1]) :] = -(1 << 20)
             on_device = [torch.tensor(values, dtype=torch.int32, device=CUDA) for values in (lengths, left)]
             cut = decode.cut(self.q, self.pages.keys.shape[2], *on_device, self.window)
-            decode.decode(self.q, self.pages, tables, *on_device, cut, ours, **settings)
+            decode.decode(self.q, self.pages, tables, on_device[0], cut, ours, **settings)
         else:
             ours = CudaOperations().attention(self.q, self.pages, self.batch.maps[0], self.batch, **settings)
         pages = Pages(self.pages.keys.float().cpu(), self.pages.values.float().cpu())

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 
 PART = 8192
 
@@ -118,14 +118,14 @@ def plain(logits: Tensor, temperature: Tensor, keys: Tensor, hashes: Tensor) -> 
 def search(logits: Tensor, *noisy: Tensor) -> tuple[Tensor, Tensor]:
     """The largest of each part and where it is; `noisy` are the largest logits and the arguments of `plain`."""
     rows, vocab = logits.shape
-    parts = triton.cdiv(vocab, PART)
+    parts = -(-vocab // PART)
     best = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
     place = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
     _launch_parts(
         (rows, parts, 1),
         logits.dtype,
         (logits, *(noisy or [logits] * 4), best, place),
-        (vocab, parts, triton.next_power_of_2(parts), bool(noisy), PART),
+        (vocab, parts, power_of_2(parts), bool(noisy), PART),
         num_warps=8,
     )
     return best, place
@@ -134,5 +134,5 @@ def search(logits: Tensor, *noisy: Tensor) -> tuple[Tensor, Tensor]:
 def _pick(best: Tensor, place: Tensor, tokens: Tensor, rows: Tensor | None = None, slots: Tensor | None = None) -> None:
     count, parts = best.shape
     record = (place, place, 0, 0) if rows is None or slots is None else (rows, slots, count, slots.shape[1])
-    constants = (parts, triton.next_power_of_2(parts), rows is not None)
+    constants = (parts, power_of_2(parts), rows is not None)
     _launch_best((count, 1, 1), best.dtype, (best, place, tokens, *record), constants, num_warps=1)
