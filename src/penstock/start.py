@@ -40,6 +40,7 @@ from penstock.store.spec_check import chosen_context
 
 logger = logging.getLogger(__name__)
 
+SMALL_MODEL = 4 << 30  # bytes of weights
 KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 
@@ -130,7 +131,7 @@ def _decide(settings: Settings, files: ModelFiles) -> Decided:
         dtype=dtype,
         kv_dtype=_kv_dtype(settings, dtype, native),
         native=native,
-        limits=_limits(settings, device.type),
+        limits=_limits(settings, files.spec, device, dtype),
         threads=settings.engine.threads or cores(),
     )
 
@@ -160,9 +161,11 @@ def _kv_dtype(settings: Settings, dtype: torch.dtype, native: bool) -> torch.dty
     return asked
 
 
-def _limits(settings: Settings, device: str) -> Limits:
+def _limits(settings: Settings, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Limits:
     asked = settings.schedule
-    tokens, sequences, lookahead = (512, 64, 0) if device == "cpu" else (8192, 512, 1)
+    tokens, sequences, lookahead = (512, 64, 0) if device.type == "cpu" else (8192, 512, 1)
+    if device.type == "cuda" and weight_bytes(spec, dtype=dtype, device=device) <= SMALL_MODEL:
+        tokens *= 2  # which take it no longer than others half as many
     sequences = asked.max_sequences or min(sequences, asked.step_tokens or sequences)
     tokens = asked.step_tokens or max(tokens, sequences)
     return Limits(tokens, sequences, lookahead if asked.lookahead is None else asked.lookahead)

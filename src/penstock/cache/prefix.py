@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Sequence
+from copy import copy
 from hashlib import blake2b
 
 import msgspec
@@ -55,6 +56,14 @@ class Chain:
         self.root = root(salt)
         self.block_size = block_size
         self.links: list[Link] = []
+
+    def twin(self, tokens: Sequence[int]) -> Chain:
+        """That of another sequence which begins with the same `tokens`: their full blocks are hashed once for both."""
+        num_blocks = len(tokens) // self.block_size
+        self.grow(tokens, num_blocks)
+        twin = copy(self)
+        twin.links = self.links[:num_blocks]
+        return twin
 
     def parent_of(self, index: int) -> bytes:
         """The key of all that comes before block `index`."""

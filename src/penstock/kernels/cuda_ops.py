@@ -9,7 +9,7 @@ from torch import Tensor
 
 from penstock.kernels import embed, linear, logits
 from penstock.kernels.cpu.packed import plain
-from penstock.kernels.cuda import decode, gate, long_prefill, prefill, product, rotate_store, short_prefill
+from penstock.kernels.cuda import cut, decode, gate, long_prefill, prefill, product, rotate_store, short_prefill
 from penstock.kernels.cuda import norm as norm_
 from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Norm, Pages, Rotary
 from penstock.kernels.per_batch import PerBatch
@@ -98,9 +98,9 @@ class CudaOperations:
         single, tables = batch.num_single, block_map.tables
         if single:
             first, lengths, kv_heads = q[:single], batch.lengths, pages.keys.shape[2]
-            make = lambda: decode.cut(first, kv_heads, lengths, batch.runs, window)  # noqa: E731
-            cut = self._shared.once(batch, ("cut", window), make)
-            decode.decode(first, pages, tables, lengths, cut, out, scale=scale, window=window, softcap=softcap)
+            make = lambda: cut.cut(first, kv_heads, lengths, batch.runs, window)  # noqa: E731
+            pieces = self._shared.once(batch, ("cut", window), make)
+            decode.decode(first, pages, tables, lengths, pieces, out, scale=scale, window=window, softcap=softcap)
         for chunk in chunks.long:
             out[chunk.start : chunk.end] = long_prefill.attend(q, pages, chunk, scale)
         for attend, tiles in ((short_prefill.short_prefill, chunks.short), (prefill.prefill, chunks.tiles)):

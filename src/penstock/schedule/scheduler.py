@@ -63,6 +63,7 @@ class Scheduler:
         self._steps: deque[Step] = deque()  # in flight, oldest first
         self._number = 0  # of the newest plan
         self._submitted = 0
+        self._newest: Sequence | None = None
         self._output_tokens = 0
         self._deadlines: list[tuple[float, str]] = []  # a heap; ids of ended sequences may still be in it
         self._news: list[Delta] = []  # not yet handed out
@@ -73,13 +74,13 @@ class Scheduler:
         """Queue a sequence. Raises, and has kept nothing, if it is refused; see `refuse`. `held`: until `release`."""
         self._check(message)
         self._submitted += 1
-        cache = self._roster.cache
         sequence = Sequence(
             message,
             rank=(*self._policy(message), self._submitted),
             limit=min(len(message.tokens) + message.max_output, self._context),
-            chain=Chain(message.salt, cache.block_size),
+            chain=self._chain(message),
         )
+        self._newest = sequence
         self._roster.enter(sequence, held)
         if message.deadline is not None:
             self._remind(message.deadline, message.id)
@@ -269,6 +270,17 @@ class Scheduler:
                 f"the {field} has {len(message.tokens)} tokens, but may have {most} in a context of {self._context}",
                 param=field,
             )
+
+    def _chain(self, message: Submit) -> Chain:
+        """The choices of a request come one behind the other: their prompt is hashed once."""
+        cache, before = self._roster.cache, self._newest
+        if (
+            before is not None
+            and cache.prefix_caching
+            and (before.message.salt, before.message.tokens) == (message.salt, message.tokens)
+        ):
+            return before.chain.twin(message.tokens)
+        return Chain(message.salt, cache.block_size)
 
     def _settle_row(self, sequence: Sequence, row: Row, outcome: RowResult, now: float) -> None:
         if outcome.prompt_logprobs:

@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="triton comes with CUDA builds of torch")
 
 from paged import Row, make_batch
 from penstock.kernels import norm, rotate_store
-from penstock.kernels.cuda import decode, draw, long_prefill
+from penstock.kernels.cuda import cut, decode, draw, long_prefill
 from penstock.kernels.cuda.lay_out import lay_out
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Activation, BlockMap, Norm, Pages, Rotary
@@ -162,8 +162,8 @@ class Case:
             for table, length in zip(tables, lengths, strict=True):  # no further than they reach
                 table[-(-length // self.pages.keys.shape[1]) :] = -(1 << 20)
             on_device = [torch.tensor(values, dtype=torch.int32, device=CUDA) for values in (lengths, left)]
-            cut = decode.cut(self.q, self.pages.keys.shape[2], *on_device, self.window)
-            decode.decode(self.q, self.pages, tables, on_device[0], cut, ours, **settings)
+            pieces = cut.cut(self.q, self.pages.keys.shape[2], *on_device, self.window)
+            decode.decode(self.q, self.pages, tables, on_device[0], pieces, ours, **settings)
         else:
             ours = CudaOperations().attention(self.q, self.pages, self.batch.maps[0], self.batch, **settings)
         pages = Pages(self.pages.keys.float().cpu(), self.pages.values.float().cpu())
