@@ -88,7 +88,7 @@ class Recorder:
         self._charge(waiting, now)
         overtaken = max(0, self._admissions - waiting.admissions - waiting.ahead)
         self._admissions += 1
-        waits_us = tuple(micros(seconds) for seconds in waiting.spent)
+        waits_us = tuple(map(micros, waiting.spent))
         finding = self._find(sequence, hit, roster) if sequence.admitted is None else Finding()
         if self._kin is not None:
             self._kin.add(sequence.chain, sequence.tokens, hit.tokens)

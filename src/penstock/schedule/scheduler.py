@@ -63,7 +63,7 @@ class Scheduler:
         self._steps: deque[Step] = deque()  # in flight, oldest first
         self._number = 0  # of the newest plan
         self._submitted = 0
-        self._newest: Sequence | None = None
+        self._newest: Sequence | None = None  # submitted since the last plan
         self._output_tokens = 0
         self._deadlines: list[tuple[float, str]] = []  # a heap; ids of ended sequences may still be in it
         self._news: list[Delta] = []  # not yet handed out
@@ -117,6 +117,7 @@ class Scheduler:
         """The next step to run; None if there is nothing to compute, or nothing until a step in flight is settled."""
         assert len(self._steps) <= self.lookahead, "settle() the oldest step first"
         now = self._clock()
+        self._newest = None
         self._expire(now)
         step = self._planner.plan(self._number + 1, now, in_flight=bool(self._steps))
         if step is None:
@@ -277,6 +278,7 @@ class Scheduler:
         if (
             before is not None
             and cache.prefix_caching
+            and message.choice == before.message.choice + 1  # else thousands of tokens would be compared for nothing
             and (before.message.salt, before.message.tokens) == (message.salt, message.tokens)
         ):
             return before.chain.twin(message.tokens)
