@@ -216,6 +216,7 @@ def _scheduler(settings: Settings, decided: Decided, size: CacheSize) -> Schedul
 
 
 def _cpu_runner(settings: Settings, decided: Decided, grammars: Grammars, laps: Laps) -> Built:
+    _spare_collector()
     model = _load(settings, decided)
     laps.end("weights")
     size = _size(settings, decided)
@@ -270,8 +271,8 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps:
 
 @cache
 def _spare_collector() -> None:
-    """Garbage collection need not look again and again at all that was imported: it takes up to 0.2 s, in the middle of
-    a step. Once per process: later there may be an engine among what would then never be collected."""
+    """What is there by now, most of it imported, stays: to go through it between two steps takes 70 to 200 ms. Once per
+    process: later there may be an engine among it that nobody needs any more."""
     gc.freeze()
 
 

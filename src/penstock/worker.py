@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import sys
 from typing import Any
@@ -25,9 +24,7 @@ def main() -> int:
 
 def build(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
     configure(settings.observe.log_format)
-    built = assemble.engine_loop(settings)
-    gc.freeze()  # what is there by now stays: to go through it between two steps would take 70 ms and more
-    return built
+    return assemble.engine_loop(settings)
 
 
 if __name__ == "__main__":
