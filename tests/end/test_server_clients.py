@@ -1,6 +1,8 @@
 """Clients that go away, do not read, or never finish what they began to say: their work ends and nothing is left."""
 
 import json
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -54,7 +56,7 @@ class Caller:
         self.socket.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def impatient(tiny: Path) -> Iterator[Server]:
     with Server(tiny, "--kv-memory", "100MB", "--stall-s", "1") as server:
         yield server
@@ -135,14 +137,32 @@ def test_a_slow_reader_gets_everything(server: Server) -> None:
 
 
 def test_a_client_that_does_not_read_is_dropped(impatient: Server) -> None:
-    sockets = connections(impatient)
+    sockets, dropped = connections(impatient), impatient.log.count("does not read")
     before = impatient.resident_bytes()
     with Caller(impatient, receive_buffer=4096) as caller:
         caller.post({**LARGE, "model": impatient.model, "stream": True, "max_tokens": 2000})
         assert caller.socket.recv(1)
         until(impatient.idle, "the end of the request")
-        assert "does not read" in impatient.log
+        assert impatient.log.count("does not read") == dropped + 1
         until(lambda: connections(impatient) == sockets, "the end of the connection")
         assert b"[DONE]" not in caller.rest()
     assert "Traceback" not in impatient.log
     assert impatient.resident_bytes() - before < 200e6
+
+
+def test_one_that_does_not_read_the_little_there_is(impatient: Server) -> None:
+    """Too little for the server to have to wait: the kernel has it all, and is the one to lose patience."""
+    dropped = impatient.log.count("does not read")
+    (engine,) = impatient.engines()
+    with Caller(impatient, receive_buffer=4096) as caller:
+        echoed = {**ENDLESS, "prompt": "ta" * 5000, "max_tokens": 9000, "echo": True}  # more than the window takes
+        caller.post({**echoed, "model": impatient.model, "stream": True})
+        assert caller.socket.recv(1)
+        os.kill(engine, signal.SIGSTOP)
+        try:
+            until(lambda: impatient.log.count("does not read") > dropped, "the end of the connection")
+        finally:
+            os.kill(engine, signal.SIGCONT)
+        until(impatient.idle, "the end of the request")
+        assert b"[DONE]" not in caller.rest()
+    assert "Traceback" not in impatient.log

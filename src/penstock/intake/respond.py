@@ -81,6 +81,8 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await _unless_gone(receive, self._stream(scope, receive, send))
+            if scope["state"].get("unread"):  # so little that it waited with the kernel, which has hung up
+                raise Stalled
         except Stalled:
             name = scope["state"]["request_id"]
             logger.info("request %s: dropped, the client does not read", name, extra={"request_id": name})

@@ -24,6 +24,11 @@ class Protocol(HttpToolsProtocol):
             self.transport.write(STATUS_LINE[431] + b"content-length: 0\r\nconnection: close\r\n\r\n")
             self.transport.close()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.cycle is not None and isinstance(exc, TimeoutError):  # the kernel's patience: see `port`
+            self.cycle.scope["state"]["unread"] = True
+        super().connection_lost(exc)
+
     def on_message_begin(self) -> None:
         self._within_head = True
         super().on_message_begin()
