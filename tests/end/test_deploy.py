@@ -42,7 +42,8 @@ def dashboard_expressions() -> Iterator[str]:
 def exported(server: Server) -> dict[str, set[str]]:
     """Names of samples that the server exports, or would, and their labels: those of the metric's first sample."""
     server.client().completions.create(model=server.model, prompt="a pump", max_tokens=3)
-    httpx.post(f"{server.url}/v1/completions", json={"model": server.model})  # an error, so that it is counted
+    wrong = {"model": server.model}
+    httpx.post(f"{server.api}/completions", json=wrong, timeout=PATIENCE_S)  # an error, so that it is counted
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(httpx.get(f"{server.url}/metrics", timeout=PATIENCE_S).text):
         labels = {name for sample in family.samples for name in sample.labels}

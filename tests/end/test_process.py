@@ -1,6 +1,7 @@
 """The engine in its own process: what happens when it, or its frontend, dies."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -15,18 +16,14 @@ from penstock import LLM, SamplingParams, settings
 from penstock.engine.process import ProcessEngine
 from penstock.errors import EngineDied, InvalidRequest, ModelInvalid, ModelNotFound
 from penstock.flow import FinishReason
+from server_process import PATIENCE_S
 
-LONG = SamplingParams(temperature=0.0, max_tokens=400, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_models.make("llama", tmp_path_factory.mktemp("llama"))
+ENDLESS = SamplingParams(temperature=0.0, max_tokens=16_000, ignore_eos=True)
 
 
 @pytest.fixture
-def llm(folder: Path) -> Iterator[LLM]:
-    with LLM(str(folder), isolate=True, threads=1) as llm:
+def llm(tiny: Path) -> Iterator[LLM]:
+    with LLM(str(tiny), isolate=True, threads=1, kv_memory="100MB") as llm:
         yield llm
 
 
@@ -35,7 +32,7 @@ def kill(llm: LLM) -> None:
 
 
 def test_death_under_load_ends_every_request_at_once(llm: LLM) -> None:
-    streams = [llm.stream([5, 6, place], LONG) for place in range(4)]
+    streams = [llm.stream([5, 6, place], ENDLESS) for place in range(4)]
     for stream in streams:
         next(stream)
     kill(llm)
@@ -43,20 +40,20 @@ def test_death_under_load_ends_every_request_at_once(llm: LLM) -> None:
         with pytest.raises(EngineDied, match="signal 9"):
             list(stream)
     with pytest.raises(EngineDied):
-        llm.generate([5, 6], LONG)
+        llm.generate([5, 6], ENDLESS)
     with pytest.raises(EngineDied):
         llm.stats()
 
 
 def test_death_while_a_batch_waits(llm: LLM) -> None:
-    stream = llm.stream([5, 6], LONG)
+    stream = llm.stream([5, 6], ENDLESS)
     next(stream)
     kill(llm)
     with pytest.raises(EngineDied):
-        llm.generate([[5, 6, 7]] * 8, LONG)
+        llm.generate([[5, 6, 7]] * 8, ENDLESS)
 
 
-def test_what_keeps_an_engine_from_starting_is_told(tmp_path: Path, folder: Path) -> None:
+def test_what_keeps_an_engine_from_starting_is_told(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound):
         LLM(str(tmp_path / "nowhere"), isolate=True)
     broken = tmp_path / "broken"
@@ -69,17 +66,17 @@ def test_what_keeps_an_engine_from_starting_is_told(tmp_path: Path, folder: Path
 
 def test_bad_requests_do_not_reach_the_engine(llm: LLM) -> None:
     with pytest.raises(InvalidRequest):
-        llm.generate([100_000], LONG)
+        llm.generate([100_000], ENDLESS)
     assert llm.generate([5, 6], SamplingParams(max_tokens=2, ignore_eos=True)).finish is FinishReason.LENGTH
     llm.check_integrity()
 
 
-def test_the_engine_ends_with_its_frontend(folder: Path, tmp_path: Path) -> None:
+def test_the_engine_ends_with_its_frontend(tiny: Path) -> None:
     """Also when the frontend is killed and cannot say goodbye."""
     script = textwrap.dedent(
         f"""
         from penstock import LLM
-        llm = LLM({str(folder)!r}, isolate=True, threads=1)
+        llm = LLM({str(tiny)!r}, isolate=True, threads=1)
         print(llm._driver.engine.process.pid, flush=True)
         input()
         """
@@ -92,9 +89,7 @@ def test_the_engine_ends_with_its_frontend(folder: Path, tmp_path: Path) -> None
     watch = os.pidfd_open(pid)
     frontend.kill()
     frontend.communicate()
-    import select
-
-    assert select.select([watch], [], [], 30)[0], "the engine process outlived its frontend"
+    assert select.select([watch], [], [], PATIENCE_S)[0], "the engine process outlived its frontend"
     os.close(watch)
 
 
@@ -113,7 +108,7 @@ def test_nobody_waits_without_end_for_a_process_that_does_not_let_go(monkeypatch
     ends()
 
 
-def test_an_engine_that_dies_before_it_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_dies_before_it_answers(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(EngineDied, match="exit code 1"):
-        LLM(str(folder), isolate=True)
+        LLM(str(tiny), isolate=True)

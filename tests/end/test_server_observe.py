@@ -398,7 +398,7 @@ def test_keys_guard_all_of_it_and_logs_can_be_json(tiny: Path) -> None:
         ):  # fmt: skip
             assert server.status(path) == 401, path
         for path in ("/observe/lab", "/observe/cache/explain"):
-            assert httpx.post(server.url + path, json={"prompt": "a"}).status_code == 401, path
+            assert httpx.post(server.url + path, json={"prompt": "a"}, timeout=PATIENCE_S).status_code == 401, path
         assert server.status("/ui/") in (200, 503)
         facts = httpx.get(f"{server.url}/observe/facts", headers=KEY, timeout=PATIENCE_S)
         assert facts.status_code == 200

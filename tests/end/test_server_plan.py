@@ -45,7 +45,7 @@ def command(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_presets_begin_with_the_served_model(locked: Server) -> None:
-    told = httpx.get(f"{locked.url}/plan/presets", headers=KEY).json()
+    told = httpx.get(f"{locked.url}/plan/presets", headers=KEY, timeout=PATIENCE_S).json()
     assert told["model"] == told["models"][0]["name"] == locked.model
     assert {"llama-3.1-70b", "qwen3-0.6b"} <= {model["name"] for model in told["models"]}
     assert "h100-sxm" in {device["name"] for device in told["hardware"]}
@@ -63,7 +63,7 @@ def test_a_plan_of_another_model(locked: Server) -> None:
 def test_measured_beside_the_theory(locked: Server) -> None:
     made = post(locked, "/plan", {"model": locked.model, "hardware": "this", "prompt_tokens": 100}).json()
     rows = {row["name"]: row for row in made["measured"]["rows"]}
-    facts = httpx.get(f"{locked.url}/version", headers=KEY).json()
+    facts = httpx.get(f"{locked.url}/version", headers=KEY, timeout=PATIENCE_S).json()
     assert rows["weights_bytes"]["measured"] == facts["weights_bytes"]
     assert rows["kv_bytes_per_token"]["theory"] == made["kv"]["bytes_per_token"]
     assert rows["kv_bytes_per_token"]["ratio"] == pytest.approx(1, rel=0.01)
@@ -102,9 +102,9 @@ def test_a_budget_counts_as_the_server_does(locked: Server) -> None:
 
 
 def test_all_of_it_needs_the_key(locked: Server) -> None:
-    assert httpx.get(f"{locked.url}/plan/presets").status_code == 401
-    assert httpx.post(f"{locked.url}/plan", json={}).status_code == 401
-    assert httpx.post(f"{locked.url}/plan/budget", json={}).status_code == 401
+    assert locked.status("/plan/presets") == 401
+    assert httpx.post(f"{locked.url}/plan", json={}, timeout=PATIENCE_S).status_code == 401
+    assert httpx.post(f"{locked.url}/plan/budget", json={}, timeout=PATIENCE_S).status_code == 401
 
 
 def test_the_command_line_asks_a_server(locked: Server) -> None:

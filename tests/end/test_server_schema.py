@@ -25,7 +25,7 @@ def short(tiny: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def document(short: Server) -> dict[str, Any]:
-    return dict(httpx.get(f"{short.url}/openapi.json", headers=KEY).json())
+    return dict(httpx.get(f"{short.url}/openapi.json", headers=KEY, timeout=PATIENCE_S).json())
 
 
 def test_what_schemathesis_finds(short: Server, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_its_examples_work(document: dict[str, Any], short: Server) -> None:
 
 
 def test_the_page(document: dict[str, Any], short: Server) -> None:
-    answer = httpx.get(f"{short.url}/docs", headers=KEY)
+    answer = httpx.get(f"{short.url}/docs", headers=KEY, timeout=PATIENCE_S)
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
     for path in document["paths"]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Error
 
-from server_process import Server
+from server_process import PATIENCE_S, Server
 
 STREAM = """
 async ([url, model]) => {
@@ -53,6 +53,7 @@ def open_server(chromium: str, tiny: Path, port: int) -> Iterator[Server]:
 
 def called(browser: Browser, server: Server, origin: str) -> Any:
     with browser.new_context() as context:
+        context.set_default_timeout(PATIENCE_S * 1000)
         page = context.new_page()
         page.goto(origin)
         return page.evaluate(STREAM, [server.url, server.model])
