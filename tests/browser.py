@@ -12,6 +12,7 @@ FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
     "--no-first-run",
+    "--disable-dev-shm-usage",  # of which containers have little
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",

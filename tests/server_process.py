@@ -25,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 T = TypeVar("T")
 
 PATIENCE_S = 120.0  # for what takes a second where nothing else runs
+KEPT = {"PENSTOCK_CACHE"}  # of the variables that would change how a server behaves: where models have been pulled to
 
 
 def until(found: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
@@ -41,8 +42,8 @@ def command(*arguments: object) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return {**clean, "PENSTOCK_THREADS": "1", "PENSTOCK_DEVICE": "cpu", **more}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_") or name in KEPT}
+    return {**kept, "PENSTOCK_THREADS": "1", "PENSTOCK_DEVICE": "cpu", **more}
 
 
 def alive(pid: int) -> bool:

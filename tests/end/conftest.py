@@ -8,13 +8,11 @@ import tiny_models
 from penstock import LLM
 from server_process import Server
 
-CONTEXT = 16_384  # enough that nothing ends before somebody has had the time to end it
-
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random llama with a long context."""
-    return tiny_models.make("llama", tmp_path_factory.mktemp("tiny"), max_position_embeddings=CONTEXT)
+    return tiny_models.make("llama", tmp_path_factory.mktemp("tiny"), max_position_embeddings=tiny_models.LONG_CONTEXT)
 
 
 @pytest.fixture(scope="session")

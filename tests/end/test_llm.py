@@ -124,7 +124,7 @@ def test_end_of_sequence(llm: LLM) -> None:
 
 
 def test_a_timeout_returns_what_there_is(llm: LLM) -> None:
-    result = llm.generate("the tea", SamplingParams(max_tokens=200, ignore_eos=True, timeout_s=0.02))
+    result = llm.generate("the tea", SamplingParams(max_tokens=200, ignore_eos=True, timeout_s=0.002))
     assert result.finish is FinishReason.TIMEOUT
     assert len(result.tokens) < 200
 

@@ -18,7 +18,7 @@ from penstock.errors import EngineDied, InvalidRequest, ModelInvalid, ModelNotFo
 from penstock.flow import FinishReason
 from server_process import PATIENCE_S
 
-ENDLESS = SamplingParams(temperature=0.0, max_tokens=16_000, ignore_eos=True)
+ENDLESS = SamplingParams(temperature=0.0, max_tokens=tiny_models.ENDLESS_TOKENS, ignore_eos=True)
 
 
 @pytest.fixture

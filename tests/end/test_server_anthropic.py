@@ -12,6 +12,7 @@ import pytest
 
 from penstock import LLM, SamplingParams
 from server_process import PATIENCE_S, Server, until
+from tiny_models import ENDLESS_TOKENS
 
 TALK: list[Any] = [{"role": "user", "content": "Where is Zürich? 🏔"}]
 SYSTEM = "be brief"
@@ -238,7 +239,7 @@ def test_hanging_up_cancels(server: Server, stream: bool) -> None:
     endless = {
         "model": server.model,
         "messages": TALK,
-        "max_tokens": 16_000,
+        "max_tokens": ENDLESS_TOKENS,
         "stream": stream,
         "output_config": ENDLESS,
     }

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from server_process import PATIENCE_S, Server, until
+from tiny_models import ENDLESS_TOKENS
 
-MAX_TOKENS = 16_000  # some twenty seconds
-ENDLESS: dict[str, Any] = {"prompt": "on and on", "max_tokens": MAX_TOKENS, "ignore_eos": True, "seed": 1}
+ENDLESS: dict[str, Any] = {"prompt": "on and on", "max_tokens": ENDLESS_TOKENS, "ignore_eos": True, "seed": 1}
 # So much that no buffer on the way takes it all: megabytes.
 LARGE: dict[str, Any] = {"prompt": "a", "n": 24, "max_tokens": 200, "ignore_eos": True, "logprobs": 20, "seed": 1}
 
@@ -82,7 +82,7 @@ def test_a_stream_that_nobody_follows_any_more(server: Server) -> None:
         for _ in range(8):
             next(lines)
     until(server.idle, "the end of the request")
-    assert 4 <= generated(server) - before < MAX_TOKENS
+    assert 4 <= generated(server) - before < ENDLESS_TOKENS
     assert server.metric("requests_total{finish=cancelled}") == cancelled + 2
 
 
@@ -92,7 +92,7 @@ def test_an_answer_that_nobody_waits_for_any_more(server: Server) -> None:
         caller.post({**ENDLESS, "model": server.model})
         until(lambda: server.metric("num_requests_running") == 1, "the start of the request")
     until(server.idle, "the end of the request")
-    assert generated(server) - before < MAX_TOKENS / 2
+    assert generated(server) - before < ENDLESS_TOKENS / 2
 
 
 def test_several_prompts_of_one_request(server: Server) -> None:
@@ -155,7 +155,7 @@ def test_one_that_does_not_read_the_little_there_is(impatient: Server) -> None:
     dropped = impatient.log.count("does not read")
     (engine,) = impatient.engines()
     with Caller(impatient, receive_buffer=4096) as caller:
-        echoed = {**ENDLESS, "prompt": "ta" * 5000, "max_tokens": 9000, "echo": True}  # more than the window takes
+        echoed = {**ENDLESS, "prompt": "ta" * 5000, "echo": True}  # more than the window takes
         caller.post({**echoed, "model": impatient.model, "stream": True})
         assert caller.socket.recv(1)
         os.kill(engine, signal.SIGSTOP)

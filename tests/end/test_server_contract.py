@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from server_process import PATIENCE_S, Server, command, environment, until
+from tiny_models import LONG_CONTEXT
 
 PAGE = "https://app.example"
 KEYS = ("first-key", "second-key")
@@ -299,7 +300,7 @@ def test_states(server: Server, http: httpx.Client) -> None:
     assert http.get("/health").json() == {"status": "ok"}
     assert http.get("/ready").json() == {"status": "ready"}
     version = http.get("/version").json()
-    assert (version["model"], version["device"], version["context"]) == (server.model, "cpu", 16_384)
+    assert (version["model"], version["device"], version["context"]) == (server.model, "cpu", LONG_CONTEXT)
     metrics = server.metrics()
     assert metrics["penstock_ready"] == 1
     assert metrics["penstock_engine_restarts"] == 0

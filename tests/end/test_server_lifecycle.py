@@ -18,8 +18,12 @@ import pytest
 import tiny_models
 from server_process import PATIENCE_S, Server, alive, command, environment, until
 
-ENDLESS: dict[str, Any] = {"prompt": "on and on", "max_tokens": 16_000, "extra_body": {"ignore_eos": True}}
-LONG_TOKENS = 8000  # some seconds
+ENDLESS: dict[str, Any] = {
+    "prompt": "on and on",
+    "max_tokens": tiny_models.ENDLESS_TOKENS,
+    "extra_body": {"ignore_eos": True},
+}
+LONG_TOKENS = 20_000  # some seconds
 SHORT: dict[str, Any] = {"prompt": "once", "max_tokens": 8, "temperature": 0, "extra_body": {"ignore_eos": True}}
 
 
@@ -105,7 +109,11 @@ def test_how_the_newer_apis_tell_of_it(tiny: Path) -> None:
     """A stream that has begun ends in an event of theirs, a request that comes too early in an error of theirs."""
     with Server(tiny, "--kv-memory", "100MB") as server, server.client() as client:
         claude = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=PATIENCE_S)
-        said: Any = {"model": server.model, "messages": [{"role": "user", "content": "a"}], "max_tokens": 16_000}
+        said: Any = {
+            "model": server.model,
+            "messages": [{"role": "user", "content": "a"}],
+            "max_tokens": tiny_models.ENDLESS_TOKENS,
+        }
         long: Any = {
             "type": "json_schema",
             "schema": {"type": "array", "items": {"type": "integer"}, "minItems": 20_000},
@@ -210,6 +218,7 @@ def test_a_full_queue(tiny: Path) -> None:
 def test_what_runs_is_finished(tiny: Path, to_all: bool) -> None:
     with Server(tiny, "--kv-memory", "100MB") as server, server.client() as client:
         engines = server.engines()
+        client.models.list()  # the SDK's first call takes long, and there is no time for that below
         stream = httpx.Client(timeout=PATIENCE_S)
         body = {"prompt": "a", "model": server.model, "max_tokens": LONG_TOKENS, "ignore_eos": True, "stream": True}
         options = {"stream_options": {"include_usage": True}}

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from server_process import PATIENCE_S, Server, until
+from tiny_models import ENDLESS_TOKENS
 
 KEY = {"authorization": "Bearer a-key"}
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -58,12 +59,14 @@ def ended(http: httpx.Client, name: object) -> dict[str, Any]:
 
 
 def test_the_stages_of_a_request_add_up_to_what_its_client_measures(http: httpx.Client) -> None:
-    """Within 5%: what is missing is the client's own share, which a busy machine may make large now and then."""
+    """Within 5%: what is missing is the client's own share, which a busy machine may make large now and then. It is
+    the same for short answers and long ones, so this one is long."""
     model = http.get("/v1/models").json()["data"][0]["id"]
     for stream in (False, True):
-        body = {"model": model, "prompt": "a stormy night", "max_tokens": 400, "ignore_eos": True, "stream": stream}
-        shares = []
-        for _ in range(5):
+        body = {"model": model, "prompt": "a stormy night", "max_tokens": 2000, "ignore_eos": True, "stream": stream}
+        shares: list[float] = []
+        while not shares or abs(shares[-1] - 1) >= 0.05:
+            assert len(shares) < 10, shares
             begin = time.monotonic()
             answer = http.post("/v1/completions", json=body)
             measured_us = (time.monotonic() - begin) * 1e6
@@ -71,11 +74,10 @@ def test_the_stages_of_a_request_add_up_to_what_its_client_measures(http: httpx.
             added_us = sum(stage["us"] for stage in told["stages"])
             assert added_us == pytest.approx(told["e2e_us"], rel=0.001)
             shares.append(added_us / measured_us)
-        assert min(abs(share - 1) for share in shares) < 0.05, shares
         assert [stage["name"] for stage in told["stages"]][:2] == ["intake", "validate"]
         assert {"tokenize", "prefill", "decode", "write"} <= {stage["name"] for stage in told["stages"]}
-        assert told["totals"]["decode_steps"] == 399
-        assert told["output_tokens"] == 400
+        assert told["totals"]["decode_steps"] == 1999
+        assert told["output_tokens"] == 2000
         assert told["finish"] == "length"
         names = [event["name"] for event in told["events"]]
         assert names[0] == "accepted"
@@ -84,7 +86,7 @@ def test_the_stages_of_a_request_add_up_to_what_its_client_measures(http: httpx.
         assert [name for name in names if name in order] == list(order)
 
 
-ENDLESS = {"prompt": "on and on", "max_tokens": 15_000, "ignore_eos": True, "stream": True}
+ENDLESS = {"prompt": "on and on", "max_tokens": ENDLESS_TOKENS, "ignore_eos": True, "stream": True}
 
 
 def test_who_waits_is_shown_and_what_for(http: httpx.Client, watched: Server) -> None:
@@ -101,15 +103,18 @@ def test_who_waits_is_shown_and_what_for(http: httpx.Client, watched: Server) ->
             later = threads.submit(ask, http, "I can wait", tokens=20)
             until(queued, "somebody who waits")
             until(lambda: ticks(http, lambda tick: True)["stats"]["waiting_by_reason"]["slot"] == 1, "and what for")
+            since = time.monotonic()
             window = shown(http, "/observe/steps", last=5)
             assert set(window["steps"]["blocked"]) == {"slot"}
             assert set(window["steps"]["rows"]) == {2}
+            seen_us = (time.monotonic() - since) * 1e6
         name = later.result(PATIENCE_S)
     told = ended(http, name)
     assert told["waited_for"] == "slot"
     (sequence,) = told["sequences"]
     waits = sequence["wait"]["by_us"]
-    assert waits["slot"] > 0.9 * told["queue_us"] - 5000
+    assert waits["slot"] >= seen_us
+    assert waits["slot"] + waits["step"] > 0.9 * told["queue_us"] - 5000  # which begins with the way to the engine
     assert sum(waits.values()) == pytest.approx(told["queue_us"], rel=0.02, abs=3000)
     window = shown(http, "/observe/steps", **{"from": sequence["first_step"], "to": sequence["last_step"]})
     rows = [

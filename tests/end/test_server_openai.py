@@ -9,6 +9,7 @@ import pytest
 from penstock import LLM, SamplingParams
 from penstock.flow import Choice
 from server_process import Server, until
+from tiny_models import ENDLESS_TOKENS, LONG_CONTEXT
 
 TALK: list[Any] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "Where is Zürich? 🏔"}]
 PROMPT = "the rain in Spain"
@@ -273,7 +274,7 @@ def test_the_sdks_own_stream_helper(server: Server, client: openai.OpenAI) -> No
 
 
 def test_a_request_out_of_time_returns_what_it_has(server: Server, client: openai.OpenAI) -> None:
-    endless: dict[str, Any] = {"model": server.model, "prompt": PROMPT, "temperature": 0, "max_tokens": 16_000}
+    endless: dict[str, Any] = {"model": server.model, "prompt": PROMPT, "temperature": 0, "max_tokens": ENDLESS_TOKENS}
     extra = {"timeout": 1.0, "ignore_eos": True}
     (whole,) = client.completions.create(**endless, extra_body=extra).choices
     assert whole.finish_reason == "timeout"
@@ -359,11 +360,13 @@ def test_errors(
 
 
 def test_an_overflow_says_how_many_tokens_there_are(server: Server, client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match=r"4 tokens and up to 17000 .* holds 16384") as caught:
-        client.completions.create(model=server.model, prompt=[5, 6, 7, 8], max_tokens=17_000)
+    with pytest.raises(
+        openai.BadRequestError, match=rf"4 tokens and up to {LONG_CONTEXT} .* holds {LONG_CONTEXT}"
+    ) as caught:
+        client.completions.create(model=server.model, prompt=[5, 6, 7, 8], max_tokens=LONG_CONTEXT)
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError) as caught:
-        client.completions.create(model=server.model, prompt=[5] * 16_384)
+        client.completions.create(model=server.model, prompt=[5] * LONG_CONTEXT)
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from penstock import LLM, SamplingParams
 from server_process import PATIENCE_S, Server, until
+from tiny_models import ENDLESS_TOKENS
 
 ASKED = "Where is Zürich? 🏔"
 COLD: dict[str, Any] = {"temperature": 0}
@@ -252,7 +253,12 @@ def test_hanging_up_cancels(server: Server, stream: bool) -> None:
     until(server.idle, "rest before")
     cancelled = "penstock_requests_total{finish=cancelled}"
     before = server.metrics().get(cancelled, 0)
-    endless: dict[str, Any] = {"model": server.model, "input": ASKED, "text": ENDLESS, "max_output_tokens": 16_000}
+    endless: dict[str, Any] = {
+        "model": server.model,
+        "input": ASKED,
+        "text": ENDLESS,
+        "max_output_tokens": ENDLESS_TOKENS,
+    }
     names: list[str] = []
 
     async def ask() -> None:

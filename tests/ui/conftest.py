@@ -13,8 +13,6 @@ import tiny_models
 from browser import DIST, FLAGS, Watched
 from server_process import PATIENCE_S, Server
 
-CONTEXT = 16_384  # enough that nothing ends before somebody has had the time to end it
-
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
@@ -28,7 +26,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_models.make("llama", tmp_path_factory.mktemp("tiny"), max_position_embeddings=CONTEXT)
+    return tiny_models.make("llama", tmp_path_factory.mktemp("tiny"), max_position_embeddings=tiny_models.LONG_CONTEXT)
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from server_process import PATIENCE_S, Server, until
+from tiny_models import LONG_CONTEXT
 
 Visit = Callable[..., Page]
-CONTEXT = 16_384  # of the model
 DRAWN = """canvas => {
   const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
   const colours = new Set();
@@ -53,15 +53,27 @@ def get(server: Server, path: str) -> dict[str, object]:
     return found
 
 
-def test_a_waterfall_adds_up_to_what_the_client_measured(visit: Visit, busy: Server) -> None:
-    body = {"model": busy.model, "prompt": "measure", "max_tokens": 800, "ignore_eos": True, "stream": True}
+def measured(server: Server) -> tuple[str, float, float]:
+    """A request: its name, and how long it took in microseconds, by its client's clock and by the server's."""
+    body = {"model": server.model, "prompt": "measure", "max_tokens": 2000, "ignore_eos": True, "stream": True}
     with httpx.Client(timeout=PATIENCE_S) as client:
-        client.get(f"{busy.url}/health")
+        client.get(f"{server.url}/health")
         began = time.perf_counter()
-        with client.stream("POST", f"{busy.url}/v1/completions", json=body) as answer:
-            named = answer.headers["x-request-id"]
+        with client.stream("POST", f"{server.url}/v1/completions", json=body) as answer:
             answer.read()
-        measured_us = (time.perf_counter() - began) * 1e6
+        took_us = (time.perf_counter() - began) * 1e6
+    name = answer.headers["x-request-id"]
+    told_us = until(lambda: get(server, f"/observe/requests/{name}")["e2e_us"], "the end of the request")
+    assert isinstance(told_us, int)
+    return name, took_us, told_us
+
+
+def test_a_waterfall_adds_up_to_what_the_client_measured(visit: Visit, busy: Server) -> None:
+    """Where the machine is busy, the client's own share may be large: then another request is looked at."""
+    for _ in range(10):
+        named, measured_us, told_us = measured(busy)
+        if told_us == pytest.approx(measured_us, rel=0.04):
+            break
     page = visit(f"requests/{named}")
     total = page.locator("tr[data-total]")
     expect(total).to_be_visible()
@@ -71,9 +83,9 @@ def test_a_waterfall_adds_up_to_what_the_client_measured(visit: Visit, busy: Ser
     )
     added = sum(us for _, us in stages)
     assert added == pytest.approx(int(total.get_attribute("data-e2e") or 0), rel=0.05)
-    assert added == pytest.approx(measured_us, rel=0.05, abs=50_000)
+    assert added == pytest.approx(measured_us, rel=0.05)
     assert {"prefill", "decode", "tokenize"} <= {name for name, _ in stages}
-    assert colours(page, ".waterfall canvas") > 3
+    until(lambda: colours(page, ".waterfall canvas") > 3, "the waterfall being drawn")
     expect(page.get_by_text("It reached the most tokens asked for.")).to_be_visible()
 
 
@@ -127,7 +139,7 @@ def test_the_timeline_draws_steps_as_they_happen(visit: Visit, busy: Server) -> 
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("button", name="Follow")).to_be_visible()
     page.get_by_label("Zoom in").click()
-    assert colours(page, canvas) > 3
+    until(lambda: colours(page, canvas) > 3, "the timeline being drawn anew")
 
 
 def test_the_replay_is_the_servers_and_says_that_it_is_computed(visit: Visit, busy: Server) -> None:
@@ -268,7 +280,7 @@ def test_the_planner_plans_and_counts(visit: Visit, server: Server) -> None:
     parts = page.locator("[data-part]").evaluate_all(
         "parts => parts.reduce((all, part) => all + Number(part.dataset.tokens), 0)"
     )
-    expect(page.get_by_text("tokens are left")).to_contain_text(f"{CONTEXT - parts:,} of {CONTEXT:,}")
+    expect(page.get_by_text("tokens are left")).to_contain_text(f"{LONG_CONTEXT - parts:,} of {LONG_CONTEXT:,}")
 
 
 def test_the_dashboard_shows_objectives_and_curves(visit: Visit, busy: Server) -> None:

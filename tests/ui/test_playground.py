@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from browser import Watched
 from server_process import Server, until
+from tiny_models import ENDLESS_TOKENS
 
 Visit = Callable[..., Page]
 
@@ -52,14 +53,14 @@ def test_an_answer_appears_token_by_token(visit: Visit, server: Server) -> None:
 
 def test_stop_cancels_in_the_engine(visit: Visit, server: Server) -> None:
     page = visit("playground")
-    ask(page, "Never end", max_tokens=16_000)
+    ask(page, "Never end", max_tokens=ENDLESS_TOKENS)
     until(lambda: not server.idle(), "the request reaching the engine")
     page.wait_for_function("() => window.lengths.length > 2")
     page.get_by_label("Stop", exact=True).click()
     expect(page.locator("[data-figure=end]")).to_have_text("stopped")
     until(server.idle, "the engine being idle after a stop")
     made = int(page.locator("[data-figure=output]").inner_text().replace(",", ""))
-    assert made < 15_000
+    assert made < ENDLESS_TOKENS
     page.get_by_label("Your message").fill("still there")
     expect(page.get_by_label("Send")).to_be_enabled()
 
@@ -198,7 +199,8 @@ def test_hostile_output_does_nothing(visit: Visit, server: Server) -> None:
         "http://tracker.example/pixel.png",
     }  # there to be clicked, never fetched
     assert "<script>window.hacked = 1</script>" in page.locator("article.answer").first.inner_text()
-    assert page.locator("article.answer").nth(2).inner_text().count("*_[(") == 25_000
+    # Its inner text would be empty while it is out of sight: so long a block is laid out where it is looked at.
+    assert (page.locator("article.answer").nth(2).text_content() or "").count("*_[(") == 25_000
     # And the page is as alive as before.
     page.keyboard.press("Escape")
     page.locator("body").click(position={"x": 640, "y": 20})
