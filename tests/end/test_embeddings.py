@@ -251,7 +251,7 @@ def test_token_ids_and_the_last_state(client: openai.OpenAI, model: str, oracle:
         ({"input": ["a", ""]}, "input", "invalid_request"),
         ({"input": []}, "input", "invalid_request"),
         ({"input": [tiny_models.VOCAB]}, "input", "invalid_request"),
-        ({"input": [5] * 16_385}, "input", "context_length_exceeded"),
+        ({"input": [5] * (tiny_models.LONG_CONTEXT + 1)}, "input", "context_length_exceeded"),
         ({"input": "a", "dimensions": 8}, "dimensions", None),
         ({"input": "a", "extra_body": {"pooling": "max"}}, "pooling", None),
         ({"input": "a", "extra_body": {"temperature": 0}}, "temperature", None),

@@ -184,8 +184,8 @@ NO_SCHEMA = {"type": "object", "properties": {"a": {"not": {}}}}
 WRONG: list[tuple[type[anthropic.APIStatusError], str, dict[str, Any]]] = [
     (anthropic.NotFoundError, "model", {"model": "claude"}),
     (anthropic.BadRequestError, "max_tokens", {"max_tokens": 0}),
-    (anthropic.BadRequestError, "max_tokens", {"max_tokens": 100_000}),
-    (anthropic.BadRequestError, "max_tokens", {"max_tokens": 100_000, "stream": True}),
+    (anthropic.BadRequestError, "max_tokens", {"max_tokens": 1_000_000}),
+    (anthropic.BadRequestError, "max_tokens", {"max_tokens": 1_000_000, "stream": True}),
     (anthropic.BadRequestError, "temperature", {"extra_body": {"temperature": 1.5}}),
     (anthropic.BadRequestError, "temprature", {"extra_body": {"temprature": 1}}),
     (anthropic.BadRequestError, "messages[0].role", {"messages": [{"role": "robot", "content": ""}]}),

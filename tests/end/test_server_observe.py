@@ -422,7 +422,7 @@ def test_keys_guard_all_of_it_and_logs_can_be_json(tiny: Path) -> None:
 
 
 def test_it_can_be_turned_off(tiny: Path) -> None:
-    with Server(tiny, "--no-events", "--kv-memory", "50MB") as server:
+    with Server(tiny, "--no-events", "--kv-memory", "100MB") as server:
         with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as http:
             ask(http, "unseen")
             answer = http.get("/observe/requests")

@@ -327,7 +327,7 @@ WRONG: list[tuple[type[openai.APIStatusError], str | None, str, dict[str, Any]]]
     (openai.BadRequestError, "top_p", "invalid_request", {"top_p": 0}),
     (openai.BadRequestError, "n", "invalid_request", {"n": 0}),
     (openai.BadRequestError, "max_tokens", "invalid_request", {"max_tokens": 0}),
-    (openai.BadRequestError, "max_tokens", "context_length_exceeded", {"max_tokens": 100_000}),
+    (openai.BadRequestError, "max_tokens", "context_length_exceeded", {"max_tokens": 1_000_000}),
     (openai.BadRequestError, "temprature", "invalid_request", {"extra_body": {"temprature": 1}}),
     (openai.BadRequestError, "messages[1].content", "invalid_request", {"messages": [TALK[1], {"role": "user"}]}),
     (openai.BadRequestError, "messages[0].role", "invalid_request", {"messages": [{"role": "robot", "content": ""}]}),

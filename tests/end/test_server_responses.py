@@ -194,7 +194,7 @@ WRONG: list[tuple[type[openai.APIStatusError], str, dict[str, Any]]] = [
     (openai.NotFoundError, "model", {"model": "gpt-5"}),
     (openai.NotFoundError, "previous_response_id", {"previous_response_id": "resp_0"}),
     (openai.BadRequestError, "max_output_tokens", {"max_output_tokens": 0}),
-    (openai.BadRequestError, "max_output_tokens", {"max_output_tokens": 100_000}),
+    (openai.BadRequestError, "max_output_tokens", {"max_output_tokens": 1_000_000}),
     (openai.BadRequestError, "temprature", {"extra_body": {"temprature": 1}}),
     (openai.BadRequestError, "input[0].content[0].type", {"input": [{"role": "user", "content": [IMAGE]}]}),
     (openai.BadRequestError, "tools[0].type", {"tools": [{"type": "web_search"}]}),

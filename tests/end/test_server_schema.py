@@ -28,6 +28,7 @@ def document(short: Server) -> dict[str, Any]:
     return dict(httpx.get(f"{short.url}/openapi.json", headers=KEY, timeout=PATIENCE_S).json())
 
 
+@pytest.mark.timeout(1200)  # thousands of requests: a minute, but many where the machine is busy
 def test_what_schemathesis_finds(short: Server, tmp_path: Path) -> None:
     arguments = [
         "run",

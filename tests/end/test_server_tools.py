@@ -252,7 +252,7 @@ def test_what_is_wrong_is_named(server: Server, fields: dict[str, Any], param: s
 
 
 def test_the_library_shows_calls(tiny: Path) -> None:
-    with LLM(str(tiny), kv_memory="50MB", threads=1, device="cpu") as llm:
+    with LLM(str(tiny), kv_memory="100MB", threads=1, device="cpu") as llm:
         params = SamplingParams(max_tokens=600, seed=4)
         made = llm.chat(ASK, params, tools=ToolUse(tools=ToolUse.of(TOOLS).tools, choice="required"))
         chunks = list(llm.stream(ASK, params, tools=TOOLS))

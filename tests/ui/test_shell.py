@@ -145,7 +145,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(
     opened: Callable[..., Page], tiny: Path, chromium: str, watched: Watched
 ) -> None:
     watched.allowed = ("401 (Unauthorized)",)
-    with Server(tiny, "--kv-memory", "50MB", "--api-key", "right") as server:
+    with Server(tiny, "--kv-memory", "100MB", "--api-key", "right") as server:
         page = opened(server.url)
         page.goto(f"{server.url}/ui/#/playground")
         dialog = page.get_by_role("dialog", name="API key")
