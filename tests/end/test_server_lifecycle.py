@@ -23,7 +23,7 @@ ENDLESS: dict[str, Any] = {
     "max_tokens": tiny_models.ENDLESS_TOKENS,
     "extra_body": {"ignore_eos": True},
 }
-LONG_TOKENS = 20_000  # some seconds
+LONG_TOKENS = 8000  # some seconds, one by one
 SHORT: dict[str, Any] = {"prompt": "once", "max_tokens": 8, "temperature": 0, "extra_body": {"ignore_eos": True}}
 
 
