@@ -49,24 +49,26 @@ MAX_OPEN = 4096  # sequences of batches that are with the engine at once
 
 
 class LLM:
-    """A model, loaded and ready. One prompt gives one result; a list gives a list in the same order.
+    """A model, loaded and ready. One prompt gives one result; a list gives a list in the same order, computed together.
 
     Settings are those of `penstock.settings` by their flat names: `LLM("smollm2", context=2048, isolate=True)`.
-    Threads may share an LLM; they take turns.
+    Without params a request is sampled as the model's makers recommend. Threads may share an LLM; they take turns.
+    Use it in a `with`, or call `close` at the end.
     """
 
     def __init__(
         self, model: str | None = None, *, config: Path | None = None, pulling: Progress | None = None, **values: Any
     ) -> None:
-        """`config` is a TOML file of settings; `pulling` is told how a download comes along."""
+        """Finds the model, pulls it if it is a catalogue's and not here yet, and loads it; raises a PenstockError that
+        says what keeps it from that. `model` is what `penstock serve` takes: a catalogue name, a folder, a `.gguf`, a
+        hub id. `config` is a TOML file of settings; `pulling` is told how a download comes along.
+        """
         self.settings = settings.load({"model": model, **values}, file=config)
         if ignored := settings.strays():
             logger.warning("%s", ignored)
         self.model = assemble.model(self.settings, pulling)
         self.pipeline = assemble.pipeline(self.settings, self.model)
-        self.defaults: dict[str, Any] = dict(
-            self.model.sampling
-        )  # what its makers recommend: used where no params are given
+        self.defaults: dict[str, Any] = dict(self.model.sampling)  # used where no params are given
         engine, self.facts = assemble.engine(self.settings)
         self._driver = _Driver(engine, min(MAX_OPEN, self.settings.schedule.max_waiting))
         self._numbers = itertools.count()
@@ -80,12 +82,16 @@ class LLM:
     def generate(
         self, prompts: Prompt | Prompts, params: Params = None, *, progress: bool | None = None
     ) -> Completion | list[Completion]:
-        """Continue plain texts or lists of token ids. A progress bar is shown on a terminal, or as `progress` says."""
+        """Continue plain texts or lists of token ids.
+
+        `params` are for all prompts, or a list with one for each. Bad ones raise InvalidRequest before anything is
+        computed; what goes wrong with a single request later is in its Completion's `error`. Of long batches a progress
+        bar is shown on a terminal, or as `progress` says.
+        """
         single = _is_single(prompts)
         batch: list[Any] = [prompts] if single else list(prompts)
         flights = self._accept(batch, params, lambda prompt: {_kind(prompt): prompt}, single)
-        self._driver.run(flights, "generating", progress)
-        results = [flight.completion() for flight in flights]
+        results = self._complete(flights, progress)
         return results[0] if single else results
 
     @overload
@@ -106,16 +112,16 @@ class LLM:
         progress: bool | None = None,
         **options: Any,
     ) -> Completion | list[Completion]:
-        """Answer conversations through the model's chat template.
+        """Answer conversations, each a list of {"role": ..., "content": ...}, through the model's chat template.
 
         `options` are fields of flow.Request: continue_final_message, add_generation_prompt, template_arguments, salt,
-        priority, reasoning_effort, and tools: a ToolUse, or a list of tools as OpenAI writes them.
+        priority, reasoning_effort, and tools: a ToolUse, or a list of tools as OpenAI writes them. All else is as in
+        `generate`.
         """
         single = len(messages) == 0 or isinstance(messages[0], dict)
         batch: list[Any] = [messages] if single else list(messages)
         flights = self._accept(batch, params, lambda turns: {"messages": turns, **options}, single)
-        self._driver.run(flights, "generating", progress)
-        results = [flight.completion() for flight in flights]
+        results = self._complete(flights, progress)
         return results[0] if single else results
 
     @overload
@@ -128,7 +134,7 @@ class LLM:
         self, texts: Prompt | Prompts, *, pooling: Pooling = "mean", progress: bool | None = None
     ) -> Embedding | list[Embedding]:
         """Vectors of unit length for texts or lists of token ids: the hidden states behind the final norm, their mean
-        or the last one. Raises if the engine fails: there is no such thing as a part of a vector."""
+        or the last one (`pooling`). Raises if the engine fails: there is no such thing as a part of a vector."""
         single = _is_single(texts)
         batch: list[Any] = [texts] if single else list(texts)
 
@@ -144,7 +150,8 @@ class LLM:
     def stream(
         self, prompt: Prompt | Conversation, params: SamplingParams | None = None, **options: Any
     ) -> Iterator[Chunk]:
-        """The answer piece by piece. Leaving the loop early cancels the rest of it."""
+        """The answer to one prompt or conversation, piece by piece; `options` as in `chat`. Leaving the loop early
+        cancels the rest. Raises if the request fails on the way."""
         (flight,) = self._accept([prompt], params, lambda prompt: {_kind(prompt): prompt, **options}, True)
         return self._driver.chunks(flight)
 
@@ -157,6 +164,7 @@ class LLM:
         self._driver.ask("check")
 
     def close(self) -> None:
+        """End the engine, and its process if it has one."""
         self.pipeline.close()
         self._driver.engine.close()
 
@@ -186,7 +194,12 @@ class LLM:
                 raise type(error)(f"{noun} {place}: {error.message}", param=error.param) from None
         return flights
 
+    def _complete(self, flights: list[Flight], progress: bool | None) -> list[Completion]:
+        self._driver.run(flights, "generating", progress)
+        return [flight.completion() for flight in flights]
+
     def _spread(self, params: Params, count: int) -> Sequence[SamplingParams]:
+        """The parameters of each request of a batch."""
         if params is None or isinstance(params, SamplingParams):
             return [params or SamplingParams(**self.defaults)] * count
         if len(params) != count:
