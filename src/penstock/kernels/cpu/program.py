@@ -116,8 +116,8 @@ DRAW = np.dtype(
 LARGEST, SAMPLED = 0, 1
 
 
-class Draws:
-    """How the wanted rows of a step are drawn, where native code can see it."""
+class DrawTable:
+    """How the wanted rows of a step are drawn, where native code can read it."""
 
     __slots__ = ("address", "positions", "table")
 
@@ -203,7 +203,7 @@ class Program:
         rows: array[int],  # [rows, 4] int32: slot, start, count, whether it is sampled
         *,
         wanted: array[int] | None = None,  # [n] int32 packed tokens; None: the last of each sampled row
-        draws: Draws | None = None,  # [wanted]
+        draws: DrawTable | None = None,  # [wanted]
         first: int = 0,
     ) -> list[int]:
         """Operations from `first` on; gives the drawn tokens."""
