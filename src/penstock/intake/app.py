@@ -41,7 +41,7 @@ from penstock.pipeline import Flight
 from penstock.plan.answer import Plan
 from penstock.plan.budget import Budget
 from penstock.plan.question import Question
-from penstock.route.replica import Ticket
+from penstock.route.ticket import Ticket
 from penstock.settings import Settings, parse_bytes
 
 Asked = TypeVar("Asked", bound=Generation)
