@@ -17,7 +17,7 @@ COMPILE_WAIT_S = 0.01  # how long an idle loop waits at a time for a constraint 
 
 
 class EngineLoop:
-    """Owns the scheduler and the runner; whoever owns the loop brings the messages and turns the crank."""
+    """Owns the scheduler and the runner. Its owner (`local`, `serve`) hands it messages and calls `step`."""
 
     def __init__(self, scheduler: Scheduler, runner: Runner, grammars: Grammars | None = None) -> None:
         self.scheduler = scheduler
@@ -37,6 +37,7 @@ class EngineLoop:
         return self.scheduler.has_work
 
     def handle(self, message: Submit | Cancel | Query) -> Reply | None:
+        """Take in a message from the frontend; a Query is answered at once. Never raises for what a client did."""
         match message:
             case Submit():
                 try:

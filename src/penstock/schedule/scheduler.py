@@ -123,7 +123,7 @@ class Scheduler:
         if step is None:
             return None
         self._number += 1
-        self._roster.step(self._number)
+        self._roster.planned(self._number)
         self._steps.append(step)
         if self._recorder is not None:
             self._recorder.planned(step, now, self._roster)
