@@ -88,7 +88,10 @@ class ScheduleSettings(Section, frozen=True):
         Positive | None, Meta(description="Most sequences running at once. [default: 64 on a CPU, 512 on a GPU]")
     ] = None
     max_waiting: Annotated[int, Meta(ge=1, description="Sequences queued beyond that are refused.")] = 100_000
-    policy: Annotated[Literal["fcfs", "priority"], Meta(description="Who goes first.")] = "fcfs"
+    policy: Annotated[
+        Literal["fcfs", "priority"],
+        Meta(description="Who goes first: by arrival, or by the priority of requests, the smallest first."),
+    ] = "fcfs"
     lookahead: Annotated[
         Literal[0, 1] | None,
         Meta(description="Steps planned ahead of the last result. [default: 0 on a CPU, 1 on a GPU]"),

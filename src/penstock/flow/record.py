@@ -71,7 +71,9 @@ class SentBack(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    number: int
+    """What `unpack` gives."""
+
+    number: int  # of the step's plan
     start: float
     planned_us: int  # since `start`, as those below
     collected_us: int  # the results are on the host
@@ -120,6 +122,7 @@ def pack(
 
 
 def unpack(data: bytes) -> StepRecord:
+    """What `pack` has made."""
     *plain, rows, num_let_in, num_sent_back, groups = _HEADER.unpack_from(data)
     offset = _HEADER.size
     blocks = [Blocks._make(_BLOCKS.unpack_from(data, offset + index * _BLOCKS.size)) for index in range(groups)]

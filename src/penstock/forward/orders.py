@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock.flow import Admit, Row, StepResult
 from penstock.forward.launched import Launched
-from penstock.forward.pooling import Pooled, Pools
+from penstock.forward.pooling import Embedders, Pooled
 from penstock.forward.prompts import Prompts
 from penstock.sample import Constraints, Draws, Logprobs, Sampler
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class Orders:
+    """One for each runner. What it keeps of a slot begins with an Admit."""
+
     def __init__(
         self,
         vocab_size: int,
@@ -33,7 +35,7 @@ class Orders:
         self.sampler = Sampler(vocab_size, tokens, natively=natively)
         self._constraints = Constraints(vocab_size, grammars)
         self._prompts = Prompts(vocab_size, tokens, most_rows)
-        self._pools = Pools()
+        self._embedders = Embedders()
         self._launched: deque[Launched] = deque()
 
     def admit(self, admits: Sequence[Admit]) -> None:
@@ -41,18 +43,18 @@ class Orders:
             self.sampler.admit(admit)
             self._constraints.admit(admit)
             self._prompts.admit(admit)
-            self._pools.admit(admit)
+            self._embedders.admit(admit)
 
     def wants_hidden(self, rows: Sequence[Row]) -> bool:
         """Whether `read` wants more of these rows' hidden states than what tokens are drawn from."""
-        return self._prompts.concern(rows) or self._pools.concern(rows)
+        return self._prompts.concern(rows) or self._embedders.concern(rows)
 
     def read(
         self, rows: Sequence[Row], starts: Sequence[int], hidden: Tensor, logits: Callable[[int, int], Tensor]
     ) -> tuple[dict[int, list[Logprobs]], Pooled | None]:
         """Log-probabilities of prompts, and embeddings. `hidden` [tokens, hidden] are a step's, in which row r begins
         at `starts[r]`, and good until `logits(first, end)` is asked for those of a range of them."""
-        pooled = self._pools.take(rows, hidden, starts)
+        pooled = self._embedders.take(rows, hidden, starts)
         return self._prompts.measure(rows, starts, logits), pooled
 
     def draw(self, logits: Tensor, slots: Sequence[int], positions: Sequence[int]) -> Draws:

@@ -42,6 +42,7 @@ class Roster:
     # --- moves
 
     def enter(self, sequence: Sequence, held: bool) -> None:
+        """-> ready or held"""
         self.sequences[sequence.id] = sequence
         sequence.held = held
         self.num_held += held

@@ -168,6 +168,8 @@ class Pool:
 
 
 class Program:
+    """A recording bound to slots and threads, with the memory its values lie in."""
+
     def __init__(self, pool: Pool, recording: Recording, layout: Layout) -> None:
         self.recording = recording
         self._pool, self._layout = pool, layout
