@@ -27,9 +27,9 @@ class EngineLoop:
         self.queries: dict[str, Callable[..., Any]] = {
             "stats": scheduler.stats,
             "check": scheduler.check_integrity,
-            "page_map": scheduler.page_map,
-            "prefix_tree": scheduler.prefix_tree,
-            "explain": scheduler.explain,
+            "page_map": scheduler.views.page_map,
+            "prefix_tree": scheduler.views.prefix_tree,
+            "explain": scheduler.views.explain,
         }
 
     @property
