@@ -9,27 +9,19 @@ from __future__ import annotations
 import itertools
 import logging
 import struct
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from penstock import assemble, settings
-from penstock.bar import bar
-from penstock.errors import EngineDied, InvalidRequest, PenstockError, by_code
+from penstock.driver import Driver
+from penstock.errors import InvalidRequest
 from penstock.flow import (
     Chunk,
     Completion,
-    Delta,
     Embedding,
-    Engine,
-    Frame,
     Message,
     Pooling,
-    Query,
-    Reply,
     Request,
     SamplingParams,
     ToolUse,
@@ -70,7 +62,7 @@ class LLM:
         self.pipeline = assemble.pipeline(self.settings, self.model)
         self.defaults: dict[str, Any] = dict(self.model.sampling)  # used where no params are given
         engine, self.facts = assemble.engine(self.settings)
-        self._driver = _Driver(engine, min(MAX_OPEN, self.settings.schedule.max_waiting))
+        self._driver = Driver(engine, min(MAX_OPEN, self.settings.schedule.max_waiting))
         self._numbers = itertools.count()
 
     @overload
@@ -205,118 +197,6 @@ class LLM:
         if len(params) != count:
             raise InvalidRequest(f"{count} prompts but {len(params)} SamplingParams", param="params")
         return params
-
-
-class _Driver:
-    """Carries messages between flights and the engine. One thread at a time turns the engine, for all of them."""
-
-    def __init__(self, engine: Engine, max_open: int) -> None:
-        """`max_open`: sequences that batches hand to the engine at once, so that it never has to refuse one."""
-        self.engine = engine
-        self.max_open = max_open
-        self.lock = threading.Lock()
-        self.landings: dict[str, _Landing] = {}  # by sequence id
-        self.replies: dict[int, Reply] = {}
-        self.numbers = itertools.count()
-
-    def run(self, flights: list[Flight], doing: str, progress: bool | None) -> None:
-        """Fly them all until they have landed, with a progress bar that says what they are `doing`."""
-        waiting = deque(flights)
-        landed: deque[_Landing] = deque()
-        under_way: set[_Landing] = set()
-        with bar(doing, len(flights), wanted=progress) as advance:
-            try:
-                while waiting or under_way:
-                    while waiting and (not under_way or self._has_room(waiting[0])):
-                        under_way.add(self.launch(_Landing(waiting.popleft(), landed=landed)))
-                    self.wait(lambda: bool(landed))
-                    while landed:
-                        under_way.remove(landing := landed.popleft())
-                        self.abandon(landing)
-                        advance()
-            finally:
-                for landing in under_way:
-                    self.abandon(landing)
-        for message, code in (flight.error for flight in flights if flight.error):
-            if code == EngineDied.code:
-                raise EngineDied(message)
-
-    def chunks(self, flight: Flight) -> Iterator[Chunk]:
-        chunks: deque[Chunk] = deque()
-        landing = self.launch(_Landing(flight, chunks=chunks))
-        try:
-            while not flight.done or chunks:
-                self.wait(lambda: bool(chunks) or flight.done)
-                while chunks:
-                    yield chunks.popleft()
-        finally:
-            self.abandon(landing)
-        if flight.error is not None:
-            raise by_code(flight.error[1], flight.error[0])
-
-    def ask(self, kind: str) -> Any:
-        number = next(self.numbers)
-        with self.lock:
-            self.engine.query(Query(number, kind))
-        self.wait(lambda: number in self.replies)
-        reply = self.replies.pop(number)
-        if reply.error is not None:
-            raise PenstockError(reply.error)
-        return reply.value
-
-    def launch(self, landing: _Landing) -> _Landing:
-        with self.lock:
-            for submit in landing.flight.submits:
-                self.landings[submit.id] = landing
-                self.engine.submit(submit)
-        return landing
-
-    def abandon(self, landing: _Landing) -> None:
-        """Nobody waits for it any more. The engine is told if it still works on it."""
-        with self.lock:
-            for cancel in landing.flight.cancels():
-                self.engine.cancel(cancel)
-            for submit in landing.flight.submits:
-                self.landings.pop(submit.id, None)
-
-    def wait(self, arrived: Callable[[], bool]) -> None:
-        while not arrived():
-            with self.lock:
-                if not arrived():  # another thread may have brought it meanwhile
-                    self._pump()
-
-    def _has_room(self, flight: Flight) -> bool:
-        return len(self.landings) + len(flight.submits) <= self.max_open
-
-    def _pump(self) -> None:
-        news = self.engine.receive()
-        if not news:
-            raise EngineDied("the engine has nothing to do, but a request is still open")
-        for message in news:
-            if isinstance(message, Frame):
-                for delta in message.deltas:
-                    if landing := self.landings.get(delta.id):
-                        self._deliver(landing, delta)
-            else:
-                self.replies[message.id] = message
-
-    def _deliver(self, landing: _Landing, delta: Delta) -> None:
-        chunk, cancel = landing.flight.push(delta)
-        if cancel is not None:
-            self.engine.cancel(cancel)
-        if chunk is not None and landing.chunks is not None:
-            landing.chunks.append(chunk)
-        if landing.flight.done and landing.landed is not None:
-            landing.landed.append(landing)
-
-
-@dataclass(eq=False, slots=True)
-class _Landing:
-    """A flight, and where its news go: each chunk, or itself once it is done."""
-
-    flight: Flight
-    chunks: deque[Chunk] | None = None
-    landed: deque[_Landing] | None = None
 
 
 def _embedding(flight: Flight) -> Embedding:

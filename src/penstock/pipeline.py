@@ -6,7 +6,7 @@
 A request to embed goes the same way; what comes back is one Delta without tokens, whose vector the Flight keeps.
 
 Nothing here waits or sends: the caller carries Submits and Cancels to an engine and Deltas back, in its own way (a
-plain loop in `offline`, an event loop in the server).
+plain loop in `driver`, an event loop in `route`).
 """
 
 from __future__ import annotations
