@@ -4,6 +4,7 @@ connections are refused until the model is there."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,12 @@ from penstock.settings import ServeSettings
 
 BACKLOG = 2048  # connections that nobody has accepted yet
 UNSENT_BYTES = 64 * 1024  # that the kernel takes for a connection
+
+_ADVICE = {
+    errno.EADDRINUSE: "; choose another with --port (0 takes a free one)",
+    errno.EACCES: "; ports from 1024 on need no rights: choose one with --port",
+    errno.EADDRNOTAVAIL: "; --host must be an address of this machine",
+}
 
 
 def bind(settings: ServeSettings) -> socket.socket:
@@ -40,4 +47,5 @@ def _explained(listener: socket.socket, where: str) -> Iterator[None]:
         yield
     except OSError as error:
         listener.close()
-        raise InvalidSetting(f"cannot listen on {where}: {error.strerror}", param="port") from None
+        advice = _ADVICE.get(error.errno or 0, "")
+        raise InvalidSetting(f"cannot listen on {where}: {error.strerror}{advice}", param="port") from None
