@@ -14,6 +14,7 @@ help:  ## show this list
 setup: $(INSTALLED)  ## make the virtual environment and install everything into it
 
 $(INSTALLED): pyproject.toml constraints.txt setup.py build_native.py $(wildcard src/penstock/kernels/cpu/native/*)
+	@echo 'Installing into $(VENV), once: torch and all else. That takes a minute or more, and pip is silent meanwhile.'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
