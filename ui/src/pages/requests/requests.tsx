@@ -120,26 +120,28 @@ export function Requests() {
           </Button>
         </PageHeader>
         <FilterBar filters={filters.value} set={set} search={search} />
-        <Legend entries={SHARES} />
         {problem.value && <Problem message={problem.value} onRetry={() => void load()} />}
         {shown.length === 0 ? (
-          !loading.value && (
+          !loading.value && !problem.value && (
             <Empty icon="requests" title={requests.size ? "Nothing passes these filters" : "No requests yet"}>
               {requests.size ? "" : "Ask something in the Playground, or send a request to /v1/chat/completions."}
             </Empty>
           )
         ) : (
-          <div class="list-box">
-            <RowHead />
-            <VirtualList
-              label="Requests, newest first"
-              items={shown}
-              rowHeight={ROW_HEIGHT}
-              reveal={place}
-              onScrollEnd={older}
-              render={(one) => <Row key={one.number} one={one} selected={one.number === shown[place]?.number} />}
-            />
-          </div>
+          <>
+            <Legend entries={SHARES} />
+            <div class="list-box">
+              <RowHead />
+              <VirtualList
+                label="Requests, newest first"
+                items={shown}
+                rowHeight={ROW_HEIGHT}
+                reveal={place}
+                onScrollEnd={older}
+                render={(one) => <Row key={one.number} one={one} selected={one.number === shown[place]?.number} />}
+              />
+            </div>
+          </>
         )}
       </div>
       {selected && <Detail key={selected} id={selected} />}
