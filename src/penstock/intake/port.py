@@ -14,6 +14,7 @@ from penstock.settings import ServeSettings
 
 BACKLOG = 2048  # connections that nobody has accepted yet
 UNSENT_BYTES = 64 * 1024  # that the kernel takes for a connection
+OPEN_FILES = 65_536  # connections are files; shells start processes with 1024 of them
 
 _ADVICE = {
     errno.EADDRINUSE: "; choose another with --port (0 takes a free one)",
@@ -36,7 +37,21 @@ def bind(settings: ServeSettings) -> socket.socket:
     return listener
 
 
+def allow_connections() -> None:
+    """As many as the system lets us have: beyond it they are closed unheard, and nobody is told."""
+    try:
+        import resource
+    except ImportError:  # not everywhere
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def listen(listener: socket.socket) -> None:
+    allow_connections()
     with _explained(listener, "{}:{}".format(*listener.getsockname()[:2])):
         listener.listen(BACKLOG)
 
