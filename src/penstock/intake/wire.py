@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a connection, as uvicorn speaks it with bounds on what comes before an answer: the bytes of headers, and
+"""HTTP/1.1 on a connection, as uvicorn speaks it, but with bounds on what comes before an answer: bytes of headers, and
 the time a client may take to send its request. Uvicorn has neither, and nobody has shown a key by then."""
 
 from __future__ import annotations
