@@ -63,9 +63,9 @@ class Protocol(HttpToolsProtocol):
         answering = cycle is not None and not cycle.response_complete and (self._within_head or cycle.response_started)
         if self.pipeline or answering:
             self._expect()
-        elif cycle is None or not cycle.response_started or self._within_head:
+        elif self._within_head or (cycle is not None and not cycle.response_started):
             self._refuse(408)
-        else:
+        else:  # it was answered already, or has asked nothing: browsers connect ahead, and would take a 408 for an answer
             self.transport.close()
 
     def _refuse(self, status: int) -> None:
