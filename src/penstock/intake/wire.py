@@ -65,7 +65,7 @@ class Protocol(HttpToolsProtocol):
             self._expect()
         elif self._within_head or (cycle is not None and not cycle.response_started):
             self._refuse(408)
-        else:  # it was answered already, or has asked nothing: browsers connect ahead, and would take a 408 for an answer
+        else:  # answered already, or nothing was asked: browsers connect ahead, and would take a 408 for an answer
             self.transport.close()
 
     def _refuse(self, status: int) -> None:
