@@ -6,14 +6,15 @@ frontend of an isolated engine never loads them.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock import __version__
-from penstock.errors import ModelInvalid
-from penstock.flow import Engine
+from penstock.errors import InvalidRequest, ModelInvalid
+from penstock.flow import Engine, SamplingParams
 from penstock.grammar.checker import Checker
 from penstock.kernels.wake import wake_device
 from penstock.observe.events import Emit
@@ -36,8 +37,24 @@ if TYPE_CHECKING:
     from penstock.observe.spans import Spans
     from penstock.observe.watch import Watch
 
+logger = logging.getLogger(__name__)
+
 
 def model(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
+    """For whoever takes requests. Of what the model's makers recommend, only what a request could ask for counts."""
+    files = _found(settings, pulling)
+    sampling = {}
+    for name, value in files.sampling.items():
+        try:
+            SamplingParams(**{name: value})  # type: ignore[arg-type]
+        except InvalidRequest as error:
+            logger.warning("%s recommends a sampling that cannot be, and is ignored: %s", files.name, error.message)
+        else:
+            sampling[name] = value
+    return msgspec.structs.replace(files, sampling=sampling)
+
+
+def _found(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
     return resolve(settings.model.model, progress=pulling, weights=settings.model.load_format != "dummy")
 
 
@@ -64,7 +81,7 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
     begun = time.monotonic()
     if settings.model.device != "cpu":
         wake_device()
-    files = model(settings)  # at no cost: whoever asks for an engine has found it before
+    files = _found(settings)  # at no cost: whoever asks for an engine has found it before
     from penstock import start  # torch: a second or more
 
     return start.engine_loop(settings, files, begun)

@@ -7,6 +7,7 @@ with LLM("smollm2") as llm:
 from __future__ import annotations
 
 import itertools
+import logging
 import struct
 import threading
 from collections import deque
@@ -36,6 +37,8 @@ from penstock.flow import (
 from penstock.pipeline import Flight
 from penstock.store.progress import Progress
 
+logger = logging.getLogger(__name__)
+
 Prompt = str | list[int]
 Prompts = list[str] | list[list[int]] | list[Prompt]
 Conversation = list[Message]
@@ -57,6 +60,8 @@ class LLM:
     ) -> None:
         """`config` is a TOML file of settings; `pulling` is told how a download comes along."""
         self.settings = settings.load({"model": model, **values}, file=config)
+        if ignored := settings.strays():
+            logger.warning("%s", ignored)
         self.model = assemble.model(self.settings, pulling)
         self.pipeline = assemble.pipeline(self.settings, self.model)
         self.defaults: dict[str, Any] = dict(

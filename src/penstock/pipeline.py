@@ -77,6 +77,7 @@ class Pipeline:
     def accept(self, request: Request) -> Flight:
         """Turn a request into sequences for the engine, or raise InvalidRequest before any model time is spent."""
         text = self._render(request)
+        self._check_text(request, text)
         tokens = self._tokenize(request, text)
         max_output = self._check(request, tokens)
         reading = self._reading(request, text)
@@ -181,6 +182,16 @@ class Pipeline:
         if self.emit is not None:
             self.emit(events.Tokenized(request.id, self.clock(), start, tokens))
         return tokens
+
+    def _check_text(self, request: Request, text: str) -> None:
+        """Before half a minute is spent on tokenizing what cannot fit."""
+        least = 0 if self.tokenizer is None else -(-len(text) // self.tokenizer.longest)
+        if least > self.context:
+            raise ContextOverflow(
+                f"the text has {len(text)} characters, which are at least {least} tokens, but the context holds "
+                f"{self.context}: shorten it",
+                param=_field(request),
+            )
 
     def _check(self, request: Request, tokens: list[int]) -> int:
         """Prompt and parameters against the model; gives the number of tokens that may come out."""

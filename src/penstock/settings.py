@@ -23,6 +23,10 @@ from msgspec import Meta
 from penstock.errors import InvalidSetting
 
 ENV_PREFIX = "PENSTOCK_"
+NO_SETTINGS = frozenset({"PENSTOCK_CACHE", "PENSTOCK_CPU"})  # read where they are needed, by `store` and `kernels`
+# What Kubernetes tells every container of a service called penstock, or penstock-something.
+_OF_A_SERVICE = re.compile(r"PENSTOCK_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+_SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")  # as PENSTOCK_PORT, too
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -74,7 +78,11 @@ class CacheSettings(Section, frozen=True):
 
 class ScheduleSettings(Section, frozen=True):
     step_tokens: Annotated[
-        Positive | None, Meta(description="Most tokens one step computes. [default: 512 on a CPU, 8192 on a GPU]")
+        Positive | None,
+        Meta(
+            description="Most tokens one step computes. [default: 512 on a CPU; on a GPU 8192, or 16384 if the weights "
+            "take 4 GiB or less]"
+        ),
     ] = None
     max_sequences: Annotated[
         Positive | None, Meta(description="Most sequences running at once. [default: 64 on a CPU, 512 on a GPU]")
@@ -100,6 +108,13 @@ class ServeSettings(Section, frozen=True):
     api_key: Annotated[
         str | None, Meta(description="Key that clients must send, or several with commas between. [default: none]")
     ] = None
+    allow_origin: Annotated[
+        str | None,
+        Meta(
+            description="Origin whose pages may call from a browser, such as https://app.example; several with commas "
+            "between, or *: any. [default: none]"
+        ),
+    ] = None
     unprotected: Annotated[bool, Meta(description="Allow another host than loopback without an API key.")] = False
     drain_s: Annotated[float, Meta(ge=0, description="Seconds that requests get to finish at shutdown.")] = 30.0
     stall_s: Annotated[float, Meta(gt=0, description="Seconds a client may leave unread what it was sent.")] = 60.0
@@ -110,7 +125,11 @@ class ServeSettings(Section, frozen=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(key.strip() for key in (self.api_key or "").split(",") if key.strip())
+        return _listed(self.api_key)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return tuple(origin.lower() for origin in _listed(self.allow_origin))  # as browsers write them
 
 
 class ObserveSettings(Section, frozen=True):
@@ -173,8 +192,7 @@ def load(
         values[section].update(entries)
     for name, section in SECTIONS.items():
         text = environ.get(ENV_PREFIX + name.upper())
-        # Kubernetes tells every container of a service called penstock: PENSTOCK_PORT=tcp://10.0.0.1:8000.
-        if text is not None and not (name == "port" and text.startswith("tcp://")):
+        if text is not None and not (name == "port" and _SERVICE_URL.fullmatch(text)):
             values[section][name] = text
     for name, value in (arguments or {}).items():
         if name not in SECTIONS:
@@ -190,6 +208,22 @@ def load(
             raise InvalidSetting(f"{error.message} (from {variable} in the environment)", param=error.param) from None
         raise
     return settings
+
+
+def strays(environ: Mapping[str, str] = os.environ) -> str | None:
+    """What to warn of, if there are variables that look like settings and are none. Unlike a file or a command line, an
+    environment is not written for us alone, so they are no error."""
+    known = {ENV_PREFIX + name.upper() for name in SECTIONS}
+    told = []
+    for name in sorted(name for name in environ if name.startswith(ENV_PREFIX)):
+        ours = name in known or name in NO_SETTINGS
+        of_a_service = _OF_A_SERVICE.fullmatch(name) or (
+            name.endswith("_PORT") and _SERVICE_URL.fullmatch(environ[name])
+        )
+        if not (ours or of_a_service):
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+            told.append(name + (f" (did you mean {close[0]}?)" if close else ""))
+    return f"no setting of Penstock, and ignored, in the environment: {', '.join(told)}" if told else None
 
 
 def to_wire(settings: Settings) -> dict[str, Any]:
@@ -226,6 +260,11 @@ def _misplaced(name: str, section: str) -> str:
     return f"[{section}] has no setting {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
+def _listed(text: str | None) -> tuple[str, ...]:
+    """What stands between commas."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
 def parse_bytes(text: str, param: str) -> int:
     """ "2GiB", "512M", "1e9": as people write memory sizes."""
     match = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
@@ -257,6 +296,12 @@ def _check(settings: Settings) -> None:
     parse_bytes(settings.serve.max_body, "max_body")
     if settings.serve.api_key is not None and not settings.serve.keys:  # a variable that was to be filled, and is not
         raise InvalidSetting("api_key is empty: nobody would need a key; give one, or leave it out", param="api_key")
+    for origin in settings.serve.origins:
+        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+", origin):
+            raise InvalidSetting(
+                f"allow_origin must be * or an origin such as https://app.example, without a path; got {origin!r}",
+                param="allow_origin",
+            )
     for name in ("otel_endpoint", "slo_webhook"):
         url = getattr(settings.observe, name)
         if url is not None and not re.fullmatch(r"https?://[^\s/]+\S*", url):

@@ -8,10 +8,12 @@ is imported where a CUDA device is at hand.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +40,7 @@ from penstock.store.spec_check import chosen_context
 
 logger = logging.getLogger(__name__)
 
+SMALL_MODEL = 4 << 30  # bytes of weights
 KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 
@@ -127,7 +130,7 @@ def _decide(settings: Settings, files: ModelFiles) -> Decided:
         dtype=dtype,
         kv_dtype=_kv_dtype(settings, dtype, native),
         native=native,
-        limits=_limits(settings, device.type),
+        limits=_limits(settings, files.spec, device, dtype),
         threads=settings.engine.threads or cores(),
     )
 
@@ -157,9 +160,11 @@ def _kv_dtype(settings: Settings, dtype: torch.dtype, native: bool) -> torch.dty
     return asked
 
 
-def _limits(settings: Settings, device: str) -> Limits:
+def _limits(settings: Settings, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Limits:
     asked = settings.schedule
-    tokens, sequences, lookahead = (512, 64, 0) if device == "cpu" else (8192, 512, 1)
+    tokens, sequences, lookahead = (512, 64, 0) if device.type == "cpu" else (8192, 512, 1)
+    if device.type == "cuda" and weight_bytes(spec, dtype=dtype, device=device) <= SMALL_MODEL:
+        tokens *= 2  # which take it no longer than others half as many
     sequences = asked.max_sequences or min(sequences, asked.step_tokens or sequences)
     tokens = asked.step_tokens or max(tokens, sequences)
     return Limits(tokens, sequences, lookahead if asked.lookahead is None else asked.lookahead)
@@ -210,6 +215,7 @@ def _scheduler(settings: Settings, decided: Decided, size: CacheSize) -> Schedul
 
 
 def _cpu_runner(settings: Settings, decided: Decided, grammars: Grammars, laps: Laps) -> Built:
+    _spare_collector()
     model = _load(settings, decided)
     laps.end("weights")
     size = _size(settings, decided)
@@ -244,8 +250,10 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps:
     laps.end("triton")
     sizes = Sizes(settings.cache.block_size, context, limits.step_tokens, limits.max_sequences)
     compile_ahead(ahead, spec, sizes, dtype=decided.dtype, device=decided.device)
+    _spare_collector()
     laps.end("kernels noted")
     model = _load(settings, decided)
+    torch.set_num_threads(1)  # what is left to the host is done before others are awake
     laps.end("weights")
     ahead.wait()
     laps.end("kernels compiled")
@@ -256,9 +264,16 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps:
     sequences = limits.max_sequences
     runner = ModelRunner(model, CudaOperations(), pages, context=context, max_sequences=sequences, grammars=grammars)
     laps.end("cache")
-    capture(runner, recorder)
+    capture(runner, sizes, recorder)
     laps.end("graphs")
     return Built(runner, model, size)
+
+
+@cache
+def _spare_collector() -> None:
+    """What is there by now, most of it imported, stays: to go through it between two steps takes 70 to 200 ms. Once per
+    process: later there may be an engine among it that nobody needs any more."""
+    gc.freeze()
 
 
 def _load(settings: Settings, decided: Decided) -> Decoder:

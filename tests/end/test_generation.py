@@ -100,9 +100,13 @@ def test_preempted_and_computed_again(family: Family, lookahead: int) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("lookahead", [0, 1])
-@pytest.mark.parametrize("max_sequences", [4, 40])
-def test_on_a_gpu(family: Family, lookahead: int, max_sequences: int) -> None:
-    """With steps of 40 tokens, of which graphs take those of up to 4, and all of them."""
+@pytest.mark.parametrize(("max_sequences", "chunk_sizes"), [(4, ()), (4, (8, 24, 40)), (40, ())])
+def test_on_a_gpu(
+    family: Family, lookahead: int, max_sequences: int, chunk_sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With steps of 40 tokens, of which graphs take those of up to 4; the others, too, but for attention; and all."""
+    chunk_graphs = pytest.importorskip("penstock.forward.chunk_graphs", reason="needs triton")
+    monkeypatch.setattr(chunk_graphs, "SIZES", chunk_sizes)
     settings = {"dtype": "float32", "lookahead": lookahead, "step_tokens": 40, "max_sequences": max_sequences}
     with family.open(device="cuda", **settings) as llm:
         results = llm.generate(family.prompts, GREEDY)

@@ -14,6 +14,7 @@ import pytest
 
 from server_process import PATIENCE_S, Server, command, environment, until
 
+PAGE = "https://app.example"
 KEYS = ("first-key", "second-key")
 CONTEXT = 96
 
@@ -26,8 +27,9 @@ def http(server: Server) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def strict(tiny: Path) -> Iterator[Server]:
-    """With keys, a short context and small bodies."""
-    with Server(tiny, "--max-body", "2kB", "--context", CONTEXT, api_key=",".join(KEYS)) as server:
+    """With keys, a short context, small bodies, an application elsewhere, and a variable that nobody knows."""
+    options = ("--max-body", "2kB", "--context", CONTEXT, "--allow-origin", PAGE)
+    with Server(tiny, *options, api_key=",".join(KEYS), blok_size="secret") as server:
         yield server
 
 
@@ -352,6 +354,28 @@ def test_without_a_key_there_is_nothing_but_health(strict: Server, given: str | 
             assert error(response)["code"] == "invalid_api_key"
         for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"):
             assert http.post(path, json={}).status_code == 401
+
+
+def test_a_page_of_another_origin(strict: Server) -> None:
+    """Its browser asks first; then the page may read the answer, its id, and errors."""
+    body = {"model": strict.model, "prompt": "a", "max_tokens": 2, "stream": True}
+    with httpx.Client(base_url=strict.api, headers={"origin": PAGE}, timeout=PATIENCE_S) as http:
+        asking = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+        allowed = http.options("/completions", headers=asking)
+        assert (allowed.status_code, allowed.headers["access-control-allow-headers"]) == (200, "authorization")
+        answer = http.post("/completions", json=body, headers={"authorization": f"Bearer {KEYS[0]}"})
+        assert answer.text.endswith("data: [DONE]\n\n")
+        for one in (allowed, answer, http.post("/completions", json=body)):
+            assert one.headers["access-control-allow-origin"] == PAGE
+        assert "x-request-id" in answer.headers["access-control-expose-headers"]
+    assert (
+        "access-control-allow-origin" not in httpx.get(f"{strict.url}/health", headers={"origin": "https://x"}).headers
+    )
+
+
+def test_a_variable_that_is_no_setting_is_named_once(strict: Server) -> None:
+    assert strict.log.count("PENSTOCK_BLOK_SIZE (did you mean PENSTOCK_BLOCK_SIZE?)") == 1
+    assert "secret" not in strict.log
 
 
 def test_the_log_has_no_keys(strict: Server) -> None:

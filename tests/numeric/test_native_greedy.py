@@ -1,8 +1,11 @@
-"""SmolLM2's packed path against the float32 computation of the same dequantized weights: they choose another token only
-where float32's two best logits are closer than the logit error, which is measured on other texts.
+"""SmolLM2's packed path, as it is served, against the float32 computation of the same dequantized weights: how far off
+its logits are, how many choices that changes, and where: only where float32's two best logits are closer than the
+error.
 
 What the choice between two tokens depends on is the difference of their logits, so the error is that of differences: of
-float32's best token to each of its next ones. `pytest -s` shows the figures.
+float32's best token to each of its next ones. It is noise of quantization, whose distribution is the same on all texts,
+so its quantiles are what can be held to a bound; `test_native_layers` is exact where this one is statistical.
+`pytest -s` shows the figures.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from torch import Tensor
 
 from native_paged import NativePaged, needs_library
 from paged import PagedModel, run_alone
+from penstock.kernels.cpu.packed import PackedMatrix
 from penstock.kernels.cpu.program import Pool
 from penstock.model import Decoder, Packing, load, open_source
 from penstock.store.files import ModelFiles
@@ -31,10 +35,12 @@ ROOT = Path(__file__).parents[2]
 CHUNK = 256  # tokens
 CHUNKS = 3  # of each text
 CONTENDERS = 16
+# What parts of all errors are not above. Seen: 0.093 to 0.100, 0.26, 0.48 to 0.53.
+ERRORS = {0.5: 0.125, 0.9: 0.32, 0.99: 0.65}
+OTHER_CHOICES = 0.07  # of all positions; seen: 0.032 to 0.050
 PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 LICENSE = (ROOT / "LICENSE").read_text()  # texts that nobody edits
-MEASURED_ON = (LICENSE[: len(LICENSE) // 2], inspect.getsource(bisect))
-ASSERTED_ON = (LICENSE[len(LICENSE) // 2 :], inspect.getsource(heapq))
+TEXTS = (LICENSE, inspect.getsource(bisect), inspect.getsource(heapq))
 QUESTIONS = (
     "What is the capital of France?",
     "Write a haiku about the sea.",
@@ -64,6 +70,20 @@ class Compared:
         """Where the packed path chooses otherwise, the largest first."""
         return sorted((round(margin, 3) for margin in self.margins[self.differs].tolist()), reverse=True)
 
+    def faults(self) -> list[str]:
+        """What is not as it should be."""
+        lost = self.lost_margins()
+        far = [sum(margin > ERRORS[part] for margin in lost) for part in (0.9, 0.99)]
+        statements = {
+            **{f"{part} of the errors are below {most}": self.error(part) < most for part, most in ERRORS.items()},
+            "there is an error": self.error(0.5) > 0.5 * ERRORS[0.5],
+            "some choices differ": len(lost) > 0,
+            "few choices differ": len(lost) < OTHER_CHOICES * len(self.margins),
+            "hardly any where nine errors in ten are too small for it": far[0] <= 0.1 * len(lost),
+            "at most one where ninety-nine in a hundred are": far[1] <= 1,
+        }
+        return [statement for statement, holds in statements.items() if not holds]
+
 
 class Both:
     """The model twice: packed on the native kernels with float16 pages, as it is served; dequantized on torch's."""
@@ -71,7 +91,7 @@ class Both:
     def __init__(self, files: ModelFiles) -> None:
         assert files.tokenizer is not None
         self.encode = Tokenizer.load(files.tokenizer).encode
-        self._packed, self._exact = self._load(files, Packing()), self._load(files, None)
+        self.packed, self._exact = self._load(files, Packing()), self._load(files, None)
         self._pool = Pool(2)
 
     def compare(self, chunks: Iterable[Sequence[int]], *, skip: int = 0) -> Compared:
@@ -101,7 +121,7 @@ class Both:
         return [sequence.tokens for sequence in model.sequences]
 
     def _packed_logits(self, tokens: Sequence[int]) -> Tensor:
-        model = NativePaged(self._packed, self._pool, block_size=16, dtype=torch.float16)
+        model = NativePaged(self.packed, self._pool, block_size=16, dtype=torch.float16)
         model.step({model.add(tokens): len(tokens)})
         return model.logits(0)
 
@@ -116,14 +136,6 @@ def both(smollm2: ModelFiles) -> Both:
     return Both(smollm2)
 
 
-@pytest.fixture(scope="module")
-def error(both: Both) -> float:
-    """What one difference in a thousand is further off by."""
-    found = both.compare(chunk for text in MEASURED_ON for chunk in chunks(both, text))
-    show("measured", found)
-    return found.error(0.999)
-
-
 def chunks(both: Both, text: str) -> list[list[int]]:
     tokens = both.encode(text)
     return [tokens[start : start + CHUNK] for start in range(0, CHUNKS * CHUNK, CHUNK)]
@@ -135,22 +147,42 @@ def show(name: str, found: Compared) -> None:
     print(f"other choices: {int(found.differs.sum())}, the largest margins there:", *found.lost_margins()[:5])
 
 
-def test_the_error_is_small(error: float) -> None:
-    """A worse packed path would raise what is asserted below together with what it is asserted against."""
-    assert 0.1 < error < 1.2
+def test_texts(both: Both) -> None:
+    found = both.compare(chunk for text in TEXTS for chunk in chunks(both, text))
+    show("texts", found)
+    assert found.faults() == []
 
 
-def test_texts(both: Both, error: float) -> None:
-    found = both.compare(chunk for text in ASSERTED_ON for chunk in chunks(both, text))
-    show("asserted on texts", found)
-    assert 0 < len(found.lost_margins()) < 0.1 * len(found.margins)
-    assert max(found.lost_margins()) < error
-
-
-def test_answers(both: Both, error: float) -> None:
+def test_answers(both: Both) -> None:
     """Where both have the same answer up to here, as teacher-forcing has it: float32's own greedy answers."""
     prompts = [both.encode(PROMPT.format(question)) for question in QUESTIONS]
     found = both.compare(both.answers(prompts, 48), skip=max(map(len, prompts)) - 1)
-    show("asserted on answers", found)
-    assert 0 < len(found.lost_margins()) < 0.1 * len(found.margins)
-    assert max(found.lost_margins()) < error
+    show("answers", found)
+    assert found.faults() == []
+
+
+@pytest.mark.parametrize("fault", ["a head", "scales"])
+def test_a_fault_in_one_layer_of_thirty_is_seen(both: Both, fault: str) -> None:
+    """A query head whose halves are swapped, so that it is rotated the other way; or the scales of sixteen
+    rows of the projection that ends the MLP, half as large again."""
+    layers = both.packed.layers
+    matrix = layers[10].attention.qkv if fault == "a head" else layers[20].mlp.down
+    assert isinstance(matrix, PackedMatrix)
+    codes, scales, offsets = matrix.segments[0].codes, matrix.segments[0].scales, matrix.segments[0].offsets
+    assert scales is not None
+    assert offsets is not None
+    text = chunks(both, TEXTS[0])[1:2]
+    assert both.compare(text).faults() == []
+    whole = [(tensor, tensor.clone()) for tensor in (codes, scales, offsets)]
+    try:
+        if fault == "a head":  # of 64 rows, four panels
+            for tensor, before in whole:
+                tensor[12:16] = before[[14, 15, 12, 13]]
+        else:
+            scales[5] *= 1.5
+        found = both.compare(text)
+    finally:
+        for tensor, before in whole:
+            tensor.copy_(before)
+    show(f"wrong: {fault}", found)
+    assert found.faults() != []

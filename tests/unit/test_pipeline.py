@@ -29,6 +29,7 @@ class Letters:
     """A tokenizer whose tokens are ASCII characters."""
 
     vocab_size = 128
+    longest = 2  # it has none of these, though
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         if not text.isascii():
@@ -110,6 +111,18 @@ def test_an_overflow_says_how_much_was_asked_and_how_much_there_is() -> None:
         accept(text="x" * 40)
     with pytest.raises(ContextOverflow, match="or lower min_tokens"):
         accept(text="x", params=SamplingParams(max_tokens=None, min_tokens=99))
+
+
+def test_what_cannot_fit_is_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Letters, "encode")
+    for task in ("generate", "embed"):
+        with pytest.raises(
+            ContextOverflow, match="65 characters, which are at least 33 tokens, but the context holds 32"
+        ):
+            accept(text="x" * 65, task=task)
+    with pytest.raises(ContextOverflow) as caught:
+        accept(messages=[{"role": "user", "content": "x" * 65}])
+    assert caught.value.param == "messages"
 
 
 def test_an_embedding_may_fill_the_context_and_is_given_its_vector() -> None:

@@ -4,6 +4,8 @@ import pytest
 
 from penstock import settings
 from penstock.errors import InvalidSetting
+from penstock.kernels.cpu import library
+from penstock.store import disk
 
 
 def test_arguments_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
@@ -16,9 +18,40 @@ def test_arguments_win_over_environment_over_file_over_defaults(tmp_path: Path) 
     assert found.model.dtype == "auto"
 
 
-def test_what_kubernetes_calls_the_port_of_a_service_is_not_ours() -> None:
-    assert settings.load(environ={"PENSTOCK_PORT": "tcp://10.0.0.1:9"}).serve.port == 8000
+@pytest.mark.parametrize("service", ["PENSTOCK", "PENSTOCK_GPU_2"])
+def test_what_kubernetes_tells_of_a_service_is_not_ours(service: str) -> None:
+    told = {
+        "_PORT": "tcp://10.0.0.1:9",
+        "_SERVICE_HOST": "10.0.0.1",
+        "_SERVICE_PORT": "9",
+        "_SERVICE_PORT_HTTP": "9",
+        "_PORT_9_TCP": "tcp://10.0.0.1:9",
+        "_PORT_9_TCP_PROTO": "tcp",
+        "_PORT_9_TCP_PORT": "9",
+        "_PORT_9_TCP_ADDR": "10.0.0.1",
+        "_PORT_53_UDP": "udp://10.0.0.1:53",
+    }
+    environ = {service + name: value for name, value in told.items()}
+    assert settings.load(environ=environ) == settings.Settings()
+    assert settings.strays(environ) is None
+    assert settings.load(environ={"PENSTOCK_PORT": "udp://10.0.0.1:9"}).serve.port == 8000
     assert settings.load(environ={"PENSTOCK_PORT": "9"}).serve.port == 9
+
+
+def test_variables_that_look_like_settings_and_are_none_are_named() -> None:
+    environ = {"PENSTOCK_BLOK_SIZE": "8", "PENSTOCK_HOME": "secret", "PENSTOCK_CONTEXT": "8", "HOME": "/root"}
+    told = settings.strays(environ)
+    assert told is not None
+    assert told.endswith("PENSTOCK_BLOK_SIZE (did you mean PENSTOCK_BLOCK_SIZE?), PENSTOCK_HOME")
+    assert settings.strays({f"PENSTOCK_{name.upper()}": "" for name in settings.SECTIONS}) is None
+    assert settings.strays(dict.fromkeys((disk.CACHE_VARIABLE, library.CHOICE), "")) is None
+
+
+def test_origins_are_written_as_browsers_write_them() -> None:
+    found = settings.load({"allow_origin": "https://App.Example, http://localhost:3000,"}, environ={})
+    assert found.serve.origins == ("https://app.example", "http://localhost:3000")
+    assert settings.load({"allow_origin": "*"}, environ={}).serve.origins == ("*",)
+    assert settings.load({"allow_origin": ""}, environ={}).serve.origins == ()
 
 
 def test_settings_cross_a_process_border() -> None:
@@ -41,6 +74,9 @@ def test_settings_cross_a_process_border() -> None:
         ({"blok_size": 16}, "blok_size"),
         ({"api_key": ""}, "api_key"),
         ({"api_key": " , "}, "api_key"),
+        ({"allow_origin": "app.example"}, "allow_origin"),
+        ({"allow_origin": "https://app.example/"}, "allow_origin"),
+        ({"allow_origin": "https://a.example, https://*.example"}, "allow_origin"),
         ({"step_tokens": 4, "max_sequences": 8}, "step_tokens"),
     ],
 )

@@ -4,7 +4,7 @@ exact token at which the prompt leaves it."""
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.cache.prefix import TOKEN_BYTES, Chain, pack_tokens
 from penstock.cache.recall import Recall
@@ -16,24 +16,32 @@ class Kin:
     """What running sequences compute now, which cannot be found yet: of each the block behind those it has settled."""
 
     def __init__(self) -> None:
-        self._blocks: dict[bytes, list[bytes]] = {}  # by parent: their packed tokens, in order
+        self._blocks: dict[bytes, list[tuple[Sequence[int], int, int]]] = {}  # by parent: where in whose tokens
+        self._packed: dict[bytes, list[bytes]] = {}  # of the parents asked for: what is there, in order
 
     def add(self, chain: Chain, tokens: Sequence[int], settled: int) -> None:
         size = chain.block_size
         full = settled // size
         if full <= len(chain.links):
-            blocks = self._blocks.setdefault(chain.parent_of(full), [])
-            insort(blocks, pack_tokens(tokens[full * size : (full + 1) * size]))
+            parent, begin = chain.parent_of(full), full * size
+            if parent in self._packed:
+                insort(self._packed[parent], pack_tokens(tokens[begin : begin + size]))
+            else:
+                self._blocks.setdefault(parent, []).append((tokens, begin, begin + size))
 
     def neighbours(self, parent: bytes, packed: bytes) -> list[bytes]:
         """As those of Recall."""
-        blocks = self._blocks.get(parent, [])
-        at = bisect_left(blocks, packed)
-        return blocks[max(0, at - 1) : at + 1]
+        if parent not in self._packed:
+            blocks = self._blocks.pop(parent, ())
+            self._packed[parent] = sorted(pack_tokens(tokens[begin:end]) for tokens, begin, end in blocks)
+        known = self._packed[parent]
+        at = bisect_left(known, packed)
+        return known[max(0, at - 1) : at + 1]
 
 
-def explain(chain: Chain, tokens: Sequence[int], hit: int, recall: Recall, kin: Kin) -> Finding:
-    """`chain` has links for all full blocks of `tokens`, of which the first `hit` were found."""
+def explain(chain: Chain, tokens: Sequence[int], hit: int, recall: Recall, kin: Callable[[], Kin]) -> Finding:
+    """`chain` has links for all full blocks of `tokens`, of which the first `hit` were found. `kin` is asked for only
+    if that was not all."""
     size = chain.block_size
     usable = (len(tokens) - 1) // size  # blocks: never the one that holds the last token
     if usable == 0:
@@ -47,7 +55,7 @@ def explain(chain: Chain, tokens: Sequence[int], hit: int, recall: Recall, kin: 
             gone_since = ghost.since if gone_since is None else max(gone_since, ghost.since)
         full += 1
     evicted = full * size - hit
-    inside, alike = _nearest(chain, full, tokens[full * size : (full + 1) * size], recall, kin)
+    inside, alike = _nearest(chain, full, tokens[full * size : (full + 1) * size], recall, kin())
     matched = min(full * size + inside, len(tokens))
     age_ms = 0 if gone_since is None else record.millis(recall.clock() - gone_since)
     if evicted:

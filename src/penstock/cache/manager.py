@@ -75,12 +75,19 @@ class CacheManager:
         if not self.prefix_caching:
             return self.miss()
         chain.grow(tokens, len(tokens) // self.block_size)
-        links = chain.links
-        bound = self._agree(links, (len(tokens) - 1) // self.block_size)
+        links = chain.links[: (len(tokens) - 1) // self.block_size]
+        whole = {}  # of the groups with full attention
+        for group, (window, pool) in enumerate(self._groups):
+            if not window:
+                whole[group] = pool.find_leading(links)
+                del links[len(whole[group]) :]
+        bound = self._agree(links)
         blocks = []
-        for window, pool in self._groups:
+        for group, (window, pool) in enumerate(self._groups):
             first = self._first(window, bound * self.block_size)
-            blocks.append([0] * first + [_found(pool, link) for link in links[first:bound]])
+            found = whole[group][:bound] if group in whole else pool.find_leading(links[first:bound])
+            assert len(found) == bound - first, "a hit reaches beyond what is cached"
+            blocks.append([0] * first + found)
         return Hit(bound * self.block_size, blocks)
 
     def miss(self) -> Hit:
@@ -122,14 +129,11 @@ class CacheManager:
         """
         targets = [self._blocks(min(tokens, ahead) if window else tokens) for window in self.windows]
         for pool, target, found in zip(self._pools, targets, hit.blocks, strict=True):
-            lost = sum(map(pool.is_cached, found))
-            if target - len(found) + lost + reserve > pool.available:
+            if target - len(found) + pool.count_cached(found) + reserve > pool.available:
                 return None
         for pool, target, found in zip(self._pools, targets, hit.blocks, strict=True):
-            for block in found:
-                if block:
-                    pool.hold(block)
-            found.extend(pool.take() for _ in range(target - len(found)))
+            pool.hold(filter(None, found))
+            found.extend(pool.take(target - len(found)))
         first = [self._first(window, hit.tokens) for window in self.windows]
         table = Table(hit.blocks, first, 0, hit.tokens, 0)
         self._measure(table)
@@ -142,7 +146,7 @@ class CacheManager:
         counts = [max(0, blocks - len(held)) for held in table.blocks]
         if any(count > pool.available for count, pool in zip(counts, self._pools, strict=True)):
             return None
-        news = [[pool.take() for _ in range(count)] for count, pool in zip(counts, self._pools, strict=True)]
+        news = [pool.take(count) for count, pool in zip(counts, self._pools, strict=True)]
         for held, new in zip(table.blocks, news, strict=True):
             held.extend(new)
         self._measure(table)
@@ -158,11 +162,11 @@ class CacheManager:
                     pool.publish(held[index], chain.links[index])
         table.settled = settled
         for group, (window, pool) in enumerate(self._groups):
-            held, begin = table.blocks[group], table.first[group]
-            table.first[group] = self._first(window, settled)
-            for index in range(begin, table.first[group]):
-                pool.drop(held[index], self._planned)
-                held[index] = 0
+            held, begin, end = table.blocks[group], table.first[group], self._first(window, settled)
+            if begin < end:
+                pool.drop(held[begin:end], self._planned)
+                held[begin:end] = [0] * (end - begin)
+                table.first[group] = end
         self._measure(table)
 
     def forget(self, table: Table | None, chain: Chain, keep: int) -> None:
@@ -183,9 +187,7 @@ class CacheManager:
     def release(self, table: Table) -> None:
         """The end of a table: its last blocks first, so that what others are likelier to share is evicted later."""
         for held, pool in zip(table.blocks, self._pools, strict=True):
-            for block in reversed(held):
-                if block:
-                    pool.drop(block, self._planned)
+            pool.drop(filter(None, reversed(held)), self._planned)
         del self._tables[table]
 
     # --- steps; both mutate
@@ -233,14 +235,14 @@ class CacheManager:
             if window:
                 table.due = min(table.due, (first + 1) * size + window - 1)
 
-    def _agree(self, links: Sequence[Link], bound: int) -> int:
-        """The most blocks, at most `bound`, that every group can start after."""
-        for window, pool in self._groups:
-            if not window:
-                bound = next((index for index in range(bound) if pool.find(links[index].key) is None), bound)
-        # From the end backwards: a block that some window reaches from `bound` and that is gone pulls the bound to it.
+    def _agree(self, links: Sequence[Link]) -> int:
+        """The most of these blocks that every group with a window can start after.
+
+        From the end backwards: a block that some window reaches from `bound` and that is gone pulls the bound to it.
+        """
         reaches = [(self._blocks(window - 1), pool) for window, pool in self._groups if window]
         furthest = max((reach for reach, _ in reaches), default=0)
+        bound = len(links)
         index = bound - 1
         while index >= max(0, bound - furthest):
             key = links[index].key
@@ -248,9 +250,3 @@ class CacheManager:
                 bound = index
             index -= 1
         return bound
-
-
-def _found(pool: Pool, link: Link) -> int:
-    block = pool.find(link.key)
-    assert block is not None, "a hit reaches beyond what is cached"
-    return block

@@ -11,14 +11,15 @@
        └────── hold (hit) ─────┴─── hold (hit) ────┘ └ (straight through when nothing is in flight)
 
 A published block is full and never written again, so a hit may hold it even while it rests: reading is safe at once.
-Block 0 belongs to nobody: it pads block tables, and padding may write there. Every operation is O(1).
+Block 0 belongs to nobody: it pads block tables, and padding may write there. Every operation is O(1) per block; those
+of a sequence's life take all its blocks at once, since a long prompt has hundreds.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from penstock.cache.prefix import Link, digest
@@ -66,15 +67,25 @@ class Pool:
     def find(self, key: bytes) -> int | None:
         return self._index.get(key)
 
+    def find_leading(self, links: Iterable[Link]) -> list[int]:
+        """The blocks of these links, up to the first that cannot be found."""
+        found = []
+        for link in links:
+            block = self._index.get(link.key)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
     def references(self, block: int) -> int:
         return self._references[block]
 
     def is_published(self, block: int) -> bool:
         return self._links[block] is not None
 
-    def is_cached(self, block: int) -> bool:
-        """Whether holding this block takes it away from `available`."""
-        return block in self._cached
+    def count_cached(self, blocks: Iterable[int]) -> int:
+        """How many of these `available` would lose if they were held."""
+        return sum(map(self._cached.__contains__, blocks))
 
     def usage(self) -> Usage:
         total = len(self._references) - 1
@@ -101,46 +112,45 @@ class Pool:
 
     # --- changes
 
-    def take(self) -> int:
-        """A block to write to, held once. Evicts the least recently used cached block when no other is left."""
-        if self._free:
-            block = self._free.pop()
-        else:
-            block, _ = self._cached.popitem(last=False)
-            link, hits = self._withdraw(block)
-            if self._recall is not None:
-                self._recall.evicted(link, hits)
-        self._references[block] = 1
-        return block
+    def take(self, count: int) -> list[int]:
+        """Blocks to write to, held once. Evicts the least recently used cached ones when no others are left."""
+        taken = []
+        for _ in range(count):
+            block = self._free.pop() if self._free else self._evict()
+            self._references[block] = 1
+            taken.append(block)
+        return taken
 
-    def hold(self, block: int) -> None:
-        """One more holder of a published block."""
-        if self._references[block] == 0:
-            self._cached.pop(block, None)
-            self._resting.pop(block, None)
-        elif self._references[block] == 1:
-            self._shared += 1
-        self._references[block] += 1
-        self._hits[block] += 1
+    def hold(self, blocks: Iterable[int]) -> None:
+        """One more holder of these published blocks."""
+        references, hits = self._references, self._hits
+        for block in blocks:
+            holders = references[block]
+            if holders == 0:
+                self._cached.pop(block, None)
+                self._resting.pop(block, None)
+            elif holders == 1:
+                self._shared += 1
+            references[block] = holders + 1
+            hits[block] += 1
 
-    def drop(self, block: int, step: int) -> None:
-        """One holder less. The last one leaves it resting until `step`, the newest one planned, has retired."""
-        self._references[block] -= 1
-        if self._references[block] == 0:
-            if step > self._retired:
-                self._resting[block] = step
-            else:
-                self._lay_down(block)
-        elif self._references[block] == 1:
-            self._shared -= 1
+    def drop(self, blocks: Iterable[int], step: int) -> None:
+        """One holder less. The last one leaves a block resting until `step`, the newest one planned, has retired."""
+        references, rests = self._references, step > self._retired
+        for block in blocks:
+            holders = references[block] = references[block] - 1
+            if holders == 1:
+                self._shared -= 1
+            elif holders == 0:
+                if rests:
+                    self._resting[block] = step
+                else:
+                    self._lay_down(block)
 
     def retire(self, step: int) -> None:
         """Step `step` and all before it are over: what rested for them may be written to again."""
         self._retired = step
-        while self._resting:
-            block, until = next(iter(self._resting.items()))
-            if until > step:
-                return
+        for block in list(takewhile(lambda block: self._resting[block] <= step, self._resting)):
             del self._resting[block]
             self._lay_down(block)
 
@@ -159,6 +169,13 @@ class Pool:
         if block in self._cached:
             del self._cached[block]
             self._free.append(block)
+
+    def _evict(self) -> int:
+        block, _ = self._cached.popitem(last=False)
+        link, hits = self._withdraw(block)
+        if self._recall is not None:
+            self._recall.evicted(link, hits)
+        return block
 
     def _lay_down(self, block: int) -> None:
         self.freed += 1

@@ -8,18 +8,22 @@ device, and sequences of different salt never meet. It is computed once per bloc
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Sequence
+from copy import copy
 from hashlib import blake2b
-from typing import NamedTuple
+
+import msgspec
 
 KEY_BYTES = 16  # an accidental collision would hand out wrong keys and values: 2^64 blocks away
 TOKEN = "I"  # noqa: S105 - the array code of a packed token id
 TOKEN_BYTES = array(TOKEN).itemsize
 
 
-class Link(NamedTuple):
-    """One full block's place in a chain. Keeps the tokens, so that the cache can say what it holds."""
+class Link(msgspec.Struct, frozen=True, gc=False):
+    """One full block's place in a chain. Keeps the tokens, so that the cache can say what it holds. There are as many
+    as blocks; the garbage collector need not go through them, since they refer to nothing but bytes."""
 
     key: bytes
     parent: bytes
@@ -40,7 +44,7 @@ def root(salt: str) -> bytes:
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:
-    return array(TOKEN, tokens).tobytes()
+    return struct.pack(f"{len(tokens)}{TOKEN}", *tokens)  # in half the time that array(TOKEN, tokens) takes
 
 
 class Chain:
@@ -52,6 +56,14 @@ class Chain:
         self.root = root(salt)
         self.block_size = block_size
         self.links: list[Link] = []
+
+    def twin(self, tokens: Sequence[int]) -> Chain:
+        """That of another sequence which begins with the same `tokens`: their full blocks are hashed once for both."""
+        num_blocks = len(tokens) // self.block_size
+        self.grow(tokens, num_blocks)
+        twin = copy(self)
+        twin.links = self.links[:num_blocks]
+        return twin
 
     def parent_of(self, index: int) -> bytes:
         """The key of all that comes before block `index`."""

@@ -21,7 +21,7 @@ from penstock.cli.progress import download_bar
 from penstock.cli.text import size_text
 from penstock.intake.port import bind
 from penstock.observe.logs import configure
-from penstock.settings import LOOPBACK, Settings, load
+from penstock.settings import LOOPBACK, Settings, load, strays
 
 if TYPE_CHECKING:
     from penstock.store.files import ModelFiles
@@ -46,9 +46,15 @@ def serve(**values: Any) -> None:
         else:
             logger.info("%s", text)
 
+    def warn(text: str) -> None:
+        click.secho(f"warning: {text}", fg="yellow", err=True) if for_people else logger.warning("%s", text)
+
+    if ignored := strays():
+        warn(ignored)
     if settings.serve.host not in LOOPBACK and not settings.serve.keys:
-        text = f"anybody who can reach {settings.serve.host} can use this server"
-        click.secho(f"warning: {text}", fg="yellow", err=True) if for_people else logger.warning(text)
+        warn(f"anybody who can reach {settings.serve.host} can use this server")
+    if "*" in settings.serve.origins and not settings.serve.keys:
+        warn("any web page that is open in a browser here can use this server")
     listener = bind(settings.serve)
     with download_bar() as bar:
         files = assemble.model(settings, bar)

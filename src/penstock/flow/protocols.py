@@ -23,6 +23,7 @@ class TextStream(Protocol):
 
 class Tokenizer(Protocol):
     vocab_size: int
+    longest: int  # characters of a token, at the most
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]: ...
 

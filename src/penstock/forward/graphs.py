@@ -7,8 +7,8 @@ not for graphs.
 
 A graph is captured for each of a few numbers of rows; a step takes the smallest that holds it, and rows that are too
 many stand for the spare slot, whose one token goes to block 0, which is nobody's. A graph begins with slots and
-positions and ends with the logits; all of them work in the same memory, and leave their logits in the same place, where
-they hold until the next step.
+positions and ends with the logits and the largest of each row, which is the token for whoever asks for no more; all of
+them work in the same memory, and leave their logits in the same place, where they hold until the next step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,8 +26,15 @@ from torch import Tensor
 
 from penstock.flow import Row
 from penstock.forward.slots import Slots
+from penstock.kernels.cuda import draw
 from penstock.kernels.cuda.lay_out import lay_out
-from penstock.kernels.interface import Batch, BlockMap
+from penstock.kernels.cuda_ops import CudaOperations
+from penstock.kernels.interface import Batch, BlockMap, Pages
+from penstock.kernels.upload import put
+
+if TYPE_CHECKING:
+    from penstock.forward.chunk_graphs import ChunkGraphs
+    from penstock.forward.runner import Model
 
 T = TypeVar("T")
 
@@ -39,16 +46,19 @@ SIZES = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *
 READ_AGAIN = 1 << 17
 
 
-class Compute(Protocol):
-    def __call__(self, batch: Batch, logits: Tensor, /) -> Tensor:
-        """Hidden states of a batch of rows of one token; the logits are written."""
-
-
 @dataclass(frozen=True, slots=True)
 class Captured:
     graph: torch.cuda.CUDAGraph
-    rows: Tensor  # [2, size] int64: slots and positions, written before each replay
+    rows: Tensor  # [3, size] int64, written before each replay: slots, positions, where a token drawn goes (0: nowhere)
     hidden: Tensor  # [size, hidden]
+
+
+class Replayed(NamedTuple):
+    """Of all tokens of a step's rows."""
+
+    hidden: Tensor
+    logits: Tensor
+    largest: Tensor  # [tokens] int64: ids of the largest logits; the last one of each row is in its slot, if sampled
 
 
 class Recorder:
@@ -62,32 +72,49 @@ class Recorder:
 
     def record(self, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         """What `torch.cuda.graph` does, but that gives all unused memory back to the device each time."""
-        graph = torch.cuda.CUDAGraph()
+        graphs, made = self.record_some(lambda _: work())
+        return graphs[0], made
+
+    def record_some(self, work: Callable[[Callable[[], None]], T]) -> tuple[list[torch.cuda.CUDAGraph], T]:
+        """Several of them: `work` calls what it is given where one ends and the next begins."""
+        graphs: list[torch.cuda.CUDAGraph] = []
+
+        def begin() -> None:
+            graphs.append(torch.cuda.CUDAGraph())
+            graphs[-1].capture_begin(pool=self._pool, capture_error_mode="thread_local")
+
+        def cut() -> None:
+            graphs[-1].capture_end()
+            begin()
+
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            begin()
             try:
-                made = work()
+                made = work(cut)
             except BaseException:
                 with suppress(RuntimeError):  # what was wrong says the first error
-                    graph.capture_end()
+                    graphs[-1].capture_end()
                 raise
-            graph.capture_end()
-        self._first = self._first or graph
-        return graph, made
+            graphs[-1].capture_end()
+        self._first = self._first or graphs[0]
+        return graphs, made
 
 
 class DecodeGraphs:
-    def __init__(self, slots: Slots, spare: int, max_rows: int, vocab_size: int) -> None:
-        """`spare`: the slot of rows that are only there to fill up."""
-        self._slots, self._spare = slots, spare
-        self._sizes = [size for size in SIZES if size < max_rows] + [max_rows]
+    def __init__(self, model: Model, pages: Sequence[Pages], slots: Slots, spare: int) -> None:
+        """`spare`: the slot of rows that are only there to fill up; there are as many others, and so many rows."""
+        self._model, self._pages, self._slots, self._spare = model, pages, slots, spare
+        self._ops = CudaOperations()
+        self._sizes = [size for size in SIZES if size < spare] + [spare]
         self._captured: list[Captured] = []
         device = slots.tokens.device
         most = self._sizes[-1]
-        self._tokens, self._positions = (torch.zeros(most, dtype=torch.int64, device=device) for _ in range(2))
+        self._tokens, self._positions, self._largest = (
+            torch.zeros(most, dtype=torch.int64, device=device) for _ in range(3)
+        )
         self._lengths, self._runs = (torch.zeros(most, dtype=torch.int32, device=device) for _ in range(2))
-        self._logits = torch.empty(most, vocab_size, dtype=torch.float32, device=device)
+        self._logits = torch.empty(most, model.spec.vocab_size, dtype=torch.float32, device=device)
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._maps = [
             BlockMap(
@@ -101,46 +128,51 @@ class DecodeGraphs:
             return False
         return sum((row.count - 1) * row.start for row in rows) <= READ_AGAIN
 
-    def capture(self, compute: Compute, recorder: Recorder) -> None:
+    def capture(self, recorder: Recorder) -> None:
         """The largest first: the others find room in what it leaves of their common pool."""
-        with _no_collection():
-            self._captured = [self._capture(size, compute, recorder) for size in reversed(self._sizes)][::-1]
+        with no_collection():
+            self._captured = [self._capture(size, recorder) for size in reversed(self._sizes)][::-1]
 
-    def try_largest(self, compute: Compute, recorder: Recorder) -> None:
-        """Has the recorder's pool grow to what `capture` will need."""
-        with _no_collection():
-            self._capture(self._sizes[-1], compute, recorder)
+    def try_largest(self, recorder: Recorder) -> None:
+        with no_collection():
+            self._capture(self._sizes[-1], recorder)
 
-    def walk(self, compute: Compute) -> None:
-        """All that will be captured, without capturing it."""
+    def walk(self) -> None:
+        """What will be captured, without capturing it, as far as it takes different kernels of ours."""
         for size in self._sizes:
-            self._compute(compute, self._rows(size))
+            if size & (size - 1) == 0 or size == self._sizes[-1]:
+                self._compute(self._rows(size))
 
-    def _capture(self, size: int, compute: Compute, recorder: Recorder) -> Captured:
+    def _capture(self, size: int, recorder: Recorder) -> Captured:
         rows = self._rows(size)
-        self._compute(compute, rows)  # what is compiled or loaded at first use must not be captured
-        graph, hidden = recorder.record(lambda: self._compute(compute, rows))
+        self._compute(rows)  # what is compiled or loaded at first use must not be captured
+        graph, hidden = recorder.record(lambda: self._compute(rows))
         return Captured(graph, rows, hidden)
 
     @torch.inference_mode()
-    def _compute(self, compute: Compute, rows: Tensor) -> Tensor:
-        return compute(self._lay_out(rows), self._logits[: rows.shape[1]])
+    def _compute(self, rows: Tensor) -> Tensor:
+        model, logits = self._model, self._logits[: rows.shape[1]]
+        hidden = model.forward(self._ops, self._lay_out(rows), self._pages)
+        self._ops.logits(hidden, None, model.head, model.spec.logit_softcap, logits)
+        draw.record_greedy(logits, self._largest[: rows.shape[1]], rows, self._slots.tokens)
+        return hidden
 
     def _rows(self, size: int) -> Tensor:
-        return torch.tensor([[self._spare] * size, [0] * size], device=self._tokens.device)
+        return torch.tensor([[self._spare] * size, [0] * size, [0] * size], device=self._tokens.device)
 
-    def run(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-        """Hidden states and logits of all tokens of the rows."""
-        slots = [row.slot for row in rows for _ in range(row.count)]
-        count = len(slots)
+    def run(self, rows: Sequence[Row]) -> Replayed:
+        slots, starts, counts, sampled = np.array([(row.slot, row.start, row.count, row.sample) for row in rows]).T
+        ends = counts.cumsum()
+        count = int(ends[-1])
         captured = self._captured[bisect_left(self._sizes, count)]
         inputs = np.zeros(captured.rows.shape, dtype=np.int64)
-        inputs[0, :count] = slots
-        inputs[1, :count] = [position for row in rows for position in range(row.start, row.start + row.count)]
-        inputs[0, count:] = self._spare
-        captured.rows.copy_(torch.from_numpy(inputs).pin_memory(), non_blocking=True)
+        inputs[0] = self._spare
+        inputs[0, :count] = slots.repeat(counts)
+        inputs[1, :count] = np.arange(count) + (starts + counts - ends).repeat(counts)
+        inputs[2, ends - 1] = (starts + counts) * sampled
+        put(captured.rows, inputs)
         captured.graph.replay()
-        return captured.hidden[:count], self._logits[:count]
+        return Replayed(captured.hidden[:count], self._logits[:count], self._largest[:count])
 
     def _lay_out(self, rows: Tensor) -> Batch:
         size = rows.shape[1]
@@ -173,8 +205,24 @@ class DecodeGraphs:
         )
 
 
+class Graphs(NamedTuple):
+    """All that a runner has."""
+
+    decode: DecodeGraphs
+    chunks: ChunkGraphs
+
+    def capture(self, recorder: Recorder) -> None:
+        self.decode.capture(recorder)
+        self.chunks.capture(recorder)
+
+    def try_largest(self, recorder: Recorder) -> None:
+        """Has the recorder's pool grow to what `capture` will need."""
+        self.decode.try_largest(recorder)
+        self.chunks.try_largest(recorder)
+
+
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Garbage that is found during a capture may be a graph or an event, which must not be destroyed then."""
     was_on = gc.isenabled()
     gc.disable()

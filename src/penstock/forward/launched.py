@@ -23,15 +23,12 @@ class Launched:
 
     def result(self) -> StepResult:
         """Waits for the device."""
-        results = [RowResult([]) for _ in self.rows]
+        tokens = iter(self._listed() if self.tokens is not None else ())
+        results = [RowResult([next(tokens)] if row.sample else []) for row in self.rows]
         for row, parts in self.prompts.items():
             results[row].prompt_logprobs = [entry for part in parts for entry in part.listed()]
-        if self.tokens is not None:
-            sampled = [result for row, result in zip(self.rows, results, strict=True) if row.sample]
-            for result, token in zip(sampled, self._listed(), strict=True):
-                result.tokens.append(token)
-            if self.draws is not None:
-                self._tell(self.draws, sampled)
+        if self.draws is not None:
+            self._tell(self.draws, [result for result in results if result.tokens])
         if self.pooled is not None:
             for row, embedding in zip(self.pooled.rows, self.pooled.packed(), strict=True):
                 results[row].embedding = embedding

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
@@ -13,13 +12,11 @@ from torch import Tensor
 
 from penstock.flow import Row, StepPlan, StepResult
 from penstock.forward.launched import Launched
-from penstock.forward.pooling import Pools
-from penstock.forward.prompts import Prompts
+from penstock.forward.orders import Orders
 from penstock.forward.slots import Slots
 from penstock.kernels.cpu.program import PAGE_TYPES, Draws, Layout, Pool, Program
 from penstock.kernels.cpu.record import Recordable, record
 from penstock.kernels.interface import Pages
-from penstock.sample import Constraints, Sampler
 from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -48,56 +45,44 @@ class NativeRunner:
         spec, block_size = model.spec, pages[0].keys.shape[3]
         self._slots = Slots(max_sequences, context, block_size, len(spec.cache_groups), torch.device("cpu"))
         self.model = NativeModel(model, spec, pool, pages, self._slots, step_tokens=step_tokens)
-        self._sampler = Sampler(spec.vocab_size, self._slots.tokens, natively=True)
-        self._constraints = Constraints(spec.vocab_size, grammars)
-        self._prompts = Prompts(spec.vocab_size, self._slots.tokens, most_rows=max_sequences)
-        self._pools = Pools()
-        self._launched: deque[Launched] = deque()
+        tokens = self._slots.tokens
+        self._orders = Orders(spec.vocab_size, tokens, grammars, natively=True, most_rows=max_sequences)
 
     def launch(self, plan: StepPlan) -> None:
         self._slots.apply(plan.admits, plan.extends)
-        for admit in plan.admits:
-            self._sampler.admit(admit)
-            self._constraints.admit(admit)
-            self._pools.admit(admit)
-            self._prompts.admit(admit)
+        self._orders.admit(plan.admits)
         rows = plan.rows
         sampled = [row for row in rows if row.sample]
         slots, positions = [row.slot for row in sampled], [row.start + row.count for row in sampled]
-        show = bool(self._prompts or self._pools)  # somebody reads hidden states
-        native = self._sampler.native(slots, positions)  # how the program can draw them all by itself
+        show = self._orders.read_hidden(rows)
+        native = self._orders.sampler.native(slots, positions)  # how the program can draw them all by itself
         tokens = self.model.run(rows, native, show=show)
         if native is not None and not show:
-            self._launched.append(Launched(plan.number, rows, tokens, None, {}, None))
+            self._orders.launched(Launched(plan.number, rows, tokens, None, {}, None))
         else:
-            self._launched.append(self._finish(plan, slots, positions, tokens if native is not None else None, show))
+            self._orders.launched(self._finish(plan, slots, positions, tokens if native is not None else None, show))
 
     @torch.inference_mode()
     def _finish(
         self, plan: StepPlan, slots: list[int], positions: list[int], tokens: list[int] | None, show: bool
     ) -> Launched:
         """What is left to torch: draws that native code has not made, and what is made of hidden states."""
-        rows, draws, prompts, pooled = plan.rows, None, {}, None
+        rows, draws = plan.rows, None
         if tokens is None:
-            masked = self._constraints.mask(slots, positions, before=self._settle_matchers)
-            draws = self._sampler.sample(self.model.sampled_logits(len(slots)), slots, positions, masked)
+            draws = self._orders.draw(self.model.sampled_logits(len(slots)), slots, positions)
             self._slots.record(torch.tensor(slots), torch.tensor(positions), draws.tokens)
             tokens = draws.tokens.tolist()
-        if show:
-            starts = list(accumulate((row.count for row in rows), initial=0))
-            pooled = self._pools.take(rows, self.model.hidden(starts[-1]), starts)
-            prompts = self._prompts.measure(rows, starts, self.model.logits)
+        if not show:
+            return Launched(plan.number, rows, tokens, draws, {}, None)
+        starts = list(accumulate((row.count for row in rows), initial=0))
+        prompts, pooled = self._orders.read(rows, starts, self.model.hidden(starts[-1]), self.model.logits)
         return Launched(plan.number, rows, tokens, draws, prompts, pooled)
 
     def collect(self) -> StepResult:
-        return self._launched.popleft().result()
+        return self._orders.collect()
 
     def reset(self) -> None:
-        self._launched.clear()
-
-    def _settle_matchers(self) -> None:
-        for launched in self._launched:
-            launched.ended()
+        self._orders.reset()
 
 
 class NativeModel:

@@ -50,9 +50,9 @@ class Pools:
     def __init__(self) -> None:
         self._by_slot: dict[int, Pool] = {}
 
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self._by_slot)
+    def ask(self, rows: Sequence[Row]) -> bool:
+        """Whether any of them is of such a slot."""
+        return bool(self._by_slot) and any(row.slot in self._by_slot for row in rows)
 
     def admit(self, admit: Admit) -> None:
         """Whatever the slot had is gone; a sequence that comes back after a preemption begins anew."""

@@ -23,9 +23,9 @@ class Prompts:
             self._size = min(self._size, most_rows)
         self._by_slot: dict[int, tuple[int, int]] = {}  # how many of the likeliest, prompt length
 
-    def __bool__(self) -> bool:
-        """Whether any slot asks."""
-        return bool(self._by_slot)
+    def ask(self, rows: Sequence[Row]) -> bool:
+        """Whether any of them does."""
+        return bool(self._by_slot) and any(row.slot in self._by_slot for row in rows)
 
     def admit(self, admit: Admit) -> None:
         self._by_slot.pop(admit.slot, None)
@@ -39,10 +39,14 @@ class Prompts:
         range of them."""
         parts: dict[int, list[Logprobs]] = {}
         for index, row in enumerate(rows if self._by_slot else ()):
-            count, prompt_length = self._by_slot.get(row.slot, (0, 0))
-            if row.start < prompt_length - 1:
-                end = min(row.start + row.count, prompt_length - 1)
+            if row.slot not in self._by_slot:
+                continue
+            count, prompt_length = self._by_slot[row.slot]
+            end = min(row.start + row.count, prompt_length - 1)
+            if row.start < end:
                 parts[index] = self._measure(row, end, count, starts[index], logits)
+            if end == prompt_length - 1:
+                del self._by_slot[row.slot]
         return parts
 
     def _measure(

@@ -50,8 +50,7 @@ def _note_kernels(ahead: Ahead, spec: ModelSpec, sizes: Sizes, dtype: torch.dtyp
     model = load(few, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
     runner = _runner(model, sizes, dtype, device)
     with ahead.noting():
-        graphs, compute = runner.decode_graphs()
-        graphs.walk(compute)
+        runner.graphs(sizes.step_tokens).decode.walk()
         runner.warm_up(min(sizes.step_tokens, sizes.context - 1))
 
 
@@ -64,8 +63,7 @@ def rehearse(model: Model, sizes: Sizes, *, dtype: torch.dtype) -> Recorder:
         runner = _runner(model, sizes, dtype, torch.device("cuda"))
         runner.warm_up(min(sizes.step_tokens, sizes.context - 1))
         knob, what = "max_sequences", f"{sizes.max_sequences} sequences"
-        graphs, compute = runner.decode_graphs()
-        graphs.try_largest(compute, recorder)
+        runner.graphs(sizes.step_tokens).try_largest(recorder)
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             f"there is no memory for a step of {what} beside the weights: {error}. Lower {knob}, or choose a smaller "
@@ -75,15 +73,17 @@ def rehearse(model: Model, sizes: Sizes, *, dtype: torch.dtype) -> Recorder:
     return recorder
 
 
-def capture(runner: ModelRunner, recorder: Recorder) -> None:
+def capture(runner: ModelRunner, sizes: Sizes, recorder: Recorder) -> None:
+    graphs = runner.graphs(sizes.step_tokens)
     try:
-        runner.capture_graphs(recorder)
+        graphs.capture(recorder)
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             f"there is no memory for CUDA graphs beside the weights and the KV cache: {error}. Lower memory_fraction, "
             "kv_memory or max_sequences",
             param="memory_fraction",
         ) from None
+    runner.use(graphs)
 
 
 def _runner(model: Model, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> ModelRunner:

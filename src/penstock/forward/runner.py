@@ -3,7 +3,6 @@ native CPU kernels have their own, `forward.native`."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -15,17 +14,16 @@ from torch import Tensor
 from penstock.flow import Admit, Row, SamplingParams, StepPlan, StepResult
 from penstock.forward.inputs import gather
 from penstock.forward.launched import Launched
-from penstock.forward.pooling import Pools
-from penstock.forward.prompts import Prompts
+from penstock.forward.orders import Orders
 from penstock.forward.readback import Readback
 from penstock.forward.slots import Slots
 from penstock.kernels.interface import Batch, Matrix, Operations, Pages
 from penstock.kernels.upload import upload
-from penstock.sample import Constraints, Draws, Sampler
+from penstock.sample import Draws
 from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from penstock.forward.graphs import Compute, DecodeGraphs, Recorder
+    from penstock.forward.graphs import Graphs
     from penstock.grammar.library import Grammars
 
 
@@ -42,7 +40,8 @@ class Computed:
 
     hidden: Tensor  # [tokens, hidden], or [rows, hidden] where nobody wants more than the last token of each row
     starts: Sequence[int]  # [rows + 1] on the host: where each row begins in `hidden`
-    logits: Tensor | None  # of all of `hidden`, where they came along
+    logits: Tensor | None = None  # of all of `hidden`, where they came along
+    largest: Tensor | None = None  # the ids of the largest of them; the next step finds those of sampled rows in place
 
 
 class ModelRunner:
@@ -65,35 +64,29 @@ class ModelRunner:
         # One slot more than there are sequences: that of rows which only fill up a graph.
         self._slots = Slots(max_sequences + 1, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
         self._max_sequences = max_sequences
-        self._graphs: DecodeGraphs | None = None
-        self._sampler = Sampler(spec.vocab_size, self._slots.tokens)
-        self._constraints = Constraints(spec.vocab_size, grammars)
-        self._prompts = Prompts(spec.vocab_size, self._slots.tokens)
-        self._pools = Pools()
-        self._launched: deque[Launched] = deque()
+        self._graphs: Graphs | None = None
+        self._orders = Orders(spec.vocab_size, self._slots.tokens, grammars)
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
         self._slots.apply(plan.admits, plan.extends)
-        for admit in plan.admits:
-            self._admit(admit)
+        self._orders.admit(plan.admits)
         computed = self._compute(plan.rows)
         hidden, starts = computed.hidden, computed.starts
 
         def logits(first: int, end: int) -> Tensor:
             return self._logits(hidden, torch.arange(first, end, device=hidden.device))
 
-        prompts = self._prompts.measure(plan.rows, starts, logits)
-        pooled = self._pools.take(plan.rows, hidden, starts)
+        prompts, pooled = self._orders.read(plan.rows, starts, hidden, logits)
         draws = self._draw(plan.rows, computed)
         tokens = Readback(draws.tokens) if draws is not None else None
-        self._launched.append(Launched(plan.number, plan.rows, tokens, draws, prompts, pooled))
+        self._orders.launched(Launched(plan.number, plan.rows, tokens, draws, prompts, pooled))
 
     def collect(self) -> StepResult:
-        return self._launched.popleft().result()
+        return self._orders.collect()
 
     def reset(self) -> None:
-        self._launched.clear()
+        self._orders.reset()
 
     def warm_up(self, tokens: int) -> None:
         """Real steps, of a prompt of `tokens` and of shorter ones, and of as many sequences as there may be beside a
@@ -119,61 +112,51 @@ class ModelRunner:
             [*(Row(slot, 1, 1, True) for slot in others), Row(0, 0, length, True)],
         )
 
-    def decode_graphs(self) -> tuple[DecodeGraphs, Compute]:
-        """Graphs yet to be captured, and of what; the operations must be those of `kernels.cuda_ops`."""
-        from penstock.forward.graphs import DecodeGraphs
+    def graphs(self, step_tokens: int) -> Graphs:
+        """CUDA graphs of small steps and of those with chunks, yet to be captured."""
+        from penstock.forward.chunk_graphs import ChunkGraphs
+        from penstock.forward.graphs import DecodeGraphs, Graphs
 
-        graphs = DecodeGraphs(self._slots, self._max_sequences, self._max_sequences, self._model.spec.vocab_size)
-        return graphs, self._decode
+        return Graphs(
+            DecodeGraphs(self._model, self._pages, self._slots, spare=self._max_sequences),
+            ChunkGraphs(self._model, self._pages, step_tokens),
+        )
 
-    def capture_graphs(self, recorder: Recorder) -> None:
-        """From now on small steps run as CUDA graphs."""
-        graphs, compute = self.decode_graphs()
-        graphs.capture(compute, recorder)
+    def use(self, graphs: Graphs) -> None:
+        """From now on, wherever a step fits one of them."""
         self._graphs = graphs
 
     def _compute(self, rows: Sequence[Row]) -> Computed:
-        if self._graphs is not None and self._graphs.fits(rows):
-            hidden, logits = self._graphs.run(rows)
-            return Computed(hidden, list(accumulate((row.count for row in rows), initial=0)), logits)
+        graphs = self._graphs
+        if graphs is not None and graphs.decode.fits(rows):
+            hidden, logits, largest = graphs.decode.run(rows)
+            return Computed(hidden, list(accumulate((row.count for row in rows), initial=0)), logits, largest)
         batch = gather(rows, self._slots)
         starts: Sequence[int] = batch.host_starts
-        if batch.num_single < batch.num_rows and not self._prompts and not self._pools:
+        if graphs is not None and graphs.chunks.fits(batch):
+            return Computed(graphs.chunks.run(batch), starts)
+        if batch.num_single < batch.num_rows and not self._orders.read_hidden(rows):
             batch, starts = replace(batch, wanted=batch.starts[1:] - 1), range(len(rows) + 1)
-        return Computed(self._model.forward(self._ops, batch, self._pages), starts, None)
-
-    def _decode(self, batch: Batch, logits: Tensor) -> Tensor:
-        hidden = self._model.forward(self._ops, batch, self._pages)
-        self._logits(hidden, None, logits)
-        return hidden
-
-    def _admit(self, admit: Admit) -> None:
-        self._sampler.admit(admit)
-        self._constraints.admit(admit)
-        self._pools.admit(admit)
-        self._prompts.admit(admit)
+        return Computed(self._model.forward(self._ops, batch, self._pages), starts)
 
     def _draw(self, rows: Sequence[Row], computed: Computed) -> Draws | None:
         sampled = [index for index, row in enumerate(rows) if row.sample]
         if not sampled:
             return None
         slots = [rows[index].slot for index in sampled]
-        positions = [rows[index].start + rows[index].count for index in sampled]
         last = [computed.starts[index + 1] - 1 for index in sampled]
-        at = upload([last, slots, positions], computed.hidden.device)
+        all_drawn, device = len(sampled) == len(computed.hidden), computed.hidden.device
+        if computed.largest is not None and self._orders.sampler.wants_largest(slots):
+            return Draws(computed.largest if all_drawn else computed.largest.index_select(0, upload(last, device)))
+        positions = [rows[index].start + rows[index].count for index in sampled]
+        at = upload([last, slots, positions], device)
         if computed.logits is None:
             logits = self._logits(computed.hidden, at[0])
         else:
-            all_drawn = len(sampled) == len(computed.logits)
             logits = computed.logits if all_drawn else computed.logits.index_select(0, at[0])
-        masked = self._constraints.mask(slots, positions, before=self._settle_matchers)
-        draws = self._sampler.sample(logits, slots, positions, masked)
+        draws = self._orders.draw(logits, slots, positions)
         self._slots.record(at[1], at[2], draws.tokens)
         return draws
 
-    def _settle_matchers(self) -> None:
-        for launched in self._launched:
-            launched.ended()
-
-    def _logits(self, hidden: Tensor, packed: Tensor | None, out: Tensor | None = None) -> Tensor:
-        return self._ops.logits(hidden, packed, self._model.head, self._model.spec.logit_softcap, out)
+    def _logits(self, hidden: Tensor, packed: Tensor) -> Tensor:
+        return self._ops.logits(hidden, packed, self._model.head, self._model.spec.logit_softcap)

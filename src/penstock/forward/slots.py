@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.flow import Admit, Extend
-from penstock.kernels.upload import upload
+from penstock.kernels.upload import put, upload
 
 
 class Slots:
@@ -36,14 +35,13 @@ class Slots:
         for group, (table, held) in enumerate(zip(self.tables, self._held, strict=True)):
             pieces = []
             for admit in admits:
-                pieces.append((admit.slot, 0, admit.blocks[group]))
-                held[admit.slot] = len(admit.blocks[group])
+                blocks = admit.blocks[group]
+                pieces.append((admit.slot, 0, blocks + [0] * (held[admit.slot] - len(blocks))))
+                held[admit.slot] = len(blocks)
             for extend in extends:
                 if extend.group == group:
                     pieces.append((extend.slot, held[extend.slot], extend.blocks))
                     held[extend.slot] += len(extend.blocks)
-            if admits:
-                table.index_fill_(0, upload([admit.slot for admit in admits], table.device), 0)
             if pieces:
                 _write(table, pieces)
 
@@ -54,8 +52,13 @@ class Slots:
 
 def _write(rows: Tensor, pieces: list[tuple[int, int, list[int]]]) -> None:
     """Write values from a column of a row on, for all pieces (row, column, values) in one go."""
-    width = rows.shape[1]
-    first = ((row * width + column, len(values)) for row, column, values in pieces)
-    at = np.concatenate([np.arange(begin, begin + count) for begin, count in first])
-    values = array("i", chain.from_iterable(values for *_, values in pieces))  # quicker than numpy at reading a list
-    rows.view(-1)[upload(at, rows.device)] = upload(np.frombuffer(values, dtype=np.int32).copy(), rows.device)
+    # By `struct`, which reads a list in half the time that numpy takes.
+    packed = bytearray().join(struct.pack(f"{len(values)}i", *values) for *_, values in pieces)
+    flat, new, width = rows.view(-1), np.frombuffer(packed, dtype=np.int32), rows.shape[1]
+    first = [(row * width + column, len(values)) for row, column, values in pieces]
+    if len(pieces) == 1:
+        begin, count = first[0]
+        put(flat[begin : begin + count], new)
+    else:
+        at = np.concatenate([np.arange(begin, begin + count) for begin, count in first])
+        flat[upload(at, rows.device)] = upload(new, rows.device)

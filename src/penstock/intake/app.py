@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -22,16 +22,16 @@ from penstock.errors import InvalidRequest, MethodNotAllowed, NotFound, Penstock
 from penstock.intake import docs, glass, openapi, plan, ui
 from penstock.intake.anthropic import messages
 from penstock.intake.anthropic.problems import AnthropicErrorBody
-from penstock.intake.body import read, read_json
+from penstock.intake.body import read, read_object
 from penstock.intake.described import EXPOSITION, FACTS, STATUS, documented, stated
 from penstock.intake.desk import Desk
 from penstock.intake.failure import failure
-from penstock.intake.guards import OPEN_PATHS, BodyLimit, Heads, Keys, RequestIds
+from penstock.intake.guards import OPEN_PATHS, BodyLimit, Heads, Keys, RequestIds, shared
 from penstock.intake.openai import chat, completions, embeddings, models, tokens
 from penstock.intake.openai.responses import items
 from penstock.intake.openai.responses import writer as responses
 from penstock.intake.openai.responses.store import ResponseStore
-from penstock.intake.parse import decoded
+from penstock.intake.openai.schemas import Generation
 from penstock.intake.problems import called
 from penstock.intake.respond import EventStream, Whole, Writer
 from penstock.intake.visit import CLIENT_GONE, Visit
@@ -43,6 +43,8 @@ from penstock.plan.budget import Budget
 from penstock.plan.question import Question
 from penstock.route.replica import Ticket
 from penstock.settings import Settings, parse_bytes
+
+Asked = TypeVar("Asked", bound=Generation)
 
 STATS_WAIT_S = 2.0  # a scrape does not wait longer for an engine in a long step
 
@@ -61,34 +63,39 @@ def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp
     keys = settings.serve.keys
     docs.add(app, openapi.components(), model=desk.files.name, keyless=OPEN_PATHS if keys else None)
     _add_failures(app)
-    guarded = BodyLimit(app, parse_bytes(settings.serve.max_body, "max_body"))
-    return RequestIds(Heads(Keys(guarded, keys)), traced=settings.observe.otel_endpoint is not None)
+    guarded: ASGIApp = BodyLimit(app, parse_bytes(settings.serve.max_body, "max_body"))
+    guarded = shared(Heads(Keys(guarded, keys)), settings.serve.origins)
+    return RequestIds(guarded, traced=settings.observe.otel_endpoint is not None)
 
 
 def _add_generation(app: FastAPI, desk: Desk) -> None:
+    async def completed(
+        request: Request,
+        kind: str,
+        schema: type[Asked],
+        to_requests: Callable[..., list[flow.Request]],
+        written: Callable[..., Writer],
+    ) -> Response:
+        with Visit(request.scope, kind, desk.emit) as visit:
+            body = await read(schema, request)
+            visit.parsed(stream=bool(body.stream))
+            desk.check_model(body.model)
+            about = {"model": desk.files.name, "created": int(time.time()), "vocabulary": desk.tokenizer}
+            writer = written(body, request_id=visit.name, **about)
+            asked = to_requests(body, request_id=visit.name, recommended=desk.files.sampling)
+            visit.validated(asked)
+            return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
+
     @app.post("/v1/chat/completions", **documented(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation."""
-        with Visit(request.scope, "chat", desk.emit) as visit:
-            body = await read(chat.REQUEST, request)
-            visit.parsed(stream=bool(body.stream))
-            desk.check_model(body.model)
-            writer = chat.ChatWriter(body, request_id=visit.name, **_about(desk))
-            asked = chat.to_requests(body, request_id=visit.name, recommended=desk.files.sampling)
-            visit.validated(asked)
-            return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
+        return await completed(request, "chat", chat.REQUEST, chat.to_requests, chat.ChatWriter)
 
     @app.post("/v1/completions", **documented(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))
     async def text_completions(request: Request) -> Response:
         """Continue one or several prompts."""
-        with Visit(request.scope, "completion", desk.emit) as visit:
-            body = await read(completions.REQUEST, request)
-            visit.parsed(stream=bool(body.stream))
-            desk.check_model(body.model)
-            writer = completions.CompletionWriter(body, request_id=visit.name, **_about(desk))
-            asked = completions.to_requests(body, request_id=visit.name, recommended=desk.files.sampling)
-            visit.validated(asked)
-            return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
+        api = completions
+        return await completed(request, "completion", api.REQUEST, api.to_requests, api.CompletionWriter)
 
 
 def _add_responses(app: FastAPI, desk: Desk, store: ResponseStore) -> None:
@@ -198,11 +205,6 @@ def _to_embed(body: embeddings.EmbeddingRequest, name: str) -> list[flow.Request
     ]
 
 
-def _about(desk: Desk) -> dict[str, Any]:
-    """What answers say of their origin."""
-    return {"model": desk.files.name, "created": int(time.time()), "vocabulary": desk.tokenizer}
-
-
 def _respond(desk: Desk, ticket: Ticket, writer: Writer, *, stream: bool | None) -> Response:
     if stream:
         return EventStream(desk, ticket, writer)
@@ -252,7 +254,7 @@ def _add_planner(app: FastAPI, desk: Desk, watch: Watch | None) -> None:
     @app.post("/plan", **documented(Question, Plan))
     async def plan_capacity(request: Request) -> Response:
         """What a model needs of a machine and can do on it. Computed; nothing is run."""
-        values = decoded(await read_json(request))
+        values = await read_object(request)
         seen = None if watch is None else plan.observed(desk, watch.journal)
         return _json(await asyncio.to_thread(plan.planned, desk, values, seen))
 

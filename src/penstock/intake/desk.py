@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from penstock.errors import InvalidRequest, ModelNotFound, ShuttingDown
 from penstock.flow import FinishReason, Request, SamplingParams
@@ -18,7 +19,7 @@ from penstock.route.replica import Replica, State, Ticket
 from penstock.store.files import ModelFiles
 from penstock.tokenize.tokenizer import Tokenizer
 
-LONG_TEXT = 20_000  # characters: tokenizing more than that would hold up everybody else's tokens
+LONG_TEXT = 20_000  # characters: rendering and tokenizing more than that would hold up everybody else's tokens
 MAX_ANSWERS = 4096  # of one request, over all its prompts: so would more of them
 
 
@@ -61,7 +62,7 @@ class Desk:
     def check_model(self, name: str) -> None:
         if name != self.files.name:
             raise ModelNotFound(
-                f"the model {name!r} does not exist; this server has {self.files.name!r}", param="model"
+                f"the model {name[:128]!r} does not exist; this server has {self.files.name!r}", param="model"
             )
 
     async def submit(self, requests: list[Request]) -> Ticket:
@@ -155,10 +156,18 @@ class Desk:
 
         if any(request.params.constraint or request.tools for request in requests):
             return await asyncio.get_running_loop().run_in_executor(self._constrained, accept)
-        return await asyncio.to_thread(accept) if sum(map(_length, requests)) > LONG_TEXT else accept()
+        return await asyncio.to_thread(accept) if is_long(requests) else accept()
 
 
-def _length(request: Request) -> int:
-    if request.messages is not None:
-        return sum(len(str(message.get("content", ""))) for message in request.messages)
-    return len(request.text or "")
+def is_long(requests: list[Request]) -> bool:
+    """Whether their prompts have more than LONG_TEXT characters, tool calls and thoughts included. An answer takes as
+    long as 20 of them. Looks no further."""
+    parts: list[Any] = [part for request in requests for part in (request.messages, request.text, request.tokens)]
+    seen = 20 * sum(request.params.n for request in requests)
+    while parts and seen <= LONG_TEXT:
+        part = parts.pop()
+        if isinstance(part, str | list | dict):
+            seen += len(part)
+            if seen <= LONG_TEXT and not isinstance(part, str):
+                parts += part.values() if isinstance(part, dict) else part
+    return seen > LONG_TEXT

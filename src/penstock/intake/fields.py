@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from penstock.flow.tools import MAX_DEPTH, nested_deeper
+from penstock.intake.unions import Either
 
 MAX_INT = 2**31 - 1
 MAX_MEMBERS = 1024  # of any object in a body: keeps the errors of one, and the time to find them, few
@@ -49,38 +50,22 @@ class Strict(BaseModel):
         return value
 
 
-# --- one of several shapes
-
-
-# Mark the branches of unions in an error's location, where they are of no interest to a client.
-STRING, PARTS = "<string>", "<parts>"
-
-
-def shaped(choose: Callable[[Any], str | None], expected: str) -> Discriminator:
-    """Takes the branch that `choose` names. Without it, an error would list what each branch has to say."""
-    return Discriminator(choose, custom_error_type="shape", custom_error_message=expected)
-
-
-def by(field: str, default: str | None = None) -> Discriminator:
-    """Takes the branch whose tag is the field's value in angle brackets. `default`: where there is no such field."""
-
-    def tag(value: Any) -> str | None:
-        given = value.get(field, default) if isinstance(value, dict) else None
-        return f"<{given}>" if isinstance(given, str) else None
-
-    tag.__name__ = field  # for the error
-    return Discriminator(tag)
-
-
-def text_or_parts(value: Any) -> str | None:
-    return STRING if isinstance(value, str) else PARTS if isinstance(value, list) else None
-
+# --- a text, whole or in parts
 
 Part = TypeVar("Part")
-TextOrParts = Annotated[
-    Annotated[str, Tag(STRING)] | Annotated[list[Part], Field(min_length=1, fail_fast=True), Tag(PARTS)],
-    shaped(text_or_parts, "a string or a list of text parts"),
-]
+NotEmpty = Annotated[list[Part], Field(min_length=1, fail_fast=True)]
+TextOrParts = Annotated[str | NotEmpty[Part], Either("a string or a list of text parts")]
+
+
+class HasText(Protocol):
+    @property
+    def text(self) -> str: ...
+
+
+def whole_text(given: str | Sequence[HasText]) -> str:
+    """Parts are joined by line breaks."""
+    return given if isinstance(given, str) else "\n".join([part.text for part in given])
+
 
 # --- fields that all of them have
 

@@ -19,6 +19,7 @@ from penstock.flow.record import Finding
 from penstock.intake import lab, views
 from penstock.intake.body import read
 from penstock.intake.desk import Desk
+from penstock.intake.events import Named, framed
 from penstock.intake.respond import Whole
 from penstock.intake.visit import Visit
 from penstock.observe import replay
@@ -345,7 +346,7 @@ def _told(settings: Settings) -> Shown:
 
 
 def _event(name: str, value: Shown) -> bytes:
-    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(value) + b"\n\n"
+    return framed([Named(name, msgspec.json.encode(value))])
 
 
 def _json(value: Any) -> Response:

@@ -1,7 +1,7 @@
-"""What every HTTP request passes before it reaches a route: its id, whether headers are all it wants, the key, the size
-of its body.
+"""What every HTTP request passes before it reaches a route: its id, whose page it comes from, whether it wants headers
+only, the key, the size of its body.
 
-Plain ASGI, in this order from the outside: RequestIds, Heads, Keys, BodyLimit.
+Plain ASGI, in this order from the outside: RequestIds, shared, Heads, Keys, BodyLimit.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Sequence
 
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.errors import RequestTooLarge, Unauthorized
@@ -25,6 +26,8 @@ logger = logging.getLogger("penstock.access")
 
 OPEN_PATHS = frozenset({"/health", "/ready"})  # for balancers, which have no key
 _ID_HEADERS = (b"x-request-id", b"request-id")  # as OpenAI's clients look for it, and as Anthropic's do
+# What pages of other origins may read beside the body; all else is kept from them.
+_SHARED_HEADERS = ("x-request-id", "request-id", "retry-after", "server-timing", "traceresponse")
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -72,6 +75,21 @@ class RequestIds:
                     "ms": round(spent_ms, 1), "trace_id": None if trace is None else trace.id,
                 },
             )  # fmt: skip
+
+
+def shared(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Lets pages of these origins call from a browser (CORS). It asks first, and without the key: so this stands before
+    `Keys`. Cookies are not taken: a key is what counts."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("GET", "HEAD", "POST", "DELETE"),
+        allow_headers=("*",),
+        allow_private_network=True,  # a page on the Internet that is allowed to may call a server on this machine
+        expose_headers=_SHARED_HEADERS,
+    )
 
 
 class Heads:

@@ -24,6 +24,8 @@ from penstock.route.replica import Ticket
 
 logger = logging.getLogger(__name__)
 
+PORTION = 256  # tokens written at once: with log-probabilities that takes ten milliseconds
+
 
 class Stalled(Exception):
     """The client does not read."""
@@ -94,9 +96,7 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": _stream_headers(self.ticket)})
         try:
             while chunks:
-                await self._send(
-                    send, [event for prompt, chunk in merged(chunks) for event in self._events(prompt, chunk)]
-                )
+                await self._send_chunks(send, chunks)
                 if error := self.ticket.error:
                     raise error
                 chunks = await self.ticket.take()
@@ -107,6 +107,19 @@ class EventStream(Response):
         except Exception as error:
             await self._send(send, self.writer.failed(problem(error, scope)))
         await self._send(send, [], more=False)
+
+    async def _send_chunks(self, send: Send, chunks: list[tuple[int, Chunk]]) -> None:
+        """In portions, between which others have their turn: much may have piled up."""
+        events: list[Event] = []
+        tokens = 0
+        for prompt, chunk in merged(chunks):
+            if tokens + len(chunk.tokens) > PORTION:
+                await self._send(send, events)
+                await asyncio.sleep(0)
+                events, tokens = [], 0
+            events += self._events(prompt, chunk)
+            tokens += len(chunk.tokens)
+        await self._send(send, events)
 
     async def _send(self, send: Send, events: Iterable[Event], *, more: bool = True) -> None:
         """Waits while what was sent before has not been read."""
@@ -136,27 +149,32 @@ def tell_flushed(emit: Emit | None, ticket: Ticket, start: float, num_bytes: int
 
 
 def merged(chunks: list[tuple[int, Chunk]]) -> list[tuple[int, Chunk]]:
-    """What piled up while the client was slow, as one chunk per choice."""
+    """What piled up while the client was slow, as one chunk per choice, or one per portion."""
     if len(chunks) == 1:
         return chunks
-    joined: dict[tuple[int, int], Chunk] = {}
+    piles: list[tuple[int, list[Chunk]]] = []
+    newest: dict[tuple[int, int], tuple[list[Chunk], int]] = {}  # of each choice: its pile, and the tokens in that
     for flight, chunk in chunks:
-        key = (flight, chunk.choice)
-        joined[key] = _join(joined[key], chunk) if key in joined else chunk
-    return [(flight, chunk) for (flight, _), chunk in joined.items()]
+        pile, tokens = newest.get((flight, chunk.choice), ([], 0))
+        if not pile or tokens + len(chunk.tokens) > PORTION:
+            pile, tokens = [], 0
+            piles.append((flight, pile))
+        pile.append(chunk)
+        newest[flight, chunk.choice] = (pile, tokens + len(chunk.tokens))
+    return [(flight, _joined(pile) if len(pile) > 1 else pile[0]) for flight, pile in piles]
 
 
-def _join(first: Chunk, second: Chunk) -> Chunk:
-    logprobs = [*(first.logprobs or ()), *(second.logprobs or ())] or None
+def _joined(chunks: list[Chunk]) -> Chunk:
+    last = chunks[-1]
     return Chunk(
-        first.choice,
-        first.text + second.text,
-        first.tokens + second.tokens,
-        logprobs,
-        second.finish,
-        second.stop,
-        first.reasoning + second.reasoning,
-        first.calls + second.calls,
+        last.choice,
+        "".join([chunk.text for chunk in chunks]),
+        [token for chunk in chunks for token in chunk.tokens],
+        [entry for chunk in chunks for entry in chunk.logprobs or ()] or None,
+        last.finish,
+        last.stop,
+        "".join([chunk.reasoning for chunk in chunks]),
+        tuple([call for chunk in chunks for call in chunk.calls]),
     )
 
 

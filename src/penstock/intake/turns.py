@@ -16,33 +16,58 @@ from penstock.flow import Message
 class Turns:
     def __init__(self, before: Sequence[Message] = ()) -> None:
         """`before`: an earlier conversation that this one goes on with."""
-        self.messages: list[Message] = [dict(message) for message in before]
+        self._messages: list[Message] = [_copied(message) for message in before]
         self._tools: dict[str, str] = {
             call["id"]: call["function"]["name"] for message in before for call in message.get("tool_calls", ())
         }
+        last = self._messages[-1] if self._messages else {}
+        # Pieces of the last message. They are put together once: there may be thousands.
+        self._texts: list[str] = [last["content"]] if last.get("content") else []
+        self._thoughts: list[str] = [last["reasoning_content"]] if "reasoning_content" in last else []
+
+    @property
+    def messages(self) -> list[Message]:
+        self._complete()
+        return self._messages
 
     def say(self, role: str, text: str) -> None:
         """Pieces of one speaker in a row are one turn, with line breaks between."""
-        turn = self._turn(role)
-        turn["content"] = f"{turn['content']}\n{text}" if turn["content"] else text
+        self._turn(role)
+        if text or self._texts:
+            self._texts.append(text)
 
     def think(self, text: str) -> None:
-        turn = self._turn("assistant")
-        turn["reasoning_content"] = turn.get("reasoning_content", "") + text
+        self._turn("assistant")
+        self._thoughts.append(text)
 
     def call(self, call_id: str, name: str, arguments: dict[str, Any]) -> None:
         self._tools[call_id] = name
-        turn = self._turn("assistant")
         function = {"name": name, "arguments": arguments}
-        turn["tool_calls"] = [*turn.get("tool_calls", ()), {"id": call_id, "type": "function", "function": function}]
+        calls = self._turn("assistant").setdefault("tool_calls", [])
+        calls.append({"id": call_id, "type": "function", "function": function})
 
     def result(self, call_id: str, text: str, *, param: str) -> None:
         """What came of a call. `param` is where the client wrote its id."""
         if call_id not in self._tools:
             raise InvalidRequest(f"{param} is {call_id[:64]!r}, but no call before it has this id", param=param)
-        self.messages.append({"role": "tool", "content": text, "tool_call_id": call_id, "name": self._tools[call_id]})
+        self._add({"role": "tool", "content": text, "tool_call_id": call_id, "name": self._tools[call_id]})
 
     def _turn(self, role: str) -> Message:
-        if not self.messages or self.messages[-1]["role"] != role:
-            self.messages.append({"role": role, "content": ""})
-        return self.messages[-1]
+        if not self._messages or self._messages[-1]["role"] != role:
+            self._add({"role": role, "content": ""})
+        return self._messages[-1]
+
+    def _add(self, message: Message) -> None:
+        self._complete()
+        self._messages.append(message)
+        self._texts, self._thoughts = [], []
+
+    def _complete(self) -> None:
+        if self._texts:
+            self._messages[-1]["content"] = "\n".join(self._texts)
+        if self._thoughts:
+            self._messages[-1]["reasoning_content"] = "".join(self._thoughts)
+
+
+def _copied(message: Message) -> Message:
+    return {**message, "tool_calls": list(message["tool_calls"])} if "tool_calls" in message else dict(message)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from penstock.kernels import embed, linear, logits
 from penstock.kernels.cpu.packed import plain
-from penstock.kernels.cuda import decode, gate, long_prefill, prefill, product, rotate_store, short_prefill
+from penstock.kernels.cuda import cut, decode, gate, long_prefill, prefill, product, rotate_store, short_prefill
 from penstock.kernels.cuda import norm as norm_
 from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Norm, Pages, Rotary
 from penstock.kernels.per_batch import PerBatch
@@ -74,7 +74,16 @@ class CudaOperations:
         return rotate_store.rotate_store(qkv, pages, block_map, batch.positions, rotary, norms)
 
     def attention(
-        self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, *, scale: float, window: int, softcap: float
+        self,
+        q: Tensor,
+        pages: Pages,
+        block_map: BlockMap,
+        batch: Batch,
+        *,
+        scale: float,
+        window: int,
+        softcap: float,
+        out: Tensor | None = None,
     ) -> Tensor:
         if batch.num_single == batch.num_rows:
             chunks = Chunks((), None, None)
@@ -82,13 +91,16 @@ class CudaOperations:
             whole = window == 0 and softcap == 0.0
             key = (id(block_map), whole)
             chunks = self._shared.once(batch, key, lambda: _plan(q, pages, block_map, batch, whole))
-        if len(chunks.long) == batch.num_rows == 1:
-            return long_prefill.attend(q, pages, chunks.long[0], scale)
-        out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
+        if out is None:
+            if len(chunks.long) == batch.num_rows == 1:
+                return long_prefill.attend(q, pages, chunks.long[0], scale)
+            out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
         single, tables = batch.num_single, block_map.tables
         if single:
-            first, lengths, runs = q[:single], batch.lengths, batch.runs
-            decode.decode(first, pages, tables, lengths, runs, out, scale=scale, window=window, softcap=softcap)
+            first, lengths, kv_heads = q[:single], batch.lengths, pages.keys.shape[2]
+            make = lambda: cut.cut(first, kv_heads, lengths, batch.runs, window)  # noqa: E731
+            pieces = self._shared.once(batch, ("cut", window), make)
+            decode.decode(first, pages, tables, lengths, pieces, out, scale=scale, window=window, softcap=softcap)
         for chunk in chunks.long:
             out[chunk.start : chunk.end] = long_prefill.attend(q, pages, chunk, scale)
         for attend, tiles in ((short_prefill.short_prefill, chunks.short), (prefill.prefill, chunks.tiles)):

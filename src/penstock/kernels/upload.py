@@ -15,3 +15,9 @@ def upload(values: np.ndarray[Any, Any] | Sequence[Any], device: torch.device, d
     from pinned memory takes its turn. Torch keeps the pinned piece until the copy has been made."""
     host = torch.from_numpy(np.asarray(values, dtype=dtype))
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
+
+
+def put(place: Tensor, values: np.ndarray[Any, Any]) -> None:
+    """The same into a tensor that is there, of their shape."""
+    host = torch.from_numpy(values)
+    place.copy_(host.pin_memory() if place.is_cuda else host, non_blocking=True)

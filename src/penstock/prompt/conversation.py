@@ -90,21 +90,21 @@ def _name_results(messages: list[Message]) -> None:
 
 def _plain(messages: list[Message], syntax: CallSyntax) -> list[Message]:
     """Calls as the assistant's own text, results as what the user says."""
-    plain: list[Message] = []
-    after_result = False
+    turns: list[Message | list[str]] = []  # a list: results in a row
+    results: list[str] | None = None  # the last of those, if more may follow
     for message in messages:
         if message.get("role") == "tool":
-            text = f"<tool_response>\n{message.get('content')}\n</tool_response>"
-            if after_result:
-                plain[-1]["content"] += f"\n{text}"
-            else:
-                plain.append({"role": "user", "content": text})
-        elif after_result and message.get("role") == "user" and isinstance(message.get("content"), str):
-            plain[-1]["content"] += f"\n{message['content']}"  # many templates want turns to alternate
+            if results is None:
+                results = []
+                turns.append(results)
+            results.append(f"<tool_response>\n{message.get('content')}\n</tool_response>")
+            continue
+        if results is not None and message.get("role") == "user" and isinstance(message.get("content"), str):
+            results.append(message["content"])  # many templates want turns to alternate
         else:
-            plain.append(_with_calls_written(message, syntax))
-        after_result = message.get("role") == "tool"
-    return plain
+            turns.append(_with_calls_written(message, syntax))
+        results = None
+    return [{"role": "user", "content": "\n".join(turn)} if isinstance(turn, list) else turn for turn in turns]
 
 
 def _with_calls_written(message: Message, syntax: CallSyntax) -> Message:

@@ -69,6 +69,11 @@ class Slot:
             untouched=not seen and token_masks is None,
         )
 
+    @property
+    def bare(self) -> bool:
+        """The token of its largest logit is what it wants, and nothing else."""
+        return self.untouched and self.kind == "greedy" and not penalties.wanted(self.params)
+
     def early(self, position: int) -> bool:
         """Is the token of `position` one of the first `min_tokens`?"""
         return position - self.prompt_length < self.params.min_tokens

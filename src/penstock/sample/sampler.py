@@ -24,8 +24,8 @@ class Draws:
     """The drawn tokens, and the log-probabilities of the rows that asked. On the device."""
 
     tokens: Tensor  # [rows] int64
-    logprobs: Logprobs | None
-    logprob_rows: list[int]  # the rows that `logprobs` is about
+    logprobs: Logprobs | None = None
+    logprob_rows: list[int] = field(default_factory=list)  # the rows that `logprobs` is about
     masked: Masked | None = None  # the rows that have a constraint
     inspected: dict[int, Inspected] = field(default_factory=dict)  # by row, of those that asked
 
@@ -39,17 +39,23 @@ class Sampler:
         self._device = tokens.device
         self._hashes = noise.token_hashes(vocab_size, tokens.device)
         self._slots: dict[int, Slot] = {}
+        self._bare: set[int] = set()  # slots for which the largest logit is the answer
         self._recipe: tuple[list[int], list[bool], Recipe] | None = None
         self._natively = natively
         self._native: tuple[list[int], bool, NativeDraws] | None = None
         self._watched: dict[int, int] = {}  # slot -> how many tokens to show of its next draw
 
     def admit(self, admit: Admit) -> None:
-        self._slots[admit.slot] = Slot.of(admit, self._vocab_size, self._device)
+        slot = self._slots[admit.slot] = Slot.of(admit, self._vocab_size, self._device)
+        (self._bare.add if slot.bare else self._bare.discard)(admit.slot)
         self._recipe = self._native = None
         self._watched.pop(admit.slot, None)
         if admit.inspect:
             self._watched[admit.slot] = admit.inspect
+
+    def wants_largest(self, slots: Sequence[int]) -> bool:
+        """Whether all of them take the token of the largest logit, whatever it is, and nobody looks."""
+        return self._bare.issuperset(slots)
 
     def sample(
         self, logits: Tensor, slots: Sequence[int], positions: Sequence[int], masked: Masked | None = None

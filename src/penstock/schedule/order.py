@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from operator import attrgetter
 
 from penstock.schedule.sequence import Sequence
 
-
-def _rank(sequence: Sequence) -> tuple[float, ...]:
-    return sequence.rank
+_rank = attrgetter("rank")
 
 
 class Ordered:

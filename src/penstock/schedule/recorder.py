@@ -88,7 +88,7 @@ class Recorder:
         self._charge(waiting, now)
         overtaken = max(0, self._admissions - waiting.admissions - waiting.ahead)
         self._admissions += 1
-        waits_us = tuple(micros(seconds) for seconds in waiting.spent)
+        waits_us = tuple(map(micros, waiting.spent))
         finding = self._find(sequence, hit, roster) if sequence.admitted is None else Finding()
         if self._kin is not None:
             self._kin.add(sequence.chain, sequence.tokens, hit.tokens)
@@ -161,6 +161,10 @@ class Recorder:
             return Finding(record.NOT_READ)
         if cache.recall is None:
             return Finding(record.OFF)
-        if self._kin is None:
-            self._kin = roster.kin()
-        return explain(sequence.chain, sequence.tokens, hit.tokens, cache.recall, self._kin)
+
+        def kin() -> Kin:
+            if self._kin is None:
+                self._kin = roster.kin()
+            return self._kin
+
+        return explain(sequence.chain, sequence.tokens, hit.tokens, cache.recall, kin)

@@ -63,6 +63,7 @@ class Scheduler:
         self._steps: deque[Step] = deque()  # in flight, oldest first
         self._number = 0  # of the newest plan
         self._submitted = 0
+        self._newest: Sequence | None = None  # submitted since the last plan
         self._output_tokens = 0
         self._deadlines: list[tuple[float, str]] = []  # a heap; ids of ended sequences may still be in it
         self._news: list[Delta] = []  # not yet handed out
@@ -73,13 +74,13 @@ class Scheduler:
         """Queue a sequence. Raises, and has kept nothing, if it is refused; see `refuse`. `held`: until `release`."""
         self._check(message)
         self._submitted += 1
-        cache = self._roster.cache
         sequence = Sequence(
             message,
             rank=(*self._policy(message), self._submitted),
             limit=min(len(message.tokens) + message.max_output, self._context),
-            chain=Chain(message.salt, cache.block_size),
+            chain=self._chain(message),
         )
+        self._newest = sequence
         self._roster.enter(sequence, held)
         if message.deadline is not None:
             self._remind(message.deadline, message.id)
@@ -116,6 +117,7 @@ class Scheduler:
         """The next step to run; None if there is nothing to compute, or nothing until a step in flight is settled."""
         assert len(self._steps) <= self.lookahead, "settle() the oldest step first"
         now = self._clock()
+        self._newest = None
         self._expire(now)
         step = self._planner.plan(self._number + 1, now, in_flight=bool(self._steps))
         if step is None:
@@ -238,7 +240,7 @@ class Scheduler:
         hit = cache.match(chain, tokens)
         finding = Finding(record.OFF)
         if cache.recall is not None:
-            finding = explain(chain, tokens, hit.tokens, cache.recall, self._roster.kin())
+            finding = explain(chain, tokens, hit.tokens, cache.recall, self._roster.kin)
         return {"cached": hit.tokens, "block_size": cache.block_size, "finding": list(finding)}
 
     def check_integrity(self) -> None:
@@ -270,6 +272,18 @@ class Scheduler:
                 param=field,
             )
 
+    def _chain(self, message: Submit) -> Chain:
+        """The choices of a request come one behind the other: their prompt is hashed once."""
+        cache, before = self._roster.cache, self._newest
+        if (
+            before is not None
+            and cache.prefix_caching
+            and message.choice == before.message.choice + 1  # else thousands of tokens would be compared for nothing
+            and (before.message.salt, before.message.tokens) == (message.salt, message.tokens)
+        ):
+            return before.chain.twin(message.tokens)
+        return Chain(message.salt, cache.block_size)
+
     def _settle_row(self, sequence: Sequence, row: Row, outcome: RowResult, now: float) -> None:
         if outcome.prompt_logprobs:
             sequence.collect_prompt_logprobs(row.start, outcome.prompt_logprobs)
@@ -284,7 +298,7 @@ class Scheduler:
         elif outcome.embedding is not None:
             self._finish(sequence, FinishReason.END, now, Delta(id=sequence.id, embedding=outcome.embedding))
         elif outcome.finish is not None:
-            self._finish(sequence, outcome.finish, now, Delta(id=sequence.id, inspection=outcome.inspection))
+            self._finish(sequence, outcome.finish, now, sequence.drawn(outcome, 0))
 
     def _append(self, sequence: Sequence, outcome: RowResult, now: float) -> None:
         """New tokens, up to the one that ends the sequence."""
@@ -302,12 +316,7 @@ class Scheduler:
                 break
         if sequence.first_token is None:
             sequence.first_token = now
-        delta = Delta(id=sequence.message.id, tokens=outcome.tokens[:count], cached_tokens=sequence.cached or 0)
-        delta.inspection = outcome.inspection
-        if outcome.logprobs is not None:
-            delta.logprobs = outcome.logprobs[:count]
-        if sequence.prompt_logprobs is not None:
-            delta.prompt_logprobs, sequence.prompt_logprobs = sequence.prompt_logprobs, None
+        delta = sequence.drawn(outcome, count)
         if finish is None:
             self._news.append(delta)
         else:

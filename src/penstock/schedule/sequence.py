@@ -21,7 +21,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from penstock.cache import Chain, Table
-from penstock.flow import Admit, FinishReason, Submit, Timings, TokenLogprobs
+from penstock.flow import Admit, Delta, FinishReason, RowResult, Submit, Timings, TokenLogprobs
 
 if TYPE_CHECKING:
     from penstock.schedule.recorder import Waiting
@@ -116,6 +116,16 @@ class Sequence:
         """Those of prompt tokens start + 1 and on. After a preemption some come a second time."""
         if self.prompt_logprobs is not None:
             self.prompt_logprobs += logprobs[len(self.prompt_logprobs) - start :]
+
+    def drawn(self, outcome: RowResult, count: int) -> Delta:
+        """News of the first `count` tokens that a row drew, and of the prompt, if those are the first."""
+        delta = Delta(id=self.message.id, tokens=outcome.tokens[:count], cached_tokens=self.cached or 0)
+        delta.inspection = outcome.inspection
+        if outcome.logprobs is not None:
+            delta.logprobs = outcome.logprobs[:count]
+        if self.prompt_logprobs is not None:
+            delta.prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs, None
+        return delta
 
     def timings(self, now: float) -> Timings:
         return Timings(self.message.arrival, self.admitted, self.first_token, now, self.preemptions)

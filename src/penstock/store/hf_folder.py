@@ -104,7 +104,7 @@ def _sampling(generation: Values) -> dict[str, float | int]:
     """What counts when the maker wants sampling; the repetition penalty always does."""
     names = (*SAMPLING, "repetition_penalty") if generation.flag("do_sample", False) else ("repetition_penalty",)
     return {
-        name: generation.integer(name, least=0) if name == "top_k" else generation.number(name)
+        name: generation.integer(name, least=-1) if name == "top_k" else generation.number(name)
         for name in names
         if generation.raw(name) is not None
     }

@@ -6,6 +6,8 @@ takes a millisecond. A sidecar is used only if this version wrote it for weights
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from penstock.store.files import ModelFiles
 from penstock.store.gguf_spec import spec_from_header
 from penstock.store.gguf_tokenizer import build_tokenizer
 from penstock.store.spec import ModelSpec
+
+logger = logging.getLogger(__name__)
 
 VERSION = 2  # raise it when what is written here, or how it is derived, changes
 
@@ -96,7 +100,7 @@ def write(
         mtime_ns=state.st_mtime_ns,
         spec=spec,
         special_tokens=_special_tokens(header),
-        sampling={**(sampling or {}), **_sampling(header)},
+        sampling={**(sampling or {}), **_sampling(header, path)},
         license=license or _text(header.get("general.license")),
         has_tokenizer=tokenizer is not None,
         has_template=template is not None,
@@ -133,9 +137,14 @@ def _special_tokens(header: gguf.Header) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text}
 
 
-def _sampling(header: gguf.Header) -> dict[str, float | int]:
+def _sampling(header: gguf.Header, path: Path) -> dict[str, float | int]:
     values = {ours: header.get(f"general.sampling.{theirs}") for theirs, ours in SAMPLING.items()}
-    return {name: value for name, value in values.items() if isinstance(value, int | float)}
+    numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+    for name in [name for name, value in numbers.items() if not math.isfinite(value)]:  # JSON has none of these
+        logger.warning(
+            "%s recommends a sampling that cannot be, and is ignored: %s is %s", path, name, numbers.pop(name)
+        )
+    return numbers
 
 
 def _text(value: Any) -> str | None:

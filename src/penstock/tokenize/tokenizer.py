@@ -31,7 +31,9 @@ class Tokenizer:
         self._spelling = spelling
         self._bytes: dict[int, bytes] = {}  # of the tokens seen so far
         # one more than the highest id: a model's embedding table may have more rows, an id in between may be unused
-        self.vocab_size: int = max(backend.get_vocab().values(), default=-1) + 1
+        vocabulary = backend.get_vocab()
+        self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
+        self.longest: int = max(map(len, vocabulary), default=1)
         added = backend.get_added_tokens_decoder()
         self.special_ids: frozenset[int] = frozenset(index for index, token in added.items() if token.special)
         self._marks = {token.content: index for index, token in added.items()}

@@ -40,7 +40,7 @@ class Cache:
         for other, others_tokens in running or []:
             kin.add(other, others_tokens, 0)
         hit = self.manager.match(chain, tokens)
-        return explain(chain, tokens, hit.tokens, self.recall, kin)
+        return explain(chain, tokens, hit.tokens, self.recall, lambda: kin)
 
 
 def reason(finding: Finding) -> str:

@@ -121,7 +121,7 @@ def test_claim_gives_a_window_no_more_than_it_needs_for_a_start() -> None:
 def test_extend_is_all_groups_or_nothing() -> None:
     cache = manager(0, 0, blocks=4)
     table, _, _ = start(cache, TOKENS[:8])
-    cache._pools[1].take()
+    cache._pools[1].take(1)
     before = cache.usage()
     assert cache.extend(table, 16) is None
     assert cache.usage() == before

@@ -33,3 +33,15 @@ def test_growing_piece_by_piece_gives_the_same_chain() -> None:
     assert [link.key for link in chain.links] == keys(tokens, "salt")
     assert [token for link in chain.links for token in link.tokens] == tokens[:20]
     assert [link.parent for link in chain.links[1:]] == [link.key for link in chain.links[:-1]]
+
+
+def test_twins_share_what_they_begin_with_and_nothing_else() -> None:
+    prompt = list(range(10))
+    chain = Chain("salt", 4)
+    chain.grow([*prompt, 10, 11], 3)
+    twin = chain.twin(prompt)
+    assert [link.key for link in twin.links] == keys(prompt, "salt")
+
+    twin.grow([*prompt, 20, 21, 22, 23], 3)
+    assert [link.key for link in twin.links] == keys([*prompt, 20, 21], "salt")
+    assert [link.key for link in chain.links] == keys([*prompt, 10, 11], "salt")

@@ -117,9 +117,9 @@ def test_graphs_take_no_memory_that_was_not_counted(folder: Path, monkeypatch: p
     grown: list[int] = []
     capture = rehearse.capture
 
-    def measured(runner: ModelRunner, recorder: Recorder) -> None:
+    def measured(runner: ModelRunner, sizes: rehearse.Sizes, recorder: Recorder) -> None:
         before = torch.cuda.memory_reserved()
-        capture(runner, recorder)
+        capture(runner, sizes, recorder)
         grown.append(torch.cuda.memory_reserved() - before)
 
     monkeypatch.setattr(rehearse, "capture", measured)
@@ -132,6 +132,9 @@ def test_graphs_take_no_memory_that_was_not_counted(folder: Path, monkeypatch: p
         llm.check_integrity()
 
 
+SIZES = rehearse.Sizes(block_size=16, context=4096, step_tokens=8192, max_sequences=512)
+
+
 class Failing:
     """A runner on a device that is full, from some point on."""
 
@@ -141,14 +144,14 @@ class Failing:
     def warm_up(self, tokens: int) -> None:
         self._reach("warm_up")
 
-    def decode_graphs(self) -> tuple[Failing, None]:
-        return self, None
+    def graphs(self, step_tokens: int) -> Failing:
+        return self
 
-    def try_largest(self, compute: None, recorder: object) -> None:
+    def try_largest(self, recorder: object) -> None:
         self._reach("try_largest")
 
-    def capture_graphs(self, recorder: object) -> None:
-        self._reach("capture_graphs")
+    def capture(self, recorder: object) -> None:
+        self._reach("capture")
 
     def _reach(self, point: str) -> None:
         if point == self.at:
@@ -160,12 +163,12 @@ def test_no_memory_for_a_step(at: str, knob: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(rehearse, "Recorder", object)
     monkeypatch.setattr(rehearse, "_runner", lambda *_: Failing(at))
     with pytest.raises(OutOfMemory, match=f"Lower {knob}") as caught:
-        rehearse.rehearse(None, rehearse.Sizes(16, 4096, 8192, 512), dtype=torch.bfloat16)
+        rehearse.rehearse(None, SIZES, dtype=torch.bfloat16)
     assert caught.value.param == knob
     assert "3 GiB" in caught.value.message
 
 
 def test_no_memory_for_graphs() -> None:
     with pytest.raises(OutOfMemory, match="Lower memory_fraction, kv_memory or max_sequences") as caught:
-        rehearse.capture(Failing("capture_graphs"), None)
+        rehearse.capture(Failing("capture"), SIZES, None)
     assert caught.value.param == "memory_fraction"

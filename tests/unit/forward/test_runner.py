@@ -361,6 +361,19 @@ def test_the_mean_of_half_precision_states_is_taken_in_single() -> None:
     assert torch.allclose(pooled.vectors, torch.full((1, 2), 0.5**0.5))
 
 
+def test_hidden_states_are_read_of_the_rows_that_want_them_and_no_longer(models: Models) -> None:
+    desk = Desk(models.model)
+    wanted = desk.runner._orders.read_hidden
+    desk.admit("scored", 0, prompt(20, seed=1), SamplingParams(temperature=0.0, prompt_logprobs=0))
+    desk.admit("left", 1, prompt(20, seed=2), pooling="mean")
+    desk.step(scored=12, left=12)
+    assert wanted([Row(0, 12, 8, True)])
+    assert wanted([Row(1, 12, 8, False)])
+    desk.step(scored=8)
+    assert not wanted([Row(0, 20, 1, True)]), "its prompt has been scored"
+    assert not wanted([Row(2, 0, 8, True)]), "nobody computes for the one that has left"
+
+
 def test_prompt_chunks_that_are_not_sampled_give_no_tokens(models: Models) -> None:
     desk = Desk(models.model, lookahead=1)
     desk.admit("x", 0, prompt(12, 1))

@@ -20,7 +20,7 @@ from penstock.intake.openai.responses import writer as responses
 from penstock.intake.parse import parse
 from penstock.intake.problems import describe
 
-DEEP = 100_000
+DEEP = 50_000
 SCHEMAS = [schema for schema in openapi.REQUESTS if schema is not plan.BudgetRequest]  # which is content with {}
 MESSAGE: dict[str, Any] = {**CHAT, "max_tokens": 5}
 RESPONSE: dict[str, Any] = {"model": "tiny", "input": "a"}
@@ -101,6 +101,8 @@ def test_a_name_twice_is_refused_at_any_level() -> None:
         (chat.REQUEST, {**CHAT, "temprature": 1}, "temprature", "did you mean temperature?"),
         (chat.REQUEST, {**CHAT, "zzz": 1}, "zzz", "zzz is not a known field"),
         (chat.REQUEST, {**CHAT, "": 1}, '""', '"" is not a known field'),
+        (chat.REQUEST, {**CHAT, "<x>": 1}, "<x>", "<x> is not a known field"),
+        (chat.REQUEST, {**CHAT, "metadata": {"<x>": 1}}, "metadata.<x>", "metadata.<x> must be a string"),
         (chat.REQUEST, {"model": "m", "mesages": []}, "mesages", "did you mean messages?"),
         (chat.REQUEST, {**CHAT, "x" * 999: 1}, "x" * 64, "is not a known field"),
         (

@@ -10,7 +10,7 @@ from penstock.flow import CallDelta, Chunk, Completion, Delta, FinishReason, Sam
 from penstock.intake.desk import Desk
 from penstock.intake.events import Event, Named, Plain
 from penstock.intake.problems import Problem
-from penstock.intake.respond import EventStream, merged
+from penstock.intake.respond import PORTION, EventStream, merged
 from penstock.pipeline import Flight
 from penstock.route.replica import Ticket
 from penstock.stream.answer import Answer
@@ -131,6 +131,18 @@ def test_what_has_piled_up_is_one_chunk_for_each_choice() -> None:
     assert sent[1]["body"] == "".join(f"data: {text}\n\n" for text in told).encode()
     assert sent[2]["body"] == b"data: last\n\ndata: [DONE]\n\n"
     assert (sent[3]["body"], sent[3]["more_body"]) == (b"", False)
+
+
+def test_a_large_pile_is_sent_in_portions() -> None:
+    deltas = [news(letter, choice) for letter in "ab" * PORTION for choice in (0, 1)]
+    deltas += [news("z", choice, FinishReason.LENGTH) for choice in (0, 1)]
+    sent, _ = stream(deltas, Writer(), choices=2)
+    bodies = [message["body"].decode() for message in sent if message["type"] == BODY]
+    for choice in "01":
+        told = [line.rpartition(" ")[2] for body in bodies for line in body.split("\n") if f"data: 0.{choice} " in line]
+        assert list(map(len, told)) == [PORTION, PORTION, 1]
+        assert "".join(told) == "ab" * PORTION + "z"
+    assert max(map(len, bodies)) < 2 * PORTION
 
 
 def test_merging_keeps_the_log_probabilities_and_the_end() -> None:

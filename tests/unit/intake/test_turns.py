@@ -27,6 +27,16 @@ def test_pieces_of_one_speaker_are_one_turn() -> None:
     ]
 
 
+def test_pieces_that_say_nothing_open_a_turn_and_part_what_follows() -> None:
+    turns = Turns()
+    for text in ("", "a", "", "b"):
+        turns.say("user", text)
+    assert turns.messages == [{"role": "user", "content": "a\n\nb"}]
+    turns.say("user", "c")
+    turns.say("assistant", "")
+    assert turns.messages == [{"role": "user", "content": "a\n\nb\nc"}, {"role": "assistant", "content": ""}]
+
+
 def test_what_was_said_before_is_gone_on_from_and_left_as_it_was() -> None:
     before = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
     turns = Turns(before)

@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="triton comes with CUDA builds of torch")
 
 from paged import Row, make_batch
 from penstock.kernels import norm, rotate_store
-from penstock.kernels.cuda import decode, draw, long_prefill
+from penstock.kernels.cuda import cut, decode, draw, long_prefill
 from penstock.kernels.cuda.lay_out import lay_out
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Activation, BlockMap, Norm, Pages, Rotary
@@ -161,8 +161,9 @@ class Case:
             tables = self.batch.maps[0].tables[of]
             for table, length in zip(tables, lengths, strict=True):  # no further than they reach
                 table[-(-length // self.pages.keys.shape[1]) :] = -(1 << 20)
-            on_device = (torch.tensor(values, dtype=torch.int32, device=CUDA) for values in (lengths, left))
-            decode.decode(self.q, self.pages, tables, *on_device, ours, **settings)
+            on_device = [torch.tensor(values, dtype=torch.int32, device=CUDA) for values in (lengths, left)]
+            pieces = cut.cut(self.q, self.pages.keys.shape[2], *on_device, self.window)
+            decode.decode(self.q, self.pages, tables, on_device[0], pieces, ours, **settings)
         else:
             ours = CudaOperations().attention(self.q, self.pages, self.batch.maps[0], self.batch, **settings)
         pages = Pages(self.pages.keys.float().cpu(), self.pages.values.float().cpu())
@@ -187,10 +188,12 @@ def test_attention(
     Case(ROWS, **shape, dtype=dtype, window=window).check(softcap)
 
 
+@pytest.mark.parametrize("longest", [1, 64, 1500, 9000])
 @pytest.mark.parametrize("rows", [1, 5, 40, 150])
-def test_attention_of_many_rows(rows: int) -> None:
-    """As many splits as the number of rows calls for, and one."""
-    lengths = random.Random(rows).choices(range(1500), k=rows)
+def test_attention_of_many_rows(rows: int, longest: int) -> None:
+    """Rows of one piece and of many, and one that is longer than all others together."""
+    lengths = random.Random(rows).choices(range(min(longest, 1500)), k=rows)
+    lengths[rows // 2] = longest - 1
     Case(
         [(length, 1) for length in lengths], heads=8, kv_heads=4, head_dim=128, block_size=16, dtype=torch.bfloat16
     ).check()
@@ -222,6 +225,17 @@ def test_attention_of_long_chunks(rows: list[tuple[int, int]], monkeypatch: pyte
     """Alone and beside others, padded and not, with prefixes that do and do not suit."""
     monkeypatch.setattr(long_prefill, "WORTHWHILE", 6 * 1024)  # so that small ones take the long way, too
     Case(rows, heads=6, kv_heads=2, head_dim=64, block_size=16, dtype=torch.bfloat16).check()
+
+
+def test_greedy_draws_are_recorded_where_rows_say() -> None:
+    logits = numbers(3, 9000)
+    tokens, slots = torch.zeros(3, dtype=torch.int64, device=CUDA), torch.full((4, 10), -1, dtype=torch.int32)
+    expected = logits.argmax(-1).cpu()
+    on_device = slots.to(CUDA)
+    draw.record_greedy(logits, tokens, torch.tensor([[2, 0, 3], [7, 7, 7], [5, 0, 9]], device=CUDA), on_device)
+    assert torch.equal(tokens.cpu(), expected)
+    slots[2, 5], slots[3, 9] = expected[0], expected[2]  # the row in the middle is not drawn
+    assert torch.equal(on_device.cpu(), slots)
 
 
 @pytest.mark.parametrize(("rows", "vocab"), [(1, 320), (3, 8192), (5, 8193), (17, 128_256)])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cache import CacheManager
+from penstock.cache import CacheManager, prefix
+from penstock.cache.prefix import digest
 from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError, QueueFull
 from penstock.flow import Cancel, FinishReason, RowResult, SamplingParams, StepResult, Submit, Task, TokenLogprobs
 from penstock.schedule import Scheduler
@@ -24,6 +25,25 @@ def submit_message(tokens: list[int], id: str = "x", max_output: int = 4, task: 
 def ending(world: World, id: str) -> tuple[int, FinishReason | None]:
     end = world.clients[id].end
     return len(world.clients[id].tokens), end.finish if end else None
+
+
+# --- prefixes
+
+
+def test_the_choices_of_a_request_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = 0
+
+    def counted(parent: bytes, packed: bytes) -> bytes:
+        nonlocal hashed
+        hashed += 1
+        return digest(parent, packed)
+
+    monkeypatch.setattr(prefix, "digest", counted)
+    world = World(step_tokens=64)
+    for salt in ("", "", "", "another"):
+        world.submit(PROMPT, salt=salt)
+    world.scheduler.plan()  # matches all of them
+    assert hashed == 2 * (len(PROMPT) // world.cache.block_size)
 
 
 # --- refusals
@@ -299,6 +319,22 @@ def test_prompt_logprobs_come_once_and_whole_even_after_a_preemption(lookahead: 
         assert end is not None
         assert end.cached_tokens == 0
     assert world.scheduler.stats()["preemptions"] > 0
+
+
+@pytest.mark.parametrize("prompt_logprobs", [None, 0])
+def test_a_constraint_that_lets_nothing_follow_still_tells_of_the_prompt(prompt_logprobs: int | None) -> None:
+    world = World()
+    world.submit(PROMPT)
+    world.run()
+    world.submit(PROMPT, prompt_logprobs=prompt_logprobs)
+    plan = world.scheduler.plan()
+    assert plan is not None
+    scores = None if prompt_logprobs is None else [TokenLogprobs(token, -1.0, 1, []) for token in PROMPT[1:]]
+    outcome = RowResult([], prompt_logprobs=scores, finish=FinishReason.DEAD_END)
+    (delta,) = world.scheduler.settle(StepResult(plan.number, [outcome]))
+    assert (delta.tokens, delta.finish) == ([], FinishReason.DEAD_END)
+    assert delta.cached_tokens == (8 if prompt_logprobs is None else 0)
+    assert delta.prompt_logprobs == scores
 
 
 # --- embeddings

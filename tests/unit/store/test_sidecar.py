@@ -58,6 +58,14 @@ def test_recommended_sampling(folder: Path) -> None:
     assert sidecar.write(folder, "x.gguf", name="mine").sampling == {"temperature": 0.5, "top_k": 20}
 
 
+def test_recommendations_that_json_cannot_hold(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wrong = {"general.sampling.temp": float("nan"), "general.sampling.min_p": float("inf")}
+    write_gguf(folder / "x.gguf", metadata=LLAMA | wrong | {"general.sampling.top_p": 0.5})
+    assert sidecar.write(folder, "x.gguf", name="mine").sampling == {"top_p": 0.5}
+    assert sidecar.read(folder) is not None
+    assert [record.message.rpartition(": ")[2] for record in caplog.records] == ["temperature is nan", "min_p is inf"]
+
+
 def test_metadata_that_is_not_utf8_is_written_all_the_same(folder: Path) -> None:
     content = (folder / "x.gguf").read_bytes()
     (folder / "x.gguf").write_bytes(content.replace(b"{{ message.content }}", b"{{ message.c\xffntent }}"))

@@ -36,7 +36,6 @@ from penstock.intake.anthropic.schemas import (
     ChooseTool,
     CountTokensRequest,
     MessagesRequest,
-    Text,
     TextBlock,
     ThinkFreely,
     ThinkingBlock,
@@ -46,6 +45,7 @@ from penstock.intake.anthropic.schemas import (
     ToolUseBlock,
 )
 from penstock.intake.events import Event, Named, named
+from penstock.intake.fields import whole_text
 from penstock.intake.problems import Problem
 from penstock.intake.recommended import over
 from penstock.intake.turns import Turns
@@ -120,7 +120,7 @@ def _request(body: CountTokensRequest, request_id: str, params: SamplingParams, 
 def _turns(body: CountTokensRequest) -> Turns:
     turns = Turns()
     if body.system:
-        turns.say("system", _text(body.system))
+        turns.say("system", whole_text(body.system))
     for place, message in enumerate(body.messages):
         content = message.content
         if isinstance(content, str):
@@ -144,12 +144,8 @@ def _add(
         case ToolUseBlock():
             turns.call(block.id, block.name, block.input)
         case ToolResultBlock():
-            text = _text(block.content or "")
+            text = whole_text(block.content or "")
             turns.result(block.tool_use_id, f"Error: {text}" if block.is_error else text, param=f"{place}.tool_use_id")
-
-
-def _text(content: Text) -> str:
-    return content if isinstance(content, str) else "\n".join([block.text for block in content])
 
 
 def _tools(body: CountTokensRequest) -> ToolUse | None:

@@ -7,26 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, Tag, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from penstock.flow.params import MAX_STOPS
 from penstock.flow.tools import MAX_TOOLS
 from penstock.intake.anthropic import neutral
-from penstock.intake.fields import (
-    MAX_INT,
-    MODEL,
-    PARTS,
-    STREAM,
-    STRING,
-    TEMPERATURE,
-    TOP_P,
-    Arguments,
-    Strict,
-    by,
-    shaped,
-    text_or_parts,
-    wrong,
-)
+from penstock.intake.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, Arguments, NotEmpty, Strict, wrong
+from penstock.intake.unions import By, Either
 
 
 class CacheControl(Strict):
@@ -66,10 +53,7 @@ class ToolUseBlock(Strict):
     toolset_name: Annotated[Any, neutral.TOOL_USE_BLOCK["toolset_name"]] = None
 
 
-Text = Annotated[
-    Annotated[str, Tag(STRING)] | Annotated[list[TextBlock], Field(fail_fast=True), Tag(PARTS)],
-    shaped(text_or_parts, "a string or a list of text blocks"),
-]
+Text = Annotated[str | Annotated[list[TextBlock], Field(fail_fast=True)], Either("a string or a list of text blocks")]
 
 
 class ToolResultBlock(Strict):
@@ -83,47 +67,21 @@ class ToolResultBlock(Strict):
 
 # --- messages
 
-UserContent = Annotated[
-    Annotated[str, Tag(STRING)]
-    | Annotated[
-        list[
-            Annotated[
-                Annotated[TextBlock, Tag("<text>")] | Annotated[ToolResultBlock, Tag("<tool_result>")], by("type")
-            ]
-        ],
-        Field(min_length=1, fail_fast=True),
-        Tag(PARTS),
-    ],
-    shaped(text_or_parts, "a string or a list of blocks"),
-]
-AssistantContent = Annotated[
-    Annotated[str, Tag(STRING)]
-    | Annotated[
-        list[
-            Annotated[
-                Annotated[TextBlock, Tag("<text>")]
-                | Annotated[ThinkingBlock, Tag("<thinking>")]
-                | Annotated[ToolUseBlock, Tag("<tool_use>")],
-                by("type"),
-            ]
-        ],
-        Field(fail_fast=True),
-        Tag(PARTS),
-    ],
-    shaped(text_or_parts, "a string or a list of blocks"),
-]
+UserBlock = Annotated[TextBlock | ToolResultBlock, By("type")]
+AssistantBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, By("type")]
+_BLOCKS = Either("a string or a list of blocks")
 
 
 class UserTurn(Strict):
     role: Literal["user"]
-    content: UserContent
+    content: Annotated[str | NotEmpty[UserBlock], _BLOCKS]
 
 
 class AssistantTurn(Strict):
     """The last message may be the assistant's: the answer then goes on from its text."""
 
     role: Literal["assistant"]
-    content: AssistantContent
+    content: Annotated[str | Annotated[list[AssistantBlock], Field(fail_fast=True)], _BLOCKS]
 
 
 class SystemTurn(Strict):
@@ -131,12 +89,7 @@ class SystemTurn(Strict):
     content: Text
 
 
-Turn = Annotated[
-    Annotated[UserTurn, Tag("<user>")]
-    | Annotated[AssistantTurn, Tag("<assistant>")]
-    | Annotated[SystemTurn, Tag("<system>")],
-    by("role"),
-]
+Turn = Annotated[UserTurn | AssistantTurn | SystemTurn, By("role")]
 
 # --- tools
 
@@ -176,13 +129,7 @@ class ChooseNone(Strict):
     type: Literal["none"]
 
 
-Choose = Annotated[
-    Annotated[ChooseFreely, Tag("<auto>")]
-    | Annotated[ChooseAny, Tag("<any>")]
-    | Annotated[ChooseTool, Tag("<tool>")]
-    | Annotated[ChooseNone, Tag("<none>")],
-    by("type"),
-]
+Choose = Annotated[ChooseFreely | ChooseAny | ChooseTool | ChooseNone, By("type")]
 
 # --- how to think, and what to write
 
@@ -202,12 +149,7 @@ class ThinkNot(Strict):
     type: Literal["disabled"]
 
 
-Thinking = Annotated[
-    Annotated[ThinkWithin, Tag("<enabled>")]
-    | Annotated[ThinkFreely, Tag("<adaptive>")]
-    | Annotated[ThinkNot, Tag("<disabled>")],
-    by("type"),
-]
+Thinking = Annotated[ThinkWithin | ThinkFreely | ThinkNot, By("type")]
 
 
 class JsonFormat(Strict):
@@ -231,7 +173,7 @@ class CountTokensRequest(Strict):
     )
 
     model: str = Field(description=MODEL)
-    messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)] = Field(description="The conversation so far.")
+    messages: NotEmpty[Turn] = Field(description="The conversation so far.")
     system: Text | None = Field(None, description="What the model is told before the conversation.")
     tools: Annotated[list[ClientTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
         None, description="Tools that the model may call."

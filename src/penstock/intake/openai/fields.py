@@ -4,49 +4,53 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from penstock.flow.tools import nested_deeper
-from penstock.intake.fields import LONGEST_NAME, MAX_INT, MAX_MEMBERS, STRING, shaped, wrong
+from penstock.intake.fields import LONGEST_NAME, MAX_INT, MAX_MEMBERS, wrong
+from penstock.intake.unions import BRANCH, Either
 
 MAX_STOPS = 4
 MAX_PROMPTS = 2048
 MAX_TOKEN_IDS = 1 << 20  # of a prompt: more than any context
 MAX_KWARGS_DEPTH = 16
 
-STRINGS, TOKENS, TOKEN_LISTS, OBJECT = "<strings>", "<tokens>", "<token lists>", "<object>"
-
-
-def _text_or_list(value: Any) -> str | None:
-    return STRING if isinstance(value, str) else STRINGS if isinstance(value, list) else None
-
-
-def _prompt_shape(value: Any) -> str | None:
-    if isinstance(value, str):
-        return STRING
-    if not isinstance(value, list):
-        return None
-    first = value[0] if value else ""
-    return TOKENS if isinstance(first, int) else TOKEN_LISTS if isinstance(first, list) else STRINGS
-
-
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKEN_IDS, fail_fast=True)]
+TokenIds = Annotated[
+    list[TokenId],
+    Field(min_length=1, max_length=MAX_TOKEN_IDS, fail_fast=True),
+    AfterValidator(lambda ids: ids),  # a step in Python, between two lists of many: others can run
+]
 
 _Stop = Annotated[str, Field(min_length=1)]
 Stop = Annotated[
-    Annotated[_Stop, Tag(STRING)] | Annotated[list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True), Tag(STRINGS)],
-    shaped(_text_or_list, "a string or a list of strings"),
+    _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True)], Either("a string or a list of strings")
 ]
+
+_STRING, _STRINGS, _TOKENS, _TOKEN_LISTS = (BRANCH + name for name in ("string", "strings", "tokens", "token lists"))
+
+
+def _shape(value: Any) -> str | None:
+    if isinstance(value, str):
+        return _STRING
+    if not isinstance(value, list):
+        return None
+    first = value[0] if value else ""
+    return _TOKENS if isinstance(first, int) else _TOKEN_LISTS if isinstance(first, list) else _STRINGS
+
 
 _PROMPT_LIST = Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)
 # What is to be completed or embedded: one text, several, or the same as token ids.
 Prompts = Annotated[
-    Annotated[str, Tag(STRING)]
-    | Annotated[list[str], _PROMPT_LIST, Tag(STRINGS)]
-    | Annotated[TokenIds, Tag(TOKENS)]
-    | Annotated[list[TokenIds], _PROMPT_LIST, Tag(TOKEN_LISTS)],
-    shaped(_prompt_shape, "a string, a list of strings, a list of token ids or a list of such lists"),
+    Annotated[str, Tag(_STRING)]
+    | Annotated[list[str], _PROMPT_LIST, Tag(_STRINGS)]
+    | Annotated[TokenIds, Tag(_TOKENS)]
+    | Annotated[list[TokenIds], _PROMPT_LIST, Tag(_TOKEN_LISTS)],
+    Discriminator(
+        _shape,
+        custom_error_type="shape",
+        custom_error_message="a string, a list of strings, a list of token ids or a list of such lists",
+    ),
 ]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, Tag
+from pydantic import AfterValidator, Field
 
 from penstock.flow import Constraint
-from penstock.intake.fields import Strict, by, wrong
+from penstock.intake.fields import Strict, wrong
+from penstock.intake.unions import By
 
 _NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 
@@ -79,13 +80,7 @@ class GrammarFormat(Strict):
 
 
 ResponseFormat = Annotated[
-    Annotated[TextFormat, Tag("<text>")]
-    | Annotated[JsonObjectFormat, Tag("<json_object>")]
-    | Annotated[JsonSchemaFormat, Tag("<json_schema>")]
-    | Annotated[RegexFormat, Tag("<regex>")]
-    | Annotated[ChoiceFormat, Tag("<choice>")]
-    | Annotated[GrammarFormat, Tag("<grammar>")],
-    by("type"),
+    TextFormat | JsonObjectFormat | JsonSchemaFormat | RegexFormat | ChoiceFormat | GrammarFormat, By("type")
 ]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, Tag, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from penstock.flow import Message
-from penstock.intake.fields import MAX_MEMBERS, Strict, TextOrParts, by, wrong
+from penstock.intake.fields import MAX_MEMBERS, NotEmpty, Strict, TextOrParts, whole_text, wrong
 from penstock.intake.openai.fields import TemplateKwargs
 from penstock.intake.openai.neutral import ASSISTANT_MESSAGE
+from penstock.intake.unions import By
 
 
 class TextPart(Strict):
@@ -96,15 +97,8 @@ class ToolMessage(Strict):
     name: str | None = Field(None, description="Of the tool. Known from the call, where that is in the conversation.")
 
 
-AnyMessage = Annotated[
-    Annotated[SystemMessage, Tag("<system>")]
-    | Annotated[DeveloperMessage, Tag("<developer>")]
-    | Annotated[UserMessage, Tag("<user>")]
-    | Annotated[AssistantMessage, Tag("<assistant>")]
-    | Annotated[ToolMessage, Tag("<tool>")],
-    by("role"),
-]
-Messages = Annotated[list[AnyMessage], Field(min_length=1, fail_fast=True)]
+AnyMessage = Annotated[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage, By("role")]
+Messages = NotEmpty[AnyMessage]
 
 
 class Templated(Strict):
@@ -143,10 +137,9 @@ def to_template(messages: list[AnyMessage]) -> list[Message]:
 
 
 def _to_template(message: AnyMessage) -> Message:
-    content = message.content or ""
     shown: Message = {
         "role": "system" if message.role == "developer" else message.role,
-        "content": content if isinstance(content, str) else "\n".join([part.text for part in content]),
+        "content": whole_text(message.content or ""),
     }
     if isinstance(message, ToolMessage):
         shown["tool_call_id"] = message.tool_call_id

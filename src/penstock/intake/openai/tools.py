@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
-from pydantic import Field, Tag
+from pydantic import Field
 
 from penstock.flow import Tool, ToolUse
 from penstock.flow.tools import MAX_TOOLS
-from penstock.intake.fields import STRING, Strict, shaped
-from penstock.intake.openai.fields import OBJECT
+from penstock.intake.fields import Strict
 from penstock.intake.openai.formats import Name
+from penstock.intake.unions import Either
 
 
 class Function(Strict):
@@ -47,15 +47,11 @@ class NamedChoice(Strict):
         return self.function.name
 
 
-def _word_or_object(value: Any) -> str | None:
-    return STRING if isinstance(value, str) else OBJECT if isinstance(value, dict) else None
-
-
 Tools = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 Named = TypeVar("Named")
 WordOr = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag(STRING)] | Annotated[Named, Tag(OBJECT)],
-    shaped(_word_or_object, 'one of "none", "auto" and "required", or an object that names a function'),
+    Literal["none", "auto", "required"] | Named,
+    Either('one of "none", "auto" and "required", or an object that names a function'),
 ]
 ToolChoice = WordOr[NamedChoice]
 

@@ -1,11 +1,10 @@
-"""Attention of rows of one token: the keys of a row are split over several programs, and the query heads that share
-them stand together as the rows of one matrix, so that keys and values are read once.
+"""Attention of rows of one token: the keys of a row are cut into pieces, each read by a program of its own, and the
+query heads that share them stand together as the rows of one matrix, so that keys and values are read once.
 
 That matrix has 16 rows at least, more than most models have heads to fill it with. So as many rows of the batch as have
 room in it form a team if they are tokens of one sequence that follow each other: the first of them works for all.
 
-How many keys a split takes follows from the row's length on the device; the number of splits depends on the number of
-rows alone. So one launch shape serves all lengths, which is what a CUDA graph needs.
+How the keys are cut is in `cut`, which each step begins with.
 """
 
 from __future__ import annotations
@@ -17,50 +16,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
-from penstock.kernels.cuda.tiles import (
-    accumulate,
-    combine,
-    log2_scale,
-    precision,
-    scores_of,
-    slots_of,
-    splits_for,
-)
+from penstock.kernels.cuda.cut import TILE, Cut, follow, precede, team_rows
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
+from penstock.kernels.cuda.tiles import accumulate, log2_scale, precision, scores_of, slots_of
 from penstock.kernels.interface import Pages
 
 
 class Shape(NamedTuple):
-    keys: int  # taken at a time
     warps: int
     stages: int
 
 
-SHAPES = {2: Shape(64, 2, 3), 4: Shape(32, 4, 2)}  # by bytes per number
-
-
-@triton.jit
-def _follow(runs, row, RUNS: tl.constexpr, MOST: tl.constexpr):
-    """How many rows of the team there are from this one on, itself included."""
-    count = 1
-    if RUNS:
-        count = tl.minimum(tl.load(runs + row), MOST - row % MOST)
-    return count
-
-
-@triton.jit
-def _precede(runs, row, RUNS: tl.constexpr, MOST: tl.constexpr):
-    """How many rows of its team are before this one."""
-    count = 0
-    if RUNS:
-        index = tl.arange(0, triton.next_power_of_2(MOST))
-        run = tl.load(runs + row - row % MOST + index, mask=index < row % MOST, other=2)
-        count = row % MOST - tl.max(tl.where(run == 1, index + 1, 0), axis=0)  # a run of 1 is the end of one
-    return count
+SHAPES = {2: Shape(2, 3), 4: Shape(4, 2)}  # by bytes per number
+COMBINERS = 1024  # programs that put pieces together, at most, where a row has few heads
 
 
 @triton.jit(
-    do_not_specialize=["table_width", "window", "splits"], do_not_specialize_on_alignment=["tables", "lengths", "runs"]
+    do_not_specialize=["table_width", "window"], do_not_specialize_on_alignment=["tables", "lengths", "runs", "pieces"]
 )
 def _attend(
     q,
@@ -69,22 +41,21 @@ def _attend(
     tables,
     lengths,
     runs,
+    pieces,
     out,
+    parts,
     masses,
     table_width,
     scale,
     softcap,
     window,
-    splits,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    SPLIT: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
-    RUNS: tl.constexpr,
     GROUP: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
@@ -92,25 +63,19 @@ def _attend(
 ):
     let_next_begin(OVERLAP)
     heads_each: tl.constexpr = HEADS // KV_HEADS
-    row = tl.program_id(0)
-    kv_head = tl.program_id(1)
-    split = tl.program_id(2)
+    kv_head = tl.program_id(0)
+    piece = tl.program_id(1)
+    row = tl.load(pieces + 4 * piece, cache_modifier=".cg")
+    begin = tl.load(pieces + 4 * piece + 1, cache_modifier=".cg")
+    end = tl.load(pieces + 4 * piece + 2, cache_modifier=".cg")
+    alone = tl.load(pieces + 4 * piece + 3, cache_modifier=".cg")
+    if begin >= end:
+        wait(OVERLAP)
+        return
     length = tl.load(lengths + row)  # of the team's first row; the others have one key more each
-    count = _follow(runs, row, RUNS, GROUP // heads_each)
-    oldest = 0
-    if WINDOW:
-        oldest = tl.maximum(length - window, 0)
-    newest = length + count - 1
-    share = tl.cdiv(tl.cdiv(newest, N) - oldest // N, splits)
-    begin = (oldest // N + split * share) * N
-    end = tl.minimum(begin + share * N, newest)
-    if RUNS:
-        leads = (row % (GROUP // heads_each) == 0) | (tl.load(runs + row - 1, mask=row > 0, other=1) == 1)
-        end = tl.where(leads, end, begin)
+    count = follow(runs, row, True, GROUP // heads_each)
     table = tables + (row + count - 1).to(tl.int64) * table_width  # those of the others may not reach as far
     wait(OVERLAP)
-    if begin >= end:
-        return
 
     member = tl.arange(0, GROUP)
     mate = member // heads_each
@@ -124,56 +89,81 @@ def _attend(
     mixed = tl.zeros([GROUP, D], tl.float32)
     for start in range(begin, end, N):
         position = start + tl.arange(0, N)
-        exists = (position >= oldest) & (position < end)
-        at = slots_of(table, position, exists, BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
-        k = tl.load(keys + at[None, :] + dim[:, None], mask=exists[None, :] & (dim < DIM)[:, None], other=0.0)
-        v = tl.load(values + at[:, None] + dim[None, :], mask=exists[:, None] & (dim < DIM)[None, :], other=0.0)
+        there = tl.minimum(position, end - 1)  # what is beyond is not seen: another is read in its place
+        if WINDOW:
+            there = tl.maximum(there, length - window)
+        at = slots_of(table, there, there >= 0, BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
+        k = tl.load(keys + at[None, :] + dim[:, None], mask=(dim < DIM)[:, None], other=0.0)
+        v = tl.load(values + at[:, None] + dim[None, :], mask=(dim < DIM)[None, :], other=0.0)
         scores = scores_of(query, k, scale, softcap, SOFTCAP, PRECISION)
-        seen = exists[None, :] & (position[None, :] < length + mate[:, None])
+        seen = (position < end)[None, :] & (position[None, :] < length + mate[:, None])
         if WINDOW:
             seen = seen & (position[None, :] >= length + mate[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
         best, mass, mixed = accumulate(scores, v, best, mass, mixed, PRECISION)
 
-    mixed = mixed / tl.where(mass == 0.0, 1.0, mass)[:, None]  # a mate may see nothing of this split
-    part = place * splits + split
-    tl.store(out + part[:, None] * DIM + dim[None, :], mixed.to(out.dtype.element_ty), mask=real)
-    if SPLIT:
+    mixed = mixed / tl.where(mass == 0.0, 1.0, mass)[:, None]  # a mate may see nothing of this piece
+    if alone:
+        tl.store(out + place[:, None] * DIM + dim[None, :], mixed.to(out.dtype.element_ty), mask=real)
+    else:
+        part = (piece * KV_HEADS + kv_head).to(tl.int64) * GROUP + member
+        tl.store(parts + part[:, None] * DIM + dim[None, :], mixed, mask=real)
         tl.store(masses + part, best + tl.log2(mass), mask=mate < count)
 
 
-@triton.jit(do_not_specialize=["window", "splits"], do_not_specialize_on_alignment=["lengths", "runs"])
+@triton.jit(do_not_specialize_on_alignment=["runs", "places"])
 def _combine(
     parts,
     masses,
-    lengths,
     runs,
+    places,
     out,
-    window,
-    splits,
     HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
-    WINDOW: tl.constexpr,
-    RUNS: tl.constexpr,
-    MOST: tl.constexpr,
-    N: tl.constexpr,
-    D: tl.constexpr,
+    GROUP: tl.constexpr,
+    SOME: tl.constexpr,
     S: tl.constexpr,
+    D: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
+    """Some heads of a row, S pieces at a time."""
     let_next_begin(OVERLAP)
+    heads_each: tl.constexpr = HEADS // KV_HEADS
     row = tl.program_id(0)
-    length = tl.load(lengths + row)
-    oldest = 0
-    if WINDOW:
-        oldest = tl.maximum(length - _precede(runs, row, RUNS, MOST) - window, 0)
-    tiles = tl.cdiv(length + _follow(runs, row, RUNS, MOST) - 1, N) - oldest // N
-    used = tl.cdiv(tiles, tl.cdiv(tiles, splits))
+    mate = precede(runs, row, GROUP // heads_each)
+    first = tl.load(places + 3 * (row - mate), cache_modifier=".cg")
+    whole = tl.load(places + 3 * (row - mate) + 1, cache_modifier=".cg")
+    last = tl.load(places + 3 * (row - mate) + 2, cache_modifier=".cg")
     wait(OVERLAP)
-    place = row.to(tl.int64) * HEADS + tl.program_id(1)
-    mixed = combine(parts, masses, place, splits, used, DIM, D, S)
+    if whole == 0:
+        return
+    head = tl.program_id(1) * SOME + tl.arange(0, SOME)
+    member = mate * heads_each + head % heads_each
     dim = tl.arange(0, D)
-    tl.store(out + place * DIM + dim, mixed.to(out.dtype.element_ty), mask=dim < DIM)
+    best = tl.full([SOME], float("-inf"), tl.float32)
+    mass = tl.zeros([SOME], tl.float32)
+    mixed = tl.zeros([SOME, D], tl.float32)
+    for start in range(0, whole + 1, S):
+        number = start + tl.arange(0, S)
+        piece = tl.where(number < whole, first + number, last).to(tl.int64)
+        part = (piece[None, :] * KV_HEADS + (head // heads_each)[:, None]) * GROUP + member[:, None]
+        real = (head < HEADS)[:, None] & (number <= whole)[None, :]
+        values = tl.load(
+            parts + part[:, :, None] * DIM + dim[None, None, :], mask=real[:, :, None] & (dim < DIM), other=0.0
+        )
+        logs = tl.load(masses + part, mask=real, other=float("-inf"))
+        higher = tl.maximum(best, tl.max(logs, axis=1))
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        weights = tl.exp2(logs - base[:, None])
+        shrink = tl.exp2(best - base)
+        mass = mass * shrink + tl.sum(weights, axis=1)
+        mixed = mixed * shrink[:, None] + tl.sum(values * weights[:, :, None], axis=1)
+        best = higher
+    mixed = mixed / tl.where(mass == 0.0, 1.0, mass)[:, None]
+    place = row.to(tl.int64) * HEADS + head
+    real = (head < HEADS)[:, None] & (dim < DIM)[None, :]
+    tl.store(out + place[:, None] * DIM + dim[None, :], mixed.to(out.dtype.element_ty), mask=real)
 
 
 _launch_attend, _launch_combine = Launcher(_attend), Launcher(_combine)
@@ -184,7 +174,7 @@ def decode(
     pages: Pages,
     tables: Tensor,
     lengths: Tensor,
-    runs: Tensor | None,
+    cut: Cut,
     out: Tensor,
     *,
     scale: float,
@@ -194,30 +184,26 @@ def decode(
     """q [rows, heads, head_dim] -> out [rows, heads * head_dim], one token per row."""
     rows, heads, head_dim = q.shape
     block_size, kv_heads = pages.keys.shape[1:3]
-    shape = SHAPES[q.element_size()]
-    splits = splits_for(rows * kv_heads)
-    padded, group = triton.next_power_of_2(head_dim), max(16, triton.next_power_of_2(heads // kv_heads))
-    parts, masses = out, out
-    if splits > 1:
-        parts = torch.empty(rows, heads, splits, head_dim, dtype=torch.float32, device=q.device)
-        masses = torch.empty(rows, heads, splits, dtype=torch.float32, device=q.device)
-    by_row = (lengths, lengths if runs is None else runs)
-    numbers = (tables.stride(0), log2_scale(scale, softcap), softcap, window, splits)
-    does = (splits > 1, window > 0, softcap > 0.0, precision(q), runs is not None)
+    shape, group, pieces = SHAPES[q.element_size()], team_rows(heads, kv_heads), cut.pieces.shape[0]
+    padded = power_of_2(head_dim)
+    parts = torch.empty(pieces, kv_heads, group, head_dim, dtype=torch.float32, device=q.device)
+    masses = torch.empty(pieces, kv_heads, group, dtype=torch.float32, device=q.device)
+    numbers = (tables.stride(0), log2_scale(scale, softcap), softcap, window)
+    does = (window > 0, softcap > 0.0, precision(q))
     _launch_attend(
-        (rows, kv_heads, splits),
+        (kv_heads, pieces, 1),
         q.dtype,
-        (q, pages.keys, pages.values, tables, *by_row, parts, masses, *numbers),
-        (heads, kv_heads, head_dim, block_size, *does, group, shape.keys, padded),
+        (q, pages.keys, pages.values, tables, lengths, cut.runs, cut.pieces, out, parts, masses, *numbers),
+        (heads, kv_heads, head_dim, block_size, *does, group, TILE[q.element_size()], padded),
         num_warps=shape.warps,
         num_stages=shape.stages,
     )
-    if splits > 1:
-        team = group // (heads // kv_heads)
-        _launch_combine(
-            (rows, heads, 1),
-            q.dtype,
-            (parts, masses, *by_row, out, window, splits),
-            (heads, head_dim, window > 0, runs is not None, team, shape.keys, padded, triton.next_power_of_2(splits)),
-            num_warps=1 if splits <= 4 else 4,
-        )
+    some = power_of_2(power_of_2(rows) * heads // COMBINERS)
+    at_once = min(max(128 // power_of_2(rows), 4), 64)
+    _launch_combine(
+        (rows, -(-heads // some), 1),
+        q.dtype,
+        (parts, masses, cut.runs, cut.places, out),
+        (heads, kv_heads, head_dim, group, some, at_once, padded),
+        num_warps=1 if some * at_once <= 4 else 4,
+    )

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 
 PART = 8192
 
@@ -64,15 +64,31 @@ def _parts(
     tl.store(place + row * PARTS + part, part * PART + at)
 
 
-@triton.jit
-def _best(best, place, tokens, PARTS: tl.constexpr, P: tl.constexpr, OVERLAP: tl.constexpr):
+@triton.jit(do_not_specialize=["count", "width"])
+def _best(
+    best,
+    place,
+    tokens,
+    rows,
+    slots,
+    count,
+    width,
+    PARTS: tl.constexpr,
+    P: tl.constexpr,
+    RECORD: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
     let_next_begin(OVERLAP)
     wait(OVERLAP)
     row = tl.program_id(0)
     index = tl.arange(0, P)
     values = tl.load(best + row * PARTS + index, mask=index < PARTS, other=float("-inf"))
     part = tl.argmax(values, axis=0)
-    tl.store(tokens + row, tl.load(place + row * PARTS + part).to(tl.int64))
+    token = tl.load(place + row * PARTS + part)
+    tl.store(tokens + row, token.to(tl.int64))
+    if RECORD:
+        position = tl.load(rows + 2 * count + row)
+        tl.store(slots + tl.load(rows + row) * width + position, token, mask=position > 0)
 
 
 _launch_parts, _launch_best = Launcher(_parts), Launcher(_best)
@@ -80,34 +96,43 @@ _launch_parts, _launch_best = Launcher(_parts), Launcher(_best)
 
 def greedy(logits: Tensor) -> Tensor:
     """[rows, vocab] float32 -> [rows] int64"""
-    return _pick(*search(logits))
+    tokens = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
+    _pick(*search(logits), tokens)
+    return tokens
+
+
+def record_greedy(logits: Tensor, tokens: Tensor, rows: Tensor, slots: Tensor) -> None:
+    """The same, written to `tokens`; and to `slots` [slots, tokens] int32, for rows that have a position there.
+    rows [3, rows] int64: slots, what does not matter here, positions or 0."""
+    _pick(*search(logits), tokens, rows, slots)
 
 
 def plain(logits: Tensor, temperature: Tensor, keys: Tensor, hashes: Tensor) -> Tensor:
     """[rows, vocab] float32; temperature [rows, 1] float32, keys [rows] int64, hashes [vocab] int32 -> [rows] int64"""
     tops, _ = search(logits)
-    return _pick(*search(logits, tops, temperature, keys, hashes))
+    tokens = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
+    _pick(*search(logits, tops, temperature, keys, hashes), tokens)
+    return tokens
 
 
 def search(logits: Tensor, *noisy: Tensor) -> tuple[Tensor, Tensor]:
     """The largest of each part and where it is; `noisy` are the largest logits and the arguments of `plain`."""
     rows, vocab = logits.shape
-    parts = triton.cdiv(vocab, PART)
+    parts = -(-vocab // PART)
     best = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
     place = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
     _launch_parts(
         (rows, parts, 1),
         logits.dtype,
         (logits, *(noisy or [logits] * 4), best, place),
-        (vocab, parts, triton.next_power_of_2(parts), bool(noisy), PART),
+        (vocab, parts, power_of_2(parts), bool(noisy), PART),
         num_warps=8,
     )
     return best, place
 
 
-def _pick(best: Tensor, place: Tensor) -> Tensor:
-    rows, parts = best.shape
-    tokens = torch.empty(rows, dtype=torch.int64, device=best.device)
-    constants = (parts, triton.next_power_of_2(parts))
-    _launch_best((rows, 1, 1), best.dtype, (best, place, tokens), constants, num_warps=1)
-    return tokens
+def _pick(best: Tensor, place: Tensor, tokens: Tensor, rows: Tensor | None = None, slots: Tensor | None = None) -> None:
+    count, parts = best.shape
+    record = (place, place, 0, 0) if rows is None or slots is None else (rows, slots, count, slots.shape[1])
+    constants = (parts, power_of_2(parts), rows is not None)
+    _launch_best((count, 1, 1), best.dtype, (best, place, tokens, *record), constants, num_warps=1)

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock.kernels.cuda import draw
-from penstock.kernels.cuda.launch import Launcher, wait
+from penstock.kernels.cuda.launch import Launcher, power_of_2, wait
 from penstock.kernels.cuda.tiles import LOG2_E
 
 BLOCK = 8192  # values taken at a time, and how many are few
@@ -180,7 +180,7 @@ def filtered(
         (rows, 1, 1),
         logits.dtype,
         (logits, tops, temperature, top_k, top_p, log_min_p, keys, hashes, few_values, few_tokens, tokens),
-        (vocab, parts, triton.next_power_of_2(parts), BLOCK),
+        (vocab, parts, power_of_2(parts), BLOCK),
         num_warps=16,
     )
     return tokens

@@ -40,6 +40,6 @@ _launch = Launcher(_kernel)
 def gate(gate_up: Tensor, activation: Activation) -> Tensor:
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(tokens, width, dtype=gate_up.dtype, device=gate_up.device)
-    grid = (tokens, triton.cdiv(width, BLOCK), 1)
+    grid = (tokens, -(-width // BLOCK), 1)
     _launch(grid, out.dtype, (gate_up, out), (width, activation == "silu", BLOCK))
     return out

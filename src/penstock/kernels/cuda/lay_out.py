@@ -50,7 +50,7 @@ def _kernel(
 
 
 def lay_out(
-    rows: Tensor,  # [2, rows] int64: slots, positions
+    rows: Tensor,  # [2 or more, rows] int64: slots, positions
     slot_tokens: Tensor,  # [slots, tokens] int32
     slot_tables: Tensor,  # [slots, blocks] int32
     block_size: int,

@@ -16,11 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock.kernels.cuda.launch import power_of_2
 from penstock.kernels.interface import Batch, BlockMap, Pages
 
 UNIT = 1024  # tokens
 # Heads times tokens from which on the gain is larger than what a call costs the host, which is about 250 µs.
-WORTHWHILE = 32 * 4096
+WORTHWHILE = 16 * 4096
 HEADS_AT_ONCE = 8
 
 
@@ -75,7 +76,7 @@ def suits(batch: Batch, row: int, heads: int) -> bool:
 def chunk(batch: Batch, block_map: BlockMap, block_size: int, row: int) -> Chunk:
     start, end, length = batch.host_starts[row], batch.host_starts[row + 1], batch.host_lengths[row]
     before = length - (end - start)
-    padded = before + triton.cdiv(end - start, UNIT) * UNIT
+    padded = before + -(-(end - start) // UNIT) * UNIT
     positions = torch.arange(padded, device=batch.lengths.device).clamp_(max=length - 1)
     blocks = block_map.tables[row].index_select(0, positions // block_size).to(torch.int64)
     slots = blocks * block_size + positions % block_size
@@ -94,8 +95,8 @@ def attend(q: Tensor, pages: Pages, planned: Chunk, scale: float) -> Tensor:
     other, other_mass = _attend(queries, pages, planned.prefix, scale, causal=False)
     heads, head_dim = q.shape[1:]
     out = torch.empty(count, heads * head_dim, dtype=q.dtype, device=q.device)
-    _merge[(count, triton.cdiv(heads, HEADS_AT_ONCE))](
-        own, other, own_mass, other_mass, out, padded, heads, head_dim, HEADS_AT_ONCE, triton.next_power_of_2(head_dim)
+    _merge[(count, -(-heads // HEADS_AT_ONCE))](
+        own, other, own_mass, other_mass, out, padded, heads, head_dim, HEADS_AT_ONCE, power_of_2(head_dim)
     )
     return out
 

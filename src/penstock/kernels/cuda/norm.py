@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.interface import Norm
 
 
@@ -35,7 +35,7 @@ def norm(x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x) if onto is None else onto
     width = norm.weight.shape[0]
-    block = triton.next_power_of_2(width)
+    block = power_of_2(width)
     warps = min(max(block // 512, 1), 16)
     rows = x.numel() // width
     _launch((rows, 1, 1), x.dtype, (x, norm.weight, out, norm.eps), (width, onto is not None, block), num_warps=warps)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.cuda.tiles import accumulate, log2_scale, precision, scores_of, slots_of
 from penstock.kernels.interface import Batch, Pages
 from penstock.kernels.upload import upload
@@ -145,7 +145,7 @@ def prefill(
         (planned.shape[0], heads, 1),
         q.dtype,
         (q, pages.keys, pages.values, *by_row, planned, out, *numbers),
-        (heads, kv_heads, head_dim, block_size, *does, shape.queries, shape.keys, triton.next_power_of_2(head_dim)),
+        (heads, kv_heads, head_dim, block_size, *does, shape.queries, shape.keys, power_of_2(head_dim)),
         num_warps=shape.warps,
         num_stages=shape.stages,
     )

@@ -20,11 +20,11 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock.kernels.cuda.gate import active
-from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.interface import Activation, Norm
 
-MOST_ROWS = 32  # beyond them cuBLAS is ahead
 SMALL = 1 << 23  # numbers of a weight up to which one row is better served by `_one` than by `_few`
+MOST_ROWS, MOST_OF_SMALL = 32, 64  # beyond so many rows cuBLAS is ahead
 WIDEST = 16384  # numbers of a row of the weight that `_one` takes at a time
 OUTS, STEP = 64, 128  # rows of the weight that a program of `_few` takes, and of their width at a time
 PROGRAMS = 132  # of `_few` that there should be, if splitting the width makes as many
@@ -187,7 +187,8 @@ _launch_one, _launch_few = Launcher(_one), Launcher(_few)
 
 def suits(x: Tensor, weight: Tensor) -> bool:
     rows, width = x.shape
-    return x.element_size() == 2 and rows <= MOST_ROWS and width % (16 if rows == 1 else STEP) == 0
+    most = MOST_OF_SMALL if weight.numel() <= SMALL else MOST_ROWS
+    return x.element_size() == 2 and rows <= most and width % (16 if rows == 1 else STEP) == 0
 
 
 def takes_norm(x: Tensor, weight: Tensor) -> bool:
@@ -225,9 +226,9 @@ def _product_of_one(x: Tensor, weight: Tensor, bias: Tensor | None, norm: Norm |
     size, width = out.shape[1], weight.shape[1]
     gains, eps = norm or (x, 0.0)
     outs, warps = (4, 4) if width <= 4096 and not does.gate else (2, 8)
-    step = min(triton.next_power_of_2(width), WIDEST)
+    step = min(power_of_2(width), WIDEST)
     _launch_one(
-        (triton.cdiv(size, outs), 1, 1),
+        (-(-size // outs), 1, 1),
         x.dtype,
         (x, weight, x if bias is None else bias, gains, out, size, eps),
         (width, *does, outs, step),
@@ -237,8 +238,8 @@ def _product_of_one(x: Tensor, weight: Tensor, bias: Tensor | None, norm: Norm |
 
 def _product_of_few(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, does: Does) -> None:
     width, (rows, size) = weight.shape[1], out.shape
-    padded = max(16, triton.next_power_of_2(rows))
-    tiles = triton.cdiv(weight.shape[0], OUTS)
+    padded = max(16, power_of_2(rows))
+    tiles = -(-weight.shape[0] // OUTS)
     splits = 1
     while tiles * splits * 2 <= PROGRAMS and splits < MOST_SPLITS and width % (splits * 2 * STEP) == 0:
         splits *= 2
@@ -252,7 +253,8 @@ def _product_of_few(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor,
         (x, weight, x if bias is None else bias, out, parts, arrived, rows, size),
         (width, *does, padded, OUTS, STEP, splits),
         num_warps=4,
-        num_stages=6 if tiles * splits <= PROGRAMS else 4,  # memory for one program per multiprocessor, or for two
+        # Memory for one program per multiprocessor, or for two.
+        num_stages=6 if tiles * splits <= PROGRAMS and padded <= 32 else 4,
     )
 
 

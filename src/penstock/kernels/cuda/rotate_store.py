@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.interface import BlockMap, Pages, Rotary
 
 HEADS_AT_ONCE = 8
@@ -86,14 +86,17 @@ def rotate_store(
     positions: Tensor,
     rotary: Rotary,
     norms: tuple[Tensor, Tensor, float] | None,
+    q: Tensor | None = None,
 ) -> Tensor:
+    """See `interface.Operations`. `q`: where that goes, if not to memory of its own."""
     kv_heads, head_dim = pages.keys.shape[-2:]
     tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads
-    q = torch.empty(tokens, heads, head_dim, dtype=qkv.dtype, device=qkv.device)
+    if q is None:
+        q = torch.empty(tokens, heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     q_weight, k_weight, eps = norms or (rotary.table, rotary.table, 0.0)
-    padded = triton.next_power_of_2(head_dim)
+    padded = power_of_2(head_dim)
     _launch(
-        (tokens, triton.cdiv(heads + 2 * kv_heads, HEADS_AT_ONCE), 1),
+        (tokens, -(-(heads + 2 * kv_heads) // HEADS_AT_ONCE), 1),
         q.dtype,
         (qkv, q, pages.keys, pages.values, block_map.targets, positions, rotary.table, q_weight, k_weight, eps),
         (heads, kv_heads, head_dim, rotary.dim, norms is not None, HEADS_AT_ONCE, padded),

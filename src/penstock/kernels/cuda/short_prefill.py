@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.cuda.tiles import (
     MAX_SPLITS,
     accumulate,
@@ -172,14 +172,14 @@ def short_prefill(
     """q [tokens, heads, head_dim] -> out [tokens, heads * head_dim], of the tiles `planned` by `prefill.tiles`."""
     heads, head_dim = q.shape[1:]
     block_size, kv_heads = pages.keys.shape[1:3]
-    tiles, padded, keys = planned.shape[0], triton.next_power_of_2(head_dim), KEYS[q.element_size()]
+    tiles, padded, keys = planned.shape[0], power_of_2(head_dim), KEYS[q.element_size()]
     splits = splits_for(tiles * kv_heads)
     parts = torch.empty(tiles * TOKENS, heads, splits, head_dim, dtype=torch.float32, device=q.device)
     masses = torch.empty(tiles * TOKENS, heads, splits, dtype=torch.float32, device=q.device)
     rows = (batch.starts, batch.lengths, planned)
     numbers = (tables.stride(0), log2_scale(scale, softcap), softcap, window, splits)
     does = (window > 0, softcap > 0.0, precision(q))
-    group = triton.next_power_of_2(TOKENS * (heads // kv_heads))
+    group = power_of_2(TOKENS * (heads // kv_heads))
     _launch_attend(
         (tiles, kv_heads, splits),
         q.dtype,

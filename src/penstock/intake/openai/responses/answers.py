@@ -174,35 +174,35 @@ class Placed(Numbered, kw_only=True, frozen=True):
     output_index: int
 
 
-class ContentPartAdded(Placed, kw_only=True, frozen=True, tag="response.content_part.added"):
+class Within(Placed, kw_only=True, frozen=True):
+    """An event about the only part of an item."""
+
     content_index: Literal[0] = 0
+
+
+class ContentPartAdded(Within, kw_only=True, frozen=True, tag="response.content_part.added"):
     part: Part
 
 
-class ContentPartDone(Placed, kw_only=True, frozen=True, tag="response.content_part.done"):
-    content_index: Literal[0] = 0
+class ContentPartDone(Within, kw_only=True, frozen=True, tag="response.content_part.done"):
     part: Part
 
 
-class OutputTextDelta(Placed, kw_only=True, frozen=True, tag="response.output_text.delta"):
-    content_index: Literal[0] = 0
+class OutputTextDelta(Within, kw_only=True, frozen=True, tag="response.output_text.delta"):
     delta: str
     logprobs: tuple[()] = ()
 
 
-class OutputTextDone(Placed, kw_only=True, frozen=True, tag="response.output_text.done"):
-    content_index: Literal[0] = 0
+class OutputTextDone(Within, kw_only=True, frozen=True, tag="response.output_text.done"):
     text: str
     logprobs: tuple[()] = ()
 
 
-class ReasoningTextDelta(Placed, kw_only=True, frozen=True, tag="response.reasoning_text.delta"):
-    content_index: Literal[0] = 0
+class ReasoningTextDelta(Within, kw_only=True, frozen=True, tag="response.reasoning_text.delta"):
     delta: str
 
 
-class ReasoningTextDone(Placed, kw_only=True, frozen=True, tag="response.reasoning_text.done"):
-    content_index: Literal[0] = 0
+class ReasoningTextDone(Within, kw_only=True, frozen=True, tag="response.reasoning_text.done"):
     text: str
 
 

@@ -29,10 +29,11 @@ Told = tuple[type[Numbered], dict[str, Any]]
 
 
 class Draft(ABC):
+    prefix: str  # of ids
     delta: type[Numbered]
 
-    def __init__(self, item_id: str) -> None:
-        self.id = item_id
+    def __init__(self, name: str) -> None:
+        self.id = f"{self.prefix}_{name}"
         self.pieces: list[str] = []
 
     @property
@@ -54,47 +55,38 @@ class Draft(ABC):
         """In progress it is empty: what it says comes in pieces."""
 
 
-class MessageDraft(Draft):
-    delta = OutputTextDelta
+class TextDraft(Draft):
+    """An item whose content is one part of text."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"msg_{name}")
+    done: type[Numbered]
+    part: type[OutputTextPart] | type[ReasoningTextPart]
+    kind: type[OutputMessage] | type[OutputReasoning]
 
     def opening(self) -> list[Told]:
-        return [(ContentPartAdded, {"part": OutputTextPart(text="")})]
+        return [(ContentPartAdded, {"part": self.part(text="")})]
 
     def closing(self) -> list[Told]:
         text = self.text
-        return [(OutputTextDone, {"text": text}), (ContentPartDone, {"part": OutputTextPart(text=text)})]
+        return [(self.done, {"text": text}), (ContentPartDone, {"part": self.part(text=text)})]
 
-    def item(self, status: Status) -> OutputMessage:
-        content = [] if status == "in_progress" else [OutputTextPart(text=self.text)]
-        return OutputMessage(id=self.id, status=status, content=content)
+    def item(self, status: Status) -> Item:
+        content: list[Any] = [] if status == "in_progress" else [self.part(text=self.text)]
+        return self.kind(id=self.id, status=status, content=content)
 
 
-class ReasoningDraft(Draft):
-    delta = ReasoningTextDelta
+class MessageDraft(TextDraft):
+    prefix, kind, part, delta, done = "msg", OutputMessage, OutputTextPart, OutputTextDelta, OutputTextDone
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"rs_{name}")
 
-    def opening(self) -> list[Told]:
-        return [(ContentPartAdded, {"part": ReasoningTextPart(text="")})]
-
-    def closing(self) -> list[Told]:
-        text = self.text
-        return [(ReasoningTextDone, {"text": text}), (ContentPartDone, {"part": ReasoningTextPart(text=text)})]
-
-    def item(self, status: Status) -> OutputReasoning:
-        content = [] if status == "in_progress" else [ReasoningTextPart(text=self.text)]
-        return OutputReasoning(id=self.id, content=content, status=status)
+class ReasoningDraft(TextDraft):
+    prefix, kind, part, delta, done = "rs", OutputReasoning, ReasoningTextPart, ReasoningTextDelta, ReasoningTextDone
 
 
 class CallDraft(Draft):
-    delta = ArgumentsDelta
+    prefix, delta = "fc", ArgumentsDelta
 
     def __init__(self, name: str, call_id: str, function: str) -> None:
-        super().__init__(f"fc_{name}")
+        super().__init__(name)
         self.call_id = call_id
         self.function = function
 

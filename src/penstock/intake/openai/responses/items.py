@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, Message, Request, SamplingParams
 from penstock.flow.tools import MAX_DEPTH
-from penstock.intake.fields import read_arguments
+from penstock.intake.fields import read_arguments, whole_text
 from penstock.intake.openai.formats import JsonObjectFormat
 from penstock.intake.openai.responses.schemas import (
     FunctionCallItem,
@@ -65,8 +65,7 @@ def to_request(
 def _add(turns: Turns, item: Item, place: str) -> None:
     match item:
         case MessageItem():
-            texts = [item.content] if isinstance(item.content, str) else [part.text for part in item.content]
-            turns.say("system" if item.role == "developer" else item.role, "\n".join(texts))
+            turns.say("system" if item.role == "developer" else item.role, whole_text(item.content))
         case ReasoningItem():
             turns.think("".join([part.text for part in item.content or ()]))
         case FunctionCallItem():
@@ -78,8 +77,7 @@ def _add(turns: Turns, item: Item, place: str) -> None:
                 )
             turns.call(item.call_id, item.name, given)
         case FunctionCallOutputItem():
-            texts = [item.output] if isinstance(item.output, str) else [part.text for part in item.output]
-            turns.result(item.call_id, "\n".join(texts), param=f"{place}.call_id")
+            turns.result(item.call_id, whole_text(item.output), param=f"{place}.call_id")
 
 
 def _instructed(messages: list[Message], instructions: str | None) -> list[Message]:

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, Tag, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from penstock.flow.tools import MAX_TOOLS
-from penstock.intake.fields import (
-    MAX_INT,
-    MODEL,
-    PARTS,
-    STREAM,
-    STRING,
-    TEMPERATURE,
-    TOP_P,
-    Strict,
-    TextOrParts,
-    by,
-    shaped,
-    text_or_parts,
-    wrong,
-)
+from penstock.intake.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, NotEmpty, Strict, TextOrParts, wrong
 from penstock.intake.openai.fields import Metadata
 from penstock.intake.openai.formats import JsonObjectFormat, NamedSchema, TextFormat
 from penstock.intake.openai.neutral import LABELS, STREAM_OPTIONS
 from penstock.intake.openai.responses import neutral
 from penstock.intake.openai.tools import Function, WordOr
+from penstock.intake.unions import By, Either
 
 # --- items
 
@@ -49,9 +36,7 @@ class OutputText(Strict):
     logprobs: Annotated[Any, neutral.OUTPUT_TEXT["logprobs"]] = None
 
 
-ItemPart = Annotated[
-    Annotated[InputText, Tag("<input_text>")] | Annotated[OutputText, Tag("<output_text>")], by("type")
-]
+ItemPart = Annotated[InputText | OutputText, By("type")]
 
 
 class MessageItem(Strict):
@@ -107,17 +92,8 @@ class ReasoningItem(Strict):
     encrypted_content: Annotated[Any, neutral.REASONING_ITEM["encrypted_content"]] = None
 
 
-Item = Annotated[
-    Annotated[MessageItem, Tag("<message>")]
-    | Annotated[FunctionCallItem, Tag("<function_call>")]
-    | Annotated[FunctionCallOutputItem, Tag("<function_call_output>")]
-    | Annotated[ReasoningItem, Tag("<reasoning>")],
-    by("type", default="message"),
-]
-Input = Annotated[
-    Annotated[str, Tag(STRING)] | Annotated[list[Item], Field(min_length=1, fail_fast=True), Tag(PARTS)],
-    shaped(text_or_parts, "a string or a list of items"),
-]
+Item = Annotated[MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem, By("type", default="message")]
+Input = Annotated[str | NotEmpty[Item], Either("a string or a list of items")]
 
 # --- tools
 
@@ -151,12 +127,7 @@ class JsonSchema(NamedSchema):
     type: Literal["json_schema"]
 
 
-Format = Annotated[
-    Annotated[TextFormat, Tag("<text>")]
-    | Annotated[JsonObjectFormat, Tag("<json_object>")]
-    | Annotated[JsonSchema, Tag("<json_schema>")],
-    by("type"),
-]
+Format = Annotated[TextFormat | JsonObjectFormat | JsonSchema, By("type")]
 
 
 class TextOptions(Strict):

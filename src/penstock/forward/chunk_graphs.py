@@ -1,0 +1,169 @@
+"""Steps with long chunks as CUDA graphs that are cut at every attention.
+
+Who attends to what differs from step to step in too many ways; all else depends on the number of tokens alone. So what
+lies between one attention and the next is captured, for a few numbers of tokens, and attention is launched in between
+as it ever is. A step takes the smallest size that holds it; tokens that are too many write their keys and values to
+block 0, which is nobody's.
+
+That is for models of which the device computes a layer sooner than the host launches it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from penstock.forward.graphs import Recorder, no_collection
+from penstock.kernels.cuda import rotate_store
+from penstock.kernels.cuda_ops import CudaOperations
+from penstock.kernels.interface import Batch, BlockMap, Pages, Rotary
+from penstock.store.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from penstock.forward.runner import Model
+
+SIZES = (1024, 1536, 2048, 3072, 4096, 8192)
+# Tokens times numbers of a layer's weights. An H200 takes about 0.4 ms for so many, as launching a layer can.
+WORTHWHILE = 1 << 37
+
+
+class Gap(NamedTuple):
+    """An attention between two graphs."""
+
+    pages: Pages
+    group: int  # of the cache
+    scale: float
+    window: int
+    softcap: float
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    graphs: list[torch.cuda.CUDAGraph]  # one more than gaps
+    gaps: list[Gap]
+    hidden: Tensor  # [size, hidden]
+
+
+class _UpToAttention(CudaOperations):
+    """All operations but attention, which is noted instead, and where one graph ends and another begins."""
+
+    def __init__(self, q: Tensor, mixed: Tensor, cut: Callable[[], None]) -> None:
+        super().__init__()
+        self._q, self._mixed, self._cut = q, mixed, cut
+        self.gaps: list[Gap] = []
+
+    def rotate_store(
+        self,
+        qkv: Tensor,
+        pages: Pages,
+        block_map: BlockMap,
+        batch: Batch,
+        rotary: Rotary,
+        norms: tuple[Tensor, Tensor, float] | None,
+    ) -> Tensor:
+        return rotate_store.rotate_store(qkv, pages, block_map, batch.positions, rotary, norms, self._q)
+
+    def attention(
+        self,
+        q: Tensor,
+        pages: Pages,
+        block_map: BlockMap,
+        batch: Batch,
+        *,
+        scale: float,
+        window: int,
+        softcap: float,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        group = next(index for index, one in enumerate(batch.maps) if one is block_map)
+        self.gaps.append(Gap(pages, group, scale, window, softcap))
+        self._cut()
+        return self._mixed
+
+
+class ChunkGraphs:
+    def __init__(self, model: Model, pages: Sequence[Pages], step_tokens: int) -> None:
+        self._model, self._pages, self._ops = model, pages, CudaOperations()
+        self._sizes = sizes(model.spec, step_tokens)
+        self._captured: list[Captured] = []
+        self._most = max(self._sizes, default=0)
+        spec, keys = model.spec, pages[0].keys
+        self._tokens, self._positions, *self._targets = (
+            torch.zeros(self._most, dtype=torch.int64, device=keys.device) for _ in range(2 + len(spec.cache_groups))
+        )
+        self._q = torch.zeros(self._most, spec.num_heads, spec.head_dim, dtype=keys.dtype, device=keys.device)
+        self._mixed = torch.zeros_like(self._q).flatten(1)
+
+    def fits(self, batch: Batch) -> bool:
+        return bool(self._captured) and batch.host_starts[-1] <= self._most
+
+    def capture(self, recorder: Recorder) -> None:
+        with no_collection():
+            self._captured = [self._capture(size, recorder) for size in reversed(self._sizes)][::-1]
+
+    def try_largest(self, recorder: Recorder) -> None:
+        with no_collection():
+            for size in self._sizes[-1:]:
+                self._capture(size, recorder)
+
+    def run(self, batch: Batch) -> Tensor:
+        """Hidden states of all tokens."""
+        count = batch.host_starts[-1]
+        captured = self._captured[bisect_left(self._sizes, count)]
+        self._tokens[:count] = batch.tokens
+        self._positions[:count] = batch.positions
+        for targets, block_map in zip(self._targets, batch.maps, strict=True):
+            targets[:count] = block_map.targets
+            targets[count:] = 0
+        q, mixed = self._q[:count], self._mixed[:count]
+        for graph, gap in zip(captured.graphs, captured.gaps, strict=False):
+            graph.replay()
+            self._ops.attention(
+                q,
+                gap.pages,
+                batch.maps[gap.group],
+                batch,
+                scale=gap.scale,
+                window=gap.window,
+                softcap=gap.softcap,
+                out=mixed,
+            )
+        captured.graphs[-1].replay()
+        return captured.hidden[:count]
+
+    @torch.inference_mode()
+    def _capture(self, size: int, recorder: Recorder) -> Captured:
+        def forward(cut: Callable[[], None]) -> tuple[Tensor, list[Gap]]:
+            ops = _UpToAttention(self._q[:size], self._mixed[:size], cut)
+            return self._model.forward(ops, self._batch(size), self._pages), ops.gaps
+
+        forward(lambda: None)  # what is loaded at first use must not be captured
+        graphs, (hidden, gaps) = recorder.record_some(forward)
+        return Captured(graphs, gaps, hidden)
+
+    def _batch(self, size: int) -> Batch:
+        """As far as anything but attention looks at it."""
+        tokens, positions = self._tokens[:size], self._positions[:size]
+        return Batch(
+            tokens=tokens,
+            positions=positions,
+            starts=tokens,
+            lengths=tokens,
+            maps=tuple(BlockMap(tokens, targets[:size]) for targets in self._targets),
+            num_rows=0,
+            num_single=0,
+            host_starts=[],
+            host_lengths=[],
+        )
+
+
+def sizes(spec: ModelSpec, step_tokens: int) -> list[int]:
+    """Numbers of tokens for which graphs are worth their while."""
+    kv, q = spec.num_kv_heads * spec.head_dim, spec.num_heads * spec.head_dim
+    layer = spec.hidden_size * (2 * q + 2 * kv + 3 * spec.intermediate_size)
+    return [size for size in SIZES if size <= step_tokens and size * layer <= WORTHWHILE]

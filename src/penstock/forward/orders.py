@@ -1,0 +1,76 @@
+"""What the requests in the slots want made of a step, whichever runner computes it: tokens, log-probabilities,
+embeddings. And the steps themselves, until they are collected."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from penstock.flow import Admit, Row, StepResult
+from penstock.forward.launched import Launched
+from penstock.forward.pooling import Pooled, Pools
+from penstock.forward.prompts import Prompts
+from penstock.sample import Constraints, Draws, Logprobs, Sampler
+
+if TYPE_CHECKING:
+    from penstock.grammar.library import Grammars
+
+
+class Orders:
+    def __init__(
+        self,
+        vocab_size: int,
+        tokens: Tensor,
+        grammars: Grammars | None,
+        *,
+        natively: bool = False,
+        most_rows: int | None = None,
+    ) -> None:
+        """`tokens` [slots, context] are the slot rows. The rest as in Sampler and in Prompts."""
+        self.sampler = Sampler(vocab_size, tokens, natively=natively)
+        self._constraints = Constraints(vocab_size, grammars)
+        self._prompts = Prompts(vocab_size, tokens, most_rows)
+        self._pools = Pools()
+        self._launched: deque[Launched] = deque()
+
+    def admit(self, admits: Sequence[Admit]) -> None:
+        for admit in admits:
+            self.sampler.admit(admit)
+            self._constraints.admit(admit)
+            self._prompts.admit(admit)
+            self._pools.admit(admit)
+
+    def read_hidden(self, rows: Sequence[Row]) -> bool:
+        """Whether `read` wants more of these rows' hidden states than what tokens are drawn from."""
+        return self._prompts.ask(rows) or self._pools.ask(rows)
+
+    def read(
+        self, rows: Sequence[Row], starts: Sequence[int], hidden: Tensor, logits: Callable[[int, int], Tensor]
+    ) -> tuple[dict[int, list[Logprobs]], Pooled | None]:
+        """Log-probabilities of prompts, and embeddings. `hidden` [tokens, hidden] are a step's, in which row r begins
+        at `starts[r]`, and good until `logits(first, end)` is asked for those of a range of them."""
+        pooled = self._pools.take(rows, hidden, starts)
+        return self._prompts.measure(rows, starts, logits), pooled
+
+    def draw(self, logits: Tensor, slots: Sequence[int], positions: Sequence[int]) -> Draws:
+        """As `Sampler.sample`, with the constraints' masks. Waits for the step before, if there are any."""
+        masked = self._constraints.mask(slots, positions, before=self._settle_matchers)
+        return self.sampler.sample(logits, slots, positions, masked)
+
+    def launched(self, step: Launched) -> None:
+        self._launched.append(step)
+
+    def collect(self) -> StepResult:
+        """Of the oldest step. Waits for the device."""
+        return self._launched.popleft().result()
+
+    def reset(self) -> None:
+        """No step will be collected."""
+        self._launched.clear()
+
+    def _settle_matchers(self) -> None:
+        for launched in self._launched:
+            launched.ended()

@@ -1,0 +1,135 @@
+"""How the keys of rows of one token are divided among programs, worked out on the device once per step.
+
+Rows differ in length, and a long one must not be what all others wait for. So no piece is longer than a row is on
+average, or, where rows are few, than keeps the chip busy; and long pieces come first. A launch has room for as many
+pieces as there can be: one launch shape serves all lengths, which is what a CUDA graph needs.
+
+Rows that are tokens of one sequence and follow each other form teams: the first one of a team reads for all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock.kernels.cuda.launch import Launcher, power_of_2, wait
+from penstock.kernels.cuda.tiles import PROGRAMS
+
+TILE = {2: 64, 4: 32}  # keys taken at a time, by bytes per number
+LEVELS = 8  # of length that are told apart where the order of pieces is concerned
+
+
+class Cut(NamedTuple):
+    """How the keys of a step's rows are divided. The pieces of a row but the last are of one length and follow each
+    other; the last ones of all rows stand behind all of those."""
+
+    runs: Tensor  # [rows] int32, see `interface.Batch`
+    pieces: Tensor  # [pieces, 4] int32: row, first key, end of keys, whether it is its row's only one
+    places: Tensor  # [rows, 3] int32: of the row that leads a team: its first piece, how many follow there, its last
+
+
+@triton.jit
+def follow(runs, row, real, TEAM: tl.constexpr):
+    """How many rows of the team there are from this one on, itself included."""
+    return tl.minimum(tl.load(runs + row, mask=real, other=1), TEAM - row % TEAM)
+
+
+@triton.jit
+def precede(runs, row, TEAM: tl.constexpr):
+    """How many rows of its team are before this one."""
+    index = tl.arange(0, triton.next_power_of_2(TEAM))
+    run = tl.load(runs + row - row % TEAM + index, mask=index < row % TEAM, other=2)
+    return row % TEAM - tl.max(tl.where(run == 1, index + 1, 0), axis=0)  # a run of 1 is the end of one
+
+
+@triton.jit(do_not_specialize=["rows", "window", "more"], do_not_specialize_on_alignment=["lengths", "runs"])
+def _kernel(
+    lengths,
+    runs,
+    pieces,
+    places,
+    rows,
+    window,
+    more,
+    WINDOW: tl.constexpr,
+    TEAM: tl.constexpr,
+    N: tl.constexpr,
+    R: tl.constexpr,
+    LEVELS: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    """One program for all rows. At most `more` pieces come to those that are their row's last. The next launch begins
+    when this one has ended: what is written here is read before `wait`."""
+    wait(OVERLAP)
+    row = tl.arange(0, R)
+    real = row < rows
+    length = tl.load(lengths + row, mask=real, other=0)
+    before = tl.load(runs + row - 1, mask=real & (row > 0), other=1)
+    leads = real & ((row % TEAM == 0) | (before == 1))
+    first = tl.zeros([R], tl.int32)  # tile, as all that is counted here
+    if WINDOW:
+        first = tl.maximum(length - window, 0) // N
+    newest = length + follow(runs, row, real, TEAM) - 1
+    tiles = tl.where(leads, tl.cdiv(newest, N) - first, 0)
+    share = tl.maximum(tl.cdiv(tl.sum(tiles, axis=0), more), 1)
+    whole = tl.where(tiles > 0, (tiles - 1) // share, 0)
+    at = tl.cumsum(whole, axis=0) - whole
+    total = tl.sum(whole, axis=0)
+    # The last pieces: about the longest first, so that nobody is still at a long one when all others have ended.
+    level = tl.maximum(((tiles - whole * share) * LEVELS - 1) // share, 0)
+    order = total + tl.zeros([R], tl.int32)
+    done = total
+    for number in range(LEVELS):
+        mine = (real & (level == LEVELS - 1 - number)).to(tl.int32)
+        order = tl.where(mine == 1, done + tl.cumsum(mine, axis=0) - 1, order)
+        done += tl.sum(mine, axis=0)
+
+    last = pieces + 4 * order
+    tl.store(last, row, mask=real)
+    tl.store(last + 1, (first + whole * share) * N, mask=real)
+    tl.store(last + 2, tl.where(leads, newest, 0), mask=real)
+    tl.store(last + 3, (whole == 0).to(tl.int32), mask=real)
+    for number in range(tl.max(whole, axis=0)):
+        here = pieces + 4 * (at + number)
+        some = number < whole
+        tl.store(here, row, mask=some)
+        tl.store(here + 1, (first + number * share) * N, mask=some)
+        tl.store(here + 2, (first + number * share + share) * N, mask=some)
+        tl.store(here + 3, tl.zeros([R], tl.int32), mask=some)
+    for number in range(total + rows, rows + more, R):  # nobody's: nothing to read
+        tl.store(pieces + 4 * (number + row) + 1, tl.zeros([R], tl.int32), mask=number + row < rows + more)
+        tl.store(pieces + 4 * (number + row) + 2, tl.zeros([R], tl.int32), mask=number + row < rows + more)
+    tl.store(places + 3 * row, at, mask=real)
+    tl.store(places + 3 * row + 1, whole, mask=real)
+    tl.store(places + 3 * row + 2, order, mask=real)
+
+
+_launch = Launcher(_kernel)
+
+
+def cut(q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | None, window: int) -> Cut:
+    """Of as many rows as q has, [rows, heads, head_dim]. `lengths` and `runs` are those of `interface.Batch`."""
+    rows, heads, _ = q.shape
+    more = max(rows, -(-PROGRAMS // kv_heads))
+    if runs is None:
+        runs = torch.ones(rows, dtype=torch.int32, device=q.device)
+    pieces = torch.empty(rows + more, 4, dtype=torch.int32, device=q.device)
+    places = torch.empty(rows, 3, dtype=torch.int32, device=q.device)
+    team = team_rows(heads, kv_heads) // (heads // kv_heads)
+    _launch(
+        (1, 1, 1),
+        q.dtype,
+        (lengths, runs, pieces, places, rows, window, more),
+        (window > 0, team, TILE[q.element_size()], max(power_of_2(rows), 64), LEVELS),
+        num_warps=4,
+    )
+    return Cut(runs, pieces, places)
+
+
+def team_rows(heads: int, kv_heads: int) -> int:
+    """Rows of the matrix that a team's query heads stand in."""
+    return max(16, power_of_2(heads // kv_heads))

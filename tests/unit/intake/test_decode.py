@@ -1,0 +1,100 @@
+"""What JSON a body may hold, and that decoding it in pieces makes no difference."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from penstock.errors import InvalidRequest
+from penstock.intake import decode
+from penstock.intake.decode import MANY_COMMAS, MAX_VALUES, decoded
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(alphabet='a"\\[]{},: é1'),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(alphabet='a"\\[{'), inner, max_size=4),
+    max_leaves=40,
+)
+
+
+def count(value: Any) -> int:
+    """Strings, names included, lists and objects."""
+    if isinstance(value, dict):
+        return 1 + sum(1 + count(inner) for inner in value.values())
+    if isinstance(value, list):
+        return 1 + sum(map(count, value))
+    return int(isinstance(value, str))
+
+
+def told(decoder: json.JSONDecoder, text: str) -> Any:
+    try:
+        return decoder.decode(text)
+    except (ValueError, InvalidRequest) as error:
+        return type(error), str(error)
+
+
+@given(JSON, st.booleans())
+def test_values_are_counted_exactly_where_it_matters(value: Any, escaped: bool) -> None:
+    raw = json.dumps({"": value}, ensure_ascii=escaped).encode()
+    exact = count({"": value})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "MAX_VALUES", exact)
+        assert decoded(raw) == {"": value}
+        patch.setattr(decode, "MAX_VALUES", exact - 1)
+        with pytest.raises(InvalidRequest, match=f"the body has more than {exact - 1} strings, lists and objects"):
+            decoded(raw)
+
+
+@pytest.mark.parametrize("piece", ["[],", "{},", '"",', "[[[]]],"])
+def test_a_body_of_many_small_things_is_refused_before_it_is_decoded(
+    piece: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "_DECODER", None)
+    monkeypatch.setattr(decode, "_PIECEWISE", None)
+    with pytest.raises(InvalidRequest, match="more than 131072 strings, lists and objects") as caught:
+        decoded(b'{"metadata": [' + piece.encode() * MAX_VALUES + b"0]}")
+    assert caught.value.param is None
+
+
+def test_brackets_within_a_text_do_not_count() -> None:
+    text = '[{"' * MAX_VALUES
+    assert decoded(json.dumps({"prompt": text}).encode()) == {"prompt": text}
+
+
+@given(JSON, st.integers(0, 400), st.sampled_from(["", ",", "]", "[", "0", "-", ".", " ", '"', "1e999", "NaN"]))
+@example([1, 2, 3], 14, ",")  # [1, 2, 3,]
+@example([1, 2, 3], 7, ",")  # [,1, 2, 3]
+def test_in_pieces_it_is_the_same(value: Any, place: int, noise: str) -> None:
+    """Of right and of wrong JSON, down to the place of the mistake."""
+    text = json.dumps({"": [value, 1, 2.5, -3, [4, 5, 6, 7]]})
+    text = text[:place] + noise + text[place:]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "PIECE", 5)
+        assert told(decode._PIECEWISE, text) == told(decode._DECODER, text)
+
+
+def test_a_long_list_of_numbers() -> None:
+    numbers = list(range(2 * MANY_COMMAS))
+    body = {"prompt": [numbers[::2], numbers[1::2]], "user": "a"}
+
+    assert decoded(json.dumps(body).encode()) == body
+    assert decoded(json.dumps(body, indent=1).encode()) == body
+    long = json.dumps(numbers).encode()
+    for wrong, message in [
+        (b'{"prompt": ' + long[:-1] + b",]}", r"Expecting value|trailing comma"),
+        (b'{"prompt": ' + long[:-1] + b",1e999]}", "too large: 1e999"),
+        (b'{"prompt": ' + long[:-1] + b"," + b"9" * 5000 + b"]}", "more than 4300 digits"),
+        (b'{"prompt": ' + long + b', "prompt": 1}', '"prompt" twice'),
+        (b'{"prompt": ' + long + b', "user": ' + b"[" * 100_000, "nested too deeply"),
+    ]:
+        with pytest.raises(InvalidRequest, match=message):
+            decoded(wrong)
