@@ -4,7 +4,7 @@ import { Badge, Button, Card, Computed, Stat } from "../../parts/basics";
 import type { Plan } from "./api";
 import { setNumber } from "./state";
 
-const rate = (value: number | null | undefined): string => (value == null ? "–" : `${value < 1e6 && value >= 1000 ? count(value) : short(value)} tok/s`);
+const rate = (value: number | null | undefined): string => (value == null ? "–" : `${value >= 1e3 && value < 1e4 ? count(value) : short(value)} tok/s`);
 const money = (value: number | null | undefined): string => (value == null ? "–" : value >= 0.01 ? value.toFixed(2) : value.toPrecision(2));
 
 export function Results({ plan }: { plan: Plan }) {
