@@ -110,6 +110,8 @@ class LLM:
         priority, reasoning_effort, and tools: a ToolUse, or a list of tools as OpenAI writes them. All else is as in
         `generate`.
         """
+        if not isinstance(messages, list | tuple):
+            raise InvalidRequest(f"messages is a list of messages, or of those, not {messages!r}", param="messages")
         single = len(messages) == 0 or isinstance(messages[0], dict)
         batch: list[Any] = [messages] if single else list(messages)
         flights = self._accept(batch, params, lambda turns: {"messages": turns, **options}, single)
@@ -210,6 +212,8 @@ def _typed(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_single(prompts: Prompt | Prompts) -> bool:
+    if not isinstance(prompts, Sequence):
+        raise InvalidRequest(f"give a text, a list of token ids, or a list of those, not {prompts!r}", param="prompt")
     return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
 
 

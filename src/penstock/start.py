@@ -111,9 +111,8 @@ def engine_loop(settings: Settings, files: ModelFiles, begun: float) -> tuple[En
     laps.end("imports")
     decided = _decide(settings, files)
     laps.end("decisions")
-    # What the native kernels leave to torch is small, and its threads would stand in the pool's way. Beside a GPU it
-    # takes longer to wake threads than to do without.
-    torch.set_num_threads(decided.threads if decided.device.type == "cpu" and not decided.native else 1)
+    # What the native kernels leave to torch is small, and its threads would stand in the pool's way.
+    torch.set_num_threads(1 if decided.native else decided.threads)
     grammars = Grammars(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
     build = _cuda_runner if decided.device.type == "cuda" else _cpu_runner
     built = build(settings, decided, grammars, laps)
@@ -261,6 +260,7 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps:
     _spare_collector()
     laps.end("kernels noted")
     model = _load(settings, decided)
+    torch.set_num_threads(1)  # what is left to the host is done before others are awake
     laps.end("weights")
     ahead.wait()
     laps.end("kernels compiled")

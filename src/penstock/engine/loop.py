@@ -105,6 +105,7 @@ class EngineLoop:
 
     def _fail(self, error: BaseException) -> None:
         """A step went wrong: the sequences that run cannot be continued, but those that wait can."""
-        logger.error("a step failed; its sequences end", exc_info=error)
+        if isinstance(error, Exception):  # an interrupt is no mistake of ours, and whoever called sees it
+            logger.error("a step failed; its sequences end", exc_info=error)
         self.runner.reset()
         self.scheduler.fail(f"the engine failed while computing this request: {type(error).__name__}: {error}")

@@ -40,7 +40,10 @@ class ProcessEngine:
         self.link = frontend_link(address, read_end)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.worker", address], stdin=subprocess.PIPE, pass_fds=(write_end,)
+                [sys.executable, "-m", "penstock.worker", address],
+                stdin=subprocess.PIPE,
+                pass_fds=(write_end,),
+                process_group=0,  # out of reach of the terminal's Ctrl-C, also before the worker has said so
             )
         except OSError:
             self._close_link()

@@ -77,8 +77,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             if getattr(self, name) is not None:
                 self._check(name, 0, MAX_LOGPROBS)
         stop: object = self.stop
-        if isinstance(stop, str):  # which would pass for as many strings as it has letters
-            raise InvalidRequest(f"stop is a tuple of strings, got the string {stop!r}", param="stop")
+        if not isinstance(stop, tuple | list) or not all(isinstance(text, str) for text in stop):
+            raise InvalidRequest(f"stop is a tuple of strings, got {stop!r}", param="stop")
         if len(self.stop) > MAX_STOPS:
             raise InvalidRequest(f"at most {MAX_STOPS} stop strings, got {len(self.stop)}", param="stop")
         if any(not text for text in self.stop):

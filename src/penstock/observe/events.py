@@ -33,7 +33,7 @@ class Accepted(Event, frozen=True, gc=False):
     """The first thing known of a request, when its headers had been read."""
 
     request_id: str  # the x-request-id
-    kind: str  # "chat", "completion", "response", "message", "embedding", "lab"
+    kind: str  # of intake.views.KINDS
     trace: Trace | None = None
 
 
