@@ -14,7 +14,8 @@ help:  ## show this list
 setup: $(INSTALLED)  ## make the virtual environment and install everything into it
 
 $(INSTALLED): pyproject.toml constraints.txt setup.py build_native.py $(wildcard src/penstock/kernels/cpu/native/*)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'Installing into $(VENV), once: torch and all else. That takes a minute or more, and pip is silent meanwhile.'
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)  # also where one is half made
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@

@@ -41,7 +41,8 @@ logger = logging.getLogger(__name__)
 
 
 def model(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
-    """For whoever takes requests. Of what the model's makers recommend, only what a request could ask for counts."""
+    """The model's files, fetched if need be, for whoever takes requests. Of the sampling that its makers recommend only
+    what a request could ask for is left."""
     files = _found(settings, pulling)
     sampling = {}
     for name, value in files.sampling.items():
@@ -59,11 +60,12 @@ def _found(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
 
 
 def pipeline(settings: Settings, files: ModelFiles) -> Pipeline:
+    """The frontend's stages, for a library: nobody listens to their events."""
     return _pipeline(settings, files, Tokenizer.load(files.tokenizer) if files.tokenizer is not None else None)
 
 
 def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
-    """An engine that is ready, in this process or in its own, and what is to be known about it. Nobody watches it."""
+    """An engine that is ready, in this process or in its own, for a library, and facts about it. Nobody watches it."""
     settings = msgspec.structs.replace(settings, observe=ObserveSettings(events=False))
     if settings.engine.isolate:
         from penstock.engine.process import ProcessEngine
@@ -88,13 +90,14 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
 
 
 def replica(settings: Settings) -> Replica:
-    """An engine process that has been started and will be kept running; it has yet to be waited for."""
+    """An engine process for a server: it has been started, is yet to be waited for, and will be kept running."""
     from penstock.engine.process import ProcessEngine
 
     return Replica(lambda: ProcessEngine(settings))
 
 
 def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASGIApp, Desk, Watch | None]:
+    """The HTTP frontend around a replica: the application, the desk its routes share, and who watches, if anybody."""
     from penstock.intake.app import build
     from penstock.intake.desk import Desk
     from penstock.observe.metrics import Metrics

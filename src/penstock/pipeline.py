@@ -6,7 +6,7 @@
 A request to embed goes the same way; what comes back is one Delta without tokens, whose vector the Flight keeps.
 
 Nothing here waits or sends: the caller carries Submits and Cancels to an engine and Deltas back, in its own way (a
-plain loop in `offline`, an event loop in the server).
+plain loop in `driver`, an event loop in `route`).
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ POOLINGS: tuple[str, ...] = get_args(Pooling)
 
 
 class Pipeline:
+    """The stages of one model's frontend, in their order. Keeps nothing of a request: that is its Flight's."""
+
     def __init__(
         self,
         spec: ModelSpec,
@@ -63,7 +65,8 @@ class Pipeline:
         clock: Callable[[], float] = time.monotonic,
         emit: Emit | None = None,
     ) -> None:
-        """`constraints`: None takes whatever constraint comes, for an engine that will say what is wrong with it."""
+        """`context` is what prompt and output may have together. `constraints`: None takes whatever constraint comes,
+        for an engine that will say what is wrong with it."""
         self.spec = spec
         self.tokenizer = tokenizer
         self.template = template
@@ -79,43 +82,20 @@ class Pipeline:
         text = self._render(request)
         self._check_text(request, text)
         tokens = self._tokenize(request, text)
-        max_output = self._check(request, tokens)
+        self._check(request, tokens)
         reading = self._reading(request, text)
         params = self._constrained(request, reading)
-        now = self.clock()
-        seed = params.seed if params.seed is not None else secrets.randbits(63)
-        later_params = msgspec.structs.replace(params, prompt_logprobs=None)  # the first choice's will do for all
-        submits = [
-            Submit(
-                id=f"{request.id}/{choice}",
-                tokens=tokens,
-                params=params if choice == 0 else later_params,
-                seed=seed % 2**64,
-                max_output=max_output,
-                choice=choice,
-                end_tokens=() if params.ignore_eos else self.spec.end_tokens,
-                priority=request.priority,
-                salt=request.salt,
-                arrival=now,
-                deadline=None if params.timeout_s is None else now + params.timeout_s,
-                task=request.task,
-                pooling=request.pooling,
-                number=1 + next(self._numbers) % record.NUMBERS,
-                forced=request.forced,
-                inspect=request.inspect,
-            )
-            for choice in range(params.n)
-        ]
+        submits = self._submits(request, tokens, params)
         answers = [Answer(choice, params, self._text_stream(tokens, reading), reading) for choice in range(params.n)]
         return Flight(request.id, submits, answers)
+
+    def tokenize(self, request: Request) -> list[int]:
+        """The prompt as the model will see it, whether it fits or not."""
+        return self._tokenize(request, self._render(request))
 
     def close(self) -> None:
         if self.constraints is not None:
             self.constraints.close()
-
-    def tokenize(self, request: Request) -> list[int]:
-        """The prompt as the model will see it."""
-        return self._tokenize(request, self._render(request))
 
     def _render(self, request: Request) -> str:
         """The prompt's text; "" for one of token ids."""
@@ -134,55 +114,6 @@ class Pipeline:
             self.emit(events.Rendered(request.id, self.clock(), start))
         return text
 
-    def _tokenize(self, request: Request, text: str) -> list[int]:
-        if request.tokens is not None:
-            self._tokenized(request, self.clock(), request.tokens)
-            return request.tokens
-        field = _field(request)
-        if self.tokenizer is None:
-            raise InvalidRequest(f"this model has no tokenizer: give the {field} as token ids", param=field)
-        start = self.clock()
-        try:
-            # A template writes special tokens itself.
-            tokens = self.tokenizer.encode(text, add_special=request.messages is None)
-        except InvalidRequest as error:  # it does not know what the client calls the text
-            raise InvalidRequest(error.message, param=field) from None
-        return self._tokenized(request, start, tokens)
-
-    def _reading(self, request: Request, text: str) -> Reading | None:
-        """How the answer is to be read; None: as it is."""
-        if request.messages is None or self.dialect is None:
-            return None
-        reading = self.dialect.reading(request, text)
-        return reading if reading.calls is not None or reading.thinking is not None else None
-
-    def _constrained(self, request: Request, reading: Reading | None) -> SamplingParams:
-        """The request's parameters with what its tools and the model's reasoning make of the constraint."""
-        params = request.params
-        if request.task != "generate":
-            return params
-        check = self.constraints.check if self.constraints is not None else _take
-        if params.constraint is not None:
-            check(params.constraint)
-        if reading is None or self.dialect is None or self.tokenizer is None:
-            return params
-        if request.tools is not None:
-            _check_tools(request.tools, check)
-        whole = self.dialect.constraint(request, reading, self.tokenizer.mark)
-        if whole is None or whole == params.constraint:
-            return params
-        try:
-            check(whole)
-        except InvalidRequest as error:  # each part of it was fine
-            field = "tools" if request.tools is not None else (params.constraint or whole).param
-            raise type(error)(error.message, param=field) from None
-        return msgspec.structs.replace(params, constraint=whole)
-
-    def _tokenized(self, request: Request, start: float, tokens: list[int]) -> list[int]:
-        if self.emit is not None:
-            self.emit(events.Tokenized(request.id, self.clock(), start, tokens))
-        return tokens
-
     def _check_text(self, request: Request, text: str) -> None:
         """Before half a minute is spent on tokenizing what cannot fit."""
         least = 0 if self.tokenizer is None else -(-len(text) // self.tokenizer.longest)
@@ -193,11 +124,31 @@ class Pipeline:
                 param=_field(request),
             )
 
-    def _check(self, request: Request, tokens: list[int]) -> int:
-        """Prompt and parameters against the model; gives the number of tokens that may come out."""
+    def _tokenize(self, request: Request, text: str) -> list[int]:
+        if request.tokens is not None:
+            self._tell_tokenized(request, self.clock(), request.tokens)
+            return request.tokens
+        field = _field(request)
+        if self.tokenizer is None:
+            raise InvalidRequest(f"this model has no tokenizer: give the {field} as token ids", param=field)
+        start = self.clock()
+        try:
+            # A template writes special tokens itself.
+            tokens = self.tokenizer.encode(text, add_special=request.messages is None)
+        except InvalidRequest as error:  # it does not know what the client calls the text
+            raise InvalidRequest(error.message, param=field) from None
+        return self._tell_tokenized(request, start, tokens)
+
+    def _tell_tokenized(self, request: Request, start: float, tokens: list[int]) -> list[int]:
+        if self.emit is not None:
+            self.emit(events.Tokenized(request.id, self.clock(), start, tokens))
+        return tokens
+
+    def _check(self, request: Request, tokens: list[int]) -> None:
+        """Prompt and parameters against the model."""
         if request.task == "embed":
             self._check_input(request, tokens)
-            return 0
+            return
         where = _field(request)
         if not tokens:
             raise InvalidRequest("the prompt is empty", param=where)
@@ -214,7 +165,6 @@ class Pipeline:
                 f"{self.context}: shorten the prompt{f' or lower {field}' if room > 0 else ''}",
                 param=field if room > 0 else where,
             )
-        return params.max_tokens if params.max_tokens is not None else room
 
     def _check_input(self, request: Request, tokens: list[int]) -> None:
         """What is to be embedded. Special tokens around an empty text do not make it one."""
@@ -227,6 +177,69 @@ class Pipeline:
             )
         if request.pooling not in POOLINGS:
             raise InvalidRequest(f"pooling must be {' or '.join(POOLINGS)}, got {request.pooling!r}", param="pooling")
+
+    def _reading(self, request: Request, text: str) -> Reading | None:
+        """How the answer is to be read; None: as it is."""
+        if request.messages is None or self.dialect is None:
+            return None
+        reading = self.dialect.reading(request, text)
+        return reading if reading.calls is not None or reading.thinking is not None else None
+
+    def _constrained(self, request: Request, reading: Reading | None) -> SamplingParams:
+        """The request's parameters with what its tools and the model's reasoning make of the constraint."""
+        params = request.params
+        if request.task != "generate":
+            return params
+        check = self.constraints.check if self.constraints is not None else _pass
+        if params.constraint is not None:
+            check(params.constraint)
+        if reading is None or self.dialect is None or self.tokenizer is None:
+            return params
+        if request.tools is not None:
+            _check_tools(request.tools, check)
+        whole = self.dialect.constraint(request, reading, self.tokenizer.mark)
+        if whole is None or whole == params.constraint:
+            return params
+        try:
+            check(whole)
+        except InvalidRequest as error:  # each part of it was fine
+            field = "tools" if request.tools is not None else (params.constraint or whole).param
+            raise type(error)(error.message, param=field) from None
+        return msgspec.structs.replace(params, constraint=whole)
+
+    def _submits(self, request: Request, tokens: list[int], params: SamplingParams) -> list[Submit]:
+        """One sequence for each choice."""
+        now = self.clock()
+        seed = params.seed if params.seed is not None else secrets.randbits(63)
+        later_params = msgspec.structs.replace(params, prompt_logprobs=None)  # the first choice's will do for all
+        return [
+            Submit(
+                id=f"{request.id}/{choice}",
+                tokens=tokens,
+                params=params if choice == 0 else later_params,
+                seed=seed % 2**64,
+                max_output=self._max_output(request, tokens),
+                choice=choice,
+                end_tokens=() if params.ignore_eos else self.spec.end_tokens,
+                priority=request.priority,
+                salt=request.salt,
+                arrival=now,
+                deadline=None if params.timeout_s is None else now + params.timeout_s,
+                task=request.task,
+                pooling=request.pooling,
+                number=1 + next(self._numbers) % record.NUMBERS,
+                forced=request.forced,
+                inspect=request.inspect,
+            )
+            for choice in range(params.n)
+        ]
+
+    def _max_output(self, request: Request, tokens: list[int]) -> int:
+        """Tokens that may come out."""
+        if request.task == "embed":
+            return 0
+        asked = request.params.max_tokens
+        return asked if asked is not None else self.context - len(tokens)
 
     def _text_stream(self, prompt: Sequence[int], reading: Reading | None) -> TextStream:
         if self.tokenizer is None:
@@ -312,8 +325,8 @@ def _check_tools(use: ToolUse, check: Callable[[Constraint], None]) -> None:
             raise type(error)(f"{field} ({tool.name}): {error.message}", param=field) from None
 
 
-def _take(constraint: Constraint) -> None:
-    """Any constraint."""
+def _pass(constraint: Constraint) -> None:
+    """Takes the place of a checker: any constraint will do."""
 
 
 class _NoText:

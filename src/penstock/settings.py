@@ -71,7 +71,7 @@ class CacheSettings(Section, frozen=True):
     ] = None
     kv_dtype: Annotated[
         Literal["auto", "float32", "float16", "int8"],
-        Meta(description="Type of the KV cache. [default: float16 with the native CPU kernels, elsewhere the model's]"),
+        Meta(description="Type of the KV cache. auto: float16 with the native CPU kernels, elsewhere the model's."),
     ] = "auto"
     prefix_caching: Annotated[bool, Meta(description="Reuse the KV of prompts that begin alike.")] = True
 
@@ -88,7 +88,10 @@ class ScheduleSettings(Section, frozen=True):
         Positive | None, Meta(description="Most sequences running at once. [default: 64 on a CPU, 512 on a GPU]")
     ] = None
     max_waiting: Annotated[int, Meta(ge=1, description="Sequences queued beyond that are refused.")] = 100_000
-    policy: Annotated[Literal["fcfs", "priority"], Meta(description="Who goes first.")] = "fcfs"
+    policy: Annotated[
+        Literal["fcfs", "priority"],
+        Meta(description="Who goes first: by arrival, or by the priority of requests, the smallest first."),
+    ] = "fcfs"
     lookahead: Annotated[
         Literal[0, 1] | None,
         Meta(description="Steps planned ahead of the last result. [default: 0 on a CPU, 1 on a GPU]"),
@@ -241,8 +244,15 @@ def from_wire(values: dict[str, Any]) -> Settings:
         what, _, path = str(error).partition(" - at ")
         unknown = re.search(r"unknown field `(\w+)`", what)
         param = unknown[1] if unknown else path.strip("`").rpartition(".")[2]
-        said = _misplaced(param, path.strip("`").removeprefix("$.")) if unknown else f"setting {param}: {what}"
+        said = _misplaced(param, path.strip("`").removeprefix("$.")) if unknown else f"{param} {_in_words(what)}"
         raise InvalidSetting(said, param=param) from None
+
+
+def _in_words(what: str) -> str:
+    """Of "Expected `int` <= 65535": "must be a whole number <= 65535"."""
+    names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+    told = re.sub(r"`(\w+)(?: \| null)?`", lambda match: names.get(match[1], match[1]), what)
+    return told.replace("Expected", "must be")
 
 
 def _misplaced(name: str, section: str) -> str:
@@ -301,7 +311,8 @@ def _check(settings: Settings) -> None:
             raise InvalidSetting(f"{name} must be an http or https URL", param=name)  # it may hold a secret: not shown
     if settings.serve.host not in LOOPBACK and not settings.serve.keys and not settings.serve.unprotected:
         raise InvalidSetting(
-            f"host {settings.serve.host} can be reached from elsewhere: set api_key, or unprotected if that is meant",
+            f"host {settings.serve.host} can be reached from elsewhere: set api_key (--api-key KEY), or "
+            "unprotected (--unprotected) if that is meant",
             param="host",
         )
     schedule = settings.schedule

@@ -40,7 +40,6 @@ from penstock.store.spec_check import chosen_context
 
 logger = logging.getLogger(__name__)
 
-SMALL_MODEL = 4 << 30  # bytes of weights
 KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 
@@ -68,6 +67,12 @@ class Limits(NamedTuple):
     lookahead: int
 
 
+CPU_LIMITS = Limits(step_tokens=512, max_sequences=64, lookahead=0)
+GPU_LIMITS = Limits(step_tokens=8192, max_sequences=512, lookahead=1)
+# Bytes of weights up to which a GPU's step takes twice as many tokens: they are computed in less time all the same.
+SMALL_MODEL = 4 << 30
+
+
 @dataclass(frozen=True, slots=True)
 class Decided:
     """What is to be built: every "auto" of the settings as the value it stands for here."""
@@ -92,6 +97,8 @@ class Decided:
 
 
 class Built(NamedTuple):
+    """What there is once the weights are loaded."""
+
     runner: Runner
     model: Decoder
     size: CacheSize
@@ -104,9 +111,8 @@ def engine_loop(settings: Settings, files: ModelFiles, begun: float) -> tuple[En
     laps.end("imports")
     decided = _decide(settings, files)
     laps.end("decisions")
-    # What the native kernels leave to torch is small, and its threads would stand in the pool's way. Beside a GPU, it
-    # takes longer to wake threads than to do without.
-    torch.set_num_threads(decided.threads if decided.kernels == "torch" else 1)
+    # What the native kernels leave to torch is small, and its threads would stand in the pool's way.
+    torch.set_num_threads(1 if decided.native else decided.threads)
     grammars = Grammars(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
     build = _cuda_runner if decided.device.type == "cuda" else _cpu_runner
     built = build(settings, decided, grammars, laps)
@@ -163,9 +169,9 @@ def _kv_dtype(settings: Settings, dtype: torch.dtype, native: bool) -> torch.dty
 
 def _limits(settings: Settings, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Limits:
     asked = settings.schedule
-    tokens, sequences, lookahead = (512, 64, 0) if device.type == "cpu" else (8192, 512, 1)
+    tokens, sequences, lookahead = CPU_LIMITS if device.type == "cpu" else GPU_LIMITS
     if device.type == "cuda" and weight_bytes(spec, dtype=dtype, device=device) <= SMALL_MODEL:
-        tokens *= 2  # which take it no longer than others half as many
+        tokens *= 2
     sequences = asked.max_sequences or min(sequences, asked.step_tokens or sequences)
     tokens = asked.step_tokens or max(tokens, sequences)
     return Limits(tokens, sequences, lookahead if asked.lookahead is None else asked.lookahead)
@@ -254,6 +260,7 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps:
     _spare_collector()
     laps.end("kernels noted")
     model = _load(settings, decided)
+    torch.set_num_threads(1)  # what is left to the host is done before others are awake
     laps.end("weights")
     ahead.wait()
     laps.end("kernels compiled")
@@ -271,8 +278,8 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps:
 
 @cache
 def _spare_collector() -> None:
-    """What is there by now, most of it imported, stays: to go through it between two steps takes 70 to 200 ms. Once per
-    process: later there may be an engine among it that nobody needs any more."""
+    """Exempt what is there by now, most of it imported, from garbage collection: to go through it between two steps
+    takes 70 to 200 ms. Once per process: later there may be an engine among it that nobody needs any more."""
     gc.freeze()
 
 

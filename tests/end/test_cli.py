@@ -55,6 +55,7 @@ def test_a_chat_through_a_pipe(folder: Path) -> None:
         (["run", "hi", "--temperature", "-1"], "temperature must be in"),
         (["run", "hi", "--n", "0"], "n must be in"),
         (["run", "hi", "--block-size", "0"], "block_size"),
+        (["run", " "], "the prompt is empty"),
         (["pull", "pypi:nonsense"], "pypi:"),
         (["run", "hi", "--config", "/nonexistent.toml"], "cannot read settings file"),
     ],

@@ -192,6 +192,18 @@ def test_bad_prompts_are_refused_before_any_model_time(
     assert llm.stats()["steps"] == steps
 
 
+def test_what_is_no_prompt_at_all_is_told(llm: LLM) -> None:
+    for call in (llm.generate, llm.embed, llm.chat):
+        for given in (5, None):
+            with pytest.raises(InvalidRequest, match=f"not {given}"):
+                call(given)  # type: ignore[operator]
+    with pytest.raises(InvalidRequest, match="messages is a list"):
+        llm.chat("a text")
+    for stop in (5, "text", (3,)):
+        with pytest.raises(InvalidRequest, match="stop is a tuple of strings"):
+            SamplingParams(stop=stop)  # type: ignore[arg-type]
+
+
 def test_an_overlong_conversation_says_by_how_much(llm: LLM) -> None:
     with pytest.raises(ContextOverflow, match="256"):
         llm.chat([{"role": "user", "content": "a, b! " * 200}], SHORT)
@@ -214,7 +226,7 @@ def test_a_step_that_fails_ends_its_requests_and_nothing_else(llm: LLM, monkeypa
 
 
 def test_an_interrupt_in_the_middle_of_a_step_leaves_the_engine_whole(
-    llm: LLM, monkeypatch: pytest.MonkeyPatch
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     runner = llm._driver.engine.loop.runner  # type: ignore[attr-defined]
     collect = runner.collect
@@ -226,6 +238,7 @@ def test_an_interrupt_in_the_middle_of_a_step_leaves_the_engine_whole(
     monkeypatch.setattr(runner, "collect", interrupted)
     with pytest.raises(KeyboardInterrupt):
         llm.generate(["the tea", "a note"], SHORT)
+    assert not caplog.records  # nothing went wrong
     monkeypatch.undo()
     assert llm.generate("the tea", SHORT).finish is FinishReason.LENGTH
 

@@ -53,6 +53,11 @@ def test_death_while_a_batch_waits(llm: LLM) -> None:
         llm.generate([[5, 6, 7]] * 8, ENDLESS)
 
 
+def test_the_terminals_ctrl_c_does_not_reach_it(llm: LLM) -> None:
+    """From its first moment on: a signal while it is still importing would be a traceback."""
+    assert os.getpgid(llm._driver.engine.process.pid) != os.getpgid(0)  # type: ignore[attr-defined]
+
+
 def test_what_keeps_an_engine_from_starting_is_told(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound):
         LLM(str(tmp_path / "nowhere"), isolate=True)

@@ -239,6 +239,7 @@ def test_wrong_methods(http: httpx.Client, method: str, path: str, allowed: str)
         assert response.content == b""
     else:
         assert error(response)["code"] == "method_not_allowed"
+        assert f"only {allowed}" in error(response)["message"]
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/metrics", "/ui/", "/observe/live", "/nothing"])

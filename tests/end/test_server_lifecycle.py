@@ -214,7 +214,7 @@ def test_a_full_queue(tiny: Path) -> None:
 # --- the server's end
 
 
-@pytest.mark.parametrize("to_all", [False, True], ids=["SIGTERM", "SIGINT to the whole group"])
+@pytest.mark.parametrize("to_all", [False, True], ids=["SIGTERM", "SIGINT to all processes"])
 def test_what_runs_is_finished(tiny: Path, to_all: bool) -> None:
     with Server(tiny, "--kv-memory", "100MB") as server, server.client() as client:
         engines = server.engines()
@@ -226,7 +226,8 @@ def test_what_runs_is_finished(tiny: Path, to_all: bool) -> None:
             lines = response.iter_lines()
             next(lines)
             if to_all:
-                os.killpg(server.process.pid, signal.SIGINT)
+                for pid in (server.process.pid, *engines):
+                    os.kill(pid, signal.SIGINT)
             else:
                 server.signal(signal.SIGTERM)
             until(lambda: server.status("/ready") == 503, "the end of the intake")
@@ -290,15 +291,20 @@ def refused(*arguments: object) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_before_it_is_ready(tiny: Path, tmp_path: Path, number: int) -> None:
-    """It does not wait for the weights, and leaves nothing behind."""
+    """It does not wait for the weights, and leaves nothing behind. Ctrl-C reaches the whole group, and so does this."""
     process = subprocess.Popen(
-        command(tiny, "--port", 0), stderr=subprocess.PIPE, text=True, env=environment(TMPDIR=str(tmp_path))
+        command(tiny, "--port", 0),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment(TMPDIR=str(tmp_path)),
     )
     with process:
         assert process.stderr is not None
         while "loading weights" not in process.stderr.readline():
             assert process.poll() is None
-        process.send_signal(number)
+        os.killpg(process.pid, number)
+        assert process.stderr.read().endswith("stopped before it was ready\n")
         assert process.wait(PATIENCE_S) == 0
     assert not list(tmp_path.glob("penstock-*"))
 
@@ -306,7 +312,8 @@ def test_a_signal_before_it_is_ready(tiny: Path, tmp_path: Path, number: int) ->
 def test_a_port_in_use(tiny: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert refused(tiny, "--port", port) == f"error: cannot listen on 127.0.0.1:{port}: Address already in use"
+        said = f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --port"
+        assert refused(tiny, "--port", port).startswith(said)
 
 
 def test_a_host_that_is_not_here(tiny: Path) -> None:

@@ -102,4 +102,5 @@ def test_the_page(document: dict[str, Any], short: Server) -> None:
         assert f"<code>{path}</code>" in answer.text
     for field in document["components"]["schemas"]["ChatCompletionRequest"]["properties"]:
         assert f"<code>{field}</code>" in answer.text
+    assert "`" not in answer.text
     assert not re.search(r"https?://|src=|<script", answer.text)

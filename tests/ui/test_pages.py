@@ -10,6 +10,8 @@ import openai
 import pytest
 from playwright.sync_api import Page, expect
 
+from penstock.flow import FinishReason
+from penstock.intake.views import KINDS
 from server_process import PATIENCE_S, Server, until
 from tiny_models import LONG_CONTEXT
 
@@ -93,6 +95,9 @@ def test_the_list_is_live_and_filters(visit: Visit, busy: Server) -> None:
     page = visit("requests")
     rows = page.locator("a.request-row")
     expect(rows.first).to_be_visible()
+    offered = "options => options.map(option => option.value).filter(Boolean)"
+    assert set(page.locator("select[aria-label=Kind] option").evaluate_all(offered)) == set(KINDS)
+    assert set(page.locator("select[aria-label=End] option").evaluate_all(offered)) == {*FinishReason, "rejected"}
     with busy.client() as client:
         answer = client.completions.create(model=busy.model, prompt="live", max_tokens=3)
     expect(page.locator("a.request-row", has_text="completion").first).to_be_visible()
@@ -143,6 +148,7 @@ def test_the_timeline_draws_steps_as_they_happen(visit: Visit, busy: Server) -> 
 
 
 def test_the_replay_is_the_servers_and_says_that_it_is_computed(visit: Visit, busy: Server) -> None:
+    until(busy.idle, "the engine being idle")  # what ends meanwhile would be in one answer and not in the other
     page = visit("batch")
     replay = get(busy, "/observe/replay?limit=64&batch=8")
     expect(page.get_by_text("Computed replay")).to_be_visible()

@@ -52,6 +52,13 @@ def settle(page: Page, name: str) -> None:
     page.wait_for_selector(ready[name])
 
 
+def explain(page: Page) -> None:
+    """What the words of the page mean, where it has room to say so."""
+    for lesson in page.locator(".lesson:visible").all():
+        lesson.locator("summary").click()
+        expect(lesson.locator("dd").last).to_be_visible()
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_nothing(visit: Visit, used: Server, name: str) -> None:
     page = visit("requests/1" if name == "requests" else name)
@@ -60,6 +67,7 @@ def test_axe_finds_nothing(visit: Visit, used: Server, name: str) -> None:
         page.keyboard.press("Enter")
         expect(page.locator("[data-figure=end]")).to_be_visible()
     settle(page, name)
+    explain(page)
     assert violations(page) == []
     page.emulate_media(color_scheme="dark")
     assert violations(page) == []
@@ -96,6 +104,7 @@ def test_nothing_is_wider_than_a_phone(visit: Visit, used: Server, name: str) ->
     place = {"requests": "requests/1", "requests list": "requests"}.get(name, name)
     page = visit(place, width=375, height=720)
     settle(page, name)
+    explain(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
     assert page.evaluate(CLIPPED) == []

@@ -24,8 +24,10 @@ _packed = attrgetter("packed")
 
 
 class Ghost(NamedTuple):
+    """A block that cannot be found any more, or never could."""
+
     link: Link
-    since: float
+    since: float  # when it was evicted, or its sequence ended
     hits: int  # how often it was found while it was there
     evicted: bool  # else it is the partial block of a sequence that ended
 

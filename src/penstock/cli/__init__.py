@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 
 # command -> module of this package with a click command of the same name; listed in this order
 COMMANDS = {
-    "serve": "Serve a model over HTTP, compatible with OpenAI's API.",
+    "serve": "Serve a model over HTTP: OpenAI's and Anthropic's APIs.",
     "run": "Answer one prompt.",
     "chat": "Talk with a model in the terminal.",
     "plan": "Compute what a model needs and how fast it can be.",

@@ -65,8 +65,9 @@ def _memory(made: Plan) -> Table:
         )
     else:
         table.add_row("does not fit", Text(f"{size_text(memory.missing_bytes)} are missing", style="bold red"))
-    table.add_row("KV per token", size_text(kv.bytes_per_token))
-    table.add_row("KV of a request", f"{size_text(kv.request_bytes)} at {kv.request_tokens:,} tokens")
+    over = f", over all {made.devices} devices" if made.devices > 1 else ""
+    table.add_row("KV per token", f"{size_text(kv.bytes_per_token)}{over}")
+    table.add_row("KV of a request", f"{size_text(kv.request_bytes)} at {kv.request_tokens:,} tokens{over}")
     table.add_row("longest context", f"{kv.longest_context:,} tokens")
     table.add_row("concurrent requests", f"{kv.concurrent_requests:,}")
     return table

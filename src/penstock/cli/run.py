@@ -33,6 +33,8 @@ from penstock.flow import Completion, Message
 def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, **values: Any) -> None:
     """Answer PROMPT ("-" reads it from standard input)."""
     text = sys.stdin.read() if prompt == "-" else prompt
+    if not text.strip():
+        raise InvalidRequest("the prompt is empty", param="prompt")
     if raw and system:
         raise InvalidRequest("--system has no place in a --raw prompt", param="system")
     constraint = constraint_of(values)

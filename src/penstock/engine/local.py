@@ -23,6 +23,7 @@ class LocalEngine:
         self.replies.append(reply)
 
     def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
+        """Turns the loop until there is news or no work left: `timeout_s` cannot cut a step short."""
         if self.replies:
             replies, self.replies = self.replies, []
             return list(replies)

@@ -17,7 +17,7 @@ COMPILE_WAIT_S = 0.01  # how long an idle loop waits at a time for a constraint 
 
 
 class EngineLoop:
-    """Owns the scheduler and the runner; whoever owns the loop brings the messages and turns the crank."""
+    """Owns the scheduler and the runner. Its owner (`local`, `serve`) hands it messages and calls `step`."""
 
     def __init__(self, scheduler: Scheduler, runner: Runner, grammars: Grammars | None = None) -> None:
         self.scheduler = scheduler
@@ -27,9 +27,9 @@ class EngineLoop:
         self.queries: dict[str, Callable[..., Any]] = {
             "stats": scheduler.stats,
             "check": scheduler.check_integrity,
-            "page_map": scheduler.page_map,
-            "prefix_tree": scheduler.prefix_tree,
-            "explain": scheduler.explain,
+            "page_map": scheduler.views.page_map,
+            "prefix_tree": scheduler.views.prefix_tree,
+            "explain": scheduler.views.explain,
         }
 
     @property
@@ -37,6 +37,7 @@ class EngineLoop:
         return self.scheduler.has_work
 
     def handle(self, message: Submit | Cancel | Query) -> Reply | None:
+        """Take in a message from the frontend; a Query is answered at once. Never raises for what a client did."""
         match message:
             case Submit():
                 try:
@@ -104,6 +105,7 @@ class EngineLoop:
 
     def _fail(self, error: BaseException) -> None:
         """A step went wrong: the sequences that run cannot be continued, but those that wait can."""
-        logger.error("a step failed; its sequences end", exc_info=error)
+        if isinstance(error, Exception):  # an interrupt is no mistake of ours, and whoever called sees it
+            logger.error("a step failed; its sequences end", exc_info=error)
         self.runner.reset()
         self.scheduler.fail(f"the engine failed while computing this request: {type(error).__name__}: {error}")

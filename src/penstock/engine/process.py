@@ -29,8 +29,8 @@ class ProcessEngine:
     """Implements flow.WatchedEngine. Every open sequence gets a terminal Delta, also when the process dies."""
 
     def __init__(self, settings: Settings) -> None:
-        self.open: set[str] = set()
-        self.queries: set[int] = set()
+        self.open: set[str] = set()  # ids of sequences without a terminal Delta so far
+        self.queries: set[int] = set()  # ids of those without a Reply so far
         self.facts: dict[str, Any] | None = None
         self.failure: errors.PenstockError | None = None
         self.dead: str | None = None
@@ -40,10 +40,13 @@ class ProcessEngine:
         self.link = frontend_link(address, read_end)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.worker", address], stdin=subprocess.PIPE, pass_fds=(write_end,)
+                [sys.executable, "-m", "penstock.worker", address],
+                stdin=subprocess.PIPE,
+                pass_fds=(write_end,),
+                process_group=0,  # out of reach of the terminal's Ctrl-C, also before the worker has said so
             )
         except OSError:
-            self._let_go()
+            self._close_link()
             raise
         finally:
             os.close(write_end)  # the child holds the only copy now: it closes when the child ends
@@ -80,10 +83,11 @@ class ProcessEngine:
             timeout_s = 0.0
         news = self._read(timeout_s)
         if self.dead is not None:
-            news += self._last_words(self.dead)
+            news += self._endings(self.dead)
         return news
 
     def close(self) -> None:
+        """Ask it to stop, and kill it if it does not within its grace."""
         if self.dead is None:
             self._send(Stop())
             try:
@@ -102,7 +106,7 @@ class ProcessEngine:
     def kill(self) -> None:
         """At once, without a word."""
         self.process.kill()
-        self._bury()
+        self._note_death()
         self._release()
 
     def _send(self, message: Any) -> None:
@@ -111,7 +115,7 @@ class ProcessEngine:
             try:
                 self.link.send(message)
             except PeerGone:
-                self._bury()
+                self._note_death()
 
     def _read(self, timeout_s: float | None) -> list[Frame | Reply]:
         news: list[Frame | Reply] = []
@@ -135,10 +139,10 @@ class ProcessEngine:
             try:
                 return self.link.receive(timeout_s)
             except PeerGone:
-                self._bury()
+                self._note_death()
         return []
 
-    def _bury(self) -> None:
+    def _note_death(self) -> None:
         try:
             code = self.process.wait(STOP_GRACE_S)
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -146,7 +150,8 @@ class ProcessEngine:
             how = "and does not let go"  # see `close`
         self.dead = f"the engine process died ({how})"
 
-    def _last_words(self, why: str) -> list[Frame | Reply]:
+    def _endings(self, why: str) -> list[Frame | Reply]:
+        """What the process can no longer say: a terminal Delta of each open sequence, a Reply to each open query."""
         deltas = [
             Delta(id=name, finish=FinishReason.ERROR, error=why, code=EngineDied.code) for name in sorted(self.open)
         ]
@@ -160,11 +165,12 @@ class ProcessEngine:
             raise EngineDied(f"{self.dead}; start a new one")
 
     def _release(self) -> None:
+        """Give back all that the process was reached by, once; its stdin is the lifeline that it watches."""
         if self.process.stdin and not self.process.stdin.closed:
             self.process.stdin.close()
-            self._let_go()
+            self._close_link()
 
-    def _let_go(self) -> None:
+    def _close_link(self) -> None:
         self.link.close()
         os.close(self.link.lifeline)
         self._remove_folder()

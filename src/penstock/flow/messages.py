@@ -14,6 +14,8 @@ Pooling = Literal["mean", "last"]  # of the hidden states of all tokens, or that
 
 
 class FinishReason(StrEnum):
+    """Why a sequence ended. `str` values: `choice.finish == "length"`."""
+
     END = "end"  # the model's own end-of-sequence token; of an embedding: it is complete
     STOP_TOKEN = "stop_token"  # noqa: S105
     STOP_STRING = "stop_string"
@@ -21,7 +23,7 @@ class FinishReason(StrEnum):
     CONTEXT = "context"  # the context is full
     COMPLETE = "complete"  # the constraint is fulfilled and lets nothing follow; unlike END, no token says so
     DEAD_END = "dead_end"  # the constraint is not fulfilled, and no token can follow
-    TIMEOUT = "timeout"
+    TIMEOUT = "timeout"  # params.timeout_s has passed
     CANCELLED = "cancelled"
     ERROR = "error"
 
@@ -134,6 +136,8 @@ class Inspection(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Timings(msgspec.Struct, array_like=True, frozen=True):
+    """When things happened to a sequence, and from that how many seconds each part took."""
+
     arrival: float
     admitted: float | None  # first scheduled; None if it never was
     first_token: float | None
@@ -181,7 +185,9 @@ class Frame(Wire, frozen=True):
 
 
 class Reply(Wire, frozen=True):
-    id: int
+    """The answer to a Query: a value, or what went wrong."""
+
+    id: int  # of the Query
     value: Any = None
     error: str | None = None
 

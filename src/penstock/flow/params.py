@@ -15,36 +15,39 @@ MAX_STOPS = 16
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The defaults draw from the model's own distribution until it ends or 256 tokens are out.
+    """How tokens are drawn, and when to stop. The defaults draw from the model's own distribution until it ends or 256
+    tokens are out; all fields are keyword arguments, and what is out of bounds raises InvalidRequest.
+
+    `SamplingParams(temperature=0.7, top_p=0.9, max_tokens=64, stop=("\\n",))`
 
     The order in which these act on the logits is documented in `penstock.sample`.
     """
 
     max_tokens: int | None = 256  # None: to the end of the context
-    min_tokens: int = 0
-    n: int = 1
+    min_tokens: int = 0  # end and stop tokens are not drawn before
+    n: int = 1  # choices, each drawn by itself from the same prompt
     seed: int | None = None  # None: a fresh one for every request
 
     temperature: float = 1.0  # 0: greedy
-    top_k: int = 0  # 0: off
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
+    top_k: int = 0  # keep the k likeliest tokens; 0: off
+    top_p: float = 1.0  # keep the likeliest until their mass reaches p; 1: off
+    min_p: float = 0.0  # keep those that have at least this share of the likeliest one's probability; 0: off
+    typical_p: float = 1.0  # keep those whose surprise is nearest to the expected one, mass p; 1: off
 
     repetition_penalty: float = 1.0  # over prompt and output, divides or multiplies the logit
     presence_penalty: float = 0.0  # over the output, subtracted once
     frequency_penalty: float = 0.0  # over the output, subtracted per occurrence
 
-    logit_bias: dict[int, float] = {}
-    allowed_tokens: tuple[int, ...] = ()  # empty: all
-    banned_tokens: tuple[int, ...] = ()
+    logit_bias: dict[int, float] = {}  # by token id, added to the logits: -100 .. 100
+    allowed_tokens: tuple[int, ...] = ()  # no other ids are drawn; empty: all may be
+    banned_tokens: tuple[int, ...] = ()  # ids that are never drawn
 
-    constraint: Constraint | None = None
+    constraint: Constraint | None = None  # what the answer must look like
 
-    stop: tuple[str, ...] = ()
-    stop_tokens: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    timeout_s: float | None = None
+    stop: tuple[str, ...] = ()  # strings that end the answer and are not part of it
+    stop_tokens: tuple[int, ...] = ()  # ids that end it, beside the model's own
+    ignore_eos: bool = False  # go on past the model's own end tokens
+    timeout_s: float | None = None  # from the request's arrival; what there is by then is the answer
 
     logprobs: int | None = None  # None: none; 0: of the drawn token; k: and of the k likeliest
     prompt_logprobs: int | None = None
@@ -74,8 +77,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             if getattr(self, name) is not None:
                 self._check(name, 0, MAX_LOGPROBS)
         stop: object = self.stop
-        if isinstance(stop, str):  # which would pass for as many strings as it has letters
-            raise InvalidRequest(f"stop is a tuple of strings, got the string {stop!r}", param="stop")
+        if not isinstance(stop, tuple | list) or not all(isinstance(text, str) for text in stop):
+            raise InvalidRequest(f"stop is a tuple of strings, got {stop!r}", param="stop")
         if len(self.stop) > MAX_STOPS:
             raise InvalidRequest(f"at most {MAX_STOPS} stop strings, got {len(self.stop)}", param="stop")
         if any(not text for text in self.stop):

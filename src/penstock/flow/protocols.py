@@ -25,15 +25,18 @@ class Tokenizer(Protocol):
     vocab_size: int
     longest: int  # characters of a token, at the most
 
-    def encode(self, text: str, *, add_special: bool = True) -> list[int]: ...
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        """`add_special`: with the tokens that the model wants around a sequence."""
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
 
     def text_stream(
         self, prompt: Sequence[int], *, skip_special: bool = True, show: Collection[int] = ()
-    ) -> TextStream: ...
+    ) -> TextStream:
+        """For what follows the prompt. `show`: special tokens that are text all the same."""
 
-    def mark(self, text: str) -> int | None: ...
+    def mark(self, text: str) -> int | None:
+        """The token that was made for this very text, such as `<think>`; None if it takes several."""
 
 
 class ConstraintChecker(Protocol):
@@ -46,16 +49,19 @@ class ConstraintChecker(Protocol):
 class Runner(Protocol):
     """The device side of a step. `launch` may return before the device is done; `collect` waits for the oldest."""
 
-    def launch(self, plan: StepPlan) -> None: ...
+    def launch(self, plan: StepPlan) -> None:
+        """Begin a step."""
 
-    def collect(self) -> StepResult: ...
+    def collect(self) -> StepResult:
+        """The result of the oldest step that was launched and not collected."""
 
     def reset(self) -> None:
         """Forget the steps whose results nobody will collect; the sequences in them have been given up."""
 
 
 class Engine(Protocol):
-    """An engine as the frontend sees it, in this process or in another. Not thread-safe."""
+    """An engine as the frontend sees it, in this process or in another. Not thread-safe. Messages are answered by what
+    `receive` gives: each Submit by Deltas, the last of which has a `finish`, each Query by one Reply."""
 
     def submit(self, message: Submit) -> None: ...
 
@@ -84,4 +90,5 @@ class WatchedEngine(Engine, Protocol):
     def end(self, why: str) -> None:
         """Of one that hangs: kill it, and tell of it as of one that died."""
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        """End it at once; nothing more is received."""

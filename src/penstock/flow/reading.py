@@ -45,6 +45,8 @@ class Thinking(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """How one answer is to be read: `prompt.dialect` decides, `stream.parts` follows."""
+
     calls: CallSyntax | None = None  # None: no tools were offered
     thinking: Thinking | None = None  # None: the family does not reason aloud
     opened: bool = False  # the prompt ends within the reasoning

@@ -28,7 +28,7 @@ NUMBERS = 2**32 - 1  # sequences that can be told apart: Submit.number is 1 .. N
 # Counts that only grow have 64 bits: a busy engine evicts 2^32 blocks within days.
 _HEADER = struct.Struct("<QdIIIIIIIQBIIIB")
 _BLOCKS = struct.Struct("<IIIII")
-_ADMIT = struct.Struct("<IdIIIIIIIIIBIII")
+_LET_IN = struct.Struct("<IdIIIIIIIIIBIII")
 _SENT_BACK = struct.Struct("<IB")
 
 
@@ -52,7 +52,7 @@ class Finding(NamedTuple):
 
 
 class LetIn(NamedTuple):
-    """A sequence takes a slot, for the first time or again."""
+    """A sequence is admitted: it takes a slot, for the first time or again."""
 
     number: int  # Submit.number
     since: float  # when it got in line: received, or sent back
@@ -64,12 +64,16 @@ class LetIn(NamedTuple):
 
 
 class SentBack(NamedTuple):
-    number: int
+    """A sequence is preempted: it gives its slot and blocks back, and gets in line again."""
+
+    number: int  # Submit.number
     why: int  # index in WAITS
 
 
 class StepRecord(NamedTuple):
-    number: int
+    """What `unpack` gives."""
+
+    number: int  # of the step's plan
     start: float
     planned_us: int  # since `start`, as those below
     collected_us: int  # the results are on the host
@@ -93,7 +97,7 @@ class StepRecord(NamedTuple):
 
 def pack_let_in(entry: LetIn) -> bytes:
     finding = entry.finding
-    return _ADMIT.pack(
+    return _LET_IN.pack(
         entry.number, entry.since, entry.cached, *entry.waits_us, entry.ahead, entry.overtaken,
         finding.reason, finding.matched, finding.evicted, finding.evicted_ms,
     )  # fmt: skip
@@ -118,16 +122,17 @@ def pack(
 
 
 def unpack(data: bytes) -> StepRecord:
-    *plain, rows, admits, preempted, groups = _HEADER.unpack_from(data)
+    """What `pack` has made."""
+    *plain, rows, num_let_in, num_sent_back, groups = _HEADER.unpack_from(data)
     offset = _HEADER.size
     blocks = [Blocks._make(_BLOCKS.unpack_from(data, offset + index * _BLOCKS.size)) for index in range(groups)]
     offset += groups * _BLOCKS.size
-    let_in = [_let_in(data, offset + index * _ADMIT.size) for index in range(admits)]
-    offset += admits * _ADMIT.size
+    let_in = [_let_in(data, offset + index * _LET_IN.size) for index in range(num_let_in)]
+    offset += num_let_in * _LET_IN.size
     sent_back = [
-        SentBack._make(_SENT_BACK.unpack_from(data, offset + index * _SENT_BACK.size)) for index in range(preempted)
+        SentBack._make(_SENT_BACK.unpack_from(data, offset + index * _SENT_BACK.size)) for index in range(num_sent_back)
     ]
-    offset += preempted * _SENT_BACK.size
+    offset += num_sent_back * _SENT_BACK.size
     packed = array("I", data[offset : offset + 8 * rows])
     return StepRecord._make((*plain, blocks, let_in, sent_back, packed[::2].tolist(), packed[1::2].tolist()))
 
@@ -146,6 +151,6 @@ def _span(units: float) -> int:
 
 
 def _let_in(data: bytes, offset: int) -> LetIn:
-    number, since, cached, *rest = _ADMIT.unpack_from(data, offset)
+    number, since, cached, *rest = _LET_IN.unpack_from(data, offset)
     waits_us, (ahead, overtaken, *finding) = tuple(rest[: len(WAITS)]), rest[len(WAITS) :]
     return LetIn(number, since, cached, waits_us, ahead, overtaken, Finding(*finding))

@@ -30,13 +30,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     priority: int = 0  # smaller runs first, under the priority policy
-    salt: str = ""  # requests share cached prefixes only with requests of the same salt
+    salt: str = ""  # cached prefixes are shared among requests of the same salt only
     task: Task = "generate"
     pooling: Pooling = "mean"  # of an embedding
     tools: ToolUse | None = None
     reasoning_effort: str | None = None  # for templates that know it
-    forced: int = 0  # as in Submit, as the next
-    inspect: int = 0
+    forced: int = 0  # as in Submit
+    inspect: int = 0  # as in Submit
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -67,12 +67,12 @@ class Chunk(msgspec.Struct, frozen=True):
 class Choice(msgspec.Struct):
     """One finished answer."""
 
-    index: int
-    text: str
-    tokens: list[int]
-    finish: FinishReason
-    stop: str | int | None = None
-    logprobs: list[TokenLogprobs] | None = None
+    index: int  # 0 .. n - 1
+    text: str  # the answer itself, without reasoning, tool calls and the stop string
+    tokens: list[int]  # all that were drawn, what `text` leaves out included
+    finish: FinishReason  # why it ended
+    stop: str | int | None = None  # the stop string or stop token that ended it
+    logprobs: list[TokenLogprobs] | None = None  # [tokens], if asked for
     timings: Timings | None = None
     reasoning: str | None = None  # None: the model's family does not reason aloud
     calls: tuple[ToolCall, ...] = ()
@@ -87,7 +87,7 @@ class Choice(msgspec.Struct):
 
 
 class Completion(msgspec.Struct):
-    """The whole result of one request."""
+    """The whole result of one request. `text`, `tokens`, `calls` and `finish` are those of its first choice."""
 
     id: str
     prompt_tokens: list[int]

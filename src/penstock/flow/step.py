@@ -68,5 +68,7 @@ class RowResult(msgspec.Struct, array_like=True):
 
 
 class StepResult(msgspec.Struct, array_like=True):
+    """What a step gave."""
+
     number: int  # of the plan it answers
     rows: list[RowResult]  # in the plan's order

@@ -19,10 +19,12 @@ _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the model may ask to have called. What calls it is the caller of the library."""
+
     name: str
-    description: str = ""
-    parameters: dict[str, Any] = {}  # JSON Schema of the arguments
-    strict: bool = False
+    description: str = ""  # for the model
+    parameters: dict[str, Any] = {}  # JSON Schema of the arguments, which calls are held to
+    strict: bool = False  # OpenAI's: taken, since arguments are held to the schema either way
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -41,11 +43,11 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools of a request, and how they may be used. `name`: this one must be called."""
+    """The tools of a request, and how they may be used."""
 
     tools: tuple[Tool, ...]
-    choice: Literal["auto", "required", "named"] = "auto"
-    name: str | None = None
+    choice: Literal["auto", "required", "named"] = "auto"  # call as the model likes; at least one; the one of `name`
+    name: str | None = None  # with "named": this one must be called
     parallel: bool = True  # several calls in one answer
 
     def __post_init__(self) -> None:

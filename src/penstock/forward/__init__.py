@@ -1,5 +1,9 @@
 """The device side of a step: plans in, results out.
 
+runner.ModelRunner    with operations, on a GPU or in plain torch
+native.NativeRunner   with a native program, on a CPU
+orders.Orders         what requests want made of a step, for both
+
 StepPlan ─► slots (what changed) ─► inputs (Batch) ─► model ─► logits ─► sample ─► StepResult
               ▲                                         │                  │           ▲
               │                                         └──► pooling ──────┼───────────┘

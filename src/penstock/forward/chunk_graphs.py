@@ -1,11 +1,11 @@
 """Steps with long chunks as CUDA graphs that are cut at every attention.
 
-Who attends to what differs from step to step in too many ways; all else depends on the number of tokens alone. So what
-lies between one attention and the next is captured, for a few numbers of tokens, and attention is launched in between
-as it ever is. A step takes the smallest size that holds it; tokens that are too many write their keys and values to
-block 0, which is nobody's.
+How attention is launched differs from step to step in too many ways to be captured; all else depends on the number of
+tokens alone. So what lies between one attention and the next is captured, for a few numbers of tokens, and attention is
+launched in between as in a step without graphs. A step takes the smallest size that holds it; tokens that only fill up
+write their keys and values to block 0, which is nobody's.
 
-That is for models of which the device computes a layer sooner than the host launches it.
+That pays off for models whose layers the device computes sooner than the host can launch them (`WORTHWHILE`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from penstock.store.spec import ModelSpec
 if TYPE_CHECKING:
     from penstock.forward.runner import Model
 
-SIZES = (1024, 1536, 2048, 3072, 4096, 8192)
-# Tokens times numbers of a layer's weights. An H200 takes about 0.4 ms for so many, as launching a layer can.
+SIZES = (1024, 1536, 2048, 3072, 4096, 8192)  # tokens
+# Tokens times parameters of a layer. An H200 takes about 0.4 ms for so many, which is what launching a layer can take.
 WORTHWHILE = 1 << 37
 
 
 class Gap(NamedTuple):
-    """An attention between two graphs."""
+    """The attention between two graphs: what it is launched with, beside the step's own inputs."""
 
     pages: Pages
     group: int  # of the cache
@@ -50,7 +50,8 @@ class Captured:
 
 
 class _UpToAttention(CudaOperations):
-    """All operations but attention, which is noted instead, and where one graph ends and another begins."""
+    """All operations but attention: that is noted as a gap, and the graph is cut there. What crosses a gap has a
+    fixed place: queries are written to `q`, and what attention makes of them is read from `mixed`."""
 
     def __init__(self, q: Tensor, mixed: Tensor, cut: Callable[[], None]) -> None:
         super().__init__()
@@ -87,6 +88,8 @@ class _UpToAttention(CudaOperations):
 
 
 class ChunkGraphs:
+    """The graphs of steps with chunks, and the memory they share."""
+
     def __init__(self, model: Model, pages: Sequence[Pages], step_tokens: int) -> None:
         self._model, self._pages, self._ops = model, pages, CudaOperations()
         self._sizes = sizes(model.spec, step_tokens)
@@ -100,6 +103,7 @@ class ChunkGraphs:
         self._mixed = torch.zeros_like(self._q).flatten(1)
 
     def fits(self, batch: Batch) -> bool:
+        """Whether there are graphs for so many tokens."""
         return bool(self._captured) and batch.host_starts[-1] <= self._most
 
     def capture(self, recorder: Recorder) -> None:
@@ -107,6 +111,7 @@ class ChunkGraphs:
             self._captured = [self._capture(size, recorder) for size in reversed(self._sizes)][::-1]
 
     def try_largest(self, recorder: Recorder) -> None:
+        """Captured and thrown away: see `Graphs.try_largest`."""
         with no_collection():
             for size in self._sizes[-1:]:
                 self._capture(size, recorder)
@@ -142,12 +147,12 @@ class ChunkGraphs:
             ops = _UpToAttention(self._q[:size], self._mixed[:size], cut)
             return self._model.forward(ops, self._batch(size), self._pages), ops.gaps
 
-        forward(lambda: None)  # what is loaded at first use must not be captured
+        forward(lambda: None)  # once before: what is loaded at first use must not be captured
         graphs, (hidden, gaps) = recorder.record_some(forward)
         return Captured(graphs, gaps, hidden)
 
     def _batch(self, size: int) -> Batch:
-        """As far as anything but attention looks at it."""
+        """Inputs as far as anything but attention reads them; the rest is filled with whatever is at hand."""
         tokens, positions = self._tokens[:size], self._positions[:size]
         return Batch(
             tokens=tokens,

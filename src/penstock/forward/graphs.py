@@ -1,14 +1,14 @@
 """Small steps as CUDA graphs: one launch instead of several hundred.
 
-To a graph every token is a row of its own. Those of a chunk stand for the same slot at one position after the other:
-their keys and values are written before any of them looks, and each sees what lies before it. So a chunk is computed
-rightly, and only reads its prefix once per few tokens (see `kernels.cuda.decode`); steps for which that is too much are
-not for graphs.
+In a graph every token is a row of its own. The tokens of a chunk are rows of the same slot at consecutive positions.
+All keys and values of a layer are written before any row attends, and each row sees only what lies before it, so a
+chunk comes out right. Its prefix is read once per few tokens, though (see `kernels.cuda.decode`); steps for which that
+is too much do not run as graphs (`READ_AGAIN`).
 
-A graph is captured for each of a few numbers of rows; a step takes the smallest that holds it, and rows that are too
-many stand for the spare slot, whose one token goes to block 0, which is nobody's. A graph begins with slots and
-positions and ends with the logits and the largest of each row, which is the token for whoever asks for no more; all of
-them work in the same memory, and leave their logits in the same place, where they hold until the next step.
+A graph is captured for each of a few numbers of rows. A step takes the smallest that holds it and fills up with rows of
+the spare slot, whose keys and values go to block 0, which is nobody's. A graph begins with slots and positions. It ends
+with the logits and the token of the largest one of each row: the answer, for greedy requests that want nothing else.
+All graphs work in the same memory and leave their logits in the same place, where they hold until the next step.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SIZES = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *range(256, 512, 64), 512)
-
+SIZES = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *range(256, 512, 64), 512)  # rows
 
 # Tokens whose keys and values may be read a second time and more. On an H200 reading so many takes about as long as
 # launching the kernels of a layer one by one.
@@ -54,16 +53,16 @@ class Captured:
 
 
 class Replayed(NamedTuple):
-    """Of all tokens of a step's rows."""
+    """What a graph has left, of all tokens of a step's rows."""
 
-    hidden: Tensor
-    logits: Tensor
+    hidden: Tensor  # [tokens, hidden]
+    logits: Tensor  # [tokens, vocab] float32
     largest: Tensor  # [tokens] int64: ids of the largest logits; the last one of each row is in its slot, if sampled
 
 
 class Recorder:
-    """Captures graphs, on a stream of its own and in one pool of memory. The pool stays what it has grown to as long as
-    the recorder or one of the graphs is there."""
+    """Captures graphs, on a stream of its own and in one pool of memory. The pool keeps the size it has grown to as
+    long as the recorder or one of the graphs is there."""
 
     def __init__(self) -> None:
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -71,12 +70,12 @@ class Recorder:
         self._first: torch.cuda.CUDAGraph | None = None
 
     def record(self, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
-        """What `torch.cuda.graph` does, but that gives all unused memory back to the device each time."""
+        """As `torch.cuda.graph` does, which however gives all unused memory back to the device each time."""
         graphs, made = self.record_some(lambda _: work())
         return graphs[0], made
 
     def record_some(self, work: Callable[[Callable[[], None]], T]) -> tuple[list[torch.cuda.CUDAGraph], T]:
-        """Several of them: `work` calls what it is given where one ends and the next begins."""
+        """The work as several graphs: it calls the function it is given where one ends and the next begins."""
         graphs: list[torch.cuda.CUDAGraph] = []
 
         def begin() -> None:
@@ -93,7 +92,7 @@ class Recorder:
             try:
                 made = work(cut)
             except BaseException:
-                with suppress(RuntimeError):  # what was wrong says the first error
+                with suppress(RuntimeError):  # the first error says what was wrong
                     graphs[-1].capture_end()
                 raise
             graphs[-1].capture_end()
@@ -102,8 +101,11 @@ class Recorder:
 
 
 class DecodeGraphs:
+    """The graphs of steps of few tokens, and the memory they share."""
+
     def __init__(self, model: Model, pages: Sequence[Pages], slots: Slots, spare: int) -> None:
-        """`spare`: the slot of rows that are only there to fill up; there are as many others, and so many rows."""
+        """`spare` is the slot of rows that only fill up, the last one: its number is also how many other slots there
+        are, and the most rows a graph has."""
         self._model, self._pages, self._slots, self._spare = model, pages, slots, spare
         self._ops = CudaOperations()
         self._sizes = [size for size in SIZES if size < spare] + [spare]
@@ -124,6 +126,7 @@ class DecodeGraphs:
         ]
 
     def fits(self, rows: Sequence[Row]) -> bool:
+        """Whether there is a graph for so many tokens, and chunks would not read too much of their prefixes again."""
         if not self._captured or sum(row.count for row in rows) > self._sizes[-1]:
             return False
         return sum((row.count - 1) * row.start for row in rows) <= READ_AGAIN
@@ -134,11 +137,13 @@ class DecodeGraphs:
             self._captured = [self._capture(size, recorder) for size in reversed(self._sizes)][::-1]
 
     def try_largest(self, recorder: Recorder) -> None:
+        """Captured and thrown away: see `Graphs.try_largest`."""
         with no_collection():
             self._capture(self._sizes[-1], recorder)
 
     def walk(self) -> None:
-        """What will be captured, without capturing it, as far as it takes different kernels of ours."""
+        """Computes what will be captured, without capturing it. Sizes that round up
+        to the same power of 2 take the same kernels."""
         for size in self._sizes:
             if size & (size - 1) == 0 or size == self._sizes[-1]:
                 self._compute(self._rows(size))
@@ -161,6 +166,7 @@ class DecodeGraphs:
         return torch.tensor([[self._spare] * size, [0] * size, [0] * size], device=self._tokens.device)
 
     def run(self, rows: Sequence[Row]) -> Replayed:
+        """Only for rows that `fits` has said yes to."""
         slots, starts, counts, sampled = np.array([(row.slot, row.start, row.count, row.sample) for row in rows]).T
         ends = counts.cumsum()
         count = int(ends[-1])
@@ -206,7 +212,7 @@ class DecodeGraphs:
 
 
 class Graphs(NamedTuple):
-    """All that a runner has."""
+    """All graphs of a runner."""
 
     decode: DecodeGraphs
     chunks: ChunkGraphs
@@ -216,7 +222,7 @@ class Graphs(NamedTuple):
         self.chunks.capture(recorder)
 
     def try_largest(self, recorder: Recorder) -> None:
-        """Has the recorder's pool grow to what `capture` will need."""
+        """Makes the recorder's pool grow to what `capture` will need."""
         self.decode.try_largest(recorder)
         self.chunks.try_largest(recorder)
 

@@ -1,7 +1,7 @@
 """From the rows of a plan to the tensors a model reads.
 
-Where things lie is worked out on the host, in numpy, and goes to the device in two arrays; what lies there is gathered
-on the device, where alone it is known.
+Where things lie in the slots is worked out on the host, in numpy, and goes to the device in two arrays. What lies there
+is gathered on the device: the newest tokens are known nowhere else.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penstock.kernels.upload import upload
 
 
 def gather(rows: Sequence[Row], slots: Slots) -> Batch:
+    """The inputs of a step, all rows packed together."""
     count, block_size, device = len(rows), slots.block_size, slots.tokens.device
     row_slots, first, counts = np.array([(row.slot, row.start, row.count) for row in rows], dtype=np.int64).T
     lengths = first + counts

@@ -25,6 +25,8 @@ DEVICE_FRACTION = 0.9  # of all there is
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
+    """How many blocks each cache group has, and what they take."""
+
     block_size: int  # tokens
     blocks: tuple[int, ...]  # [groups], block 0 included
     block_bytes: tuple[int, ...]  # [groups]

@@ -14,7 +14,7 @@ from penstock.flow import Row, StepPlan, StepResult
 from penstock.forward.launched import Launched
 from penstock.forward.orders import Orders
 from penstock.forward.slots import Slots
-from penstock.kernels.cpu.program import PAGE_TYPES, Draws, Layout, Pool, Program
+from penstock.kernels.cpu.program import PAGE_TYPES, DrawTable, Layout, Pool, Program
 from penstock.kernels.cpu.record import Recordable, record
 from penstock.kernels.interface import Pages
 from penstock.store.spec import ModelSpec
@@ -54,19 +54,21 @@ class NativeRunner:
         rows = plan.rows
         sampled = [row for row in rows if row.sample]
         slots, positions = [row.slot for row in sampled], [row.start + row.count for row in sampled]
-        show = self._orders.read_hidden(rows)
-        native = self._orders.sampler.native(slots, positions)  # how the program can draw them all by itself
-        tokens = self.model.run(rows, native, show=show)
-        if native is not None and not show:
+        show = self._orders.wants_hidden(rows)
+        draws = self._orders.sampler.native(slots, positions)
+        drawn = self.model.run(rows, draws, show=show)
+        tokens = drawn if draws is not None else None
+        if tokens is not None and not show:
             self._orders.launched(Launched(plan.number, rows, tokens, None, {}, None))
         else:
-            self._orders.launched(self._finish(plan, slots, positions, tokens if native is not None else None, show))
+            self._orders.launched(self._finish(plan, slots, positions, tokens, show))
 
     @torch.inference_mode()
     def _finish(
         self, plan: StepPlan, slots: list[int], positions: list[int], tokens: list[int] | None, show: bool
     ) -> Launched:
-        """What is left to torch: draws that native code has not made, and what is made of hidden states."""
+        """What is left to torch: draws that native code has not made (`tokens` is None), and what is made of hidden
+        states."""
         rows, draws = plan.rows, None
         if tokens is None:
             draws = self._orders.draw(self.model.sampled_logits(len(slots)), slots, positions)
@@ -108,7 +110,7 @@ class NativeModel:
         self._showing: Program | None = None  # made when it is first needed
         self._rows = array("i")  # of the last step
 
-    def run(self, rows: Sequence[Row], draws: Draws | None, *, show: bool) -> list[int]:
+    def run(self, rows: Sequence[Row], draws: DrawTable | None, *, show: bool) -> list[int]:
         """Draw a token for each sampled row, as `draws` has it, into its slot; None: their logits are for others. With
         `show` the hidden states of all tokens can be read as well."""
         if show and self._showing is None:

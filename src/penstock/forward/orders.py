@@ -11,7 +11,7 @@ from torch import Tensor
 
 from penstock.flow import Admit, Row, StepResult
 from penstock.forward.launched import Launched
-from penstock.forward.pooling import Pooled, Pools
+from penstock.forward.pooling import Embedders, Pooled
 from penstock.forward.prompts import Prompts
 from penstock.sample import Constraints, Draws, Logprobs, Sampler
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class Orders:
+    """One for each runner. What it keeps of a slot begins with an Admit."""
+
     def __init__(
         self,
         vocab_size: int,
@@ -29,11 +31,11 @@ class Orders:
         natively: bool = False,
         most_rows: int | None = None,
     ) -> None:
-        """`tokens` [slots, context] are the slot rows. The rest as in Sampler and in Prompts."""
+        """`tokens` [slots, context] are the slot rows. `natively` is as in Sampler, `most_rows` as in Prompts."""
         self.sampler = Sampler(vocab_size, tokens, natively=natively)
         self._constraints = Constraints(vocab_size, grammars)
         self._prompts = Prompts(vocab_size, tokens, most_rows)
-        self._pools = Pools()
+        self._embedders = Embedders()
         self._launched: deque[Launched] = deque()
 
     def admit(self, admits: Sequence[Admit]) -> None:
@@ -41,18 +43,18 @@ class Orders:
             self.sampler.admit(admit)
             self._constraints.admit(admit)
             self._prompts.admit(admit)
-            self._pools.admit(admit)
+            self._embedders.admit(admit)
 
-    def read_hidden(self, rows: Sequence[Row]) -> bool:
+    def wants_hidden(self, rows: Sequence[Row]) -> bool:
         """Whether `read` wants more of these rows' hidden states than what tokens are drawn from."""
-        return self._prompts.ask(rows) or self._pools.ask(rows)
+        return self._prompts.concern(rows) or self._embedders.concern(rows)
 
     def read(
         self, rows: Sequence[Row], starts: Sequence[int], hidden: Tensor, logits: Callable[[int, int], Tensor]
     ) -> tuple[dict[int, list[Logprobs]], Pooled | None]:
         """Log-probabilities of prompts, and embeddings. `hidden` [tokens, hidden] are a step's, in which row r begins
         at `starts[r]`, and good until `logits(first, end)` is asked for those of a range of them."""
-        pooled = self._pools.take(rows, hidden, starts)
+        pooled = self._embedders.take(rows, hidden, starts)
         return self._prompts.measure(rows, starts, logits), pooled
 
     def draw(self, logits: Tensor, slots: Sequence[int], positions: Sequence[int]) -> Draws:
@@ -61,6 +63,7 @@ class Orders:
         return self.sampler.sample(logits, slots, positions, masked)
 
     def launched(self, step: Launched) -> None:
+        """Keep it until it is collected."""
         self._launched.append(step)
 
     def collect(self) -> StepResult:
@@ -72,5 +75,6 @@ class Orders:
         self._launched.clear()
 
     def _settle_matchers(self) -> None:
+        """Let the matchers of constraints see what the steps in flight have drawn."""
         for launched in self._launched:
             launched.ended()

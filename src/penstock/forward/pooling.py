@@ -27,7 +27,7 @@ class Pooled:
 
 
 @dataclass(slots=True)
-class Pool:
+class Embedder:
     """One prompt's hidden states, taken in chunk by chunk from position 0 on."""
 
     pooling: Pooling
@@ -44,30 +44,30 @@ class Pool:
         return self.total if self.pooling == "mean" else hidden[-1].to(torch.float32)
 
 
-class Pools:
-    """Those of all slots that embed and are not complete."""
+class Embedders:
+    """One for each slot whose sequence is to be embedded, until it is complete."""
 
     def __init__(self) -> None:
-        self._by_slot: dict[int, Pool] = {}
+        self._by_slot: dict[int, Embedder] = {}
 
-    def ask(self, rows: Sequence[Row]) -> bool:
-        """Whether any of them is of such a slot."""
+    def concern(self, rows: Sequence[Row]) -> bool:
+        """Whether any of these rows is of such a slot."""
         return bool(self._by_slot) and any(row.slot in self._by_slot for row in rows)
 
     def admit(self, admit: Admit) -> None:
         """Whatever the slot had is gone; a sequence that comes back after a preemption begins anew."""
         self._by_slot.pop(admit.slot, None)
         if admit.pooling is not None:
-            self._by_slot[admit.slot] = Pool(admit.pooling, admit.prompt_length)
+            self._by_slot[admit.slot] = Embedder(admit.pooling, admit.prompt_length)
 
     def take(self, rows: Sequence[Row], hidden: Tensor, starts: Sequence[int]) -> Pooled | None:
         """`hidden` [tokens, hidden] of a step, in which row r begins at `starts[r]`."""
         done: dict[int, Tensor] = {}
         for index, row in enumerate(rows if self._by_slot else ()):
-            pool = self._by_slot.get(row.slot)
-            if pool is None:
+            embedder = self._by_slot.get(row.slot)
+            if embedder is None:
                 continue
-            vector = pool.take(hidden[starts[index] : starts[index + 1]], row.start + row.count)
+            vector = embedder.take(hidden[starts[index] : starts[index + 1]], row.start + row.count)
             if vector is not None:
                 done[index] = vector
                 del self._by_slot[row.slot]

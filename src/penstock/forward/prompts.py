@@ -23,8 +23,8 @@ class Prompts:
             self._size = min(self._size, most_rows)
         self._by_slot: dict[int, tuple[int, int]] = {}  # how many of the likeliest, prompt length
 
-    def ask(self, rows: Sequence[Row]) -> bool:
-        """Whether any of them does."""
+    def concern(self, rows: Sequence[Row]) -> bool:
+        """Whether any of these rows is of a slot that asks."""
         return bool(self._by_slot) and any(row.slot in self._by_slot for row in rows)
 
     def admit(self, admit: Admit) -> None:

@@ -1,8 +1,8 @@
-"""The steps of a start on a CUDA device: before there are weights, to have the kernels compiled; and before there is a
-cache, to learn what a step needs.
+"""Steps that are run at the start of an engine on a CUDA device: before there are weights, to find out which kernels to
+compile; and before there is a cache, to find out how much memory a step takes.
 
-What the latter took stays with torch's allocator, and so counts as in use when the cache is given the rest; libraries
-are set up on the way.
+What the latter took stays with torch's allocator, and so counts as in use when the cache is given the rest. Libraries
+such as cuBLAS are set up on the way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sizes(NamedTuple):
-    """Of what the engine is made for."""
+    """How large the steps and sequences are that the engine is built for."""
 
     block_size: int
     context: int
@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
 
 
 def compile_ahead(ahead: Ahead, spec: ModelSpec, sizes: Sizes, *, dtype: torch.dtype, device: torch.device) -> None:
-    """Have all kernels compiled that a start needs."""
+    """Have `ahead` compile all kernels that a start needs; its threads go on when this returns."""
     try:
         _note_kernels(ahead, spec, sizes, dtype, device)
     except (torch.OutOfMemoryError, OutOfMemory):
@@ -45,7 +45,7 @@ def compile_ahead(ahead: Ahead, spec: ModelSpec, sizes: Sizes, *, dtype: torch.d
 
 
 def _note_kernels(ahead: Ahead, spec: ModelSpec, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> None:
-    """Goes through the steps of a start, with blank weights and as few layers as show each kind of them once."""
+    """Goes through the steps of a start, with blank weights, and with as few layers as have one of each cache group."""
     few = replace(spec, num_layers=1 + max(group.layers[0] for group in spec.cache_groups))
     model = load(few, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
     runner = _runner(model, sizes, dtype, device)
@@ -55,8 +55,8 @@ def _note_kernels(ahead: Ahead, spec: ModelSpec, sizes: Sizes, dtype: torch.dtyp
 
 
 def rehearse(model: Model, sizes: Sizes, *, dtype: torch.dtype) -> Recorder:
-    """A prompt of as many tokens as a step may have, over pages that are no more than the block that is nobody's; and
-    the largest graph. The recorder has the memory of the graphs to come."""
+    """Runs the largest steps, over pages that have no more than the block that is nobody's, and captures the largest
+    graphs. The recorder that it gives keeps the memory of the graphs to come."""
     recorder = Recorder()
     knob, what = "step_tokens", f"{sizes.step_tokens} tokens"
     try:
@@ -74,6 +74,7 @@ def rehearse(model: Model, sizes: Sizes, *, dtype: torch.dtype) -> Recorder:
 
 
 def capture(runner: ModelRunner, sizes: Sizes, recorder: Recorder) -> None:
+    """Capture all graphs, over the real cache, and have the runner use them."""
     graphs = runner.graphs(sizes.step_tokens)
     try:
         graphs.capture(recorder)

@@ -1,5 +1,8 @@
-"""The runner: keeps the slots, runs the model over each plan, draws the tokens. With torch's and CUDA's operations; the
-native CPU kernels have their own, `forward.native`."""
+"""The runner: keeps the slots, runs the model over each plan, draws the tokens.
+
+This one computes with `kernels.interface.Operations`, those of torch or of CUDA; `forward.native` is the one of the
+native CPU kernels.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,15 @@ class Computed:
 
     hidden: Tensor  # [tokens, hidden], or [rows, hidden] where nobody wants more than the last token of each row
     starts: Sequence[int]  # [rows + 1] on the host: where each row begins in `hidden`
-    logits: Tensor | None = None  # of all of `hidden`, where they came along
-    largest: Tensor | None = None  # the ids of the largest of them; the next step finds those of sampled rows in place
+    # Of a step that ran as a decode graph, for all of `hidden`:
+    logits: Tensor | None = None
+    largest: Tensor | None = None  # the token of each one's largest logit; those of sampled rows are in their slots
 
 
 class ModelRunner:
-    """Implements `flow.Runner`. `launch` orders everything on the device; a drawn token goes straight to its slot, so
-    that the next step can be launched before this one is collected. Nothing is read back unless a row has a constraint:
-    then, with the forward pass under way, the tokens of the step before."""
+    """Implements `flow.Runner`. `launch` queues the whole step on the device and does not wait: a drawn token goes
+    straight to its slot, so that the next step can be launched before this one is collected. Only if a row has a
+    constraint are the tokens of the step before read back, with the forward pass under way."""
 
     def __init__(
         self,
@@ -89,9 +93,9 @@ class ModelRunner:
         self._orders.reset()
 
     def warm_up(self, tokens: int) -> None:
-        """Real steps, of a prompt of `tokens` and of shorter ones, and of as many sequences as there may be beside a
-        prompt, all drawn from; keys and values go to block 0. None depends on what another has drawn: while kernels
-        are only noted (`kernels.cuda.ahead`), that can be anything."""
+        """Runs real steps over block 0: a prompt of `tokens` and shorter ones, drawn from in each way there is, and as
+        many sequences as there may be beside a prompt. No step reads what another has drawn: while kernels are only
+        noted (`kernels.cuda.ahead`), that can be anything."""
         greedy, plain, filtered = SamplingParams(temperature=0.0), SamplingParams(), SamplingParams(top_k=50, top_p=0.9)
 
         def admit(slot: int, length: int, params: SamplingParams) -> Admit:
@@ -123,7 +127,7 @@ class ModelRunner:
         )
 
     def use(self, graphs: Graphs) -> None:
-        """From now on, wherever a step fits one of them."""
+        """Replay these from now on, wherever a step fits one of them."""
         self._graphs = graphs
 
     def _compute(self, rows: Sequence[Row]) -> Computed:
@@ -135,7 +139,8 @@ class ModelRunner:
         starts: Sequence[int] = batch.host_starts
         if graphs is not None and graphs.chunks.fits(batch):
             return Computed(graphs.chunks.run(batch), starts)
-        if batch.num_single < batch.num_rows and not self._orders.read_hidden(rows):
+        # Beyond the last attention only the last token of each row matters, unless somebody reads all of them.
+        if batch.num_single < batch.num_rows and not self._orders.wants_hidden(rows):
             batch, starts = replace(batch, wanted=batch.starts[1:] - 1), range(len(rows) + 1)
         return Computed(self._model.forward(self._ops, batch, self._pages), starts)
 
@@ -159,4 +164,5 @@ class ModelRunner:
         return draws
 
     def _logits(self, hidden: Tensor, packed: Tensor) -> Tensor:
+        """[n, vocab] of the packed tokens [n]."""
         return self._ops.logits(hidden, packed, self._model.head, self._model.spec.logit_softcap)

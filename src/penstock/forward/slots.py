@@ -30,6 +30,7 @@ class Slots:
         self._held = [[0] * max_sequences for _ in range(num_groups)]  # [groups][slots]: blocks in the table
 
     def apply(self, admits: Sequence[Admit], extends: Sequence[Extend]) -> None:
+        """Write what a plan changes."""
         if admits:
             _write(self.tokens, [(admit.slot, 0, admit.tokens) for admit in admits])
         for group, (table, held) in enumerate(zip(self.tables, self._held, strict=True)):

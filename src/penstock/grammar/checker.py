@@ -104,6 +104,7 @@ class _Worker:
             [sys.executable, "-m", "penstock.grammar.worker", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            process_group=0,  # out of reach of the terminal's Ctrl-C
         )
         self._lines: SimpleQueue[bytes] = SimpleQueue()  # b"": it has ended
         self._reader = threading.Thread(target=self._read, name="grammar verdicts", daemon=True)

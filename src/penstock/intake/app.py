@@ -41,7 +41,7 @@ from penstock.pipeline import Flight
 from penstock.plan.answer import Plan
 from penstock.plan.budget import Budget
 from penstock.plan.question import Question
-from penstock.route.replica import Ticket
+from penstock.route.ticket import Ticket
 from penstock.settings import Settings, parse_bytes
 
 Asked = TypeVar("Asked", bound=Generation)
@@ -312,11 +312,12 @@ def _add_failures(app: FastAPI) -> None:
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        where = f"{request.method} {request.url.path}"
-        kind, headers = NotFound, error.headers
+        method, path = request.method, request.url.path
         if error.status_code == 405:
-            kind, headers = MethodNotAllowed, {"allow": ", ".join(_methods(app, request.scope))}
-        return failure(kind(f"there is no {where} here; /docs lists what there is"), request.scope, headers)
+            allowed = ", ".join(_methods(app, request.scope))
+            told = MethodNotAllowed(f"{path} does not take {method}, only {allowed}; /docs says how")
+            return failure(told, request.scope, {"allow": allowed})
+        return failure(NotFound(f"there is no {method} {path} here; /docs lists it all"), request.scope, error.headers)
 
     async def on_hang_up(request: Request, error: Exception) -> Response:
         return Response(status_code=CLIENT_GONE)  # for the log: nobody is there to read it

@@ -15,7 +15,8 @@ from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.observe.metrics import Metrics
 from penstock.pipeline import Flight, Pipeline, check_ids
-from penstock.route.replica import Replica, State, Ticket
+from penstock.route.replica import Replica, State
+from penstock.route.ticket import Ticket
 from penstock.store.files import ModelFiles
 from penstock.tokenize.tokenizer import Tokenizer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -16,7 +17,9 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 .verb { display: inline-block; min-width: 3.5rem; font-weight: 700 }
 details { border: 1px solid #8884; border-radius: 6px; margin: .5rem 0; padding: .5rem 1rem }
 table { border-collapse: collapse; width: 100% }
-td { border-top: 1px solid #8883; padding: .3rem .6rem .3rem 0; vertical-align: top }
+td { border-top: 1px solid #8883; padding: .3rem .6rem .3rem 0; vertical-align: top; overflow-wrap: anywhere }
+td:first-child { width: 16rem }
+@media (max-width: 40rem) { td, td:first-child { display: block; width: auto } td + td { border: 0; padding-top: 0 } }
 pre { overflow-x: auto; background: #8881; padding: .6rem; border-radius: 6px }
 """
 POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
@@ -70,20 +73,21 @@ def page(document: dict[str, Any]) -> str:
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title>"
         f"<meta name=viewport content='width=device-width'><style>{STYLE}</style><h1>{html.escape(title)}</h1>"
-        "<p>The same as a document for machines: <a href=/openapi.json>/openapi.json</a>.</p>" + "".join(sections)
+        "<p>A route opens to its fields and answers. The same as a document for machines: "
+        "<a href=/openapi.json>/openapi.json</a>.</p>" + "".join(sections)
     )
 
 
 def _operation(verb: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
-    text = html.escape(operation.get("description", ""))
+    text = _prose(operation.get("description", ""))
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     fields = _fields(_resolved(body, schemas), schemas) if body else ""
     answers = "".join(
-        f"<tr><td><code>{status}</code><td>{html.escape(answer['description'])}"
+        f"<tr><td><code>{status}</code><td>{_prose(answer['description'])}"
         for status, answer in operation["responses"].items()
     )
     parameters = "".join(
-        f"<tr><td><code>{html.escape(one['name'])}</code><td>{html.escape(one['description'])}"
+        f"<tr><td><code>{html.escape(one['name'])}</code><td>{_prose(one['description'])}"
         for one in operation.get("parameters", ())
         if one["in"] == "query"
     )
@@ -96,15 +100,26 @@ def _operation(verb: str, path: str, operation: dict[str, Any], schemas: dict[st
 
 def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
     required = schema.get("required", [])
+
+    def place(entry: tuple[str, dict[str, Any]]) -> int:
+        """What must be given first, what other servers do not know last."""
+        name, field = entry
+        return 0 if name in required else 2 if field.get("description", "").startswith("Extension") else 1
+
     rows = "".join(
         f"<tr><td><code>{html.escape(name)}</code>{' (required)' if name in required else ''}"
-        f"<td>{html.escape(field.get('description', ''))}"
-        for name, field in schema.get("properties", {}).items()
+        f"<td>{_prose(field.get('description', ''))}"
+        for name, field in sorted(schema.get("properties", {}).items(), key=place)
     )
     examples = "".join(
         f"<pre>{html.escape(json.dumps(example, indent=2))}</pre>" for example in schema.get("examples", [])
     )
     return f"<h4>Body</h4>{examples}<table>{rows}</table>"
+
+
+def _prose(text: str) -> str:
+    """With what stands in backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _resolved(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ connections are refused until the model is there."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,13 @@ from penstock.settings import ServeSettings
 
 BACKLOG = 2048  # connections that nobody has accepted yet
 UNSENT_BYTES = 64 * 1024  # that the kernel takes for a connection
+OPEN_FILES = 65_536  # connections are files; shells start processes with 1024 of them
+
+_ADVICE = {
+    errno.EADDRINUSE: "; choose another with --port (0 takes a free one)",
+    errno.EACCES: "; ports from 1024 on need no rights: choose one with --port",
+    errno.EADDRNOTAVAIL: "; --host must be an address of this machine",
+}
 
 
 def bind(settings: ServeSettings) -> socket.socket:
@@ -29,7 +37,21 @@ def bind(settings: ServeSettings) -> socket.socket:
     return listener
 
 
+def allow_connections() -> None:
+    """As many as the system lets us have: beyond it they are closed unheard, and nobody is told."""
+    try:
+        import resource
+    except ImportError:  # not everywhere
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def listen(listener: socket.socket) -> None:
+    allow_connections()
     with _explained(listener, "{}:{}".format(*listener.getsockname()[:2])):
         listener.listen(BACKLOG)
 
@@ -40,4 +62,5 @@ def _explained(listener: socket.socket, where: str) -> Iterator[None]:
         yield
     except OSError as error:
         listener.close()
-        raise InvalidSetting(f"cannot listen on {where}: {error.strerror}", param="port") from None
+        advice = _ADVICE.get(error.errno or 0, "")
+        raise InvalidSetting(f"cannot listen on {where}: {error.strerror}{advice}", param="port") from None

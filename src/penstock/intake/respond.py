@@ -20,7 +20,7 @@ from penstock.intake.problems import Problem
 from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.pipeline import Flight
-from penstock.route.replica import Ticket
+from penstock.route.ticket import Ticket
 
 logger = logging.getLogger(__name__)
 

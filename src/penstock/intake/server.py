@@ -1,7 +1,7 @@
 """The life of the HTTP server: up, serving, draining, down.
 
 The first SIGTERM or SIGINT stops the intake (`/ready` turns 503), lets running requests finish up to a deadline, ends
-the rest with a terminal error; a second one ends everything at once.
+the rest with a terminal error; a second one ends them at once, a third does not even wait for that to be sent.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""HTTP/1.1 on a connection, as uvicorn speaks it, with a bound on what stands before a body: its parser has none, and
-nobody has shown a key by then."""
+"""HTTP/1.1 on a connection, as uvicorn speaks it, but with bounds on what comes before an answer: bytes of headers, and
+the time a client may take to send its request. Uvicorn has neither, and nobody has shown a key by then."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 * 1024  # of the request line and headers, give or take what one read brings
+SILENCE_S = 60.0  # for the whole head, and between two pieces of a body
 
 
 class Protocol(HttpToolsProtocol):
@@ -15,24 +17,59 @@ class Protocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._within_head = False
         self._head_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect(nothing=True)
+        if self.cycle is not None and isinstance(exc, TimeoutError):  # the kernel's patience: see `port`
+            self.cycle.scope["state"]["unread"] = True
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._head_bytes = self._head_bytes + len(data) if self._within_head else 0
         if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self.logger.warning("a request with headers of more than %d bytes was refused", MAX_HEAD_BYTES)
-            self.transport.write(STATUS_LINE[431] + b"content-length: 0\r\nconnection: close\r\n\r\n")
-            self.transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.cycle is not None and isinstance(exc, TimeoutError):  # the kernel's patience: see `port`
-            self.cycle.scope["state"]["unread"] = True
-        super().connection_lost(exc)
+            self._refuse(431)
 
     def on_message_begin(self) -> None:
         self._within_head = True
+        self._expect()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._within_head = False
+        self._expect()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._expect()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._expect(nothing=True)
+        super().on_message_complete()
+
+    def _expect(self, *, nothing: bool = False) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if nothing else self.loop.call_later(SILENCE_S, self._late)
+
+    def _late(self) -> None:
+        cycle = self.cycle
+        # A request behind this one's back, or an answer that is under way: they are not to be cut off.
+        answering = cycle is not None and not cycle.response_complete and (self._within_head or cycle.response_started)
+        if self.pipeline or answering:
+            self._expect()
+        elif self._within_head or (cycle is not None and not cycle.response_started):
+            self._refuse(408)
+        else:  # answered already, or nothing was asked: browsers connect ahead, and would take a 408 for an answer
+            self.transport.close()
+
+    def _refuse(self, status: int) -> None:
+        self.transport.write(STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n")
+        self.transport.close()

@@ -5,8 +5,8 @@
 
 Every Accepted is followed by exactly one Rejected or Finished, whatever happens to client, server or engine. What the
 engine does comes as packed step records (`flow.record`), one on each Delivered: from them follow when a sequence was
-received, let in, sent back and served. Listeners skip events they do not know, so that stages to come (authorised,
-context assembled, routed, drafted) can tell of themselves with structs of their own.
+received, let in, sent back and served. Listeners skip events they do not know: a new stage tells of itself with a
+struct of its own.
 
 `t` is when it was over, `start` when it began: `time.monotonic()` seconds. `request` is the id a flow.Request has,
 which for one of several prompts ends in "-<place>": see `whole`.
@@ -33,7 +33,7 @@ class Accepted(Event, frozen=True, gc=False):
     """The first thing known of a request, when its headers had been read."""
 
     request_id: str  # the x-request-id
-    kind: str  # "chat", "completion", "embedding", "lab"
+    kind: str  # of intake.views.KINDS
     trace: Trace | None = None
 
 

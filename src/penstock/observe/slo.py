@@ -45,6 +45,9 @@ class Objective:
         assert self.target is not None
         return value >= self.target if self.at_least else value <= self.target
 
+    def shown(self, value: float) -> str:
+        return f"{value:.3g} {self.unit}" if self.unit != "ratio" else f"{100 * value:.3g}%"
+
 
 @dataclass(slots=True)
 class Alert:
@@ -58,9 +61,10 @@ class Alert:
 
     @property
     def message(self) -> str:
+        assert self.objective.target is not None
         sign = "below" if self.objective.at_least else "above"
-        told = f"{self.objective.title} is {self.value:.4g} {self.objective.unit}, {sign} {self.objective.target:.4g}"
-        return f"{told}: {self.cause.evidence}"
+        value, target = self.objective.shown(self.value), self.objective.shown(self.objective.target)
+        return f"{self.objective.title} is {value}, {sign} {target}: {self.cause.evidence}"
 
 
 class Monitor:

@@ -1,1 +1,8 @@
-"""From messages to the text the model was trained to continue."""
+"""From messages to the text the model was trained to continue, and what that says of the answer.
+
+dialect         how one model is spoken to, and how its answer is to be read
+families        which family a chat template is of: data
+conversation    messages as a family's template wants them
+template        the template itself, which runs in the `sandbox`
+language        the grammar of a whole answer; gemma_schema for Gemma's own notation
+"""

@@ -1,1 +1,5 @@
-"""Where a request goes: the engines behind this frontend."""
+"""Where a request goes: the engine behind this frontend.
+
+replica.Replica   one engine process under supervision
+ticket.Ticket     what a client holds of its request there
+"""

@@ -17,11 +17,12 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from penstock.errors import EngineDied, PenstockError, ShuttingDown, by_code
-from penstock.flow import Cancel, Chunk, Delta, FinishReason, Frame, Query, Reply, Submit, WatchedEngine
+from penstock.errors import EngineDied, PenstockError, ShuttingDown
+from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, Submit, WatchedEngine
 from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.pipeline import Flight
+from penstock.route.ticket import Ticket
 
 logger = logging.getLogger(__name__)
 
@@ -37,62 +38,9 @@ class State(StrEnum):
     CLOSED = "closed"
 
 
-class Ticket:
-    """One client's request at a replica: a flight per prompt, and the chunks nobody has taken yet.
-
-    They are bounded by what the request may produce; a client that does not read only finds more of them at once.
-    """
-
-    def __init__(self, flights: list[Flight]) -> None:
-        self.flights = flights
-        self.chunks: list[tuple[int, Chunk]] = []  # (index of the flight, its chunk)
-        self._index = {submit.id: index for index, flight in enumerate(flights) for submit in flight.submits}
-        self.error: PenstockError | None = None  # of the first sequence that failed
-        self.left = False  # the client has gone
-        self._open = len(self._index)
-        self._news = asyncio.Event()
-
-    @property
-    def done(self) -> bool:
-        return self._open == 0
-
-    def push(self, delta: Delta) -> Cancel | None:
-        index = self._index[delta.id]
-        flight = self.flights[index]
-        chunk, cancel = flight.push(delta)
-        if chunk is not None:
-            self.chunks.append((index, chunk))
-        if delta.finish is not None:
-            self._open -= 1
-            if flight.error is not None and self.error is None:
-                self.error = by_code(flight.error[1], flight.error[0])
-        if chunk is not None or self.done:
-            self._news.set()
-        return cancel
-
-    async def take(self) -> list[tuple[int, Chunk]]:
-        """What has come since; waits for the first. Empty once everything has been taken and the engine is done."""
-        while not self.chunks and not self.done:
-            self._news.clear()
-            await self._news.wait()
-        chunks, self.chunks = self.chunks, []
-        return chunks
-
-    async def finished(self) -> None:
-        """Until all is done, or one part has failed and so the whole."""
-        while not self.done and self.error is None:
-            self.chunks.clear()
-            self._news.clear()
-            await self._news.wait()
-
-    def submits(self) -> list[Submit]:
-        return [submit for flight in self.flights for submit in flight.submits]
-
-    def begun(self) -> bool:
-        return any(answer.tokens for flight in self.flights for answer in flight.answers)
-
-
 class Replica:
+    """Flights in, tickets out that end, whatever becomes of the process. Belongs to the event loop it is used in."""
+
     def __init__(self, spawn: Callable[[], WatchedEngine]) -> None:
         """`spawn` starts an engine process and does not wait for it."""
         self.emit: Emit | None = None
@@ -108,13 +56,16 @@ class Replica:
         self._queries = 0
         self._changed = asyncio.Event()  # the engine became ready, failed or died
         self._watched: tuple[int, ...] = ()  # its file descriptors
-        self._signs = 0  # of life: what steps have told, and answers to `_ping`
-        self._ping: int | None = None  # a query that is to be answered
-        self._steps = -1  # there were, when it last was
+        self._signs = 0  # of life: frames of steps, and answers to `_ping` that show progress
+        self._ping: int | None = None  # the query that asks for a sign, until it is answered
+        self._steps = -1  # the engine's count of steps at the last answer
 
     @property
     def open(self) -> int:
+        """Sequences that have not ended."""
         return len(self._tickets)
+
+    # --- the engine process
 
     async def start(self) -> None:
         """Wait for the first engine; raises what keeps it from starting. `supervise` goes on from there."""
@@ -137,8 +88,18 @@ class Replica:
         finally:
             listening.cancel()
 
+    def close(self, *, at_once: bool = False) -> None:
+        if self.state is State.CLOSED:
+            return
+        self.state = State.CLOSED
+        self._unwatch()
+        if at_once:
+            self._engine.kill()
+        else:
+            self._engine.close()
+
     async def _replace(self) -> None:
-        """Each that dies, by another."""
+        """Start another for each that dies."""
         wait_s, since = FIRST_WAIT_S, time.monotonic()
         while True:
             while self._engine.dead is None:
@@ -151,21 +112,6 @@ class Replica:
             await asyncio.sleep(wait_s)
             wait_s, since = min(2 * wait_s, LONGEST_WAIT_S), time.monotonic()
             await self._restart()
-
-    async def _listen(self, hang_s: float) -> None:
-        """End an engine that hangs. Looks are counted, not seconds: a machine that was asleep finds nobody dead."""
-        before, silent = (self._engine, self._signs), 0
-        while True:
-            await asyncio.sleep(hang_s / LOOKS)
-            self._pump()  # what has come counts, though nobody had the time to read it
-            now = (self._engine, self._signs)
-            silent = silent + 1 if now == before and self._tickets and self.state is State.READY else 0
-            before = now
-            if silent > LOOKS:
-                self._engine.end(f"the engine gave no sign of life for {hang_s:g} s and was ended")
-                self._pump()
-            elif silent and self._ping is None:  # a prompt of many steps may have nothing to tell: is there progress?
-                self._ping = self._query("stats")
 
     async def _restart(self) -> None:
         self.restarts += 1
@@ -182,7 +128,57 @@ class Replica:
         else:
             self._give_up("the engine died and could not be started again")
 
+    def _ready(self) -> None:
+        assert self._engine.facts is not None
+        self.facts = self._engine.facts
+        self.state = State.READY
+        orphans, self._orphans = self._orphans, []
+        for submit in orphans:
+            self._hand_over(submit)
+        self._look_again()
+
+    async def _listen(self, hang_s: float) -> None:
+        """End an engine that hangs. Looks are counted, not seconds: a machine that was asleep finds nobody dead."""
+        before, silent = (self._engine, self._signs), 0
+        while True:
+            await asyncio.sleep(hang_s / LOOKS)
+            self._pump()  # what has come counts, though nobody had the time to read it
+            now = (self._engine, self._signs)
+            silent = silent + 1 if now == before and self._tickets and self.state is State.READY else 0
+            before = now
+            if silent > LOOKS:
+                self._engine.end(f"the engine gave no sign of life for {hang_s:g} s and was ended")
+                self._pump()
+            elif silent and self._ping is None:  # a prompt of many steps may have nothing to tell: is there progress?
+                self._ping = self._query("stats")
+
+    def _judge(self, stats: dict[str, Any] | None) -> None:
+        """An engine that answers is well if its steps go on, or if nothing runs: what waits may have to."""
+        if stats is not None and (stats["steps"] != self._steps or not stats["running"]):
+            self._signs += 1
+            self._steps = stats["steps"]
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._watched = self._engine.handles
+        for handle in self._watched:
+            loop.add_reader(handle, self._pump)
+        self._look_again()
+
+    def _unwatch(self) -> None:
+        for handle in self._watched:
+            asyncio.get_running_loop().remove_reader(handle)
+        self._watched = ()
+
+    async def _change(self) -> None:
+        """Wait until the engine becomes ready, fails or dies."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    # --- requests
+
     def submit(self, flights: list[Flight]) -> Ticket:
+        """Have the engine work on one client's request; raises EngineDied while there is none."""
         if self.state is not State.READY:
             raise EngineDied("the engine is not ready; try again in a moment")
         ticket = Ticket(flights)
@@ -192,15 +188,6 @@ class Replica:
             self._hand_over(submit)
         self._look_again()
         return ticket
-
-    def _tell_queued(self, flights: list[Flight]) -> None:
-        if self.emit is not None:
-            sequences = [
-                (submit.number, submit.id, prompt, submit.choice, len(submit.tokens))
-                for prompt, flight in enumerate(flights)
-                for submit in flight.submits
-            ]
-            self.emit(events.Queued(events.whole(flights[0].id), time.monotonic(), sequences))
 
     def cancel(self, ticket: Ticket) -> None:
         """The client has gone. The ticket stays until the engine has let go of its sequences."""
@@ -236,45 +223,50 @@ class Replica:
         self._look_again()
         return self._queries
 
-    def close(self, *, at_once: bool = False) -> None:
-        if self.state is State.CLOSED:
+    def _hand_over(self, submit: Submit) -> None:
+        try:
+            self._engine.submit(submit)
+        except EngineDied:  # a moment ago, and nobody has noticed yet
+            self._orphan(_ended(submit.id, self._engine.dead or "", EngineDied.code))
+
+    def _tell_queued(self, flights: list[Flight]) -> None:
+        if self.emit is not None:
+            sequences = [
+                (submit.number, submit.id, prompt, submit.choice, len(submit.tokens))
+                for prompt, flight in enumerate(flights)
+                for submit in flight.submits
+            ]
+            self.emit(events.Queued(events.whole(flights[0].id), time.monotonic(), sequences))
+
+    def _orphan(self, delta: Delta) -> None:
+        """The engine died with this sequence: it is kept for the next one, if the client is there and has seen nothing
+        of it yet."""
+        ticket = self._tickets.get(delta.id)
+        if ticket is None:
             return
-        self.state = State.CLOSED
-        self._unwatch()
-        if at_once:
-            self._engine.kill()
-        else:
-            self._engine.close()
+        if ticket.left:
+            self._deliver(Delta(id=delta.id, finish=FinishReason.CANCELLED))
+            return
+        if delta.id in self._retried or ticket.begun():
+            delta.error = f"{delta.error} while it worked on this request; it may be sent again"
+            self._deliver(delta)
+            return
+        self._retried.add(delta.id)
+        if self.emit is not None:
+            self.emit(events.Requeued("", time.monotonic(), delta.id))
+        self._orphans += [submit for submit in ticket.submits() if submit.id == delta.id]
 
-    # --- reading
-
-    def _ready(self) -> None:
-        assert self._engine.facts is not None
-        self.facts = self._engine.facts
-        self.state = State.READY
+    def _give_up(self, why: str) -> None:
+        """End what the dead engine has left behind: there is no next one."""
         orphans, self._orphans = self._orphans, []
         for submit in orphans:
-            self._hand_over(submit)
-        self._look_again()
+            self._deliver(_ended(submit.id, why, EngineDied.code))
 
-    def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._watched = self._engine.handles
-        for handle in self._watched:
-            loop.add_reader(handle, self._pump)
-        self._look_again()
-
-    def _unwatch(self) -> None:
-        for handle in self._watched:
-            asyncio.get_running_loop().remove_reader(handle)
-        self._watched = ()
+    # --- news
 
     def _look_again(self) -> None:
+        """After whatever was sent: see `WatchedEngine.handles`."""
         asyncio.get_running_loop().call_soon(self._pump)
-
-    async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
 
     def _pump(self) -> None:
         if self.state is State.CLOSED:
@@ -296,21 +288,15 @@ class Replica:
         start, times, told = time.monotonic(), [], []
         for delta in message.deltas:
             if delta.code == EngineDied.code:
-                self._bereave(delta)
+                self._orphan(delta)
             elif self._deliver(delta):
                 told.append(delta)
                 times.append(time.monotonic())
         if self.emit is not None:
             self.emit(events.Delivered("", times[-1] if times else start, start, message.record, told, times))
 
-    def _hand_over(self, submit: Submit) -> None:
-        try:
-            self._engine.submit(submit)
-        except EngineDied:  # a moment ago, and nobody has noticed yet
-            self._bereave(_ended(submit.id, self._engine.dead or "", EngineDied.code))
-
     def _deliver(self, delta: Delta) -> bool:
-        """Whether anybody waits for it."""
+        """Hand it to its ticket; False if nobody waits for it any more."""
         ticket = self._tickets.get(delta.id)
         if ticket is None:
             return False
@@ -320,30 +306,6 @@ class Replica:
             del self._tickets[delta.id]
             self._retried.discard(delta.id)
         return True
-
-    def _bereave(self, delta: Delta) -> None:
-        """The engine died with this sequence: it is kept for the next one, if the client is there and has seen nothing
-        of it yet."""
-        ticket = self._tickets.get(delta.id)
-        if ticket is None:
-            return
-        if ticket.left:
-            self._deliver(Delta(id=delta.id, finish=FinishReason.CANCELLED))
-            return
-        if delta.id in self._retried or ticket.begun():
-            delta.error = f"{delta.error} while it worked on this request; it may be sent again"
-            self._deliver(delta)
-            return
-        self._retried.add(delta.id)
-        if self.emit is not None:
-            self.emit(events.Requeued("", time.monotonic(), delta.id))
-        self._orphans += [submit for submit in ticket.submits() if submit.id == delta.id]
-
-    def _give_up(self, why: str) -> None:
-        """On what the dead engine has left behind."""
-        orphans, self._orphans = self._orphans, []
-        for submit in orphans:
-            self._deliver(_ended(submit.id, why, EngineDied.code))
 
     def _reply(self, reply: Reply) -> None:
         if reply.id == self._ping:
@@ -356,12 +318,6 @@ class Replica:
             future.set_exception(PenstockError(reply.error))
         else:
             future.set_result(reply.value)
-
-    def _judge(self, stats: dict[str, Any] | None) -> None:
-        """An engine that answers is well if its steps go on, or if nothing runs: what waits may have to."""
-        if stats is not None and (stats["steps"] != self._steps or not stats["running"]):
-            self._signs += 1
-            self._steps = stats["steps"]
 
 
 def _ended(name: str, why: str, code: str) -> Delta:

@@ -2,7 +2,7 @@
 
 They need no state of their own: the tokens of a sequence lie in its slot row on the device, the newest included, and
 each step counts them again. That costs time in proportion to the sequence, as its attention does, and stays right
-through preemption, slot reuse and drafts that are taken back.
+through preemption and the reuse of slots.
 """
 
 from __future__ import annotations

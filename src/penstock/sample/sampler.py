@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from penstock.flow import Admit
 from penstock.kernels.cpu.draw import draw as draw_native
-from penstock.kernels.cpu.program import Draws as NativeDraws
+from penstock.kernels.cpu.program import DrawTable
 from penstock.kernels.upload import upload
 from penstock.sample import draw, logprobs, noise
 from penstock.sample.constraints import Masked
@@ -30,7 +31,17 @@ class Draws:
     inspected: dict[int, Inspected] = field(default_factory=dict)  # by row, of those that asked
 
 
+class _Native(NamedTuple):
+    """How the native kernels draw the tokens of some slots. Good until one of these is admitted to, positions apart."""
+
+    slots: list[int]
+    table: DrawTable
+    untouched: bool  # all of the slots are: the program draws from its own logits, without a look at them here
+
+
 class Sampler:
+    """Keeps what it has worked out for the slots of one step, since the next one mostly samples the same."""
+
     def __init__(self, vocab_size: int, tokens: Tensor, *, natively: bool = False) -> None:
         """`tokens` [slots, context]: the slot rows. They belong to the runner, which writes every token it draws; the
         penalties read them here. `natively`: the last step, the draw, is made by the native CPU kernels."""
@@ -42,7 +53,7 @@ class Sampler:
         self._bare: set[int] = set()  # slots for which the largest logit is the answer
         self._recipe: tuple[list[int], list[bool], Recipe] | None = None
         self._natively = natively
-        self._native: tuple[list[int], bool, NativeDraws] | None = None
+        self._native: _Native | None = None
         self._watched: dict[int, int] = {}  # slot -> how many tokens to show of its next draw
 
     def admit(self, admit: Admit) -> None:
@@ -73,6 +84,20 @@ class Sampler:
             tokens, logprobs.measure(untouched, tokens[asked.index], asked.counts), asked.rows, masked, inspected
         )
 
+    def native(self, slots: list[int], positions: list[int]) -> DrawTable | None:
+        """How the native program draws, penalties included. None: more is to be done to the logits first, or somebody
+        wants to see them."""
+        native = self._native_for(slots, positions)
+        return native.table if native.untouched else None
+
+    def _native_for(self, slots: list[int], positions: Sequence[int]) -> _Native:
+        if self._native is None or self._native.slots != slots:
+            requests = [self._slots[slot] for slot in slots]
+            table = DrawTable([request.native for request in requests])
+            self._native = _Native(slots, table, all(request.untouched for request in requests))
+        self._native.table.positions[:] = positions
+        return self._native
+
     def _inspect(
         self, logits: Tensor, slots: Sequence[int], positions: Sequence[int], masked: Masked | None
     ) -> dict[int, Inspected]:
@@ -83,21 +108,6 @@ class Sampler:
                 top = self._watched.pop(slot)
                 found[row] = inspect(logits[row].clone(), self._slots[slot], position, self._tokens, top, own)
         return found
-
-    def native(self, slots: list[int], positions: list[int]) -> NativeDraws | None:
-        """How the native program draws, penalties included. None: more is to be done to the logits first, or somebody
-        wants to see them."""
-        draws = self._native_draws(slots, positions)
-        return draws if self._native is not None and self._native[1] else None
-
-    def _native_draws(self, slots: list[int], positions: Sequence[int]) -> NativeDraws:
-        if self._native is None or self._native[0] != slots:
-            requests = [self._slots[slot] for slot in slots]
-            draws = NativeDraws([request.native for request in requests])
-            self._native = slots, all(request.untouched for request in requests), draws
-        draws = self._native[2]
-        draws.positions[:] = positions
-        return draws
 
     def _recipe_for(self, slots: list[int], positions: Sequence[int]) -> Recipe:
         requests = [self._slots[slot] for slot in slots]
@@ -124,7 +134,7 @@ class Sampler:
         if masked is not None:
             masked.apply(logits)
         if self._natively:
-            return draw_native(logits, self._native_draws(list(slots), host_positions))
+            return draw_native(logits, self._native_for(list(slots), host_positions).table)
         parts = [
             (group, self._draw_group(kind, group, group.pick(logits), group.pick(positions)))
             for kind, group in recipe.groups.items()

@@ -6,6 +6,7 @@ roster.Roster         where every sequence is, and the moves between places
 claims.Claims         who computes which prefix right now, and who waits for it
 sequence.Sequence     one sequence's state
 recorder.Recorder     writes down what is decided, for whoever watches
+views.Views           what people may look at while it runs
 policy, order, slots  who goes first; lists in that order; rows of the runner
 """
 

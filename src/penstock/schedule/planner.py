@@ -48,6 +48,7 @@ class Draft:
         sequence.in_flight += 1
 
     def issue(self, number: int) -> Step | None:
+        """The plan as it stands, rows of one token first; None if nobody was granted any."""
         rows = self.singles + self.longer
         if not rows:
             return None

@@ -31,7 +31,7 @@ class Roster:
         self.running = Ordered()
         self.slots = Slots(max_sequences)
         self.claims = Claims()
-        self.planned = 0  # the newest step there is
+        self._newest_step = 0
         self.num_held = 0
         self.preemptions = 0
 
@@ -42,6 +42,7 @@ class Roster:
     # --- moves
 
     def enter(self, sequence: Sequence, held: bool) -> None:
+        """-> ready or held"""
         self.sequences[sequence.id] = sequence
         sequence.held = held
         self.num_held += held
@@ -128,7 +129,7 @@ class Roster:
     def _stop_running(self, sequence: Sequence) -> None:
         assert sequence.table is not None
         self.running.remove(sequence)
-        self.slots.give(sequence.slot, self.planned)
+        self.slots.give(sequence.slot, self._newest_step)
         self.cache.release(sequence.table)
         self._wake(self.claims.yield_up(sequence))
         sequence.slot, sequence.table = -1, None
@@ -161,9 +162,9 @@ class Roster:
             self.cache.forget(sequence.table, sequence.chain, length)
             del sequence.tokens[length:]
 
-    def step(self, number: int) -> None:
+    def planned(self, number: int) -> None:
         """Step `number` is in flight."""
-        self.planned = number
+        self._newest_step = number
         self.cache.planned(number)
 
     def retire(self, number: int) -> None:

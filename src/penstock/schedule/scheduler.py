@@ -21,16 +21,15 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from penstock.cache import CacheManager, Chain, census
-from penstock.cache.explain import explain
+from penstock.cache import CacheManager, Chain
 from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError, QueueFull
-from penstock.flow import Cancel, Delta, FinishReason, Row, RowResult, StepPlan, StepResult, Submit, Timings, record
-from penstock.flow.record import Finding
+from penstock.flow import Cancel, Delta, FinishReason, Row, RowResult, StepPlan, StepResult, Submit, Timings
 from penstock.schedule import policy as policies
 from penstock.schedule.planner import Planner, Step
 from penstock.schedule.recorder import Recorder
 from penstock.schedule.roster import Roster
 from penstock.schedule.sequence import Sequence, State
+from penstock.schedule.views import Views
 
 DEADLINES_KEPT = 1024  # of sequences that have ended, beside one for each that is open
 
@@ -60,6 +59,7 @@ class Scheduler:
         self._record: bytes | None = None  # of the last step settled, until it is taken
         self._roster = Roster(cache, max_sequences, self._recorder)
         self._planner = Planner(self._roster, step_tokens)
+        self.views = Views(self._roster, self._planner)
         self._steps: deque[Step] = deque()  # in flight, oldest first
         self._number = 0  # of the newest plan
         self._submitted = 0
@@ -123,7 +123,7 @@ class Scheduler:
         if step is None:
             return None
         self._number += 1
-        self._roster.step(self._number)
+        self._roster.planned(self._number)
         self._steps.append(step)
         if self._recorder is not None:
             self._recorder.planned(step, now, self._roster)
@@ -196,52 +196,6 @@ class Scheduler:
             "output_tokens": self._output_tokens,
             "blocks": [usage._asdict() for usage in self._roster.cache.usage()],
         }
-
-    def page_map(self) -> dict[str, Any]:
-        """Who has which KV blocks, and how full they are."""
-        cache, running = self._roster.cache, list(self._roster.running)
-        owners = {sequence.message.number: sequence.table.blocks for sequence in running if sequence.table is not None}
-        size = cache.block_size
-        sequences = {
-            sequence.message.number: {
-                "id": sequence.id,
-                "blocks": sum(map(bool, sequence.table.blocks[0])),
-                "tokens": sequence.computed,
-                "waste_tokens": max(0, len(sequence.table.blocks[0]) * size - sequence.computed),
-            }
-            for sequence in running
-            if sequence.table is not None
-        }
-        return {
-            "block_size": size,
-            "prefix_caching": cache.prefix_caching,
-            "groups": census.page_map(cache, owners),
-            "sequences": sequences,
-            "evictions": census.evictions(cache),
-            "prompt_tokens": self._planner.prompt_tokens,
-            "hit_tokens": self._planner.prefix_hit_tokens,
-        }
-
-    def prefix_tree(self, limit: int, numbers: list[int]) -> dict[str, Any]:
-        """Of what is cached and lately was; the nodes of the sequences with these numbers are marked, if they run."""
-        wanted = set(numbers)
-        own = [
-            link.key
-            for sequence in self._roster.sequences.values()
-            if sequence.message.number in wanted
-            for link in sequence.chain.links
-        ]
-        return census.tree(self._roster.cache, own, limit)
-
-    def explain(self, tokens: list[int], salt: str) -> dict[str, Any]:
-        """What of these tokens is cached now, and why no more."""
-        cache = self._roster.cache
-        chain = Chain(salt, cache.block_size)
-        hit = cache.match(chain, tokens)
-        finding = Finding(record.OFF)
-        if cache.recall is not None:
-            finding = explain(chain, tokens, hit.tokens, cache.recall, self._roster.kin)
-        return {"cached": hit.tokens, "block_size": cache.block_size, "finding": list(finding)}
 
     def check_integrity(self) -> None:
         """Raise if any two things that say the same thing disagree."""

@@ -67,7 +67,6 @@ def spec_from_header(header: Header, path: Path, name: str) -> ModelSpec:
             **_biases(header),
             **(_gemma3(values, windows) if architecture == "gemma3" else {"attention_scale": head_dim**-0.5}),
             **_weights(header),
-            bos_token=next(iter(_token_ids(everything, ("bos",), vocab_size)), None),
             end_tokens=_end_tokens(everything, vocab_size),
         ),
         str(path),

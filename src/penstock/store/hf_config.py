@@ -54,7 +54,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "sliding_window": 4096,
         "sliding_window_pattern": 6,
         "tie_word_embeddings": True,
-        "bos_token_id": 2,
         "eos_token_id": 1,
     },
     "phi3": {"original_max_position_embeddings": 4096},
@@ -112,7 +111,6 @@ def spec_from_config(config: Mapping[str, Any], generation_config: Mapping[str, 
             ),
             dtype=dtype,
             weights=dtype,
-            bos_token=next(iter(_token_ids(values, "bos_token_id", vocab_size)), None),
             end_tokens=_end_tokens(values, Values(generation_config or {}, f"generation_{where}"), vocab_size),
         ),
         where,
@@ -135,7 +133,7 @@ def _text_part(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     text = Values(config, where).part("text_config").values
     if not text:
         return dict(config)
-    shared = {key: config[key] for key in ("dtype", "torch_dtype", "bos_token_id", "eos_token_id") if key in config}
+    shared = {key: config[key] for key in ("dtype", "torch_dtype", "eos_token_id") if key in config}
     if "quantization_config" in config:
         shared["quantization_config"] = config["quantization_config"]
     return {**text, **{key: value for key, value in shared.items() if value is not None}}

@@ -69,7 +69,6 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     embedding_scale: float = 1.0
     dtype: str = "float32"  # what the checkpoint was made in
     weights: str = ""  # for people: "Q4_1", "bfloat16"
-    bos_token: int | None = None
     end_tokens: tuple[int, ...] = ()
 
     def window(self, layer: int) -> int:

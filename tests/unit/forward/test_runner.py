@@ -17,7 +17,7 @@ from paged import make_pages
 from penstock.flow import Admit, Extend, Pooling, Row, SamplingParams, StepPlan, StepResult, TokenLogprobs
 from penstock.forward import ModelRunner, prompts
 from penstock.forward.native import NativeRunner
-from penstock.forward.pooling import Pools
+from penstock.forward.pooling import Embedders
 from penstock.kernels.cpu.packed import PackedMatrix
 from penstock.kernels.cpu.program import Pool
 from penstock.kernels.torch_ops import TorchOperations
@@ -353,17 +353,17 @@ def test_embeddings_over_chunks_are_those_of_transformers(models: Models, lookah
 def test_the_mean_of_half_precision_states_is_taken_in_single() -> None:
     """Many equal states: added up in bfloat16, the sum would soon stop to grow."""
     hidden = torch.tensor([[1.0, 0.0]] * 1000 + [[0.0, 1.0]] * 1000, dtype=torch.bfloat16)
-    pools = Pools()
-    pools.admit(Admit(0, [], 2000, SamplingParams(), 0, 0, (), [], "mean"))
-    assert pools.take([Row(0, 0, 1500, False)], hidden[:1500], [0, 1500]) is None
-    pooled = pools.take([Row(0, 1500, 500, False)], hidden[1500:], [0, 500])
+    embedders = Embedders()
+    embedders.admit(Admit(0, [], 2000, SamplingParams(), 0, 0, (), [], "mean"))
+    assert embedders.take([Row(0, 0, 1500, False)], hidden[:1500], [0, 1500]) is None
+    pooled = embedders.take([Row(0, 1500, 500, False)], hidden[1500:], [0, 500])
     assert pooled is not None
     assert torch.allclose(pooled.vectors, torch.full((1, 2), 0.5**0.5))
 
 
 def test_hidden_states_are_read_of_the_rows_that_want_them_and_no_longer(models: Models) -> None:
     desk = Desk(models.model)
-    wanted = desk.runner._orders.read_hidden
+    wanted = desk.runner._orders.wants_hidden
     desk.admit("scored", 0, prompt(20, seed=1), SamplingParams(temperature=0.0, prompt_logprobs=0))
     desk.admit("left", 1, prompt(20, seed=2), pooling="mean")
     desk.step(scored=12, left=12)

@@ -12,7 +12,7 @@ from penstock.intake.events import Event, Named, Plain
 from penstock.intake.problems import Problem
 from penstock.intake.respond import PORTION, EventStream, merged
 from penstock.pipeline import Flight
-from penstock.route.replica import Ticket
+from penstock.route.ticket import Ticket
 from penstock.stream.answer import Answer
 
 SCOPE = {"type": "http", "path": "/v1/chat/completions", "state": {"request_id": "r"}}

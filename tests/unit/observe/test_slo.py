@@ -101,6 +101,7 @@ def test_a_late_first_token_has_a_cause(options: dict[str, Any], cause: str, wor
     (alert,) = watch.told
     assert alert["cause"] == cause
     assert words in alert["message"]
+    assert " s, above 1 s: " in alert["message"]
     assert set(alert["requests"]) <= {f"a{place}" for place in range(6)}
 
 
@@ -132,6 +133,7 @@ def test_failures_are_counted_but_not_those_of_clients() -> None:
     watch.beat()
     assert watch.value("error_rate")["value"] == 0.5
     assert watch.told[0]["cause"] == "engine_down"
+    assert watch.told[0]["message"].startswith("Error rate is 50%, above 10%: ")
 
 
 def test_levels_are_means_over_the_window() -> None:

@@ -12,7 +12,8 @@ from penstock.errors import EngineDied, OutOfMemory, PenstockError
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, SamplingParams, Submit
 from penstock.pipeline import Flight
 from penstock.route import replica as module
-from penstock.route.replica import Replica, State, Ticket
+from penstock.route.replica import Replica, State
+from penstock.route.ticket import Ticket
 from penstock.stream.answer import Answer
 
 

@@ -45,7 +45,6 @@ def test_llama(tmp_path: Path) -> None:
         attention_scale=0.25,
         dtype="float16",
         weights="F16",
-        bos_token=1,
         end_tokens=(2, 0),  # the eos, then <|endoftext|>
     )
 
@@ -136,14 +135,12 @@ def test_end_tokens(tmp_path: Path) -> None:
     vocabulary = {
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [CONTROL, CONTROL, CONTROL, NORMAL, NORMAL, NORMAL],
-        "tokenizer.ggml.bos_token_id": 100,
         "tokenizer.ggml.eos_token_id": 1,
         "tokenizer.ggml.eot_token_id": 4,
     }
     path = write_gguf(tmp_path / "x.gguf", "llama", LLAMA | vocabulary, TABLE)
     spec = spec_from_header(read_header(path), path, "x")
     assert spec.end_tokens == (1, 4, 2)  # a normal token that looks like an end is none
-    assert spec.bos_token is None
 
 
 def test_label_is_what_most_of_the_layers_are_in(tmp_path: Path) -> None:

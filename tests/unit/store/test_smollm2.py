@@ -46,7 +46,6 @@ def test_spec(smollm2: ModelFiles) -> None:
         attention_scale=0.125,
         dtype="bfloat16",
         weights="Q4_1",
-        bos_token=1,
         end_tokens=(2, 0),
     )
 

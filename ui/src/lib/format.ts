@@ -3,6 +3,7 @@
 export function duration(us: number | null | undefined): string {
   if (us == null || !Number.isFinite(us)) return "–";
   const value = Math.abs(us);
+  if (value === 0) return "0 s";
   if (value < 1000) return `${Number.isInteger(us) ? us : us.toFixed(value < 10 ? 1 : 0)} µs`;
   if (value < 1e6) return `${(us / 1e3).toFixed(value < 1e4 ? 2 : value < 1e5 ? 1 : 0)} ms`;
   if (value < 1e8) return `${(us / 1e6).toFixed(value < 1e7 ? 2 : 1)} s`;

@@ -38,6 +38,7 @@ export const WAITS: Record<string, string> = {
   blocks: "there were too few free KV blocks",
   budget: "the step’s token budget was spent",
   prefix: "another request was computing the same prefix",
+  constraint: "its grammar or schema was being compiled",
   priority: "requests of higher priority went first",
   step: "the step under way had to end first",
 };
@@ -47,6 +48,8 @@ export const FINISHES: Record<string, string> = {
   length: "It reached the most tokens asked for.",
   stop_string: "A stop text came up.",
   stop_token: "A stop token came up.",
+  complete: "What the answer had to look like is fulfilled.",
+  dead_end: "No token could follow in the form that was asked for.",
   context: "The context was full.",
   timeout: "Its time limit was up.",
   cancelled: "The client went away, or stopped it.",
@@ -57,7 +60,7 @@ export const FINISHES: Record<string, string> = {
 export function finishTone(finish: string | null): string {
   if (finish === null) return "accent";
   if (finish === "error") return "bad";
-  return ["rejected", "timeout", "cancelled"].includes(finish) ? "warn" : "plain";
+  return ["rejected", "timeout", "cancelled", "dead_end"].includes(finish) ? "warn" : "plain";
 }
 
 export const CAUSES: Record<string, string> = {

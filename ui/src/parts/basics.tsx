@@ -2,6 +2,7 @@
 import type { ButtonHTMLAttributes, ComponentChildren } from "preact";
 import { useId, useState } from "preact/hooks";
 import { Icon, type IconName } from "./icons";
+import { Lesson } from "./lesson";
 
 type Children = { children?: ComponentChildren };
 
@@ -124,12 +125,18 @@ export function Legend({ entries }: { entries: readonly (readonly [string, strin
   );
 }
 
-export function PageHeader({ title, lead, children }: { title: string; lead?: ComponentChildren } & Children) {
+export function PageHeader({
+  title,
+  lead,
+  lesson,
+  children,
+}: { title: string; lead?: ComponentChildren; lesson: Parameters<typeof Lesson>[0]["of"] } & Children) {
   return (
     <header class="page-header">
       <div>
         <h1>{title}</h1>
         {lead && <p>{lead}</p>}
+        <Lesson of={lesson} />
       </div>
       {children && <div class="actions">{children}</div>}
     </header>

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from penstock.kernels.cpu import library
-from penstock.kernels.cpu.program import DRAW, Draws
+from penstock.kernels.cpu.program import DRAW, DrawTable
 
 SCRATCH_ROWS = 5  # of vocab + 16 floats; draw_scratch() in native/draw.h
 
 
-def draw(logits: Tensor, draws: Draws) -> Tensor:
+def draw(logits: Tensor, draws: DrawTable) -> Tensor:
     """logits [rows, vocab] float32 -> [rows] int64"""
     loaded = library.load()
     assert loaded is not None

@@ -116,8 +116,8 @@ DRAW = np.dtype(
 LARGEST, SAMPLED = 0, 1
 
 
-class Draws:
-    """How the wanted rows of a step are drawn, where native code can see it."""
+class DrawTable:
+    """How the wanted rows of a step are drawn, where native code can read it."""
 
     __slots__ = ("address", "positions", "table")
 
@@ -168,6 +168,8 @@ class Pool:
 
 
 class Program:
+    """A recording bound to slots and threads, with the memory its values lie in."""
+
     def __init__(self, pool: Pool, recording: Recording, layout: Layout) -> None:
         self.recording = recording
         self._pool, self._layout = pool, layout
@@ -203,7 +205,7 @@ class Program:
         rows: array[int],  # [rows, 4] int32: slot, start, count, whether it is sampled
         *,
         wanted: array[int] | None = None,  # [n] int32 packed tokens; None: the last of each sampled row
-        draws: Draws | None = None,  # [wanted]
+        draws: DrawTable | None = None,  # [wanted]
         first: int = 0,
     ) -> list[int]:
         """Operations from `first` on; gives the drawn tokens."""

@@ -51,6 +51,8 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Op:
+    """A native operation whose buffers are not chosen yet."""
+
     kind: OpKind
     rows: int
     width: int

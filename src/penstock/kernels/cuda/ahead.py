@@ -1,9 +1,9 @@
 """Compiling kernels ahead of their first launch, many at a time.
 
 Within `Ahead.noting` a kernel that is not compiled yet is not launched either: Triton works out which variant it would
-take, as ever, and a thread compiles that. So code that is run there on tensors of the right types and shapes, whatever
-is in them, tells all by itself what it will need. The proper launch finds it on disk, in Triton's own cache; what was
-forgotten is compiled then, which costs time and nothing else.
+take, as always, and a thread compiles that. So it is enough to run the code there, on tensors of the right types and
+shapes whatever is in them, to have all variants compiled that it will need. The real launch finds them on disk, in
+Triton's own cache; one that was missed is compiled then, which costs time and nothing else.
 
 Threads will do: of the second or so that a kernel takes, a tenth is Python; the rest is LLVM, ptxas and the C compiler,
 all without the interpreter's lock.
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ahead:
-    """Triton knows it as the mode that compiles asynchronously."""
+    """Takes the place of Triton's own mode of asynchronous compilation."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
@@ -41,6 +41,7 @@ class Ahead:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
+        """Kernels that are launched within this are compiled instead."""
         wait(self._tools)
         token = _async_compile.active_mode.set(self)
         try:

@@ -1,10 +1,10 @@
 """How the keys of rows of one token are divided among programs, worked out on the device once per step.
 
-Rows differ in length, and a long one must not be what all others wait for. So no piece is longer than a row is on
-average, or, where rows are few, than keeps the chip busy; and long pieces come first. A launch has room for as many
-pieces as there can be: one launch shape serves all lengths, which is what a CUDA graph needs.
+Rows differ in length, and a long one must not be what all others wait for. So a piece is at most as long as a row is on
+average, or shorter where rows are few, so that the whole chip is busy; and long pieces come first. A launch has
+room for as many pieces as there can be: one grid serves all lengths, which is what a CUDA graph needs.
 
-Rows that are tokens of one sequence and follow each other form teams: the first one of a team reads for all.
+Rows that are consecutive tokens of one sequence form teams: the program of the first one reads for all of them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from penstock.kernels.cuda.launch import Launcher, power_of_2, wait
 from penstock.kernels.cuda.tiles import PROGRAMS
 
 TILE = {2: 64, 4: 32}  # keys taken at a time, by bytes per number
-LEVELS = 8  # of length that are told apart where the order of pieces is concerned
+LEVELS = 8  # of length, by which pieces are ordered
 
 
 class Cut(NamedTuple):
-    """How the keys of a step's rows are divided. The pieces of a row but the last are of one length and follow each
-    other; the last ones of all rows stand behind all of those."""
+    """How the keys of a step's rows are divided. All pieces of a row but its last have one length and are neighbours in
+    `pieces`; behind those of all rows come the last ones."""
 
     runs: Tensor  # [rows] int32, see `interface.Batch`
     pieces: Tensor  # [pieces, 4] int32: row, first key, end of keys, whether it is its row's only one
@@ -62,15 +62,15 @@ def _kernel(
     LEVELS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """One program for all rows. At most `more` pieces come to those that are their row's last. The next launch begins
-    when this one has ended: what is written here is read before `wait`."""
+    """One program for all rows. There are at most `more` pieces beside the last one of each row. There is no
+    `let_next_begin`: the next launch reads what is written here before it waits, so it must not begin sooner."""
     wait(OVERLAP)
     row = tl.arange(0, R)
     real = row < rows
     length = tl.load(lengths + row, mask=real, other=0)
     before = tl.load(runs + row - 1, mask=real & (row > 0), other=1)
     leads = real & ((row % TEAM == 0) | (before == 1))
-    first = tl.zeros([R], tl.int32)  # tile, as all that is counted here
+    first = tl.zeros([R], tl.int32)  # in tiles of N keys, as all lengths from here on
     if WINDOW:
         first = tl.maximum(length - window, 0) // N
     newest = length + follow(runs, row, real, TEAM) - 1
@@ -79,7 +79,7 @@ def _kernel(
     whole = tl.where(tiles > 0, (tiles - 1) // share, 0)
     at = tl.cumsum(whole, axis=0) - whole
     total = tl.sum(whole, axis=0)
-    # The last pieces: about the longest first, so that nobody is still at a long one when all others have ended.
+    # The last pieces, roughly longest first, so that nobody is still at a long one when all others have ended.
     level = tl.maximum(((tiles - whole * share) * LEVELS - 1) // share, 0)
     order = total + tl.zeros([R], tl.int32)
     done = total
@@ -100,7 +100,7 @@ def _kernel(
         tl.store(here + 1, (first + number * share) * N, mask=some)
         tl.store(here + 2, (first + number * share + share) * N, mask=some)
         tl.store(here + 3, tl.zeros([R], tl.int32), mask=some)
-    for number in range(total + rows, rows + more, R):  # nobody's: nothing to read
+    for number in range(total + rows, rows + more, R):  # left over: nothing to read
         tl.store(pieces + 4 * (number + row) + 1, tl.zeros([R], tl.int32), mask=number + row < rows + more)
         tl.store(pieces + 4 * (number + row) + 2, tl.zeros([R], tl.int32), mask=number + row < rows + more)
     tl.store(places + 3 * row, at, mask=real)
@@ -112,7 +112,8 @@ _launch = Launcher(_kernel)
 
 
 def cut(q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | None, window: int) -> Cut:
-    """Of as many rows as q has, [rows, heads, head_dim]. `lengths` and `runs` are those of `interface.Batch`."""
+    """For the first rows of a batch, of which q [rows, heads, head_dim] has the queries; `lengths` and `runs` are those
+    of `interface.Batch`."""
     rows, heads, _ = q.shape
     more = max(rows, -(-PROGRAMS // kv_heads))
     if runs is None:
@@ -131,5 +132,5 @@ def cut(q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | None, window: 
 
 
 def team_rows(heads: int, kv_heads: int) -> int:
-    """Rows of the matrix that a team's query heads stand in."""
+    """Rows of the matrix that the query heads of a team are put together in: tensor cores take 16 at least."""
     return max(16, power_of_2(heads // kv_heads))

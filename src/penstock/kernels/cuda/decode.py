@@ -1,10 +1,11 @@
-"""Attention of rows of one token: the keys of a row are cut into pieces, each read by a program of its own, and the
-query heads that share them stand together as the rows of one matrix, so that keys and values are read once.
+"""Attention of rows of one token. The keys of a row are cut into pieces, each read by a program of its own (`_attend`),
+and what the pieces give is put together (`_combine`). The query heads that share a KV head are the rows of one matrix,
+so that keys and values are read once.
 
-That matrix has 16 rows at least, more than most models have heads to fill it with. So as many rows of the batch as have
-room in it form a team if they are tokens of one sequence that follow each other: the first of them works for all.
+That matrix has 16 rows at least, more than most models have query heads per KV head. So consecutive tokens of one
+sequence form a team, as many of them as there is room for: the program of the first one works for all.
 
-How the keys are cut is in `cut`, which each step begins with.
+Where the keys are cut is worked out by `cut`, once per step and window, before the first layer that needs it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Shape(NamedTuple):
 
 
 SHAPES = {2: Shape(2, 3), 4: Shape(4, 2)}  # by bytes per number
-COMBINERS = 1024  # programs that put pieces together, at most, where a row has few heads
+COMBINERS = 1024  # programs of `_combine`, about, if rows and heads make more: then one takes several heads
 
 
 @triton.jit(
@@ -89,7 +90,7 @@ def _attend(
     mixed = tl.zeros([GROUP, D], tl.float32)
     for start in range(begin, end, N):
         position = start + tl.arange(0, N)
-        there = tl.minimum(position, end - 1)  # what is beyond is not seen: another is read in its place
+        there = tl.minimum(position, end - 1)  # beyond the end the last key is read again, and masked below
         if WINDOW:
             there = tl.maximum(there, length - window)
         at = slots_of(table, there, there >= 0, BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM

@@ -1,10 +1,10 @@
 """Launching kernels at little cost, each while the one before still runs.
 
 From compute capability 9.0 on, a kernel may be launched before its predecessor has ended (programmatic dependent
-launch): its programs come up, and may read what no kernel of the layers writes (weights, positions, lengths, tables),
-but what the predecessor makes only after `wait`. A predecessor that has itself waited is done only when all before it
-are, so nothing else needs to be said about order. For that, every program of every kernel must wait, before it writes
-or ends.
+launch): once all programs of that one have called `let_next_begin` or ended, those of the next one come up. They may
+read at once what no kernel of the layers writes (weights, positions, lengths, tables), but what the predecessor writes
+only after `wait`, which returns when it has ended. Every program of every kernel launched here must wait, before it
+writes or ends: then a kernel that has ended has waited for its predecessor, and so for all before it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,27 @@ from triton.runtime.driver import driver
 
 
 def power_of_2(least: int) -> int:
-    """The next one. Triton has such a function, but it takes microseconds."""
+    """The smallest power of 2 that is at least `least`. Triton has such a function, but it takes microseconds."""
     return 1 << max(least - 1, 0).bit_length()
 
 
 @cache
 def overlaps() -> bool:
+    """Whether this GPU has programmatic dependent launch."""
     arch: int = driver.active.get_current_target().arch
     return arch >= 90
 
 
 @triton.jit
 def let_next_begin(OVERLAP: tl.constexpr):
+    """This program does not hold up the next launch any more."""
     if OVERLAP:
         gdc_launch_dependents()
 
 
 @triton.jit
 def wait(OVERLAP: tl.constexpr):
+    """Until the launch before this one has ended and what it wrote can be read."""
     if OVERLAP:
         gdc_wait()
 
@@ -74,7 +77,7 @@ class Launcher:
 
 
 def _direct(compiled: Any) -> Callable[..., None]:
-    """What launches a compiled kernel. Of the Triton that we know, the C function beneath all its layers."""
+    """What launches a compiled kernel: in the version of Triton that we know, the C function beneath all its layers."""
     if not triton.__version__.startswith("3.6."):
         return lambda grid, arguments, constants: compiled[grid](*arguments, *constants)
     launch, function, metadata = compiled.run.launch, compiled.function, compiled.packed_metadata

@@ -62,6 +62,7 @@ def lay_out(
     tables: Tensor,  # [rows, blocks] int32, only as far as the row reaches
     targets: Tensor,  # [rows] int64
 ) -> None:
+    """The inputs of `rows`, as `interface.Batch` has them, for one cache group; what groups share is written alike."""
     count = rows.shape[1]
     _kernel[(count,)](
         rows,

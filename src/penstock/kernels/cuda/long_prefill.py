@@ -2,8 +2,8 @@
 where the paged kernel of `prefill` has 310 to 450.
 
 cuDNN takes about 50 ms to prepare for a shape it has not seen. So lengths are rounded up to whole units, which costs
-little for chunks of this size, and chunks behind a prefix of another length are left to `prefill`. What pads is behind
-all real tokens, where a causal mask hides it.
+little for chunks of this size, and chunks behind a prefix that is not of whole units are left to `prefill`. Padding
+comes behind all real tokens, where a causal mask hides it.
 """
 
 from __future__ import annotations

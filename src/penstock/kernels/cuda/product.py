@@ -1,8 +1,8 @@
 """A few rows times a matrix, with what surrounds the product in a transformer: the norm before it, the gated activation
 or the residual sum after it.
 
-Such a product is nothing but reading the weight, for 1 row as for 32, and what counts is that reading never pauses:
-each launch comes up while the one before still runs, and what would be small kernels happens on the way.
+Such a product is bound by reading the weight, for 1 row as for 32, and what counts is that reading never pauses: each
+launch comes up while the one before still runs, and what would be small kernels of their own is fused into it.
 
 Measured on an H200 within a decode step of the 8B shape, µs from the end of the launch before to its own, cuBLAS's
 product alone in brackets. One row: qkv 16.5 (16.4), output 11 (13.4), gate and up 54 (56.9), down 28.7 (32.3). 32 rows:
@@ -23,11 +23,11 @@ from penstock.kernels.cuda.gate import active
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.interface import Activation, Norm
 
-SMALL = 1 << 23  # numbers of a weight up to which one row is better served by `_one` than by `_few`
-MOST_ROWS, MOST_OF_SMALL = 32, 64  # beyond so many rows cuBLAS is ahead
-WIDEST = 16384  # numbers of a row of the weight that `_one` takes at a time
-OUTS, STEP = 64, 128  # rows of the weight that a program of `_few` takes, and of their width at a time
-PROGRAMS = 132  # of `_few` that there should be, if splitting the width makes as many
+SMALL = 1 << 23  # elements of a weight up to which one row is better served by `_one` than by `_few`
+MOST_ROWS, MOST_OF_SMALL = 32, 64  # rows of x beyond which cuBLAS is ahead: of large weights, of small ones
+WIDEST = 16384  # elements of a row of the weight that `_one` takes at a time
+OUTS, STEP = 64, 128  # rows of the weight that a program of `_few` takes, and how many of their elements at a time
+PROGRAMS = 132  # of `_few` to aim for by splitting the width: one for each multiprocessor of an H200
 MOST_SPLITS = 4
 
 
@@ -186,6 +186,7 @@ _launch_one, _launch_few = Launcher(_one), Launcher(_few)
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:
+    """Whether `product` takes it, and is faster than cuBLAS."""
     rows, width = x.shape
     most = MOST_OF_SMALL if weight.numel() <= SMALL else MOST_ROWS
     return x.element_size() == 2 and rows <= most and width % (16 if rows == 1 else STEP) == 0
@@ -197,6 +198,7 @@ def takes_norm(x: Tensor, weight: Tensor) -> bool:
 
 
 def _is_one(x: Tensor, weight: Tensor) -> bool:
+    """Whether it is `_one` that computes it."""
     return x.shape[0] == 1 and (weight.numel() <= SMALL or x.shape[1] % STEP != 0)
 
 

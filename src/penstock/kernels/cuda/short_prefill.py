@@ -1,5 +1,5 @@
-"""Attention of chunks of a few tokens, most of all behind a long prefix: as in `decode`, keys are split over programs,
-and the query heads that share them stand together, here of several tokens.
+"""Attention of chunks of a few tokens, which often follow a long cached prefix: as in `decode`, keys are split over
+programs, and the query heads that share them are the rows of one matrix, here those of several tokens.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ OUTPUT = (
 
 
 def qk_norms(from_hf: Transform | None = None) -> tuple[Parameter, ...]:
+    """Norms over the dimensions of a head, shared by all heads of q and by all of k."""
     return tuple(
         Parameter(
             f"layers.{{layer}}.{name}",

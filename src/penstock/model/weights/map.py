@@ -34,6 +34,8 @@ def always(_: ModelSpec) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Part:
+    """One tensor of a checkpoint, by its name in either format."""
+
     hf: str
     gguf: str
     rows: Extent
@@ -49,15 +51,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    name: str
+    """One tensor of ours, and what it is put together from."""
+
+    name: str  # as `Weights` has it
     kind: Kind
     parts: tuple[Part, ...]
     columns: Extent | None = None  # None: a vector
-    exists: Callable[[ModelSpec], bool] = always
+    exists: Callable[[ModelSpec], bool] = always  # whether a model of this spec has it
 
 
 @dataclass(frozen=True, slots=True)
 class WeightMap:
+    """All tensors of an architecture."""
+
     parameters: tuple[Parameter, ...]
     ignored: tuple[str, ...] = ()  # patterns of checkpoint names that may be there and are not needed
     renamed: tuple[tuple[str, str], ...] = ()  # prefixes of checkpoint names that stand for another

@@ -13,7 +13,7 @@ from torch import Tensor
 from native_paged import needs_library
 from penstock.flow import SamplingParams
 from penstock.kernels.cpu import draw as kernel
-from penstock.kernels.cpu.program import LARGEST, SAMPLED, Draws
+from penstock.kernels.cpu.program import LARGEST, SAMPLED, DrawTable
 from penstock.sample import draw, filters, noise
 from penstock.sample.filters import Filters
 
@@ -36,7 +36,7 @@ def ours(logits: Tensor, params: list[SamplingParams], streams: list[int], posit
         (SAMPLED, 0, position, *filters.Numbers.of(entry, vocab), 0, 1.0, 0.0, 0.0, stream)
         for entry, stream, position in zip(params, streams, positions, strict=True)
     ]
-    return kernel.draw(logits, Draws(rows)).tolist()
+    return kernel.draw(logits, DrawTable(rows)).tolist()
 
 
 def check(logits: Tensor, params: SamplingParams, seed: int = 0) -> None:
@@ -96,4 +96,4 @@ def test_a_row_of_nothing_but_bans_gives_some_token(native: CDLL) -> None:
 def test_the_largest_is_the_first_of_equals(native: CDLL) -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0, 3.0] * 10, [-math.inf] * 39 + [-1e30]])
     rows = [(LARGEST, 0, 0, *filters.Numbers.of(SamplingParams(), 40), 0, 1.0, 0.0, 0.0, 0)] * 2
-    assert kernel.draw(logits, Draws(rows)).tolist() == [1, 39]
+    assert kernel.draw(logits, DrawTable(rows)).tolist() == [1, 39]

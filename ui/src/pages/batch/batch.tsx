@@ -11,7 +11,7 @@ export function Batch() {
   const reasons = Object.entries(now?.waiting_by_reason ?? {}).filter(([, waiting]) => waiting > 0);
   return (
     <>
-      <PageHeader title="Batch" lead="One row per sequence, one column per step: every batch the engine has computed." />
+      <PageHeader title="Batch" lesson="batch" lead="One row per sequence, one column per step: every batch the engine has computed." />
       <div class="stack">
         <Card>
           <dl class="stats">

@@ -25,11 +25,12 @@ export function Overview({
     const known = steps.current;
     if (known) {
       const top = Math.max(1, ...known.rows);
+      const stride = (known.number[1] ?? 1) - (known.number[0] ?? 0);
       context.fillStyle = ink("c-decode");
       context.globalAlpha = 0.55;
       known.number.forEach((number, place) => {
         const high = (known.rows[place]! / top) * (height - 4);
-        const next = known.number[place + 1] ?? kept.last + 1;
+        const next = known.number[place + 1] ?? number + stride;
         context.fillRect(x(number), height - high, Math.max(0.75, x(next) - x(number)), high);
       });
       context.globalAlpha = 1;
@@ -48,7 +49,7 @@ export function Overview({
     const window = await askJson<StepWindow>(`/observe/steps?from=${kept.first}&to=${kept.last}&columns=600&rows=0`, { signal });
     steps.current = window.steps;
     redraw();
-  }, 5000, [kept.last > 0]);
+  }, 2000, [kept.last > 0]);
   useEffect(redraw, [kept.last, redrawKey, view.from, view.to]);
   const at = (event: PointerEvent): void => {
     const canvas = ref.current;

@@ -112,7 +112,7 @@ function strips(context: CanvasRenderingContext2D, model: Timeline, view: Viewpo
     context.fillStyle = ink("accent");
     context.fillRect(at, base + GAP + STRIP - time, wide, time);
     if (column.us / model.stride > us) {
-      context.fillStyle = ink("c-preempted"); // longer than the strip is high
+      context.fillStyle = ink("text"); // longer than the strip is high
       context.fillRect(at, base + GAP, wide, 3);
     }
   }

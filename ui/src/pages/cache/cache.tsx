@@ -29,13 +29,13 @@ export function Cache() {
   const toggle = (): void => {
     held.value = !held.value;
   };
-  useShortcuts("Cache", [{ keys: " ", label: "Hold the map, or let it go on", run: toggle }]);
+  useShortcuts("Cache", [{ keys: " ", label: "Pause, or follow again", run: toggle }]);
   const now = map.value;
   return (
     <>
-      <PageHeader title="Cache" lead="Where keys and values live: page by page, and by the prefixes they can be found under.">
+      <PageHeader title="Cache" lesson="cache" lead="Where keys and values live: page by page, and by the prefixes they can be found under.">
         <Button icon={held.value ? "play" : "pause"} aria-pressed={held.value} onClick={toggle}>
-          {held.value ? "Go on" : "Hold"}
+          {held.value ? "Follow" : "Pause"}
         </Button>
       </PageHeader>
       <div class="stack">

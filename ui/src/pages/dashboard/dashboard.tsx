@@ -38,7 +38,7 @@ export function Dashboard() {
   );
   return (
     <>
-      <PageHeader title="Dashboard" lead="What was promised, what is kept, and the last minutes as curves.">
+      <PageHeader title="Dashboard" lesson="dashboard" lead="What was promised, what is kept, and the last minutes as curves.">
         <Segmented label="Time span" value={span.value} options={SPANS} onChange={(next) => (span.value = next)} />
       </PageHeader>
       <div class="stack">

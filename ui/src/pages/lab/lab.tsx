@@ -35,7 +35,7 @@ export function Lab() {
   const now = lab.answer.value;
   return (
     <>
-      <PageHeader title="Sampling lab" lead="The model’s own probabilities for the next token, and what each step of the sampler makes of them." />
+      <PageHeader title="Sampling lab" lesson="lab" lead="The model’s own probabilities for the next token, and what each step of the sampler makes of them." />
       <div class="lab">
         <div class="stack">
           <Prompt />

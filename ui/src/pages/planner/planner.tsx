@@ -12,7 +12,7 @@ export function Planner() {
   const { value: problem } = state.problem;
   return (
     <>
-      <PageHeader title="Planner" lead={<>What a model needs and gives on some hardware, beside what this server measured. <code>penstock plan</code> says the same in a terminal.</>} />
+      <PageHeader title="Planner" lesson="planner" lead={<>What a model needs and gives on some hardware, beside what this server measured. <code>penstock plan</code> says the same in a terminal.</>} />
       <div class="planner">
         <Form />
         <div class="stack">

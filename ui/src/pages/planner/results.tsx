@@ -4,7 +4,7 @@ import { Badge, Button, Card, Computed, Stat } from "../../parts/basics";
 import type { Plan } from "./api";
 import { setNumber } from "./state";
 
-const rate = (value: number | null | undefined): string => (value == null ? "–" : `${short(value)} tok/s`);
+const rate = (value: number | null | undefined): string => (value == null ? "–" : `${value >= 1e3 && value < 1e4 ? count(value) : short(value)} tok/s`);
 const money = (value: number | null | undefined): string => (value == null ? "–" : value >= 0.01 ? value.toFixed(2) : value.toPrecision(2));
 
 export function Results({ plan }: { plan: Plan }) {
@@ -39,7 +39,7 @@ function Memory({ plan: { memory, kv, model } }: { plan: Plan }) {
         <Stat name="Weights" value={bytes(model.weights_bytes)} detail={`${short(model.parameters)} parameters`} />
         <Stat name="KV per token" value={<span data-plan="kv_bytes_per_token">{bytes(kv.bytes_per_token)}</span>} detail={`${model.layers} layers, ${model.kv_heads} KV heads of ${model.head_dim}`} />
         <Stat name="KV of a request" value={bytes(kv.request_bytes)} detail={`${count(kv.request_tokens)} tokens`} />
-        <Stat name="Longest context" value={kv.longest_context == null ? "–" : short(kv.longest_context)} detail={`the model’s own: ${short(model.context)}`} />
+        <Stat name="Longest context" value={count(kv.longest_context)} detail={`the model’s own: ${count(model.context)}`} />
         <Stat name="Requests at once" value={<span data-plan="concurrent">{count(kv.concurrent_requests)}</span>} detail={`${short(kv.tokens)} tokens of KV`} />
       </dl>
       <div class="memory-bar" role="img" aria-label={`${bytes(memory.weights_bytes)} of weights, ${bytes(memory.workspace_bytes)} of workspace and ${bytes(memory.kv_bytes)} of KV cache in ${bytes(memory.total_bytes)}`}>
@@ -66,7 +66,8 @@ function Memory({ plan: { memory, kv, model } }: { plan: Plan }) {
           It does not fit: {bytes(memory.missing_bytes)} are missing. Smaller weights or more devices would do.
         </p>
       )}
-      <div class="row formats">
+      <p class="small muted formats">Weights in other formats; green ones fit this memory:</p>
+      <div class="row">
         {memory.formats.map((format) => (
           <Badge key={format.name} tone={format.fits ? "good" : "plain"} title={format.fits ? "Fits" : "Does not fit"}>
             {format.name} {bytes(format.weights_bytes)}

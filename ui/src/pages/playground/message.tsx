@@ -118,7 +118,7 @@ function Figures({ message }: { message: Message }) {
   return (
     <dl class="figures" title={inside}>
       <div>
-        <dt>TTFT</dt>
+        <dt>first token</dt>
         <dd data-figure="ttft">{ms(firstAt - sentAt)}</dd>
       </div>
       {rate !== null && (

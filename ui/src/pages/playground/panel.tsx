@@ -13,7 +13,8 @@ export function Panel() {
           <textarea
             id={id}
             rows={3}
-            placeholder="How the model should answer"
+            aria-describedby={`${id}-hint`}
+          placeholder="How the model should answer"
             value={now.system}
             onInput={(event) => set({ system: event.currentTarget.value })}
           />
@@ -88,7 +89,7 @@ function Lines(props: { label: string; hint: string; value: string; onChange: (v
 }
 
 function Parameter({ param, value }: { param: NumberParam; value: number | undefined }) {
-  const { name, label, hint, min, max, step, start } = param;
+  const { name, label, hint, min, max, step, neutral } = param;
   const id = `param-${name}`;
   const makers = facts.value?.sampling[name];
   const take = (text: string): void => {
@@ -98,7 +99,7 @@ function Parameter({ param, value }: { param: NumberParam; value: number | undef
   return (
     <div class="parameter" data-set={value !== undefined}>
       <div class="head">
-        <label for={id} title={hint}>
+        <label for={id}>
           {label}
         </label>
         {value !== undefined && (
@@ -110,7 +111,8 @@ function Parameter({ param, value }: { param: NumberParam; value: number | undef
           min={min}
           max={max}
           step={param.slider ? step : 1}
-          placeholder={makers === undefined ? "default" : String(makers)}
+          aria-describedby={`${id}-hint`}
+          placeholder={String(makers ?? (neutral === undefined ? "default" : name === "temperature" ? neutral : "off"))}
           value={value ?? ""}
           onChange={(event) => take(event.currentTarget.value)}
         />
@@ -119,13 +121,17 @@ function Parameter({ param, value }: { param: NumberParam; value: number | undef
         <input
           type="range"
           aria-label={label}
+          aria-describedby={`${id}-hint`}
           min={min}
           max={max}
           step={step}
-          value={value ?? makers ?? start}
+          value={value ?? makers ?? neutral}
           onInput={(event) => take(event.currentTarget.value)}
         />
       )}
+      <small class="hint" id={`${id}-hint`}>
+        {hint}
+      </small>
     </div>
   );
 }

@@ -8,28 +8,27 @@ export interface NumberParam {
   min: number;
   max: number;
   step: number;
-  /** Where the slider starts when the parameter is switched on. */
-  start: number;
+  /** The value that does nothing, where there is one. */
+  neutral?: number;
   slider: boolean;
 }
 
-const slider = (name: string, label: string, min: number, max: number, step: number, start: number, hint: string): NumberParam => ({
+const slider = (name: string, label: string, min: number, max: number, step: number, neutral: number, hint: string): NumberParam => ({
   name,
   label,
   min,
   max,
   step,
-  start,
+  neutral,
   hint,
   slider: true,
 });
-const number = (name: string, label: string, min: number, max: number, start: number, hint: string): NumberParam => ({
+const number = (name: string, label: string, min: number, max: number, hint: string): NumberParam => ({
   name,
   label,
   min,
   max,
   step: 1,
-  start,
   hint,
   slider: false,
 });
@@ -41,37 +40,37 @@ export const GROUPS: { title: string; open: boolean; params: NumberParam[] }[] =
     title: "Randomness",
     open: true,
     params: [
-      slider("temperature", "Temperature", 0, 2, 0.05, 1, "0 takes the likeliest token, always."),
-      slider("top_p", "Top-p", 0.01, 1, 0.01, 0.9, "Draw from the likeliest tokens that have this share."),
-      slider("top_k", "Top-k", 0, 200, 1, 40, "Draw from this many tokens; 0: all."),
-      slider("min_p", "Min-p", 0, 1, 0.01, 0.05, "Leave out tokens below this share of the likeliest."),
-      slider("typical_p", "Typical-p", 0.01, 1, 0.01, 0.95, "Draw from the most typical tokens."),
+      slider("temperature", "Temperature", 0, 2, 0.05, 1, "How bold the draw is: 0 takes the likeliest token, always; above 1 the unlikely get a chance."),
+      slider("top_p", "Top-p", 0.01, 1, 0.01, 1, "Draw from the likeliest tokens that have this share."),
+      slider("top_k", "Top-k", 0, 200, 1, 0, "Draw from this many tokens; 0: all."),
+      slider("min_p", "Min-p", 0, 1, 0.01, 0, "Leave out tokens below this share of the likeliest."),
+      slider("typical_p", "Typical-p", 0.01, 1, 0.01, 1, "Draw from tokens about as surprising as the model expects: neither obvious nor odd."),
     ],
   },
   {
     title: "Repetition",
     open: false,
     params: [
-      slider("repetition_penalty", "Repetition penalty", 0.5, 2, 0.01, 1.1, "Above 1: what has been said becomes less likely."),
-      slider("presence_penalty", "Presence penalty", -2, 2, 0.05, 0.5, "Taken once from tokens that have been used."),
-      slider("frequency_penalty", "Frequency penalty", -2, 2, 0.05, 0.5, "Taken for each use so far."),
+      slider("repetition_penalty", "Repetition penalty", 0.5, 2, 0.01, 1, "Above 1: what has been said becomes less likely."),
+      slider("presence_penalty", "Presence penalty", -2, 2, 0.05, 0, "Taken once from tokens that have been used."),
+      slider("frequency_penalty", "Frequency penalty", -2, 2, 0.05, 0, "Taken for each use so far."),
     ],
   },
   {
     title: "Length",
     open: true,
     params: [
-      number("max_tokens", "Most tokens", 1, MANY, 256, "Default: to the end of the context."),
-      number("min_tokens", "Fewest tokens", 0, MANY, 16, "No end before this many."),
-      number("timeout", "Time limit (s)", 1, 86400, 30, "The answer ends as it is."),
+      number("max_tokens", "Most tokens", 1, MANY, "Default: to the end of the context."),
+      number("min_tokens", "Fewest tokens", 0, MANY, "No end before this many."),
+      number("timeout", "Time limit (s)", 1, 86400, "The answer ends as it is."),
     ],
   },
 ];
 
 export const OTHER: NumberParam[] = [
-  number("seed", "Seed", -(2 ** 53), 2 ** 53, 7, "The same seed gives the same answer."),
-  number("n", "Answers", 1, 8, 2, "Several at once; switch between them below the answer."),
-  number("priority", "Priority", -MANY, MANY, 0, "Smaller goes first, where the server goes by priority."),
+  number("seed", "Seed", -(2 ** 53), 2 ** 53, "The same seed gives the same answer."),
+  number("n", "Answers", 1, 8, "Several at once; switch between them below the answer."),
+  number("priority", "Priority", -MANY, MANY, "Smaller goes first, where the server goes by priority."),
 ];
 
 export type Values = Record<string, number>;

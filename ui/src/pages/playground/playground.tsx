@@ -6,6 +6,7 @@ import { useShortcuts } from "../../lib/shortcuts";
 import { Button, CopyButton, Problem, Segmented } from "../../parts/basics";
 import { Dialog } from "../../parts/dialog";
 import { Icon } from "../../parts/icons";
+import { Lesson } from "../../parts/lesson";
 import { busy, clear, modelName, requestBody, say, stop, thread } from "./chat";
 import { MessageView, type View } from "./message";
 import { Panel } from "./panel";
@@ -116,6 +117,7 @@ function Thread({ view }: { view: View }) {
               </li>
             ))}
           </ul>
+          <Lesson of="playground" />
         </div>
       ) : (
         <div class="messages">

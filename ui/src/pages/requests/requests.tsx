@@ -6,10 +6,11 @@ import { askJson, explained } from "../../lib/http";
 import { addRequests, connection, requests, requestsVersion } from "../../lib/live";
 import { go, route } from "../../lib/router";
 import { useShortcuts } from "../../lib/shortcuts";
-import { Button, Empty, PageHeader, Problem, Segmented } from "../../parts/basics";
+import { FINISHES } from "../../lib/words";
+import { Button, Empty, Legend, PageHeader, Problem, Segmented } from "../../parts/basics";
 import { VirtualList } from "../../parts/virtual";
 import { Detail } from "./detail";
-import { ROW_HEIGHT, Row, RowHead } from "./row";
+import { ROW_HEIGHT, Row, RowHead, SHARES } from "./row";
 
 interface Filters {
   state: "all" | "open" | "done";
@@ -25,8 +26,8 @@ interface Page {
   total: number;
 }
 
-const KINDS = ["chat", "completion", "embedding", "lab"];
-const ENDS = ["end", "length", "stop_string", "stop_token", "context", "timeout", "cancelled", "error", "rejected"];
+const KINDS = ["chat", "completion", "response", "message", "embedding", "lab"];
+const ENDS = Object.keys(FINISHES);
 
 function passes(one: Summary, { state, kind, finish, minMs }: Filters): boolean {
   if (state !== "all" && (state === "done") !== (one.state === "done")) return false;
@@ -104,7 +105,7 @@ export function Requests() {
     { keys: "j", label: "Next request", run: () => move(1) },
     { keys: "k", label: "Request before", run: () => move(-1) },
     { keys: "/", label: "Search", run: () => search.current?.focus() },
-    { keys: " ", label: "Hold the list, or let it go on", run: pause },
+    { keys: " ", label: "Pause, or follow again", run: pause },
     { keys: "Escape", label: "Back to the list", run: () => go("requests") },
   ]);
   const set = (change: Partial<Filters>): void => {
@@ -113,31 +114,34 @@ export function Requests() {
   return (
     <div class="split" data-open={selected !== ""}>
       <div class="split-list">
-        <PageHeader title="Requests" lead="Every request, with each of its stages to the microsecond.">
+        <PageHeader title="Requests" lesson="requests" lead="Every request, with each of its stages to the microsecond.">
           <Button icon={paused.value ? "play" : "pause"} onClick={pause} aria-pressed={paused.value !== null}>
-            {paused.value ? "Go on" : "Hold"}
+            {paused.value ? "Follow" : "Pause"}
           </Button>
         </PageHeader>
         <FilterBar filters={filters.value} set={set} search={search} />
         {problem.value && <Problem message={problem.value} onRetry={() => void load()} />}
         {shown.length === 0 ? (
-          !loading.value && (
+          !loading.value && !problem.value && (
             <Empty icon="requests" title={requests.size ? "Nothing passes these filters" : "No requests yet"}>
               {requests.size ? "" : "Ask something in the Playground, or send a request to /v1/chat/completions."}
             </Empty>
           )
         ) : (
-          <div class="list-box">
-            <RowHead />
-            <VirtualList
-              label="Requests, newest first"
-              items={shown}
-              rowHeight={ROW_HEIGHT}
-              reveal={place}
-              onScrollEnd={older}
-              render={(one) => <Row key={one.number} one={one} selected={one.number === shown[place]?.number} />}
-            />
-          </div>
+          <>
+            <Legend entries={SHARES} />
+            <div class="list-box">
+              <RowHead />
+              <VirtualList
+                label="Requests, newest first"
+                items={shown}
+                rowHeight={ROW_HEIGHT}
+                reveal={place}
+                onScrollEnd={older}
+                render={(one) => <Row key={one.number} one={one} selected={one.number === shown[place]?.number} />}
+              />
+            </div>
+          </>
         )}
       </div>
       {selected && <Detail key={selected} id={selected} />}

@@ -1,10 +1,17 @@
 import type { Summary } from "../../lib/api";
 import { clock, count, duration } from "../../lib/format";
 import { serverNow, stats, wallClock } from "../../lib/live";
-import { finishTone } from "../../lib/words";
+import { FINISHES, finishTone } from "../../lib/words";
 import { Badge } from "../../parts/basics";
 
 export const ROW_HEIGHT = 44;
+
+/** What the bar of a row is made of. */
+export const SHARES = [
+  ["wait", "Waiting"],
+  ["prefill", "Prefill: reading the prompt"],
+  ["decode", "Decode: writing the answer"],
+] as const;
 
 /** How long so far, for one that is still under way. */
 export function elapsed(one: Summary): number {
@@ -52,7 +59,7 @@ export function Row({ one, selected }: { one: Summary; selected: boolean }) {
         <Split one={one} total={total} />
       </span>
       <span>
-        <Badge tone={finishTone(one.finish)}>{stateOf(one)}</Badge>
+        <Badge tone={finishTone(one.finish)} title={FINISHES[one.finish ?? ""]}>{stateOf(one)}</Badge>
       </span>
     </a>
   );

@@ -1,0 +1,133 @@
+"""Flights carried to an engine and back by whoever waits for them: the library's plain loop, where the server has an
+event loop and `route`."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.bar import bar
+from penstock.errors import EngineDied, PenstockError, by_code
+from penstock.flow import Chunk, Delta, Engine, Frame, Query, Reply
+from penstock.pipeline import Flight
+
+
+@dataclass(eq=False, slots=True)
+class Landing:
+    """A flight, and where its news go: each chunk, or itself once it is done."""
+
+    flight: Flight
+    chunks: deque[Chunk] | None = None
+    landed: deque[Landing] | None = None
+
+
+class Driver:
+    """Carries messages between flights and the engine. One thread at a time turns the engine, for all of them."""
+
+    def __init__(self, engine: Engine, max_open: int) -> None:
+        """`max_open`: sequences that batches hand to the engine at once, so that it never has to refuse one."""
+        self.engine = engine
+        self.max_open = max_open
+        self.lock = threading.Lock()
+        self.landings: dict[str, Landing] = {}  # by sequence id
+        self.replies: dict[int, Reply] = {}
+        self.numbers = itertools.count()
+
+    def run(self, flights: list[Flight], doing: str, progress: bool | None) -> None:
+        """Fly them all until they have landed, with a progress bar that says what they are `doing`."""
+        waiting = deque(flights)
+        landed: deque[Landing] = deque()
+        under_way: set[Landing] = set()
+        with bar(doing, len(flights), wanted=progress) as advance:
+            try:
+                while waiting or under_way:
+                    while waiting and (not under_way or self._has_room(waiting[0])):
+                        under_way.add(self.launch(Landing(waiting.popleft(), landed=landed)))
+                    self.wait(lambda: bool(landed))
+                    while landed:
+                        under_way.remove(landing := landed.popleft())
+                        self.abandon(landing)
+                        advance()
+            finally:
+                for landing in under_way:
+                    self.abandon(landing)
+        for message, code in (flight.error for flight in flights if flight.error):
+            if code == EngineDied.code:
+                raise EngineDied(message)
+
+    def chunks(self, flight: Flight) -> Iterator[Chunk]:
+        """Fly one, and give what it brings as it comes; raises what it failed of. Leaving early cancels it."""
+        chunks: deque[Chunk] = deque()
+        landing = self.launch(Landing(flight, chunks=chunks))
+        try:
+            while not flight.done or chunks:
+                self.wait(lambda: bool(chunks) or flight.done)
+                while chunks:
+                    yield chunks.popleft()
+        finally:
+            self.abandon(landing)
+        if flight.error is not None:
+            raise by_code(flight.error[1], flight.error[0])
+
+    def ask(self, kind: str) -> Any:
+        """The engine's answer about itself; see `engine.loop` for what it knows."""
+        number = next(self.numbers)
+        with self.lock:
+            self.engine.query(Query(number, kind))
+        self.wait(lambda: number in self.replies)
+        reply = self.replies.pop(number)
+        if reply.error is not None:
+            raise PenstockError(reply.error)
+        return reply.value
+
+    def launch(self, landing: Landing) -> Landing:
+        """Hand its sequences to the engine."""
+        with self.lock:
+            for submit in landing.flight.submits:
+                self.landings[submit.id] = landing
+                self.engine.submit(submit)
+        return landing
+
+    def abandon(self, landing: Landing) -> None:
+        """Nobody waits for it any more. The engine is told if it still works on it."""
+        with self.lock:
+            for cancel in landing.flight.cancels():
+                self.engine.cancel(cancel)
+            for submit in landing.flight.submits:
+                self.landings.pop(submit.id, None)
+
+    def wait(self, arrived: Callable[[], bool]) -> None:
+        """Turn the engine until this is so."""
+        while not arrived():
+            with self.lock:
+                if not arrived():  # another thread may have brought it meanwhile
+                    self._pump()
+
+    def _has_room(self, flight: Flight) -> bool:
+        return len(self.landings) + len(flight.submits) <= self.max_open
+
+    def _pump(self) -> None:
+        """Wait for news from the engine, and deliver them."""
+        news = self.engine.receive()
+        if not news:
+            raise EngineDied("the engine has nothing to do, but a request is still open")
+        for message in news:
+            if isinstance(message, Frame):
+                for delta in message.deltas:
+                    if landing := self.landings.get(delta.id):
+                        self._deliver(landing, delta)
+            else:
+                self.replies[message.id] = message
+
+    def _deliver(self, landing: Landing, delta: Delta) -> None:
+        chunk, cancel = landing.flight.push(delta)
+        if cancel is not None:
+            self.engine.cancel(cancel)
+        if chunk is not None and landing.chunks is not None:
+            landing.chunks.append(chunk)
+        if landing.flight.done and landing.landed is not None:
+            landing.landed.append(landing)

@@ -1,0 +1,98 @@
+"""How long a client may take to send its request; how large its headers may be is in tests/end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from penstock.intake import wire
+
+PATIENCE_S = 60.0
+POST = b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
+GET = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with what was sent, or slowly."""
+    if scope["path"] == "/early":
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+        return
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body, more = body + message["body"], message["more_body"]
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+    if scope["path"] == "/slow":
+        await send({"type": "http.response.body", "body": b"first ", "more_body": True})
+        await asyncio.sleep(5 * wire.SILENCE_S)
+    await send({"type": "http.response.body", "body": body + b"all"})
+
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, bytes]]
+
+
+def talk(with_server: Talk) -> bytes:
+    async def main() -> bytes:
+        config = uvicorn.Config(app, http=wire.Protocol, lifespan="off", log_config=None)
+        config.load()
+        state = ServerState()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: wire.Protocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        )
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            try:
+                return await asyncio.wait_for(with_server(reader, writer), PATIENCE_S)
+            finally:
+                writer.close()
+                await asyncio.gather(*state.tasks)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (b"", b""),
+        (POST[:20], b"HTTP/1.1 408"),
+        (POST, b"HTTP/1.1 408"),
+        (POST + b"ab", b"HTTP/1.1 408"),
+        (POST.replace(b"/echo", b"/early"), b"HTTP/1.1 401"),
+    ],
+    ids=["nothing", "half of the headers", "no body", "half of the body", "no body, but it was answered"],
+)
+def test_a_request_that_does_not_come_whole_is_ended(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes, expected: bytes
+) -> None:
+    monkeypatch.setattr(wire, "SILENCE_S", 0.1)
+
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(sent)
+        return await reader.read()  # to the end of the connection
+
+    answer = talk(half)
+    assert answer.startswith(expected)
+    assert answer.count(b"HTTP/1.1") == (1 if expected else 0)
+
+
+@pytest.mark.parametrize("behind", [b"", GET[:10], POST], ids=["alone", "half a head behind it", "a request behind it"])
+def test_an_answer_under_way_is_not_cut_off(monkeypatch: pytest.MonkeyPatch, behind: bytes) -> None:
+    monkeypatch.setattr(wire, "SILENCE_S", 0.1)
+
+    async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(GET + behind)
+        return await reader.read()
+
+    answer = talk(whole)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"first " in answer
+    assert b"all" in answer

@@ -1,0 +1,45 @@
+"""What people see of one sequence in a small cache."""
+
+from __future__ import annotations
+
+from penstock.cache import CacheManager, Recall
+from penstock.flow import RowResult, SamplingParams, StepResult, Submit, record
+from penstock.schedule import Scheduler
+from penstock.store.spec import CacheGroup
+
+PROMPT = list(range(10))
+NUMBER = 7
+
+
+def running() -> Scheduler:
+    """One sequence, whose prompt has been computed: two full blocks and a half."""
+    cache = CacheManager([CacheGroup(0, (0,))], [17], 4, prefix_caching=True, recall=Recall())
+    scheduler = Scheduler(cache, step_tokens=64, max_sequences=4, max_waiting=8, policy="fcfs", lookahead=0, context=32)
+    scheduler.submit(Submit(id="x", tokens=PROMPT, params=SamplingParams(), seed=0, max_output=4, number=NUMBER))
+    plan = scheduler.plan()
+    assert plan is not None
+    scheduler.settle(StepResult(plan.number, [RowResult([3])]))
+    return scheduler
+
+
+def test_the_page_map_names_blocks_by_their_sequence() -> None:
+    shown = running().views.page_map()
+    assert shown["sequences"] == {NUMBER: {"id": "x", "blocks": 3, "tokens": 10, "waste_tokens": 2}}
+    assert [cells for cells, _, owner in shown["groups"][0]["runs"] if owner == NUMBER] == [3]
+    assert (shown["prompt_tokens"], shown["hit_tokens"]) == (len(PROMPT), 0)
+
+
+def test_the_prefix_tree_marks_what_is_a_sequences_own() -> None:
+    views = running().views
+    (node,) = views.prefix_tree(limit=10, numbers=[NUMBER])["nodes"]
+    assert (node["tokens"], node["own"]) == (8, True)
+    (node,) = views.prefix_tree(limit=10, numbers=[])["nodes"]
+    assert not node["own"]
+
+
+def test_a_prompt_is_explained_by_what_is_cached() -> None:
+    views = running().views
+    assert views.explain(PROMPT, "")["cached"] == 8
+    parted = views.explain([*PROMPT[:6], 99, 99, 99], "")
+    assert (parted["cached"], parted["finding"][:2]) == (4, [record.DIVERGED, 6])
+    assert views.explain(PROMPT, "another tenant's")["finding"][0] == record.NOTHING_ALIKE
