@@ -66,7 +66,7 @@ def test_the_stages_of_a_request_add_up_to_what_its_client_measures(http: httpx.
         body = {"model": model, "prompt": "a stormy night", "max_tokens": 2000, "ignore_eos": True, "stream": stream}
         shares: list[float] = []
         while not shares or abs(shares[-1] - 1) >= 0.05:
-            assert len(shares) < 10, shares
+            assert len(shares) < 5, shares
             begin = time.monotonic()
             answer = http.post("/v1/completions", json=body)
             measured_us = (time.monotonic() - begin) * 1e6
@@ -100,6 +100,7 @@ def test_who_waits_is_shown_and_what_for(http: httpx.Client, watched: Server) ->
         with http.stream("POST", "/v1/completions", json={"model": model, "n": 2, **ENDLESS}) as stream:
             lines = stream.iter_lines()
             next(lines)  # both slots are taken
+            begun = time.monotonic()
             later = threads.submit(ask, http, "I can wait", tokens=20)
             until(queued, "somebody who waits")
             until(lambda: ticks(http, lambda tick: True)["stats"]["waiting_by_reason"]["slot"] == 1, "and what for")
@@ -107,6 +108,8 @@ def test_who_waits_is_shown_and_what_for(http: httpx.Client, watched: Server) ->
             window = shown(http, "/observe/steps", last=5)
             assert set(window["steps"]["blocked"]) == {"slot"}
             assert set(window["steps"]["rows"]) == {2}
+            # Its way to the engine is waiting, too, but for no slot: let that be the smaller part on any machine.
+            until(lambda: time.monotonic() - since > 20 * (since - begun), "a wait that is long beside its way here")
             seen_us = (time.monotonic() - since) * 1e6
         name = later.result(PATIENCE_S)
     told = ended(http, name)
@@ -114,7 +117,7 @@ def test_who_waits_is_shown_and_what_for(http: httpx.Client, watched: Server) ->
     (sequence,) = told["sequences"]
     waits = sequence["wait"]["by_us"]
     assert waits["slot"] >= seen_us
-    assert waits["slot"] + waits["step"] > 0.9 * told["queue_us"] - 5000  # which begins with the way to the engine
+    assert waits["slot"] > 0.9 * told["queue_us"] - 5000
     assert sum(waits.values()) == pytest.approx(told["queue_us"], rel=0.02, abs=3000)
     window = shown(http, "/observe/steps", **{"from": sequence["first_step"], "to": sequence["last_step"]})
     rows = [

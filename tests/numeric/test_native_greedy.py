@@ -23,6 +23,7 @@ from torch import Tensor
 
 from native_paged import NativePaged, needs_library
 from paged import PagedModel, run_alone
+from penstock.kernels.cpu import library
 from penstock.kernels.cpu.packed import PackedMatrix
 from penstock.kernels.cpu.program import Pool
 from penstock.model import Decoder, Packing, load, open_source
@@ -37,6 +38,9 @@ CHUNKS = 3  # of each text
 CONTENDERS = 16
 # What parts of all errors are not above. Seen: 0.093 to 0.100, 0.26, 0.48 to 0.53.
 ERRORS = {0.5: 0.125, 0.9: 0.32, 0.99: 0.65}
+FAR_OFF = {
+    "portable": 1
+}  # choices that differ by more than nearly all errors: one was seen there, by 1.2; elsewhere none
 OTHER_CHOICES = 0.07  # of all positions; seen: 0.032 to 0.050
 PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 LICENSE = (ROOT / "LICENSE").read_text()  # texts that nobody edits
@@ -80,7 +84,7 @@ class Compared:
             "some choices differ": len(lost) > 0,
             "few choices differ": len(lost) < OTHER_CHOICES * len(self.margins),
             "hardly any where nine errors in ten are too small for it": far[0] <= 0.1 * len(lost),
-            "at most one where ninety-nine in a hundred are": far[1] <= 1,
+            "none where ninety-nine in a hundred are": far[1] <= FAR_OFF.get(library.isa(), 0),
         }
         return [statement for statement, holds in statements.items() if not holds]
 

@@ -98,8 +98,9 @@ class CudaOperations:
         single, tables = batch.num_single, block_map.tables
         if single:
             first, lengths, kv_heads = q[:single], batch.lengths, pages.keys.shape[2]
-            make = lambda: cut.cut(first, kv_heads, lengths, batch.runs, window)  # noqa: E731
-            pieces = self._shared.once(batch, ("cut", window), make)
+            pieces = self._shared.once(
+                batch, ("cut", window), lambda: cut.cut(first, kv_heads, lengths, batch.runs, window)
+            )
             decode.decode(first, pages, tables, lengths, pieces, out, scale=scale, window=window, softcap=softcap)
         for chunk in chunks.long:
             out[chunk.start : chunk.end] = long_prefill.attend(q, pages, chunk, scale)
