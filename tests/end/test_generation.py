@@ -3,6 +3,7 @@
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -112,6 +113,42 @@ def test_on_a_gpu(
         results = llm.generate(family.prompts, GREEDY)
         llm.check_integrity()
     assert [result.tokens for result in results] == family.expected
+
+
+DRAWS = [
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.8),
+    SamplingParams(temperature=1.2, top_k=40, top_p=0.9),
+    SamplingParams(min_p=0.02, top_p=0.97),
+    SamplingParams(temperature=0.0, repetition_penalty=1.5, frequency_penalty=0.4, logprobs=2),
+    SamplingParams(presence_penalty=1.0, logit_bias={7: 4.0, 9: -100.0}, top_k=30),
+    SamplingParams(banned_tokens=tuple(range(100)), min_tokens=5, logprobs=0),
+    SamplingParams(allowed_tokens=tuple(range(20, 60)), typical_p=0.8),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["llama"], indirect=True)
+@pytest.mark.parametrize("max_sequences", [4, 40])
+def test_draws_on_a_gpu(family: Family, max_sequences: int) -> None:
+    """As on a CPU, all kinds of them beside each other, and in steps that are graphs: each kind alone, which does not
+    need all that others do."""
+    params = [
+        msgspec.structs.replace(one, max_tokens=NEW_TOKENS, ignore_eos=True, seed=number)
+        for number, one in enumerate(DRAWS)
+    ]
+    with family.open(dtype="float32") as llm:
+        expected = llm.generate(family.prompts, params)
+    with family.open(device="cuda", dtype="float32", max_sequences=max_sequences) as llm:
+        together = llm.generate(family.prompts, params)
+        alone = [llm.generate(prompt, own) for prompt, own in zip(family.prompts, params, strict=True)]
+        llm.check_integrity()
+    for results in (together, alone):
+        assert [result.tokens for result in results] == [result.tokens for result in expected]
+        for result, other in zip(results, expected, strict=True):
+            if other.choices[0].logprobs is not None:
+                pairs = zip(result.choices[0].logprobs or (), other.choices[0].logprobs, strict=True)
+                assert all(one.logprob == pytest.approx(two.logprob, abs=1e-3) for one, two in pairs)
 
 
 def test_the_engine_in_its_own_process(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_draws_follow_the_filtered_distribution(name: str, along: str) -> None:
     """Chi-square of 20,000 draws. The limit is five deviations of the statistic."""
     vocab, draws, slots = 200, 20_000, 500
     params = DISTRIBUTIONS[name]
-    sampler = Sampler(vocab, torch.zeros(slots, 1, dtype=torch.int32))
+    sampler = Sampler(vocab, torch.zeros(slots, slots, dtype=torch.int32))
     for slot in range(slots):
         seed, choice = {"positions": (slot, 0), "seeds": (slot, 0), "choices": (77, slot)}[along]
         sampler.admit(Admit(slot, [0], 1, params, seed, choice, (), []))

@@ -12,6 +12,7 @@ from penstock.flow.constraint import Constraint
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
 MAX_STOPS = 16
+MAX_BIASES = 1024
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -85,6 +86,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise InvalidRequest("a stop string must not be empty", param="stop")
         if self.allowed_tokens and set(self.allowed_tokens) <= set(self.banned_tokens):
             raise InvalidRequest("every allowed token is banned", param="allowed_tokens")
+        if len(self.logit_bias) > MAX_BIASES:
+            raise InvalidRequest(
+                f"logit_bias names at most {MAX_BIASES} tokens, got {len(self.logit_bias)}", param="logit_bias"
+            )
         for token, bias in self.logit_bias.items():
             if not -100.0 <= bias <= 100.0:
                 raise InvalidRequest(f"the bias of token {token} is {bias}, not in [-100, 100]", param="logit_bias")

@@ -8,7 +8,9 @@ is too much do not run as graphs (`READ_AGAIN`).
 A graph is captured for each of a few numbers of rows. A step takes the smallest that holds it and fills up with rows of
 the spare slot, whose keys and values go to block 0, which is nobody's. A graph begins with slots and positions. It ends
 with the logits and the token of the largest one of each row: the answer, for greedy requests that want nothing else.
-All graphs work in the same memory and leave their logits in the same place, where they hold until the next step.
+Others have their tokens drawn by one of two graphs more, filtered or full (`kernels.cuda.sample`), which are launched
+behind it; masks, which take the host's time, can be made in between. All graphs work in the same memory and leave their
+logits in the same place, where they hold until the next step.
 """
 
 from __future__ import annotations
@@ -26,15 +28,17 @@ from torch import Tensor
 
 from penstock.flow import Row
 from penstock.forward.slots import Slots
-from penstock.kernels.cuda import draw
+from penstock.kernels.cuda import sample
 from penstock.kernels.cuda.lay_out import lay_out
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Batch, BlockMap, Pages
 from penstock.kernels.upload import put
+from penstock.sample.sampler import Replay
 
 if TYPE_CHECKING:
     from penstock.forward.chunk_graphs import ChunkGraphs
     from penstock.forward.runner import Model
+    from penstock.sample.cuda import CudaSampler
 
 T = TypeVar("T")
 
@@ -48,6 +52,8 @@ READ_AGAIN = 1 << 17
 @dataclass(frozen=True, slots=True)
 class Captured:
     graph: torch.cuda.CUDAGraph
+    filtered: torch.cuda.CUDAGraph
+    full: torch.cuda.CUDAGraph
     rows: Tensor  # [3, size] int64, written before each replay: slots, positions, where a token drawn goes (0: nowhere)
     hidden: Tensor  # [size, hidden]
 
@@ -58,6 +64,7 @@ class Replayed(NamedTuple):
     hidden: Tensor  # [tokens, hidden]
     logits: Tensor  # [tokens, vocab] float32
     largest: Tensor  # [tokens] int64: ids of the largest logits; the last one of each row is in its slot, if sampled
+    draw: Replay  # draws otherwise, for all tokens; gives their ids and puts them into the slots instead
 
 
 class Recorder:
@@ -103,16 +110,16 @@ class Recorder:
 class DecodeGraphs:
     """The graphs of steps of few tokens, and the memory they share."""
 
-    def __init__(self, model: Model, pages: Sequence[Pages], slots: Slots, spare: int) -> None:
+    def __init__(self, model: Model, pages: Sequence[Pages], slots: Slots, sampler: CudaSampler, *, spare: int) -> None:
         """`spare` is the slot of rows that only fill up, the last one: its number is also how many other slots there
         are, and the most rows a graph has."""
         self._model, self._pages, self._slots, self._spare = model, pages, slots, spare
-        self._ops = CudaOperations()
+        self._ops, self._rules, self._room = CudaOperations(), sampler.rules, sampler.room
         self._sizes = [size for size in SIZES if size < spare] + [spare]
         self._captured: list[Captured] = []
         device = slots.tokens.device
         most = self._sizes[-1]
-        self._tokens, self._positions, self._largest = (
+        self._tokens, self._positions, self._drawn = (
             torch.zeros(most, dtype=torch.int64, device=device) for _ in range(3)
         )
         self._lengths, self._runs = (torch.zeros(most, dtype=torch.int32, device=device) for _ in range(2))
@@ -147,20 +154,34 @@ class DecodeGraphs:
         for size in self._sizes:
             if size & (size - 1) == 0 or size == self._sizes[-1]:
                 self._compute(self._rows(size))
+        for full in (False, True):
+            self._draw(self._rows(1), full=full)
 
     def _capture(self, size: int, recorder: Recorder) -> Captured:
         rows = self._rows(size)
+
+        def draws(full: bool) -> torch.cuda.CUDAGraph:
+            self._draw(rows, full=full)
+            return recorder.record(lambda: self._draw(rows, full=full))[0]
+
         self._compute(rows)  # what is compiled or loaded at first use must not be captured
         graph, hidden = recorder.record(lambda: self._compute(rows))
-        return Captured(graph, rows, hidden)
+        return Captured(graph, draws(full=False), draws(full=True), rows, hidden)
 
     @torch.inference_mode()
     def _compute(self, rows: Tensor) -> Tensor:
         model, logits = self._model, self._logits[: rows.shape[1]]
         hidden = model.forward(self._ops, self._lay_out(rows), self._pages)
         self._ops.logits(hidden, None, model.head, model.spec.logit_softcap, logits)
-        draw.record_greedy(logits, self._largest[: rows.shape[1]], rows, self._slots.tokens)
+        sample.greedy(logits, rows, self._rules, self._room, self._drawn[: rows.shape[1]])
         return hidden
+
+    @torch.inference_mode()
+    def _draw(self, rows: Tensor, *, full: bool) -> None:
+        """After `_compute`."""
+        count = rows.shape[1]
+        work = self._logits[:count], rows, self._rules, self._room, self._drawn[:count]
+        sample.full(*work) if full else sample.filtered(*work, found=True)
 
     def _rows(self, size: int) -> Tensor:
         return torch.tensor([[self._spare] * size, [0] * size, [0] * size], device=self._tokens.device)
@@ -178,7 +199,13 @@ class DecodeGraphs:
         inputs[2, ends - 1] = (starts + counts) * sampled
         put(captured.rows, inputs)
         captured.graph.replay()
-        return Replayed(captured.hidden[:count], self._logits[:count], self._largest[:count])
+        drawn = self._drawn[:count]
+
+        def draw(full: bool) -> Tensor:
+            (captured.full if full else captured.filtered).replay()
+            return drawn
+
+        return Replayed(captured.hidden[:count], self._logits[:count], drawn, draw)
 
     def _lay_out(self, rows: Tensor) -> Batch:
         size = rows.shape[1]

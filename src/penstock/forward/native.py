@@ -72,7 +72,6 @@ class NativeRunner:
         rows, draws = plan.rows, None
         if tokens is None:
             draws = self._orders.draw(self.model.sampled_logits(len(slots)), slots, positions)
-            self._slots.record(torch.tensor(slots), torch.tensor(positions), draws.tokens)
             tokens = draws.tokens.tolist()
         if not show:
             return Launched(plan.number, rows, tokens, draws, {}, None)

@@ -14,6 +14,7 @@ from penstock.forward.launched import Launched
 from penstock.forward.pooling import Embedders, Pooled
 from penstock.forward.prompts import Prompts
 from penstock.sample import Constraints, Draws, Logprobs, Sampler
+from penstock.sample.sampler import Replay
 
 if TYPE_CHECKING:
     from penstock.grammar.library import Grammars
@@ -32,7 +33,9 @@ class Orders:
         most_rows: int | None = None,
     ) -> None:
         """`tokens` [slots, context] are the slot rows. `natively` is as in Sampler, `most_rows` as in Prompts."""
-        self.sampler = Sampler(vocab_size, tokens, natively=natively)
+        self.sampler = (
+            Sampler(vocab_size, tokens, natively=natively) if tokens.is_cpu else _on_device(vocab_size, tokens)
+        )
         self._constraints = Constraints(vocab_size, grammars)
         self._prompts = Prompts(vocab_size, tokens, most_rows)
         self._embedders = Embedders()
@@ -57,10 +60,12 @@ class Orders:
         pooled = self._embedders.take(rows, hidden, starts)
         return self._prompts.measure(rows, starts, logits), pooled
 
-    def draw(self, logits: Tensor, slots: Sequence[int], positions: Sequence[int]) -> Draws:
+    def draw(
+        self, logits: Tensor, slots: Sequence[int], positions: Sequence[int], replay: Replay | None = None
+    ) -> Draws:
         """As `Sampler.sample`, with the constraints' masks. Waits for the step before, if there are any."""
         masked = self._constraints.mask(slots, positions, before=self._settle_matchers)
-        return self.sampler.sample(logits, slots, positions, masked)
+        return self.sampler.sample(logits, slots, positions, masked, replay)
 
     def launched(self, step: Launched) -> None:
         """Keep it until it is collected."""
@@ -78,3 +83,9 @@ class Orders:
         """Let the matchers of constraints see what the steps in flight have drawn."""
         for launched in self._launched:
             launched.ended()
+
+
+def _on_device(vocab_size: int, tokens: Tensor) -> Sampler:
+    from penstock.sample.cuda import CudaSampler
+
+    return CudaSampler(vocab_size, tokens)

@@ -26,7 +26,7 @@ from penstock.sample import Draws
 from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from penstock.forward.graphs import Graphs
+    from penstock.forward.graphs import Graphs, Replayed
     from penstock.grammar.library import Grammars
 
 
@@ -43,9 +43,7 @@ class Computed:
 
     hidden: Tensor  # [tokens, hidden], or [rows, hidden] where nobody wants more than the last token of each row
     starts: Sequence[int]  # [rows + 1] on the host: where each row begins in `hidden`
-    # Of a step that ran as a decode graph, for all of `hidden`:
-    logits: Tensor | None = None
-    largest: Tensor | None = None  # the token of each one's largest logit; those of sampled rows are in their slots
+    replayed: Replayed | None = None  # of a step that ran as a decode graph
 
 
 class ModelRunner:
@@ -96,7 +94,8 @@ class ModelRunner:
         """Runs real steps over block 0: a prompt of `tokens` and shorter ones, drawn from in each way there is, and as
         many sequences as there may be beside a prompt. No step reads what another has drawn: while kernels are only
         noted (`kernels.cuda.ahead`), that can be anything."""
-        greedy, plain, filtered = SamplingParams(temperature=0.0), SamplingParams(), SamplingParams(top_k=50, top_p=0.9)
+        greedy, filtered = SamplingParams(temperature=0.0), SamplingParams(top_k=50, top_p=0.9)
+        full = SamplingParams(presence_penalty=1.0, banned_tokens=(0,))
 
         def admit(slot: int, length: int, params: SamplingParams) -> Admit:
             blocks = [[0] * -(-(length + 1) // self._slots.block_size) for _ in self._slots.tables]
@@ -106,13 +105,13 @@ class ModelRunner:
             self.launch(StepPlan(0, admits, [], rows))
             self.collect()
 
-        for length, params in ((tokens, plain), (min(tokens, 100), greedy), (min(tokens, 2), filtered)):
+        for length, params in ((tokens, full), (min(tokens, 100), greedy), (min(tokens, 2), filtered)):
             for row in (Row(0, 0, length, True), Row(0, length, 1, True)):
                 step([admit(0, length, params)], [row])
         others = range(1, min(self._max_sequences, tokens - 1))
         length = tokens - len(others)
         step(
-            [*(admit(slot, 1, plain if slot % 2 else greedy) for slot in others), admit(0, length, greedy)],
+            [*(admit(slot, 1, full if slot % 2 else greedy) for slot in others), admit(0, length, greedy)],
             [*(Row(slot, 1, 1, True) for slot in others), Row(0, 0, length, True)],
         )
 
@@ -120,9 +119,12 @@ class ModelRunner:
         """CUDA graphs of small steps and of those with chunks, yet to be captured."""
         from penstock.forward.chunk_graphs import ChunkGraphs
         from penstock.forward.graphs import DecodeGraphs, Graphs
+        from penstock.sample.cuda import CudaSampler
 
+        sampler = self._orders.sampler
+        assert isinstance(sampler, CudaSampler)
         return Graphs(
-            DecodeGraphs(self._model, self._pages, self._slots, spare=self._max_sequences),
+            DecodeGraphs(self._model, self._pages, self._slots, sampler, spare=self._max_sequences),
             ChunkGraphs(self._model, self._pages, step_tokens),
         )
 
@@ -133,8 +135,8 @@ class ModelRunner:
     def _compute(self, rows: Sequence[Row]) -> Computed:
         graphs = self._graphs
         if graphs is not None and graphs.decode.fits(rows):
-            hidden, logits, largest = graphs.decode.run(rows)
-            return Computed(hidden, list(accumulate((row.count for row in rows), initial=0)), logits, largest)
+            replayed = graphs.decode.run(rows)
+            return Computed(replayed.hidden, list(accumulate((row.count for row in rows), initial=0)), replayed)
         batch = gather(rows, self._slots)
         starts: Sequence[int] = batch.host_starts
         if graphs is not None and graphs.chunks.fits(batch):
@@ -149,19 +151,17 @@ class ModelRunner:
         if not sampled:
             return None
         slots = [rows[index].slot for index in sampled]
-        last = [computed.starts[index + 1] - 1 for index in sampled]
-        all_drawn, device = len(sampled) == len(computed.hidden), computed.hidden.device
-        if computed.largest is not None and self._orders.sampler.wants_largest(slots):
-            return Draws(computed.largest if all_drawn else computed.largest.index_select(0, upload(last, device)))
         positions = [rows[index].start + rows[index].count for index in sampled]
-        at = upload([last, slots, positions], device)
-        if computed.logits is None:
-            logits = self._logits(computed.hidden, at[0])
-        else:
-            logits = computed.logits if all_drawn else computed.logits.index_select(0, at[0])
-        draws = self._orders.draw(logits, slots, positions)
-        self._slots.record(at[1], at[2], draws.tokens)
-        return draws
+        last = [computed.starts[index + 1] - 1 for index in sampled]
+        device, replayed = computed.hidden.device, computed.replayed
+        if replayed is None:
+            return self._orders.draw(self._logits(computed.hidden, upload(last, device)), slots, positions)
+        all_drawn = len(sampled) == len(computed.hidden)
+        if self._orders.sampler.wants_largest(slots):
+            return Draws(replayed.largest if all_drawn else replayed.largest.index_select(0, upload(last, device)))
+        if all_drawn:
+            return self._orders.draw(replayed.logits, slots, positions, replayed.draw)
+        return self._orders.draw(replayed.logits.index_select(0, upload(last, device)), slots, positions)
 
     def _logits(self, hidden: Tensor, packed: Tensor) -> Tensor:
         """[n, vocab] of the packed tokens [n]."""

@@ -14,8 +14,8 @@ from penstock.kernels.upload import put, upload
 
 
 class Slots:
-    """State that steps gather their inputs from. Beyond a sequence's own tokens its row holds what an earlier one left
-    there; beyond its own blocks the tables are 0."""
+    """State that steps gather their inputs from; the sampler writes what it draws there. Beyond a sequence's own tokens
+    its row holds what an earlier one left there; beyond its own blocks the tables are 0."""
 
     def __init__(
         self, max_sequences: int, context: int, block_size: int, num_groups: int, device: torch.device
@@ -45,10 +45,6 @@ class Slots:
                     held[extend.slot] += len(extend.blocks)
             if pieces:
                 _write(table, pieces)
-
-    def record(self, slots: Tensor, positions: Tensor, tokens: Tensor) -> None:
-        """Drawn tokens, [rows] each: they are the next step's input."""
-        self.tokens[slots, positions] = tokens.to(torch.int32)
 
 
 def _write(rows: Tensor, pieces: list[tuple[int, int, list[int]]]) -> None:

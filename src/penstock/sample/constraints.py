@@ -8,7 +8,7 @@ pass to do meanwhile, and rows without a constraint lose nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,12 @@ from torch import Tensor
 
 from penstock.flow import Admit, FinishReason
 from penstock.kernels.upload import upload
+from penstock.sample.masks import Bits, packed
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
     from penstock.grammar.library import Grammars
-
-Bits = np.ndarray[Any, np.dtype[np.uint8]]  # [bytes]: one bit per token, the lowest first
 
 
 @dataclass(slots=True)
@@ -157,13 +156,9 @@ class Constraints:
         matcher = grammars.matcher(params.constraint)
         if output := admit.tokens[admit.prompt_length :]:  # of a sequence that was preempted
             matcher.consume_tokens(output)
-        never = self._bits({*params.banned_tokens, *grammars.end_tokens} - {*admit.end_tokens})
+        size = self._vocab_size
+        never = packed({*params.banned_tokens, *grammars.end_tokens} - {*admit.end_tokens}, size)
         if params.allowed_tokens:
-            never |= ~self._bits(params.allowed_tokens)
-        early = self._bits(admit.end_tokens) if params.min_tokens else None
+            never |= ~packed(params.allowed_tokens, size)
+        early = packed(admit.end_tokens, size) if params.min_tokens else None
         return Bound(matcher, admit.prompt_length, params.min_tokens, never if never.any() else None, early)
-
-    def _bits(self, tokens: Iterable[int]) -> Bits:
-        bits = np.zeros(-(-self._vocab_size // 32) * 32, dtype=np.uint8)
-        bits[[token for token in tokens if 0 <= token < self._vocab_size]] = 1
-        return np.packbits(bits, bitorder="little")

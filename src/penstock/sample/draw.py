@@ -15,31 +15,17 @@ WIDTH = 128  # how many of the likeliest tokens are looked at first; most rows n
 
 def greedy(logits: Tensor) -> Tensor:
     """[rows, vocab] -> [rows] int64, as all of these"""
-    if not logits.is_cpu:
-        from penstock.kernels.cuda import draw as kernel
-
-        return kernel.greedy(logits)
     return logits.argmax(dim=-1)
 
 
 def plain(logits: Tensor, temperature: Tensor, keys: Tensor, hashes: Tensor) -> Tensor:
     """From all tokens. `keys` [rows] and `hashes` [vocab] are those of `noise`."""
-    if not logits.is_cpu:
-        from penstock.kernels.cuda import draw as kernel
-
-        return kernel.plain(logits, temperature, keys, hashes)
     scores = scale(logits, logits.amax(dim=-1, keepdim=True), temperature)
     return scores.add_(noise.gumbel(keys, hashes)).argmax(dim=-1)
 
 
 def filtered(logits: Tensor, filters: Filters, keys: Tensor, hashes: Tensor) -> Tensor:
-    """From the tokens that the filters keep. But for CUDA without typical_p, reads back whether the likeliest few were
-    enough."""
-    if not logits.is_cpu and not filters.any_typical:
-        from penstock.kernels.cuda import filter as kernel
-
-        cuts = filters.temperature, filters.top_k, filters.top_p, filters.log_min_p
-        return kernel.filtered(logits, *cuts, keys, hashes)
+    """From the tokens that the filters keep. Reads back whether the likeliest few were enough."""
     tokens, covered = _among_likeliest(logits, filters, keys, hashes, WIDTH)
     if covered.all():
         return tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,26 +14,36 @@ from torch import Tensor
 from penstock.flow import Admit
 from penstock.kernels.upload import upload
 
+Ids = np.ndarray[Any, np.dtype[np.int64]]
+Bits = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def packed(tokens: Iterable[int], vocab_size: int) -> Bits:
+    """[bytes]: a bit for each token id, 1 for these, the lowest bit of a byte first; whole words of 32."""
+    bits = np.zeros(-(-vocab_size // 32) * 32, dtype=np.uint8)
+    bits[[token for token in tokens if 0 <= token < vocab_size]] = 1
+    return np.packbits(bits, bitorder="little")
+
 
 @dataclass(frozen=True, slots=True)
 class TokenMasks:
-    """One request's biases and bans, token ids as [k] int64 tensors on the device. None: none."""
+    """One request's biases and bans, by token ids [k]. None: none."""
 
-    bias_tokens: Tensor | None = None
-    bias: Tensor | None = None
-    allowed: Tensor | None = None
-    banned: Tensor | None = None
-    ends: Tensor | None = None  # banned until min_tokens are out
+    bias_tokens: Ids | None = None
+    bias: np.ndarray[Any, np.dtype[np.float32]] | None = None
+    allowed: Ids | None = None
+    banned: Ids | None = None
+    ends: Ids | None = None  # banned until min_tokens are out
 
     @classmethod
-    def of(cls, admit: Admit, vocab_size: int, device: torch.device) -> TokenMasks | None:
+    def of(cls, admit: Admit, vocab_size: int) -> TokenMasks | None:
         """Ids beyond the vocabulary have no logit to mask. A token must always come out: `min_tokens` yields where only
         end tokens are allowed, and SamplingParams sees to it that not all allowed tokens are banned. With a constraint
         `min_tokens` has its say in `constraints`, where it is known whether anything else is allowed."""
 
-        def ids(tokens: Iterable[int]) -> Tensor | None:
+        def ids(tokens: Iterable[int]) -> Ids | None:
             known = [token for token in tokens if 0 <= token < vocab_size]
-            return upload(known, device, np.int64) if known else None
+            return np.array(known, dtype=np.int64) if known else None
 
         params = admit.params
         ends = admit.end_tokens if params.min_tokens and params.constraint is None else ()
@@ -42,11 +53,24 @@ class TokenMasks:
         bias = {token: value for token, value in params.logit_bias.items() if 0 <= token < vocab_size}
         return cls(
             bias_tokens=ids(bias),
-            bias=upload(list(bias.values()), device, np.float32) if bias else None,
+            bias=np.array(list(bias.values()), dtype=np.float32) if bias else None,
             allowed=ids(sorted(allowed)),
             banned=None if allowed else ids(params.banned_tokens),
             ends=None if allowed and allowed <= set(ends) else ids(ends),
         )
+
+    @property
+    def bans(self) -> bool:
+        """Whether any token may not be drawn, now or at first."""
+        return not (self.allowed is None and self.banned is None and self.ends is None)
+
+    def drawable(self, vocab_size: int, early: bool) -> Bits:
+        """The tokens that may be drawn, as `packed` has them; `early`: there are less than `min_tokens`."""
+        bits = ~packed((), vocab_size) if self.allowed is None else packed(self.allowed, vocab_size)
+        for banned in (self.banned, self.ends if early else None):
+            if banned is not None:
+                bits &= ~packed(banned, vocab_size)
+        return bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +97,13 @@ class StepMasks:
             flat.index_fill_(0, self.banned_at, -math.inf)
 
 
-def combine(rows: list[tuple[int, TokenMasks, bool]], vocab_size: int) -> StepMasks:
+def combine(rows: list[tuple[int, TokenMasks, bool]], vocab_size: int, device: torch.device) -> StepMasks:
     """`rows`: row of the logits, its masks, and whether it is still short of `min_tokens`."""
-    bias_at: list[Tensor] = []
-    bias: list[Tensor] = []
+    bias_at: list[Ids] = []
+    bias: list[np.ndarray[Any, Any]] = []
     allowed_rows: list[int] = []
-    allowed_at: list[Tensor] = []
-    banned_at: list[Tensor] = []
+    allowed_at: list[Ids] = []
+    banned_at: list[Ids] = []
     for row, masks, early in rows:
         first = row * vocab_size
         if masks.bias_tokens is not None and masks.bias is not None:
@@ -92,14 +116,14 @@ def combine(rows: list[tuple[int, TokenMasks, bool]], vocab_size: int) -> StepMa
             banned_at.append(masks.banned + first)
         if early and masks.ends is not None:
             banned_at.append(masks.ends + first)
+
+    def joined(parts: list[np.ndarray[Any, Any]]) -> Tensor | None:
+        return upload(np.concatenate(parts), device) if parts else None
+
     return StepMasks(
-        bias_at=_joined(bias_at),
-        bias=_joined(bias),
-        allowed_rows=upload(allowed_rows, allowed_at[0].device) if allowed_rows else None,
-        allowed_at=_joined(allowed_at),
-        banned_at=_joined(banned_at),
+        bias_at=joined(bias_at),
+        bias=joined(bias),
+        allowed_rows=upload(allowed_rows, device) if allowed_rows else None,
+        allowed_at=joined(allowed_at),
+        banned_at=joined(banned_at),
     )
-
-
-def _joined(parts: list[Tensor]) -> Tensor | None:
-    return torch.cat(parts) if parts else None

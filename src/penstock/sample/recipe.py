@@ -48,7 +48,7 @@ class Slot:
     def of(cls, admit: Admit, vocab_size: int, device: torch.device) -> Slot:
         params = admit.params
         stream = noise.stream(admit.seed, admit.choice)
-        token_masks = TokenMasks.of(admit, vocab_size, device)
+        token_masks = TokenMasks.of(admit, vocab_size)
         seen = params.constraint is not None or admit.inspect or params.logprobs is not None
         return cls(
             number=admit.slot,
@@ -73,6 +73,11 @@ class Slot:
     def bare(self) -> bool:
         """The token of its largest logit is what it wants, and nothing else."""
         return self.untouched and self.kind == "greedy" and not penalties.wanted(self.params)
+
+    @property
+    def bans(self) -> bool:
+        """Some tokens are not to be drawn, now or at first, whatever came before. A constraint knows of those, too."""
+        return self.masks is not None and self.masks.bans and self.params.constraint is None
 
     def early(self, position: int) -> bool:
         """Is the token of `position` one of the first `min_tokens`?"""
@@ -109,9 +114,10 @@ class Asked:
     counts: list[int]  # [n]: how many of the likeliest tokens too
 
     @classmethod
-    def of(cls, slots: Sequence[Slot], device: torch.device) -> Asked | None:
+    def of(cls, slots: Sequence[Slot], device: torch.device) -> Asked:
+        """At least one of them does."""
         counts = {row: slot.params.logprobs for row, slot in enumerate(slots) if slot.params.logprobs is not None}
-        return cls(list(counts), upload(list(counts), device), list(counts.values())) if counts else None
+        return cls(list(counts), upload(list(counts), device), list(counts.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,6 @@ class Recipe:
     masks: StepMasks | None
     penalties: Penalties | None
     groups: dict[Kind, Group]  # none of them empty
-    asked: Asked | None
 
     @classmethod
     def of(cls, slots: Sequence[Slot], early: Sequence[bool], vocab_size: int, device: torch.device) -> Recipe:
@@ -133,8 +138,7 @@ class Recipe:
         for row, slot in enumerate(slots):
             kinds.setdefault(slot.kind, []).append(row)
         return cls(
-            masks=masks.combine(masked, vocab_size) if masked else None,
+            masks=masks.combine(masked, vocab_size, device) if masked else None,
             penalties=Penalties.of(penalised, device) if penalised else None,
             groups={kind: Group.of(rows, slots, vocab_size, device) for kind, rows in kinds.items()},
-            asked=Asked.of(slots, device),
         )

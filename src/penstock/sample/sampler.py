@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,12 +12,11 @@ from torch import Tensor
 from penstock.flow import Admit
 from penstock.kernels.cpu.draw import draw as draw_native
 from penstock.kernels.cpu.program import DrawTable
-from penstock.kernels.upload import upload
 from penstock.sample import draw, logprobs, noise
 from penstock.sample.constraints import Masked
 from penstock.sample.inspect import Inspected, inspect
 from penstock.sample.logprobs import Logprobs
-from penstock.sample.recipe import Group, Kind, Recipe, Slot
+from penstock.sample.recipe import Asked, Group, Kind, Recipe, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +38,25 @@ class _Native(NamedTuple):
     untouched: bool  # all of the slots are: the program draws from its own logits, without a look at them here
 
 
+# Makes the draws in the logits' place, with or without what changes logits first: see `kernels.cuda.sample`.
+Replay = Callable[[bool], Tensor]
+
+
 class Sampler:
-    """Keeps what it has worked out for the slots of one step, since the next one mostly samples the same."""
+    """Keeps what it has worked out for the slots of one step, since the next one mostly samples the same. This one is
+    of the CPU; `sample.cuda` has that of CUDA devices."""
 
     def __init__(self, vocab_size: int, tokens: Tensor, *, natively: bool = False) -> None:
-        """`tokens` [slots, context]: the slot rows. They belong to the runner, which writes every token it draws; the
-        penalties read them here. `natively`: the last step, the draw, is made by the native CPU kernels."""
+        """`tokens` [slots, context]: the slot rows, that is, the sequences. Penalties read them, and what is drawn is
+        written there. `natively`: the last step, the draw, is made by the native CPU kernels."""
         self._vocab_size = vocab_size
         self._tokens = tokens
         self._device = tokens.device
         self._hashes = noise.token_hashes(vocab_size, tokens.device)
         self._slots: dict[int, Slot] = {}
         self._bare: set[int] = set()  # slots for which the largest logit is the answer
+        self._asking: set[int] = set()  # slots that want log-probabilities
+        self._asked: tuple[list[int], Asked] | None = None
         self._recipe: tuple[list[int], list[bool], Recipe] | None = None
         self._natively = natively
         self._native: _Native | None = None
@@ -59,7 +65,8 @@ class Sampler:
     def admit(self, admit: Admit) -> None:
         slot = self._slots[admit.slot] = Slot.of(admit, self._vocab_size, self._device)
         (self._bare.add if slot.bare else self._bare.discard)(admit.slot)
-        self._recipe = self._native = None
+        (self._asking.discard if slot.params.logprobs is None else self._asking.add)(admit.slot)
+        self._recipe = self._native = self._asked = None
         self._watched.pop(admit.slot, None)
         if admit.inspect:
             self._watched[admit.slot] = admit.inspect
@@ -69,17 +76,22 @@ class Sampler:
         return self._bare.issuperset(slots)
 
     def sample(
-        self, logits: Tensor, slots: Sequence[int], positions: Sequence[int], masked: Masked | None = None
+        self,
+        logits: Tensor,
+        slots: Sequence[int],
+        positions: Sequence[int],
+        masked: Masked | None = None,
+        replay: Replay | None = None,
     ) -> Draws:
         """Draw the token at `positions[r]` of the sequence in `slots[r]` from `logits[r]`, [rows, vocab] float32, which
-        is overwritten. `masked`: the rows among them that have a constraint."""
+        is overwritten. `masked`: the rows among them that have a constraint. `replay`: makes the draws from these very
+        logits, as a CUDA graph."""
         inspected = self._inspect(logits, slots, positions, masked) if self._watched else {}
-        recipe = self._recipe_for(list(slots), positions)
-        asked = recipe.asked
+        asked = self._asked_for(slots)
         if asked is None:
-            return Draws(self._draw(logits, recipe, slots, positions, masked), None, [], masked, inspected)
+            return Draws(self._draw(logits, slots, positions, masked, replay), None, [], masked, inspected)
         untouched = logits.index_select(0, asked.index)
-        tokens = self._draw(logits, recipe, slots, positions, masked)
+        tokens = self._draw(logits, slots, positions, masked, replay)
         return Draws(
             tokens, logprobs.measure(untouched, tokens[asked.index], asked.counts), asked.rows, masked, inspected
         )
@@ -109,6 +121,13 @@ class Sampler:
                 found[row] = inspect(logits[row].clone(), self._slots[slot], position, self._tokens, top, own)
         return found
 
+    def _asked_for(self, slots: Sequence[int]) -> Asked | None:
+        if self._asking.isdisjoint(slots):
+            return None
+        if self._asked is None or self._asked[0] != slots:
+            self._asked = (list(slots), Asked.of([self._slots[slot] for slot in slots], self._device))
+        return self._asked[1]
+
     def _recipe_for(self, slots: list[int], positions: Sequence[int]) -> Recipe:
         requests = [self._slots[slot] for slot in slots]
         early = [slot.early(position) for slot, position in zip(requests, positions, strict=True)]
@@ -119,31 +138,29 @@ class Sampler:
     def _draw(
         self,
         logits: Tensor,
-        recipe: Recipe,
         slots: Sequence[int],
-        host_positions: Sequence[int],
+        positions: Sequence[int],
         masked: Masked | None,
+        replay: Replay | None,
     ) -> Tensor:
-        positions = upload(host_positions, self._device)
+        assert replay is None, "there are no graphs on a CPU"
+        recipe, at = self._recipe_for(list(slots), positions), torch.tensor(positions)
         if recipe.masks is not None:
             recipe.masks.add_bias(logits)
         if recipe.penalties is not None:
-            recipe.penalties.apply(logits, self._tokens, positions, max(host_positions))
+            recipe.penalties.apply(logits, self._tokens, at, max(positions))
         if recipe.masks is not None:
             recipe.masks.ban(logits)
         if masked is not None:
             masked.apply(logits)
         if self._natively:
-            return draw_native(logits, self._native_for(list(slots), host_positions).table)
-        parts = [
-            (group, self._draw_group(kind, group, group.pick(logits), group.pick(positions)))
-            for kind, group in recipe.groups.items()
-        ]
-        if len(parts) == 1:
-            return parts[0][1]
-        tokens = torch.empty_like(positions)
-        for group, part in parts:
-            tokens[group.rows] = part
+            tokens = draw_native(logits, self._native_for(list(slots), positions).table)
+        else:
+            tokens = torch.empty_like(at)
+            for kind, group in recipe.groups.items():
+                part = self._draw_group(kind, group, group.pick(logits), group.pick(at))
+                tokens[slice(None) if group.rows is None else group.rows] = part
+        self._tokens[torch.tensor(slots), at] = tokens.to(torch.int32)
         return tokens
 
     def _draw_group(self, kind: Kind, group: Group, logits: Tensor, positions: Tensor) -> Tensor:

@@ -31,10 +31,3 @@ def test_a_slot_taken_over_keeps_no_block_of_the_last_sequence() -> None:
     slots.apply([admit(1, [2], [3], [])], [Extend(1, 1, [8])])
     assert slots.tables[0][1].tolist() == [3, 0, 0, 0, 0, 0]
     assert slots.tables[1][1].tolist() == [8, 0, 0, 0, 0, 0]
-
-
-def test_drawn_tokens_are_recorded_up_to_one_beyond_the_context() -> None:
-    slots = make()
-    slots.record(torch.tensor([0, 2]), torch.tensor([20, 3]), torch.tensor([7, 8]))
-    assert slots.tokens[0, 20] == 7
-    assert slots.tokens[2, 3] == 8

@@ -12,13 +12,11 @@ pytest.importorskip("triton", reason="triton comes with CUDA builds of torch")
 
 from paged import Row, make_batch
 from penstock.kernels import norm, rotate_store
-from penstock.kernels.cuda import cut, decode, draw, long_prefill
+from penstock.kernels.cuda import cut, decode, long_prefill
 from penstock.kernels.cuda.lay_out import lay_out
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Activation, BlockMap, Norm, Pages, Rotary
 from penstock.kernels.torch_ops import TorchOperations
-from penstock.sample import noise
-from penstock.sample.filters import scale
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -225,32 +223,6 @@ def test_attention_of_long_chunks(rows: list[tuple[int, int]], monkeypatch: pyte
     """Alone and beside others, padded and not, with prefixes that do and do not suit."""
     monkeypatch.setattr(long_prefill, "WORTHWHILE", 6 * 1024)  # so that small ones take the long way, too
     Case(rows, heads=6, kv_heads=2, head_dim=64, block_size=16, dtype=torch.bfloat16).check()
-
-
-def test_greedy_draws_are_recorded_where_rows_say() -> None:
-    logits = numbers(3, 9000)
-    tokens, slots = torch.zeros(3, dtype=torch.int64, device=CUDA), torch.full((4, 10), -1, dtype=torch.int32)
-    expected = logits.argmax(-1).cpu()
-    on_device = slots.to(CUDA)
-    draw.record_greedy(logits, tokens, torch.tensor([[2, 0, 3], [7, 7, 7], [5, 0, 9]], device=CUDA), on_device)
-    assert torch.equal(tokens.cpu(), expected)
-    slots[2, 5], slots[3, 9] = expected[0], expected[2]  # the row in the middle is not drawn
-    assert torch.equal(on_device.cpu(), slots)
-
-
-@pytest.mark.parametrize(("rows", "vocab"), [(1, 320), (3, 8192), (5, 8193), (17, 128_256)])
-def test_draws(rows: int, vocab: int) -> None:
-    logits = numbers(rows, vocab) * 4
-    logits[0, : vocab // 2] = -torch.inf
-    logits[-1, [7, vocab - 1]] = 100.0
-    assert torch.equal(draw.greedy(logits), logits.argmax(-1))
-    temperature = torch.linspace(0.05, 2.0, rows, device=CUDA)[:, None]
-    streams = torch.tensor([noise.stream(seed, 1) for seed in range(rows)], device=CUDA)
-    positions = torch.arange(rows, device=CUDA) * 1000
-    hashes = noise.token_hashes(vocab, CUDA)
-    keys = noise.row_keys(streams, positions)
-    scores = scale(logits, logits.amax(dim=-1, keepdim=True), temperature).add_(noise.gumbel(keys, hashes))
-    assert torch.equal(draw.plain(logits, temperature, keys, hashes), scores.argmax(-1))
 
 
 def test_lay_out() -> None:

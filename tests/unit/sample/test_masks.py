@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,16 +12,19 @@ VOCAB = 10
 
 
 def masks(params: SamplingParams, ends: tuple[int, ...] = (8, 9)) -> TokenMasks | None:
-    return TokenMasks.of(Admit(0, [1], 1, params, 0, 0, ends, []), VOCAB, CPU)
+    return TokenMasks.of(Admit(0, [1], 1, params, 0, 0, ends, []), VOCAB)
 
 
 def possible(params: SamplingParams, *, early: bool) -> set[int]:
     mine = masks(params)
     assert mine is not None
     logits = torch.zeros(3, VOCAB)
-    combine([(1, mine, early)], VOCAB).ban(logits)
+    combine([(1, mine, early)], VOCAB, CPU).ban(logits)
     assert (logits[[0, 2]] == 0).all(), "only its own row"
-    return set((logits[1] > -math.inf).nonzero()[:, 0].tolist())
+    bits = np.unpackbits(mine.drawable(VOCAB, early), count=VOCAB, bitorder="little")
+    found = set((logits[1] > -math.inf).nonzero()[:, 0].tolist())
+    assert found == set(bits.nonzero()[0].tolist())
+    return found
 
 
 def test_a_request_without_masks_has_none() -> None:
@@ -51,7 +55,7 @@ def test_ids_beyond_the_vocabulary_do_not_reach_the_next_row() -> None:
     params = SamplingParams(logit_bias={12: 5.0, 1: 1.0}, banned_tokens=(11,), min_tokens=1)
     mine = masks(params, ends=(13, 4))
     assert mine is not None
-    step = combine([(0, mine, True)], VOCAB)
+    step = combine([(0, mine, True)], VOCAB, CPU)
     logits = torch.zeros(2, VOCAB)
     step.add_bias(logits)
     step.ban(logits)
@@ -65,7 +69,7 @@ def test_each_row_gets_its_own() -> None:
         masks(SamplingParams(allowed_tokens=(3, 4), logit_bias={3: -1.0})),
         masks(SamplingParams(banned_tokens=(0,))),
     ]
-    step = combine([(row, mine, False) for row, mine in zip((3, 1, 0), several, strict=True) if mine], VOCAB)
+    step = combine([(row, mine, False) for row, mine in zip((3, 1, 0), several, strict=True) if mine], VOCAB, CPU)
     logits = torch.zeros(4, VOCAB)
     step.add_bias(logits)
     step.ban(logits)

@@ -55,6 +55,16 @@ def test_a_draw_depends_on_nothing_but_its_own_request(name: str) -> None:
         assert crowd.sample(rows, slots, positions).tokens[p % 9].item() == expected[p]
 
 
+def test_drawn_tokens_are_written_to_their_sequences() -> None:
+    tokens = torch.zeros(SLOTS, 64, dtype=torch.int32)
+    sampler = make(
+        admit(3, KINDS["greedy"]), admit(0, KINDS["filtered"]), admit(9, KINDS["temperature"]), tokens=tokens
+    )
+    drawn = sampler.sample(some_logits(3), [3, 0, 9], [63, 5, 4]).tokens.tolist()
+    assert [int(tokens[3, 63]), int(tokens[0, 5]), int(tokens[9, 4])] == drawn
+    assert int(tokens.count_nonzero()) == sum(token != 0 for token in drawn)
+
+
 def test_seeds_choices_and_positions_give_different_draws() -> None:
     flat = torch.zeros(1, VOCAB)
     requests = [admit(0, SamplingParams(), seed=1), admit(1, SamplingParams(), seed=2)]

@@ -4,7 +4,7 @@ norm, gate, rotate_store                     the files of these names one folder
 product                                      linear, norm and gate: a few rows times a matrix, with what surrounds it
 cut, decode                                  attention, of rows of one token
 short_prefill, prefill, long_prefill         attention, of chunks: up to 64 tokens, any, and long ones through cuDNN
-draw, filter                                 sample.draw
+sample: adjust, draw, likeliest, filter      sample.penalties, sample.masks, sample.draw; what they are told is in rules
 lay_out                                      forward.inputs: what a decode graph begins with
 tiles, launch, ahead                         what kernels share; how they are launched, and compiled ahead
 

@@ -1,4 +1,4 @@
-"""The largest of a row of logits, bare or with temperature and Gumbel noise; the noise is that of `sample.noise`.
+"""The largest logit of each row, among the tokens that may be drawn; and the noise that draws at random add.
 
 A row is cut into parts, each with a program of its own; a last program takes the largest of the parts. Of equal values
 the smallest id counts.
@@ -6,15 +6,13 @@ the smallest id counts.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
-
-PART = 8192
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
+from penstock.kernels.cuda.rules import MASKED, PART, Room, Rules, drawn_at, integer, record
 
 
 @triton.jit
@@ -32,18 +30,24 @@ def noise_of(hashes, key):
 
 
 @triton.jit
+def best_part(values, tokens, row, PARTS: tl.constexpr, P: tl.constexpr):
+    """The token of the part that has the largest value."""
+    part = tl.arange(0, P)
+    best = tl.argmax(tl.load(values + row * PARTS + part, mask=part < PARTS, other=float("-inf")), axis=0)
+    return tl.load(tokens + row * PARTS + best)
+
+
+@triton.jit
 def _parts(
     logits,
+    rows,
+    table,
+    drawable,
     tops,
-    temperatures,
-    keys,
-    hashes,
-    best,
-    place,
+    places,
     VOCAB: tl.constexpr,
     PARTS: tl.constexpr,
-    P: tl.constexpr,
-    NOISY: tl.constexpr,
+    MASK: tl.constexpr,
     PART: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
@@ -53,86 +57,62 @@ def _parts(
     part = tl.program_id(1)
     token = part * PART + tl.arange(0, PART)
     values = tl.load(logits + row * VOCAB + token, mask=token < VOCAB, other=float("-inf"))
-    if NOISY:
-        index = tl.arange(0, P)
-        largest = tl.max(tl.load(tops + row * PARTS + index, mask=index < PARTS, other=float("-inf")), axis=0)
-        scores = tl.div_rn(values - largest, tl.load(temperatures + row))
-        values = scores + noise_of(tl.load(hashes + token, mask=token < VOCAB, other=0), tl.load(keys + row))
-        values = tl.where(token < VOCAB, values, float("-inf"))
+    if MASK:
+        slot = tl.load(rows + row)
+        if integer(table, slot, MASKED):
+            words = tl.load(drawable + slot * ((VOCAB + 31) // 32) + token // 32, mask=token < VOCAB, other=0)
+            values = tl.where(((words >> (token % 32)) & 1) != 0, values, float("-inf"))
+            tl.store(logits + row * VOCAB + token, values, mask=token < VOCAB)
     top, at = tl.max(values, axis=0, return_indices=True)
-    tl.store(best + row * PARTS + part, top)
-    tl.store(place + row * PARTS + part, part * PART + at)
+    tl.store(tops + row * PARTS + part, top)
+    tl.store(places + row * PARTS + part, tl.minimum(part * PART + at, VOCAB - 1))
 
 
 @triton.jit(do_not_specialize=["count", "width"])
 def _best(
-    best,
-    place,
-    tokens,
     rows,
-    slots,
+    tops,
+    places,
+    tokens,
+    slot_tokens,
     count,
     width,
     PARTS: tl.constexpr,
     P: tl.constexpr,
-    RECORD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     let_next_begin(OVERLAP)
     wait(OVERLAP)
     row = tl.program_id(0)
-    index = tl.arange(0, P)
-    values = tl.load(best + row * PARTS + index, mask=index < PARTS, other=float("-inf"))
-    part = tl.argmax(values, axis=0)
-    token = tl.load(place + row * PARTS + part)
-    tl.store(tokens + row, token.to(tl.int64))
-    if RECORD:
-        position = tl.load(rows + 2 * count + row)
-        tl.store(slots + tl.load(rows + row) * width + position, token, mask=position > 0)
+    slot, position = drawn_at(rows, row, count)
+    token = best_part(tops, places, row, PARTS, P)
+    record(tokens, slot_tokens, token, row, slot, position, width)
 
 
 _launch_parts, _launch_best = Launcher(_parts), Launcher(_best)
 
 
-def greedy(logits: Tensor) -> Tensor:
-    """[rows, vocab] float32 -> [rows] int64"""
-    tokens = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
-    _pick(*search(logits), tokens)
-    return tokens
-
-
-def record_greedy(logits: Tensor, tokens: Tensor, rows: Tensor, slots: Tensor) -> None:
-    """The same, written to `tokens`; and to `slots` [slots, tokens] int32, for rows that have a position there.
-    rows [3, rows] int64: slots, what does not matter here, positions or 0."""
-    _pick(*search(logits), tokens, rows, slots)
-
-
-def plain(logits: Tensor, temperature: Tensor, keys: Tensor, hashes: Tensor) -> Tensor:
-    """[rows, vocab] float32; temperature [rows, 1] float32, keys [rows] int64, hashes [vocab] int32 -> [rows] int64"""
-    tops, _ = search(logits)
-    tokens = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
-    _pick(*search(logits, tops, temperature, keys, hashes), tokens)
-    return tokens
-
-
-def search(logits: Tensor, *noisy: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of each part and where it is; `noisy` are the largest logits and the arguments of `plain`."""
-    rows, vocab = logits.shape
-    parts = -(-vocab // PART)
-    best = torch.empty(rows, parts, dtype=torch.float32, device=logits.device)
-    place = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
+def find_tops(logits: Tensor, rows: Tensor, rules: Rules, room: Room, *, mask: bool) -> None:
+    """The largest of each part of `logits` [rows, vocab] float32, to `room`. `mask`: of those that the rules of their
+    slots let be drawn; the others become -inf."""
+    parts = room.tops.shape[1]
     _launch_parts(
-        (rows, parts, 1),
+        (len(logits), parts, 1),
         logits.dtype,
-        (logits, *(noisy or [logits] * 4), best, place),
-        (vocab, parts, power_of_2(parts), bool(noisy), PART),
+        (logits, rows, rules.table, rules.drawable, room.tops, room.places),
+        (logits.shape[1], parts, mask, PART),
         num_warps=8,
     )
-    return best, place
 
 
-def _pick(best: Tensor, place: Tensor, tokens: Tensor, rows: Tensor | None = None, slots: Tensor | None = None) -> None:
-    count, parts = best.shape
-    record = (place, place, 0, 0) if rows is None or slots is None else (rows, slots, count, slots.shape[1])
-    constants = (parts, power_of_2(parts), rows is not None)
-    _launch_best((count, 1, 1), best.dtype, (best, place, tokens, *record), constants, num_warps=1)
+def take_largest(rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
+    """After `find_tops`: the tokens of the largest logits, to `tokens` [rows] int64 and to the sequences of their
+    slots. rows [3, rows] int64: slots, what does not matter here, positions that the tokens will have, or 0: none."""
+    count = rows.shape[1]
+    _launch_best(
+        (count, 1, 1),
+        room.tops.dtype,
+        (rows, room.tops, room.places, tokens, rules.tokens, count, rules.tokens.shape[1]),
+        room.shape,
+        num_warps=1,
+    )

@@ -6,23 +6,35 @@ each pass over the row tells how many are above the middle, what mass they have,
 few are left above the lower end, they are copied together, and the rest of the search is on those. Nothing is read back
 to the host, and a row's sums do not depend on what other rows there are.
 
-The search is on differences to the largest logit: divided by the temperature they are scores, in the same order, and
-those that round to the same score are together again in the end.
+It takes the rows that `likeliest` has left, whose cuts lie deep. The search is on differences to the largest logit:
+divided by the temperature they are scores, in the same order, and those that round to the same score are together again
+in the end.
 """
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda import draw
-from penstock.kernels.cuda.launch import Launcher, power_of_2, wait
+from penstock.kernels.cuda.draw import noise_of
+from penstock.kernels.cuda.launch import Launcher, wait
+from penstock.kernels.cuda.likeliest import LOWEST, below, largest_of
+from penstock.kernels.cuda.rules import (
+    FEW,
+    LOG_MIN_P,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    Room,
+    Rules,
+    drawn_at,
+    integer,
+    noise_key,
+    number,
+    record,
+)
 from penstock.kernels.cuda.tiles import LOG2_E
-
-BLOCK = 8192  # values taken at a time, and how many are few
-LOWEST = tl.constexpr(-3.4028234663852886e38)  # below it is only -inf: banned
 
 
 @triton.jit
@@ -67,39 +79,13 @@ def _gather(source, size, top, low, few_values, few_tokens, BLOCK: tl.constexpr)
 
 
 @triton.jit
-def _kernel(
-    logits,
-    tops,
-    temperatures,
-    top_ks,
-    top_ps,
-    log_min_ps,
-    keys,
-    hashes,
-    few_values,
-    few_tokens,
-    tokens,
-    VOCAB: tl.constexpr,
-    PARTS: tl.constexpr,
-    P: tl.constexpr,
-    BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):
-    wait(OVERLAP)
-    row = tl.program_id(0).to(tl.int64)
-    few_values += row * BLOCK
-    few_tokens += row * BLOCK
-    part = tl.arange(0, P)
-    top = tl.max(tl.load(tops + row * PARTS + part, mask=part < PARTS, other=float("-inf")), axis=0)
-    temperature = tl.load(temperatures + row)
+def _search(logits, few_values, few_tokens, top, top_k, top_p, temperature, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
+    """The smallest value that top_k and top_p keep. Gives where to look for the kept ones, too: the values that may be,
+    how many they are, the largest among them (0, if they are differences already), and whether they were copied."""
     rate = LOG2_E / temperature
-    top_k = tl.load(top_ks + row).to(tl.int32)
-    top_p = tl.load(top_ps + row)
-    # Where the values are: in the logits, or copied together.
-    source = logits + row * VOCAB
+    source = logits
     size = tl.full([], VOCAB, tl.int32)
     gathered = tl.full([], 0, tl.int32)
-
     cut = tl.full([], LOWEST, tl.float32)
     for by_mass in range(2):
         if tl.where(by_mass == 0, top_k > 0, top_p < float("inf")) & (top > float("-inf")):
@@ -110,7 +96,7 @@ def _kernel(
             share = tl.full([], float("inf"), tl.float64)
             left = size  # how many are above `low`
             if by_mass == 1:
-                low = cut * 1.000001 - 1e-37
+                low = below(cut)
                 left, total, _, _ = _above(source, size, top, low, True, rate, BLOCK)
                 most = left + 1
                 share = top_p * total
@@ -127,60 +113,80 @@ def _kernel(
                 # The middle, but no further down than twice of what is known: intervals may begin at LOWEST.
                 middle = tl.maximum(low + (high - low) * 0.5, 2.0 * high - 8.0 * temperature)
                 middle = tl.where(middle < high, middle, low)
-                count, mass, above, below = _above(source, size, top, middle, by_mass == 1, rate, BLOCK)
-                if (below > low) & (count < most) & (mass < share):
-                    high = below
+                count, mass, above, last = _above(source, size, top, middle, by_mass == 1, rate, BLOCK)
+                if (last > low) & (count < most) & (mass < share):
+                    high = last
                 else:
                     low = middle
                     left = count
                     searching = above < high
             cut = tl.maximum(cut, high)
+    return cut, source, size, top, gathered
 
-    least = tl.maximum(tl.div_rn(cut, temperature), tl.maximum(tl.load(log_min_ps + row), LOWEST))
-    key = tl.load(keys + row)
-    best = tl.full([], float("-inf"), tl.float32)
-    drawn = tl.full([], 0, tl.int32)
-    for first in range(0, size, BLOCK):
-        scores = tl.div_rn(_values(source, first, size, top, BLOCK), temperature)
-        kept = scores >= least
-        if tl.max(kept.to(tl.int32), axis=0) > 0:  # noise costs more than all the rest
-            token = first + tl.arange(0, BLOCK)
-            if gathered == 1:
-                token = tl.load(few_tokens + token, mask=kept, other=0)
-            noise = draw.noise_of(tl.load(hashes + token, mask=kept, other=0), key)
-            value, index = tl.max(tl.where(kept, scores + noise, float("-inf")), axis=0, return_indices=True)
-            if value > best:
-                best, drawn = value, first + index
-    if gathered == 1:
-        drawn = tl.load(few_tokens + drawn)
-    tl.store(tokens + row, drawn.to(tl.int64))
+
+@triton.jit(do_not_specialize=["count", "width"])
+def _kernel(
+    logits,
+    rows,
+    table,
+    hashes,
+    tops,
+    few_values,
+    few_tokens,
+    tokens,
+    slot_tokens,
+    count,
+    width,
+    VOCAB: tl.constexpr,
+    PARTS: tl.constexpr,
+    P: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    wait(OVERLAP)
+    row = tl.program_id(0).to(tl.int64)
+    slot, position = drawn_at(rows, row, count)
+    if (position > 0) & (tl.load(tokens + row) < 0):
+        few_values += row * BLOCK
+        few_tokens += row * BLOCK
+        temperature = number(table, slot, TEMPERATURE)
+        top_k = integer(table, slot, TOP_K)
+        top_p = number(table, slot, TOP_P)
+        top = largest_of(tops, row, PARTS, P)
+        cut, source, size, top, gathered = _search(
+            logits + row * VOCAB, few_values, few_tokens, top, top_k, top_p, temperature, VOCAB, BLOCK
+        )
+        least = tl.maximum(tl.div_rn(cut, temperature), tl.maximum(number(table, slot, LOG_MIN_P), LOWEST))
+        key = noise_key(table, slot, position)
+        best = tl.full([], float("-inf"), tl.float32)
+        drawn = tl.full([], 0, tl.int32)
+        for first in range(0, size, BLOCK):
+            scores = tl.div_rn(_values(source, first, size, top, BLOCK), temperature)
+            kept = scores >= least
+            if tl.max(kept.to(tl.int32), axis=0) > 0:  # noise costs more than all the rest
+                token = first + tl.arange(0, BLOCK)
+                if gathered == 1:
+                    token = tl.load(few_tokens + token, mask=kept, other=0)
+                noise = noise_of(tl.load(hashes + token, mask=kept, other=0), key)
+                value, index = tl.max(tl.where(kept, scores + noise, float("-inf")), axis=0, return_indices=True)
+                if value > best:
+                    best, drawn = value, first + index
+        if gathered == 1:
+            drawn = tl.load(few_tokens + drawn)
+        record(tokens, slot_tokens, drawn, row, slot, position, width)
 
 
 _launch = Launcher(_kernel)
 
 
-def filtered(
-    logits: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    log_min_p: Tensor,
-    keys: Tensor,
-    hashes: Tensor,
-) -> Tensor:
-    """[rows, vocab] float32; parameters [rows, 1] as in `sample.filters.Filters`, keys [rows] int64, hashes [vocab]
-    int32 -> [rows] int64"""
-    rows, vocab = logits.shape
-    tops, _ = draw.search(logits)
-    few_values = torch.empty(rows, BLOCK, dtype=torch.float32, device=logits.device)
-    few_tokens = torch.empty(rows, BLOCK, dtype=torch.int32, device=logits.device)
-    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
-    parts = tops.shape[1]
+def draw_filtered(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
+    """After `likeliest.draw_likeliest`, with the same arguments: the rows that have -1 for a token."""
+    count, vocab = logits.shape
+    work = (room.tops, room.few_values, room.few_tokens)
     _launch(
-        (rows, 1, 1),
+        (count, 1, 1),
         logits.dtype,
-        (logits, tops, temperature, top_k, top_p, log_min_p, keys, hashes, few_values, few_tokens, tokens),
-        (vocab, parts, power_of_2(parts), BLOCK),
+        (logits, rows, rules.table, rules.hashes, *work, tokens, rules.tokens, count, rules.tokens.shape[1]),
+        (vocab, *room.shape, FEW),
         num_warps=16,
     )
-    return tokens

@@ -1,0 +1,41 @@
+"""The three ways to draw the tokens of a step, as a decode step's graphs have them:
+
+greedy      the largest logit                                             draw
+filtered    at random, with temperature, top_k, top_p and min_p           likeliest, filter
+full        the same from logits that biases, penalties and masks change  adjust, draw, and so on
+
+A row gets what its request asks for, whichever of them it is in: a greedy one in a step of filtered ones its largest
+logit.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from penstock.kernels.cuda.adjust import adjust
+from penstock.kernels.cuda.draw import find_tops, take_largest
+from penstock.kernels.cuda.filter import draw_filtered
+from penstock.kernels.cuda.likeliest import draw_likeliest
+from penstock.kernels.cuda.rules import Room, Rules
+
+
+def greedy(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
+    """logits [rows, vocab] float32; rows [3, rows] int64: slots, what does not matter here, the positions that tokens
+    will have, or 0 where none is drawn; the tokens go to `tokens` [rows] int64 and to the sequences of the slots."""
+    find_tops(logits, rows, rules, room, mask=False)
+    take_largest(rows, rules, room, tokens)
+
+
+def filtered(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor, *, found: bool = False) -> None:
+    """The same arguments. `found`: the largest logits are in `room` already."""
+    if not found:
+        find_tops(logits, rows, rules, room, mask=False)
+    draw_likeliest(logits, rows, rules, room, tokens)
+    draw_filtered(logits, rows, rules, room, tokens)
+
+
+def full(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
+    """The same arguments; `logits` are overwritten."""
+    adjust(logits, rows, rules, room)
+    find_tops(logits, rows, rules, room, mask=True)
+    filtered(logits, rows, rules, room, tokens, found=True)

@@ -1,0 +1,328 @@
+"""Draws by kernels: filters against the definitions of `penstock.sample` in double precision, the rest against the
+sampler of the CPU.
+
+Needs a CUDA device, or Triton's interpreter: TRITON_INTERPRET=1.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="triton comes with CUDA builds of torch")
+
+import triton.language as tl
+from triton import knobs
+
+from penstock.flow import Admit, Constraint, SamplingParams
+from penstock.kernels.cuda import draw as draw_kernel
+from penstock.kernels.cuda import launch
+from penstock.kernels.cuda import sample as kernels
+from penstock.kernels.cuda.rules import TOP_K, TOP_P, Room, Rules
+from penstock.sample import Sampler, noise
+from penstock.sample.constraints import Masked
+from penstock.sample.cuda import CudaSampler
+from penstock.sample.filters import Filters, candidates, scale
+from penstock.sample.masks import packed
+
+INTERPRETED = knobs.runtime.interpret
+if INTERPRETED:  # which knows nothing of CUDA's library
+    draw_kernel.libdevice = SimpleNamespace(log=lambda x: tl.log(x))
+    launch.overlaps = lambda: False
+pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning")] if INTERPRETED else [pytest.mark.gpu]
+DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
+NEAR = 1e-5  # of the whole mass, or of a noisy score: nearer than that rounding may decide
+
+FILTERS = [
+    SamplingParams(top_k=1),
+    SamplingParams(top_k=40),
+    SamplingParams(top_k=400, temperature=3.0),
+    SamplingParams(top_k=9000, temperature=3.0),
+    SamplingParams(top_p=0.9),
+    SamplingParams(top_p=0.999, temperature=2.0),
+    SamplingParams(top_p=0.01),
+    SamplingParams(top_p=1e-9),
+    SamplingParams(min_p=0.05),
+    SamplingParams(min_p=1e-9, temperature=5.0),
+    SamplingParams(top_k=50, top_p=0.8),
+    SamplingParams(top_k=12000, top_p=0.99, temperature=4.0),
+    SamplingParams(top_k=50, top_p=0.95, min_p=0.02, temperature=0.7),
+    SamplingParams(top_p=0.95, temperature=1e-30),
+    SamplingParams(top_k=20, temperature=1e-38),
+    SamplingParams(top_k=20, top_p=0.5, temperature=50.0),
+]
+
+
+@pytest.fixture(params=["likeliest first", "all tokens"], autouse=True)
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the likeliest few are tried first. If not, all rows with top_k or top_p seem to need more."""
+    if request.param == "likeliest first":
+        return
+    likeliest = kernels.draw_likeliest
+
+    def left(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
+        likeliest(logits, rows, rules, room, tokens)
+        own = rules.table[rows[0]]
+        tokens[(own[:, TOP_K.value] > 0) | (own[:, TOP_P.value].view(torch.float32) < math.inf)] = -1
+
+    monkeypatch.setattr(kernels, "draw_likeliest", left)
+
+
+def admit(slot: int, params: SamplingParams, seed: int, prompt_length: int = 1) -> Admit:
+    return Admit(slot, [1] * prompt_length, prompt_length, params, seed, 0, (2,), [])
+
+
+def ours(logits: Tensor, params: list[SamplingParams], seeds: list[int], positions: list[int]) -> list[int]:
+    """Rows and slots are in different orders."""
+    rows, vocab = logits.shape
+    sampler = CudaSampler(vocab, torch.zeros(rows + 1, max(positions) + 1, dtype=torch.int32, device=DEVICE))
+    slots = list(range(rows, 0, -1))
+    for slot, entry, seed in zip(slots, params, seeds, strict=True):
+        sampler.admit(admit(slot, entry, seed))
+    drawn: list[int] = sampler.sample(logits.to(DEVICE).clone(), slots, positions).tokens.tolist()
+    recorded = sampler.rules.tokens.cpu()
+    assert recorded[slots, positions].tolist() == drawn
+    assert int((recorded != 0).sum()) == sum(token != 0 for token in drawn)
+    return drawn
+
+
+def key_of(seed: int, position: int) -> Tensor:
+    return noise.row_keys(torch.tensor([noise.stream(seed, 0)]), torch.tensor([position]))[0]
+
+
+def possible(row: Tensor, params: SamplingParams, key: Tensor) -> set[int]:
+    """What may be drawn: one token, and more where rounding decides."""
+    made = Filters.of([params], len(row), torch.device("cpu"))
+    scores = scale(row[None], row.max()[None, None], made.temperature)[0]
+    values = scores.double() + noise.gumbel(key[None], noise.token_hashes(len(row), torch.device("cpu")))[0].double()
+    order = scores.argsort(descending=True, stable=True)
+    falling = scores[order]
+    if 0 < params.top_k < len(row):
+        falling = falling[falling >= falling[params.top_k - 1]]
+    falling = falling[falling > -math.inf]
+    mass = falling.double().exp()
+    above = (mass.cumsum(0) - mass) / mass.sum()
+    starts = torch.searchsorted(-falling, -falling)  # the first of equal scores
+    above = above[starts]
+    tokens: set[int] = set()
+    for p in (params.top_p - NEAR, params.top_p + NEAR) if params.top_p < 1.0 else (math.inf,):
+        kept = falling[(above < max(p, 1e-300)) & (falling >= made.log_min_p[0, 0])]
+        best = values.masked_fill(scores < kept.min(), -math.inf)
+        tokens |= set((best >= best.max() - NEAR).nonzero()[:, 0].tolist())
+    return tokens
+
+
+def check(logits: Tensor, params: list[SamplingParams], seed: int = 0) -> None:
+    source = random.Random(seed)
+    seeds = [source.getrandbits(64) for _ in params]
+    positions = list(range(1, len(params) + 1))
+    drawn = ours(logits, params, seeds, positions)
+    for row, entry, own, position, token in zip(logits, params, seeds, positions, drawn, strict=True):
+        assert token in possible(row, entry, key_of(own, position)), entry
+
+
+VOCABS = [50, 8192, 20_000] if INTERPRETED else [50, 8192, 8193, 20_000, 128_256, 151_936]
+
+
+@pytest.mark.parametrize("vocab", VOCABS)
+@pytest.mark.parametrize("spread", [0.1, 2.0, 8.0])
+def test_random_logits(vocab: int, spread: float) -> None:
+    logits = torch.randn(len(FILTERS), vocab, generator=torch.Generator().manual_seed(vocab)) * spread
+    check(logits, FILTERS)
+
+
+def test_the_last_that_is_kept_and_the_first_that_is_not() -> None:
+    """Random draws seldom show whether these two are in: here the noise is chosen such that they would win."""
+    cpu, vocab = torch.device("cpu"), 300
+    row = torch.randn(vocab, generator=torch.Generator().manual_seed(5))
+    keys = torch.stack([key_of(seed, 1) for seed in range(4000)])
+    gumbel = noise.gumbel(keys, noise.token_hashes(vocab, cpu))
+    shown = 0
+    for params in FILTERS:
+        made = Filters.of([params], vocab, cpu)
+        found = candidates(row[None].clone(), made, vocab)
+        kept = int((found.scores[0] > -math.inf).sum())
+        scores = scale(row[None], row.max()[None, None], made.temperature)
+        for count in (kept, kept + 1):  # which tokens these are is in the order of `found`
+            among = found.tokens[0, :count]
+            winner = among[(scores + gumbel)[:, among].argmax(dim=1)]
+            chosen: list[int] = (winner == among[-1]).nonzero()[:3, 0].tolist()
+            if chosen:
+                shown += 1
+                drawn = ours(row.expand(len(chosen), -1), [params] * len(chosen), chosen, [1] * len(chosen))
+                for seed, token in zip(chosen, drawn, strict=True):
+                    assert token in possible(row, params, keys[seed]), params
+    assert shown > len(FILTERS)
+
+
+@pytest.mark.parametrize("vocab", [300, 20_000])
+def test_ties_stay_or_go_together(vocab: int) -> None:
+    logits = torch.zeros(len(FILTERS), vocab)
+    logits[:, 10] = 5.0
+    logits[:, 20:240] = 2.0
+    for seed in range(3):
+        check(logits, FILTERS, seed)
+    check(torch.zeros(len(FILTERS), vocab), FILTERS)
+    rounded = torch.randn(len(FILTERS), vocab, generator=torch.Generator().manual_seed(1)).mul(2).round()
+    check(rounded, FILTERS)
+
+
+def test_banned_tokens() -> None:
+    logits = torch.full((len(FILTERS), 20_000), -math.inf)
+    logits[:, [7, 9, 4000, 19_999]] = torch.tensor([1.0, 2.0, 3.0, 2.5])
+    check(logits, FILTERS)
+    logits[:, 9000:18_000] = torch.randn(len(FILTERS), 9000, generator=torch.Generator().manual_seed(2))
+    check(logits, FILTERS)
+    nothing = torch.full((2, 300), -math.inf)
+    nothing[1, 5] = 0.0
+    assert ours(nothing, [FILTERS[-1]] * 2, [0, 0], [1, 1]) == [0, 5]
+
+
+def test_extreme_logits() -> None:
+    logits = torch.randn(len(FILTERS), 9000, generator=torch.Generator().manual_seed(3))
+    logits[:, 0] = 3e38
+    logits[:, 1] = -3e38
+    check(logits, FILTERS)
+    check(logits * torch.linspace(-30, 30, 9000).exp(), FILTERS)
+
+
+def test_a_row_is_drawn_alike_alone_and_among_others() -> None:
+    logits = torch.randn(len(FILTERS), 10_000, generator=torch.Generator().manual_seed(4)) * 2
+    together = ours(logits, FILTERS, list(range(len(FILTERS))), [3] * len(FILTERS))
+    for row, params in enumerate(FILTERS):
+        assert ours(logits[row : row + 1], [params], [row], [3]) == [together[row]]
+
+
+@pytest.mark.parametrize(("rows", "vocab"), [(1, 320), (3, 8192), (5, 8193), (17, 20_000 if INTERPRETED else 128_256)])
+def test_greedy_and_plain(rows: int, vocab: int) -> None:
+    logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(rows)) * 4
+    logits[0, : vocab // 2] = -torch.inf
+    logits[-1, [7, vocab - 1]] = 100.0
+    seeds, positions = list(range(rows)), [1 + 1000 * row for row in range(rows)]
+    assert ours(logits, [SamplingParams(temperature=0.0)] * rows, seeds, positions) == logits.argmax(-1).tolist()
+    params = [SamplingParams(temperature=0.05 + 2.0 * row / rows) for row in range(rows)]
+    drawn = ours(logits, params, seeds, positions)
+    for row, entry, seed, position, token in zip(logits, params, seeds, positions, drawn, strict=True):
+        assert token in possible(row, entry, key_of(seed, position))
+
+
+KINDS = {
+    "greedy": SamplingParams(temperature=0.0),
+    "greedy, penalised": SamplingParams(temperature=0.0, repetition_penalty=1.4, presence_penalty=0.5),
+    "temperature": SamplingParams(temperature=0.8),
+    "min_p": SamplingParams(min_p=0.1),
+    "filtered": SamplingParams(temperature=0.9, top_k=50, top_p=0.95),
+    "typical": SamplingParams(typical_p=0.7, frequency_penalty=-0.3),
+    "repetition": SamplingParams(repetition_penalty=1.3),
+    "presence": SamplingParams(presence_penalty=2.0, top_k=100),
+    "frequency": SamplingParams(frequency_penalty=0.7, temperature=1.5),
+    "biased": SamplingParams(logit_bias={5: 9.0, 17: -100.0, 800: 9.0, 9999: 3.0}, repetition_penalty=0.7),
+    "many biases": SamplingParams(logit_bias=dict.fromkeys(range(900), 8.0)),
+    "banned": SamplingParams(banned_tokens=tuple(range(880)), logit_bias={3: 50.0}, top_p=0.9),
+    "allowed": SamplingParams(allowed_tokens=tuple(range(100, 130)), temperature=2.0),
+    "min_tokens": SamplingParams(temperature=0.0, logit_bias={2: 100.0}, min_tokens=6),
+    "constrained": SamplingParams(top_p=0.9, constraint=Constraint("regex", "[0-9]+")),
+}
+
+
+class Both:
+    """A sampler of either kind, over the same slots: tokens that one draws the other has to draw, too."""
+
+    def __init__(self, vocab: int, tokens: Tensor) -> None:
+        self.vocab = vocab
+        self.reference = Sampler(vocab, tokens.clone())
+        self.ours = CudaSampler(vocab, tokens.to(DEVICE))
+
+    def admit(self, request: Admit) -> None:
+        self.reference.admit(request)
+        self.ours.admit(request)
+
+    def check(self, logits: Tensor, slots: list[int], positions: list[int], constrained: int) -> list[int]:
+        first = positions[0] % 30
+        allowed = packed(range(first, first + 20), self.vocab)[None]
+        masked = Masked(self.vocab, [slots.index(constrained)], [], allowed, {})
+        expected: list[int] = self.reference.sample(logits.clone(), slots, positions, masked).tokens.tolist()
+        drawn = self.ours.sample(logits.to(DEVICE).clone(), slots, positions, masked).tokens.tolist()
+        assert drawn == expected
+        assert torch.equal(self.ours.rules.tokens.cpu(), self.reference._tokens)
+        return expected
+
+
+@pytest.mark.parametrize("vocab", [900, 9000])
+def test_the_sampler_of_the_cpu_draws_the_same(vocab: int) -> None:
+    """Requests of all kinds, one after the other in their slots; those between prompts and outputs of some length."""
+    source = torch.Generator().manual_seed(vocab)
+    sequences = torch.randint(0, 900, (len(KINDS) + 3, 3000), generator=source, dtype=torch.int32)
+    sequences[:, ::3] = torch.randint(0, 30, sequences[:, ::3].shape, generator=source, dtype=torch.int32)  # often
+    both = Both(vocab, sequences)
+    for prompt_length, written in ((3, 0), (2000, 900), (20, 150)):
+        slots = torch.randperm(len(KINDS) + 3, generator=source)[: len(KINDS)].tolist()
+        constrained = slots[list(KINDS).index("constrained")]
+        for slot, params in zip(slots, KINDS.values(), strict=True):
+            both.admit(admit(slot, params, seed=slot, prompt_length=prompt_length))
+        for step in range(8):
+            logits = torch.randn(len(KINDS), vocab, generator=source) * 3
+            order = torch.randperm(len(slots), generator=source).tolist()
+            drawn = both.check(
+                logits[order],
+                [slots[row] for row in order],
+                [prompt_length + written + step + 1] * len(slots),
+                constrained,
+            )
+            ended = drawn[order.index(list(KINDS).index("min_tokens"))] == 2
+            assert ended == (written + step + 1 >= 6)
+
+
+def test_log_probabilities_come_along() -> None:
+    both = Both(500, torch.zeros(3, 20, dtype=torch.int32))
+    both.admit(admit(0, SamplingParams(logprobs=2, top_k=5), seed=1))
+    both.admit(admit(2, SamplingParams(temperature=0.0, logprobs=0, banned_tokens=(3,)), seed=2))
+    logits = torch.randn(2, 500, generator=torch.Generator().manual_seed(0))
+    told = [
+        sampler.sample(logits.to(device).clone(), [0, 2], [4, 4]).logprobs
+        for sampler, device in ((both.reference, "cpu"), (both.ours, DEVICE))
+    ]
+    assert told[0] is not None
+    assert told[1] is not None
+    for one, other in zip(told[0].listed(), told[1].listed(), strict=True):
+        assert (one.token, one.rank) == (other.token, other.rank)
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
+def test_rows_that_only_fill_up_draw_nothing() -> None:
+    sampler = CudaSampler(300, torch.zeros(4, 20, dtype=torch.int32, device=DEVICE))
+    for slot, params in enumerate(
+        (SamplingParams(), SamplingParams(top_k=3, presence_penalty=1.0), SamplingParams(temperature=0.0))
+    ):
+        sampler.admit(admit(slot, params, seed=0))
+    sampler._write_rules()
+    logits = torch.randn(5, 300, device=DEVICE)
+    rows = torch.tensor([[3, 0, 1, 3, 2], [0] * 5, [0, 7, 0, 0, 9]], device=DEVICE)
+    tokens = torch.zeros(5, dtype=torch.int64, device=DEVICE)
+    kernels.full(logits, rows, sampler.rules, sampler.room, tokens)
+    written = sampler.rules.tokens.cpu()
+    drawn = tokens.tolist()
+    assert drawn[4] == int(logits[4].argmax())
+    assert (written[0, 7], written[2, 9]) == (drawn[1], drawn[4])
+    written[0, 7] = written[2, 9] = 0
+    assert int(written.count_nonzero()) == 0
+
+
+@pytest.mark.skipif(INTERPRETED, reason="there is nothing to wait for")
+def test_nothing_is_read_back() -> None:
+    sampler = CudaSampler(20_000, torch.zeros(3, 20, dtype=torch.int32, device=DEVICE))
+    sampler.admit(admit(0, SamplingParams(top_k=50, top_p=0.9, min_tokens=3, frequency_penalty=1.0), seed=1))
+    sampler.admit(admit(1, SamplingParams(min_p=0.1, logit_bias={3: 1.0}), seed=1))
+    logits = torch.randn(2, 20_000, device=DEVICE)
+    for position in (2, 3, 7):
+        if position > 2:
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            sampler.sample(logits.clone(), [0, 1], [position] * 2)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
