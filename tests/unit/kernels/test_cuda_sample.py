@@ -16,6 +16,7 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="triton comes with CUDA builds of torch")
 
+import triton
 import triton.language as tl
 from triton import knobs
 
@@ -209,6 +210,22 @@ def test_greedy_and_plain(rows: int, vocab: int) -> None:
     drawn = ours(logits, params, seeds, positions)
     for row, entry, seed, position, token in zip(logits, params, seeds, positions, drawn, strict=True):
         assert token in possible(row, entry, key_of(seed, position))
+
+
+@triton.jit
+def _noises(rough, exact, COUNT: tl.constexpr):
+    index = tl.program_id(0) * COUNT + tl.arange(0, COUNT)
+    tl.store(rough + index, draw_kernel.rough_noise_of(index, tl.full([], 0, tl.int64)))
+    tl.store(exact + index, draw_kernel.noise_of(index, tl.full([], 0, tl.int64)))
+
+
+def test_how_rough_the_rough_noise_is() -> None:
+    count = 1 << (18 if INTERPRETED else 26)
+    rough, exact = torch.empty(2, count, device=DEVICE)
+    _noises[(count // 8192,)](rough, exact, 8192)
+    assert exact.max() > 12
+    assert exact.min() < -2
+    assert (rough - exact).abs().max() < draw_kernel.ROUGHLY.value / 2
 
 
 KINDS = {

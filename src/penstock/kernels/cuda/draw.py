@@ -14,19 +14,34 @@ from triton.language.extra import libdevice
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
 from penstock.kernels.cuda.rules import MASKED, PART, Room, Rules, drawn_at, integer, record
 
+ROUGHLY = tl.constexpr(1e-3)  # more than twice of what `rough_noise_of` is off
+
 
 @triton.jit
-def noise_of(hashes, key):
-    """See `sample.noise` for the arithmetic. `hashes` int32 by token, `key` int64 of the row."""
+def _bits_of(hashes, key):
+    """-2^22 .. 2^22 - 1. See `sample.noise` for the arithmetic."""
     x = hashes.to(tl.uint32, bitcast=True) ^ key.to(tl.uint32)
     x = x * 0x2C1B3C6D + (key >> 32).to(tl.uint32)
     x = x ^ (x >> 16)
     x = x * 0x297A2D39
     x = x ^ (x >> 15)
     x = x * 0x85EBCA6B
-    bits = x.to(tl.int32, bitcast=True) >> 9
-    uniform = bits.to(tl.float32) * 1.1920928955078125e-07 + 0.500000059604644775390625
+    return x.to(tl.int32, bitcast=True) >> 9
+
+
+@triton.jit
+def noise_of(hashes, key):
+    """`hashes` int32 by token, `key` int64 of the row."""
+    uniform = _bits_of(hashes, key).to(tl.float32) * 1.1920928955078125e-07 + 0.500000059604644775390625
     return -libdevice.log(-libdevice.log(uniform))  # tl.log is too coarse next to 1
+
+
+@triton.jit
+def rough_noise_of(hashes, key):
+    """The same, a little off, in less than half the time."""
+    to_one = 0.499999940395355224609375 - _bits_of(hashes, key).to(tl.float32) * 1.1920928955078125e-07
+    logarithm = tl.where(to_one < 0.015625, to_one + 0.5 * to_one * to_one, -tl.log(1.0 - to_one))
+    return -tl.log(logarithm)
 
 
 @triton.jit
@@ -55,15 +70,25 @@ def _parts(
     wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
-    token = part * PART + tl.arange(0, PART)
-    values = tl.load(logits + row * VOCAB + token, mask=token < VOCAB, other=float("-inf"))
+    logits += row * VOCAB
     if MASK:
+        # A row of this matrix for each word of the mask.
+        word = part * (PART // 32) + tl.arange(0, PART // 32)[:, None]
+        token = word * 32 + tl.arange(0, 32)[None, :]
+        values = tl.load(logits + token, mask=token < VOCAB, other=float("-inf"))
         slot = tl.load(rows + row)
         if integer(table, slot, MASKED):
-            words = tl.load(drawable + slot * ((VOCAB + 31) // 32) + token // 32, mask=token < VOCAB, other=0)
-            values = tl.where(((words >> (token % 32)) & 1) != 0, values, float("-inf"))
-            tl.store(logits + row * VOCAB + token, values, mask=token < VOCAB)
-    top, at = tl.max(values, axis=0, return_indices=True)
+            words = tl.load(drawable + slot * ((VOCAB + 31) // 32) + word, mask=word * 32 < VOCAB, other=0)
+            banned = ((words >> tl.arange(0, 32)[None, :]) & 1) == 0
+            tl.store(logits + token, float("-inf"), mask=banned & (token < VOCAB))
+            values = tl.where(banned, float("-inf"), values)
+        tops_of, columns = tl.max(values, axis=1, return_indices=True)
+        top, line = tl.max(tops_of, axis=0, return_indices=True)
+        at = line * 32 + tl.sum(tl.where(tl.arange(0, PART // 32) == line, columns, 0), axis=0)
+    else:
+        token = part * PART + tl.arange(0, PART)
+        values = tl.load(logits + token, mask=token < VOCAB, other=float("-inf"))
+        top, at = tl.max(values, axis=0, return_indices=True)
     tl.store(tops + row * PARTS + part, top)
     tl.store(places + row * PARTS + part, tl.minimum(part * PART + at, VOCAB - 1))
 

@@ -64,11 +64,9 @@ class Room(NamedTuple):
 
     tops: Tensor  # [rows, parts] float32: the largest logit of each part, and
     places: Tensor  # [rows, parts] int32: its token
-    best: Tensor  # [rows, parts] float32 and
-    spots: (
-        Tensor  # [rows, parts] int32: the same with noise; or the value that ends a part's likeliest, and their number
-    )
-    masses: Tensor  # [rows, parts] float32
+    spots: Tensor  # [rows, parts] int32: that of the largest with noise; or the number of the part's likeliest,
+    ends: Tensor  # [rows, parts] float32: the value that these are above,
+    masses: Tensor  # [rows, parts] float32: and the mass of the whole part
     few_values: Tensor  # [rows, FEW] float32
     few_tokens: Tensor  # [rows, FEW] int32
     counts: Tensor  # [COUNTERS, vocab] int32
@@ -83,8 +81,8 @@ class Room(NamedTuple):
         return cls(
             tops=zeros(rows, parts),
             places=zeros(rows, parts, torch.int32),
-            best=zeros(rows, parts),
             spots=zeros(rows, parts, torch.int32),
+            ends=zeros(rows, parts),
             masses=zeros(rows, parts),
             few_values=zeros(rows, FEW),
             few_tokens=zeros(rows, FEW, torch.int32),
