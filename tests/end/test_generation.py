@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tiny_models
-from penstock import LLM, SamplingParams
+from penstock import LLM, Constraint, SamplingParams
 
 PROMPT_LENGTHS = (1, 5, 40, 17, 64, 33, 90, 2)
 NEW_TOKENS = 24
@@ -124,6 +124,7 @@ DRAWS = [
     SamplingParams(presence_penalty=1.0, logit_bias={7: 4.0, 9: -100.0}, top_k=30),
     SamplingParams(banned_tokens=tuple(range(100)), min_tokens=5, logprobs=0),
     SamplingParams(allowed_tokens=tuple(range(20, 60)), typical_p=0.8),
+    SamplingParams(constraint=Constraint("regex", "([a-e]{2} [0-9])+"), top_p=0.9, frequency_penalty=0.1),
 ]
 
 
@@ -137,12 +138,14 @@ def test_draws_on_a_gpu(family: Family, max_sequences: int) -> None:
         msgspec.structs.replace(one, max_tokens=NEW_TOKENS, ignore_eos=True, seed=number)
         for number, one in enumerate(DRAWS)
     ]
+    starts = (family.prompts * 2)[: len(params)]
     with family.open(dtype="float32") as llm:
-        expected = llm.generate(family.prompts, params)
+        expected = llm.generate(starts, params)
     with family.open(device="cuda", dtype="float32", max_sequences=max_sequences) as llm:
-        together = llm.generate(family.prompts, params)
-        alone = [llm.generate(prompt, own) for prompt, own in zip(family.prompts, params, strict=True)]
+        together = llm.generate(starts, params)
+        alone = [llm.generate(prompt, own) for prompt, own in zip(starts, params, strict=True)]
         llm.check_integrity()
+    assert len(expected[-1].tokens) == NEW_TOKENS
     for results in (together, alone):
         assert [result.tokens for result in results] == [result.tokens for result in expected]
         for result, other in zip(results, expected, strict=True):

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from penstock.kernels import embed, linear, logits
+from penstock.kernels import linear, logits
 from penstock.kernels.cpu.packed import plain
-from penstock.kernels.cuda import cut, decode, gate, long_prefill, prefill, product, rotate_store, short_prefill
+from penstock.kernels.cuda import cut, decode, embed, gate, long_prefill, prefill, product, rotate_store, short_prefill
 from penstock.kernels.cuda import norm as norm_
 from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Norm, Pages, Rotary
 from penstock.kernels.per_batch import PerBatch
@@ -30,7 +30,7 @@ class CudaOperations:
         self._shared = PerBatch()
 
     def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
-        return embed.reference(tokens, plain(table), scale)
+        return embed.embed(tokens, plain(table), scale)
 
     def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
         return norm_.norm(x, norm, onto)

@@ -11,7 +11,7 @@ from torch import Tensor
 pytest.importorskip("triton", reason="triton comes with CUDA builds of torch")
 
 from paged import Row, make_batch
-from penstock.kernels import norm, rotate_store
+from penstock.kernels import embed, norm, rotate_store
 from penstock.kernels.cuda import cut, decode, long_prefill
 from penstock.kernels.cuda.lay_out import lay_out
 from penstock.kernels.cuda_ops import CudaOperations
@@ -34,6 +34,15 @@ def close(ours: Tensor, theirs: Tensor) -> None:
     assert ours.dtype == theirs.dtype
     error = (ours.double() - theirs.double()).norm() / theirs.double().norm()
     assert error < (1e-5 if ours.dtype == torch.float32 else 1e-2)  # NaN never passes
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [1.0, 33.9])
+@pytest.mark.parametrize(("rows", "width"), [(1, 64), (3, 100), (129, 1024), (5, 5376)])
+def test_embed(rows: int, width: int, scale: float, dtype: torch.dtype) -> None:
+    table = numbers(200, width, dtype=dtype)
+    tokens = torch.randint(200, (rows,), device=CUDA)
+    assert torch.equal(CudaOperations().embed(tokens, table, scale), embed.reference(tokens, table, scale))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,6 +1,6 @@
 """The operations as Triton kernels, one per file. On the right, where their plain-torch references are:
 
-norm, gate, rotate_store                     the files of these names one folder up
+embed, norm, gate, rotate_store              the files of these names one folder up
 product                                      linear, norm and gate: a few rows times a matrix, with what surrounds it
 cut, decode                                  attention, of rows of one token
 short_prefill, prefill, long_prefill         attention, of chunks: up to 64 tokens, any, and long ones through cuDNN

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from penstock.kernels.cuda.cut import TILE, Cut, follow, precede, team_rows
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
-from penstock.kernels.cuda.tiles import accumulate, log2_scale, precision, scores_of, slots_of
+from penstock.kernels.cuda.tiles import accumulate, log2_scale, precision, scores_of, tile_of
 from penstock.kernels.interface import Pages
 
 
@@ -90,12 +90,10 @@ def _attend(
     mixed = tl.zeros([GROUP, D], tl.float32)
     for start in range(begin, end, N):
         position = start + tl.arange(0, N)
-        there = tl.minimum(position, end - 1)  # beyond the end the last key is read again, and masked below
+        there = tl.minimum(position, end - 1)
         if WINDOW:
-            there = tl.maximum(there, length - window)
-        at = slots_of(table, there, there >= 0, BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
-        k = tl.load(keys + at[None, :] + dim[:, None], mask=(dim < DIM)[:, None], other=0.0)
-        v = tl.load(values + at[:, None] + dim[None, :], mask=(dim < DIM)[None, :], other=0.0)
+            there = tl.maximum(there, tl.maximum(length - window, 0))
+        k, v = tile_of(keys, values, table, there, kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
         scores = scores_of(query, k, scale, softcap, SOFTCAP, PRECISION)
         seen = (position < end)[None, :] & (position[None, :] < length + mate[:, None])
         if WINDOW:

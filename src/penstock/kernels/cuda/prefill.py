@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
-from penstock.kernels.cuda.tiles import accumulate, log2_scale, precision, scores_of, slots_of
+from penstock.kernels.cuda.tiles import accumulate, log2_scale, precision, scores_of, tile_of
 from penstock.kernels.interface import Batch, Pages
 from penstock.kernels.upload import upload
 
@@ -89,23 +89,18 @@ def _attend(
     mass = tl.zeros([M], tl.float32)
     mixed = tl.zeros([M, D], tl.float32)
     for first in range(begin, whole, N):
-        key = first + tl.arange(0, N)
-        at = slots_of(table, key, key < length, BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
-        k = tl.load(keys + at[None, :] + dim[:, None], mask=(dim < DIM)[:, None], other=0.0)
-        v = tl.load(values + at[:, None] + dim[None, :], mask=(dim < DIM)[None, :], other=0.0)
+        k, v = tile_of(keys, values, table, first + tl.arange(0, N), kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
         scores = scores_of(query, k, scale, softcap, SOFTCAP, PRECISION)
         best, mass, mixed = accumulate(scores, v, best, mass, mixed, PRECISION)
     for first in range(whole, end, N):
         key = first + tl.arange(0, N)
-        exists = (key < end) & (key >= oldest)
-        at = slots_of(table, key, exists, BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
-        k = tl.load(keys + at[None, :] + dim[:, None], mask=exists[None, :] & (dim < DIM)[:, None], other=0.0)
-        v = tl.load(values + at[:, None] + dim[None, :], mask=exists[:, None] & (dim < DIM)[None, :], other=0.0)
+        there = tl.maximum(tl.minimum(key, end - 1), oldest)
+        k, v = tile_of(keys, values, table, there, kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
         scores = scores_of(query, k, scale, softcap, SOFTCAP, PRECISION)
-        seen = key[None, :] <= position[:, None]
+        seen = (key < end)[None, :] & (key[None, :] <= position[:, None])
         if WINDOW:
             seen = seen & (key[None, :] > position[:, None] - window)
-        scores = tl.where(seen & exists[None, :], scores, float("-inf"))
+        scores = tl.where(seen, scores, float("-inf"))
         best, mass, mixed = accumulate(scores, v, best, mass, mixed, PRECISION)
 
     mixed = mixed / mass[:, None]

@@ -17,8 +17,8 @@ from penstock.kernels.cuda.tiles import (
     log2_scale,
     precision,
     scores_of,
-    slots_of,
     splits_for,
+    tile_of,
 )
 from penstock.kernels.interface import Batch, Pages
 
@@ -102,12 +102,10 @@ def _attend(
     mixed = tl.zeros([M, D], tl.float32)
     for start in range(begin, end, N):
         key = start + tl.arange(0, N)
-        exists = (key < end) & (key >= oldest)
-        at = slots_of(table, key, exists, BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
-        k = tl.load(keys + at[None, :] + dim[:, None], mask=exists[None, :] & (dim < DIM)[:, None], other=0.0)
-        v = tl.load(values + at[:, None] + dim[None, :], mask=exists[:, None] & (dim < DIM)[None, :], other=0.0)
+        there = tl.maximum(tl.minimum(key, end - 1), oldest)
+        k, v = tile_of(keys, values, table, there, kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
         scores = scores_of(query, k, scale, softcap, SOFTCAP, PRECISION)
-        seen = exists[None, :] & (key[None, :] <= first + index[:, None])
+        seen = (key < end)[None, :] & (key[None, :] <= first + index[:, None])
         if WINDOW:
             seen = seen & (key[None, :] > first + index[:, None] - window)
         best, mass, mixed = accumulate(tl.where(seen, scores, float("-inf")), v, best, mass, mixed, PRECISION)

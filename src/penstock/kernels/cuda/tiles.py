@@ -31,10 +31,25 @@ def precision(q: Tensor) -> str:
 
 
 @triton.jit
-def slots_of(table, position, seen, BLOCK_SIZE: tl.constexpr):
-    """Where the keys at `position` of a row lie in the pages. int64: pages are larger than 2^31 numbers."""
-    block = tl.load(table + position // BLOCK_SIZE, mask=seen, other=0)
-    return block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
+def tile_of(
+    keys,
+    values,
+    table,
+    position,
+    kv_head,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    D: tl.constexpr,
+):
+    """The keys [D, n] and values [n, D] of a head at n positions of a row, all of which have some: where a tile reaches
+    beyond, the last one is read again, and masked later, which is faster than not to read it."""
+    block = tl.load(table + position // BLOCK_SIZE).to(tl.int64)  # pages are larger than 2^31 numbers
+    at = (block * BLOCK_SIZE + position % BLOCK_SIZE) * (KV_HEADS * DIM) + kv_head * DIM
+    dim = tl.arange(0, D)
+    k = tl.load(keys + at[None, :] + dim[:, None], mask=(dim < DIM)[:, None], other=0.0)
+    v = tl.load(values + at[:, None] + dim[None, :], mask=(dim < DIM)[None, :], other=0.0)
+    return k, v
 
 
 @triton.jit
