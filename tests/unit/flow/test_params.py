@@ -59,3 +59,10 @@ def test_params_cross_a_process_border() -> None:
     params = SamplingParams(logit_bias={7: -100.0}, stop=("a", "b"), seed=2**64 - 1, allowed_tokens=(1, 2), logprobs=0)
     data = msgspec.msgpack.encode(params)
     assert msgspec.msgpack.decode(data, type=SamplingParams) == params
+
+
+def test_more_biases_than_a_request_may_have() -> None:
+    SamplingParams(logit_bias=dict.fromkeys(range(1024), 1.0))
+    with pytest.raises(InvalidRequest, match="at most 1024 tokens, got 1025") as caught:
+        SamplingParams(logit_bias=dict.fromkeys(range(1025), 1.0))
+    assert caught.value.param == "logit_bias"

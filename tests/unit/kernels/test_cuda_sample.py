@@ -212,6 +212,19 @@ def test_greedy_and_plain(rows: int, vocab: int) -> None:
         assert token in possible(row, entry, key_of(seed, position))
 
 
+@pytest.mark.parametrize("params", [SamplingParams(min_p=0.1), SamplingParams(min_p=0.1, top_k=9)])
+def test_parts_in_which_nothing_is_kept(params: SamplingParams) -> None:
+    """The first token, which comes out of a search that finds nothing, would win here if it were not filtered."""
+    vocab, tokens, values = 20_000, [0, 9000, 12_000], torch.tensor([9.0, 11.5, 11.2])
+    keys = torch.stack([key_of(seed, 1) for seed in range(400)])
+    noisy = values + noise.gumbel(keys, noise.token_hashes(vocab, torch.device("cpu"))[tokens])
+    seeds: list[int] = (noisy.argmax(dim=1) == 0).nonzero()[:, 0].tolist()
+    logits = torch.full((len(seeds), vocab), -30.0)
+    logits[:, tokens] = values
+    drawn = ours(logits, [params] * len(seeds), seeds, [1] * len(seeds))
+    assert set(drawn) == {9000, 12_000}
+
+
 @triton.jit
 def _noises(rough, exact, COUNT: tl.constexpr):
     index = tl.program_id(0) * COUNT + tl.arange(0, COUNT)

@@ -168,7 +168,7 @@ def _kernel(
         # As in `likeliest._among`.
         score = tl.full([], float("-inf"), tl.float32)
         drawn = tl.full([], 0, tl.int32)
-        drawing = top_p > 0.0
+        drawing = tl.full([], True, tl.int1)
         while drawing:
             best, drawn = _noisiest(
                 source, size, top, few_tokens, gathered, temperature, least, score, key, hashes, BLOCK

@@ -177,14 +177,15 @@ def _parts(
 
 @triton.jit
 def _best_spot(
-    logits, row, top, spots, temperature, key, hashes, VOCAB: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr
+    logits, row, top, spots, temperature, least, key, hashes, VOCAB: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr
 ):
-    """Of the tokens that parts have found, that of the largest score + noise."""
+    """Of the tokens that parts have found, that of the largest score + noise. A part in which none was kept has any."""
     part = tl.arange(0, P)
     token = tl.load(spots + row * PARTS + part, mask=part < PARTS, other=0)
     values = tl.load(logits + row * VOCAB + token, mask=part < PARTS, other=float("-inf")) - top
-    noisy = tl.div_rn(values, temperature) + noise_of(tl.load(hashes + token), key)
-    best = tl.argmax(tl.where(part < PARTS, noisy, float("-inf")), axis=0)
+    scores = tl.div_rn(values, temperature)
+    noisy = tl.where(scores >= least, scores + noise_of(tl.load(hashes + token), key), float("-inf"))
+    best = tl.argmax(noisy, axis=0)
     return tl.load(spots + row * PARTS + best)
 
 
@@ -275,7 +276,8 @@ def _pick(
     if temperature == 0.0:
         token = best_part(tops, places, row, PARTS, P)
     elif are_cut(table, slot) == 0:
-        token = _best_spot(logits, row, top, spots, temperature, key, hashes, VOCAB, PARTS, P)
+        least = number(table, slot, LOG_MIN_P)
+        token = _best_spot(logits, row, top, spots, temperature, least, key, hashes, VOCAB, PARTS, P)
     elif position > 0:
         part = tl.arange(0, P)
         masses_of = tl.load(masses + row * PARTS + part, mask=part < PARTS, other=0.0)
