@@ -58,7 +58,7 @@ bench: setup  ## compare with transformers on the default model
 
 lock: setup  ## write constraints.txt from what is installed
 	echo '# What a fresh `make setup` installs. Written by `make lock`.' > constraints.txt
-	$(BIN)/python -m pip freeze --exclude-editable --all | sed -E 's/\+cpu$$//; /^(setuptools|wheel)==/d' >> constraints.txt
+	$(BIN)/python -m pip freeze --exclude-editable --all | sed -E 's/\+cpu$$//; /^(setuptools|wheel|triton)==/d' >> constraints.txt
 
 clean:  ## remove everything that was built here
 	rm -rf $(VENV) ui/node_modules src/penstock/ui_dist src/penstock/kernels/cpu/*.so build dist src/*.egg-info \

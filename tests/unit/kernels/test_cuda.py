@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("triton", reason="triton comes with CUDA builds of torch")
+pytest.importorskip("triton", reason="triton is not installed")
 
 from paged import Row, make_batch
 from penstock.kernels import embed, norm, rotate_store
@@ -17,16 +17,14 @@ from penstock.kernels.cuda.lay_out import lay_out
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Activation, BlockMap, Norm, Pages, Rotary
 from penstock.kernels.torch_ops import TorchOperations
+from triton_device import DEVICE, DTYPES, MARKS
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
-
-DTYPES = [torch.float32, torch.bfloat16]
-CUDA = torch.device("cuda")
+pytestmark = MARKS
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    generator = torch.Generator(CUDA).manual_seed(seed)
-    return torch.randn(*shape, generator=generator, device=CUDA).to(dtype)
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+    return torch.randn(*shape, generator=generator, device=DEVICE).to(dtype)
 
 
 def close(ours: Tensor, theirs: Tensor) -> None:
@@ -41,7 +39,7 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 @pytest.mark.parametrize(("rows", "width"), [(1, 64), (3, 100), (129, 1024), (5, 5376)])
 def test_embed(rows: int, width: int, scale: float, dtype: torch.dtype) -> None:
     table = numbers(200, width, dtype=dtype)
-    tokens = torch.randint(200, (rows,), device=CUDA)
+    tokens = torch.randint(200, (rows,), device=DEVICE)
     assert torch.equal(CudaOperations().embed(tokens, table, scale), embed.reference(tokens, table, scale))
 
 
@@ -106,14 +104,15 @@ def test_rotate_store(heads: int, kv_heads: int, head_dim: int, rotated: int, no
     qkv = numbers(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
     rotary = Rotary(numbers(50, 2, rotated // 2), rotated)
     norms = (numbers(head_dim), numbers(head_dim, seed=1), 1e-6) if normed else None
-    positions = torch.tensor(random.Random(0).sample(range(50), tokens), device=CUDA)
-    targets = torch.tensor(random.Random(1).sample(range(4, blocks * 4), tokens), device=CUDA)
-    block_map = BlockMap(torch.zeros(1, 1, dtype=torch.int32, device=CUDA), targets)
+    positions = torch.tensor(random.Random(0).sample(range(50), tokens), device=DEVICE)
+    targets = torch.tensor(random.Random(1).sample(range(4, blocks * 4), tokens), device=DEVICE)
+    block_map = BlockMap(torch.zeros(1, 1, dtype=torch.int32, device=DEVICE), targets)
     shape = (blocks, 4, kv_heads, head_dim)
     mine, theirs = (
-        Pages(torch.zeros(shape, dtype=dtype, device=CUDA), torch.zeros(shape, dtype=dtype, device=CUDA)) for _ in "ab"
+        Pages(torch.zeros(shape, dtype=dtype, device=DEVICE), torch.zeros(shape, dtype=dtype, device=DEVICE))
+        for _ in "ab"
     )
-    batch = make_batch([Row([0] * 2, 0, 2, [[1]])], 4, CUDA)
+    batch = make_batch([Row([0] * 2, 0, 2, [[1]])], 4, DEVICE)
     batch = type(batch)(*[positions if name == "positions" else getattr(batch, name) for name in batch.__slots__])
     q = CudaOperations().rotate_store(qkv, mine, block_map, batch, rotary, norms)
     expected = rotate_store.reference(qkv, theirs, block_map, rotate_store.angles(rotary, positions), norms)
@@ -141,7 +140,7 @@ class Case:
         total = sum(blocks_of) + 1
         free = random.Random(0).sample(range(1, total), total - 1)
         shape = (total, block_size, kv_heads, head_dim)
-        self.pages = Pages(*(torch.full(shape, torch.nan, dtype=dtype, device=CUDA) for _ in "kv"))
+        self.pages = Pages(*(torch.full(shape, torch.nan, dtype=dtype, device=DEVICE) for _ in "kv"))
         made = []
         for index, ((start, count), number) in enumerate(zip(rows, blocks_of, strict=True)):
             blocks = [free.pop() for _ in range(number)]
@@ -153,7 +152,7 @@ class Case:
             blocks[:left_behind] = [0] * left_behind
             made.append(Row([0] * (start + count), start, count, [blocks]))
         self.rows = made
-        self.batch = make_batch(made, block_size, CUDA)
+        self.batch = make_batch(made, block_size, DEVICE)
         self.q = numbers(self.batch.host_starts[-1], heads, head_dim, dtype=dtype, seed=99)
         self.window = window
 
@@ -161,14 +160,14 @@ class Case:
         """`token_rows`: as graphs have it, where every token is a row of its own."""
         settings = {"scale": 0.3, "window": self.window, "softcap": softcap}
         if token_rows:
-            of = torch.tensor([index for index, row in enumerate(self.rows) for _ in range(row.count)], device=CUDA)
+            of = torch.tensor([index for index, row in enumerate(self.rows) for _ in range(row.count)], device=DEVICE)
             lengths = [row.start + n for row in self.rows for n in range(1, row.count + 1)]
             left = [min(row.count - n, 16) for row in self.rows for n in range(row.count)]
             ours = torch.full_like(self.q.flatten(1), torch.nan)
             tables = self.batch.maps[0].tables[of]
             for table, length in zip(tables, lengths, strict=True):  # no further than they reach
                 table[-(-length // self.pages.keys.shape[1]) :] = -(1 << 20)
-            on_device = [torch.tensor(values, dtype=torch.int32, device=CUDA) for values in (lengths, left)]
+            on_device = [torch.tensor(values, dtype=torch.int32, device=DEVICE) for values in (lengths, left)]
             pieces = cut.cut(self.q, self.pages.keys.shape[2], *on_device, self.window)
             decode.decode(self.q, self.pages, tables, on_device[0], pieces, ours, **settings)
         else:
@@ -176,7 +175,7 @@ class Case:
         pages = Pages(self.pages.keys.float().cpu(), self.pages.values.float().cpu())
         batch = make_batch(self.rows, self.pages.keys.shape[1])
         theirs = TorchOperations().attention(self.q.float().cpu(), pages, batch.maps[0], batch, **settings)
-        close(ours, theirs.to(CUDA, ours.dtype))
+        close(ours, theirs.to(DEVICE, ours.dtype))
 
 
 ROWS = [(0, 1), (30, 1), (700, 1), (129, 1), (0, 9), (0, 200), (130, 6), (64, 65), (300, 2), (900, 64), (45, 33)]
@@ -236,15 +235,15 @@ def test_attention_of_long_chunks(rows: list[tuple[int, int]], monkeypatch: pyte
 
 def test_lay_out() -> None:
     slots, block_size, width = 6, 4, 300
-    slot_tokens = torch.arange(slots * 1201, dtype=torch.int32, device=CUDA).view(slots, 1201)
-    slot_tables = torch.arange(slots * width, dtype=torch.int32, device=CUDA).view(slots, width)
+    slot_tokens = torch.arange(slots * 1201, dtype=torch.int32, device=DEVICE).view(slots, 1201)
+    slot_tables = torch.arange(slots * width, dtype=torch.int32, device=DEVICE).view(slots, width)
     rows = torch.tensor(
-        [[4, 0, 0, 0, 5, 2, *[1] * 20, 3, 3], [1199, 0, 1, 2, 3, 1024, *range(40, 60), 0, 0]], device=CUDA
+        [[4, 0, 0, 0, 5, 2, *[1] * 20, 3, 3], [1199, 0, 1, 2, 3, 1024, *range(40, 60), 0, 0]], device=DEVICE
     )
     count = rows.shape[1]
-    tokens, positions, targets = (torch.zeros(count, dtype=torch.int64, device=CUDA) for _ in range(3))
-    lengths, runs = (torch.zeros(count, dtype=torch.int32, device=CUDA) for _ in range(2))
-    tables = torch.full((count, width), -1, dtype=torch.int32, device=CUDA)
+    tokens, positions, targets = (torch.zeros(count, dtype=torch.int64, device=DEVICE) for _ in range(3))
+    lengths, runs = (torch.zeros(count, dtype=torch.int32, device=DEVICE) for _ in range(2))
+    tables = torch.full((count, width), -1, dtype=torch.int32, device=DEVICE)
     written = {"tokens": tokens, "positions": positions, "lengths": lengths, "runs": runs, "tables": tables}
     lay_out(rows, slot_tokens, slot_tables, block_size, **written, targets=targets)
     assert runs.tolist() == [1, 3, 2, 1, 1, 1, *[16] * 5, *range(15, 0, -1), 1, 1]

@@ -1,0 +1,33 @@
+"""Where there is no GPU: some tests of the GPU's kernels in Triton's interpreter, which has to be chosen before it is
+imported, so in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+HERE = Path(__file__).parent
+CHOSEN = {
+    "test_cuda.py": "embed or norms or lay_out or rotate or (gated and 33) or 6-2-24-4-24-1.5",
+    "test_cuda_sample.py": "greedy_and_plain or fill_up or log_prob or (cpu_draws and 900)",
+}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="all of them run on the device itself")
+@pytest.mark.parametrize("name", CHOSEN)
+def test_interpreted(name: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / name), "-k", CHOSEN[name]],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout[-4000:]
+    assert " skipped" not in run.stdout
