@@ -58,7 +58,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         self._check("top_p", 0.0, 1.0, open_low=True)
         self._check("min_p", 0.0, 1.0)
         self._check("typical_p", 0.0, 1.0, open_low=True)
-        self._check("repetition_penalty", 0.0, 100.0, open_low=True)
+        self._check("repetition_penalty", 0.01, 100.0)
         self._check("presence_penalty", -100.0, 100.0)
         self._check("frequency_penalty", -100.0, 100.0)
         self._check("top_k", 0, 2**31 - 1)

@@ -59,7 +59,7 @@ class Captured:
 
 
 class Replayed(NamedTuple):
-    """What a graph has left, of all tokens of a step's rows."""
+    """What a graph has left, of all tokens of a step's rows. Once `draw` is called, logits and largest are others."""
 
     hidden: Tensor  # [tokens, hidden]
     logits: Tensor  # [tokens, vocab] float32
@@ -149,8 +149,8 @@ class DecodeGraphs:
             self._capture(self._sizes[-1], recorder)
 
     def walk(self) -> None:
-        """Computes what will be captured, without capturing it. Sizes that round up
-        to the same power of 2 take the same kernels."""
+        """Computes what will be captured, without capturing it. Sizes that round up to the same power of 2 take the
+        same kernels, and draws take the same for all of them."""
         for size in self._sizes:
             if size & (size - 1) == 0 or size == self._sizes[-1]:
                 self._compute(self._rows(size))

@@ -157,7 +157,7 @@ class Constraints:
         if output := admit.tokens[admit.prompt_length :]:  # of a sequence that was preempted
             matcher.consume_tokens(output)
         size = self._vocab_size
-        never = packed({*params.banned_tokens, *grammars.end_tokens} - {*admit.end_tokens}, size)
+        never = packed({*params.banned_tokens, *({*grammars.end_tokens} - {*admit.end_tokens})}, size)
         if params.allowed_tokens:
             never |= ~packed(params.allowed_tokens, size)
         early = packed(admit.end_tokens, size) if params.min_tokens else None

@@ -30,14 +30,12 @@ class CudaSampler(Sampler):
         super().__init__(vocab_size, tokens)
         self.rules = Rules.blank(tokens, self._hashes, MAX_BIASES)
         self.room = Room.of(len(tokens), vocab_size, self._device)
-        self._new: dict[
-            int, Slot
-        ] = {}  # whose rules are not on the device yet: where all are greedy, nobody reads them
+        # Slots whose rules are not on the device yet: as long as all draws are greedy, nobody reads them.
+        self._new: dict[int, Slot] = {}
         self._adjusted: set[int] = set()  # slots whose logits are changed before the draw
         self._typical: set[int] = set()
-        self._drawable: dict[
-            int, bool | None
-        ] = {}  # by slot that bans tokens: `early` of what is on the device, if any
+        # By slot that bans tokens: whether what is on the device is for early tokens; None: nothing is.
+        self._drawable: dict[int, bool | None] = {}
 
     def admit(self, admit: Admit) -> None:
         super().admit(admit)
@@ -127,7 +125,7 @@ def _rule(slot: Slot, vocab_size: int) -> tuple[float, ...]:
         numbers.top_p,
         numbers.log_min_p,
         slot.prompt_length,
-        *penalties.native(params),
+        *penalties.numbers(params),
         biases,
         slot.bans or params.constraint is not None,
     )

@@ -40,7 +40,7 @@ class Numbers(NamedTuple):
         return cls(
             top_k=params.top_k if params.top_k < vocab_size else 0,
             temperature=max(params.temperature, _TINY),
-            top_p=params.top_p if params.top_p < 1.0 else math.inf,
+            top_p=max(params.top_p, _TINY) if params.top_p < 1.0 else math.inf,
             log_min_p=math.log(params.min_p) if params.min_p else -math.inf,
             typical_p=params.typical_p if params.typical_p < 1.0 else math.inf,
         )

@@ -21,8 +21,8 @@ def wanted(params: SamplingParams) -> bool:
     return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
 
 
-def native(params: SamplingParams) -> tuple[float, float, float]:
-    """As `kernels.cpu.program.DRAW` has them."""
+def numbers(params: SamplingParams) -> tuple[float, float, float]:
+    """Repetition, presence and frequency: the order of `kernels.cpu.program.DRAW` and `kernels.cuda.rules.RULE`."""
     return params.repetition_penalty, params.presence_penalty, params.frequency_penalty
 
 

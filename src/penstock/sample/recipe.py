@@ -45,7 +45,7 @@ class Slot:
     untouched: bool  # nothing but penalties and filters is done to its logits, and nobody looks at them
 
     @classmethod
-    def of(cls, admit: Admit, vocab_size: int, device: torch.device) -> Slot:
+    def of(cls, admit: Admit, vocab_size: int) -> Slot:
         params = admit.params
         stream = noise.stream(admit.seed, admit.choice)
         token_masks = TokenMasks.of(admit, vocab_size)
@@ -63,7 +63,7 @@ class Slot:
                 0,
                 *filters.Numbers.of(params, vocab_size),
                 admit.prompt_length,
-                *penalties.native(params),
+                *penalties.numbers(params),
                 stream,
             ),
             untouched=not seen and token_masks is None,

@@ -63,7 +63,7 @@ class Sampler:
         self._watched: dict[int, int] = {}  # slot -> how many tokens to show of its next draw
 
     def admit(self, admit: Admit) -> None:
-        slot = self._slots[admit.slot] = Slot.of(admit, self._vocab_size, self._device)
+        slot = self._slots[admit.slot] = Slot.of(admit, self._vocab_size)
         (self._bare.add if slot.bare else self._bare.discard)(admit.slot)
         (self._asking.discard if slot.params.logprobs is None else self._asking.add)(admit.slot)
         self._recipe = self._native = self._asked = None

@@ -20,7 +20,9 @@ import triton.language as tl
 
 from penstock.flow import Admit, Constraint, SamplingParams
 from penstock.kernels.cuda import draw as draw_kernel
+from penstock.kernels.cuda import rules as rules_
 from penstock.kernels.cuda import sample as kernels
+from penstock.kernels.cuda.likeliest import draw_likeliest
 from penstock.kernels.cuda.rules import TOP_K, TOP_P, Room, Rules
 from penstock.sample import Sampler, noise
 from penstock.sample.constraints import Masked
@@ -205,6 +207,62 @@ def test_greedy_and_plain(rows: int, vocab: int) -> None:
         assert token in possible(row, entry, key_of(seed, position))
 
 
+def test_values_that_are_too_near_for_rough_noise() -> None:
+    """Two tokens, of which one is ahead by little: in one place after the other, and beside each other."""
+    for other in (6, 600, 5 + 1024, 9000):
+        for ahead in (2e-4, -2e-4):
+            keys = torch.stack([key_of(seed, 1) for seed in range(12)])
+            found = noise.gumbel(keys, noise.token_hashes(10_000, torch.device("cpu"))[[5, other]])
+            logits = torch.full((len(keys), 10_000), -math.inf)
+            logits[:, 5], logits[:, other] = 1.0, 1.0 + found[:, 0] - found[:, 1] + ahead
+            drawn = ours(logits, [SamplingParams()] * len(keys), list(range(len(keys))), [1] * len(keys))
+            assert set(drawn) == {other if ahead > 0 else 5}
+
+
+@pytest.mark.parametrize("top_k", [0, 5, 200])
+def test_the_smallest_top_p_leaves_the_likeliest(top_k: int) -> None:
+    logits = torch.randn(3, 9000, generator=torch.Generator().manual_seed(1))
+    logits[2] = 0.0
+    drawn = ours(logits, [SamplingParams(top_p=1e-46, top_k=top_k)] * 3, [1, 2, 3], [1, 1, 1])
+    assert drawn[:2] == logits[:2].argmax(dim=1).tolist()
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_k=5), SamplingParams(top_p=0.5, top_k=300)])
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_what_is_no_number_does_no_harm(params: SamplingParams, number: float) -> None:
+    """It ends, with a token that there is, and not with one that somebody else has left behind."""
+    for rest in (0.0, number):
+        logits = torch.full((2, 9000), rest)
+        logits[0, 7] = number
+        logits[1, 20:9000] = number
+        sampler = CudaSampler(9000, torch.zeros(3, 3, dtype=torch.int32, device=DEVICE))
+        for left_behind in (33, 44):
+            sampler.room.few_tokens.fill_(left_behind)
+            sampler.admit(admit(1, params, 1))
+            sampler.admit(admit(2, params, 2))
+            drawn = sampler.sample(logits.to(DEVICE).clone(), [1, 2], [1, 1]).tokens.tolist()
+            assert all(0 <= token < 9000 for token in drawn)
+            if params.top_k == 5:
+                assert not {33, 44} & set(drawn)
+
+
+def test_a_part_with_a_logit_far_below_all_others() -> None:
+    """It does not keep the likeliest from being found."""
+    logits = torch.randn(3, 20_000, generator=torch.Generator().manual_seed(6)) * 3
+    logits[:, [3, 9000, 19_000]] = torch.tensor([-1e4, -1e9, -3e38])
+    params = [SamplingParams(top_k=50), SamplingParams(top_k=50, top_p=0.9), SamplingParams(top_p=0.5)]
+    check(logits, params)
+    sampler = CudaSampler(20_000, torch.zeros(3, 3, dtype=torch.int32, device=DEVICE))
+    for slot, entry in enumerate(params):
+        sampler.admit(admit(slot, entry, slot))
+    sampler._write_rules()
+    rows, tokens = torch.tensor([[0, 1, 2], [0] * 3, [1] * 3], device=DEVICE), torch.zeros(3, dtype=torch.int64)
+    on_device, tokens = logits.to(DEVICE), tokens.to(DEVICE)
+    kernels.find_tops(on_device, rows, sampler.rules, sampler.room, mask=False)
+    draw_likeliest(on_device, rows, sampler.rules, sampler.room, tokens)
+    assert int(tokens.min()) >= 0
+
+
 @pytest.mark.parametrize("params", [SamplingParams(min_p=0.1), SamplingParams(min_p=0.1, top_k=9)])
 def test_parts_in_which_nothing_is_kept(params: SamplingParams) -> None:
     """The first token, which comes out of a search that finds nothing, would win here if it were not filtered."""
@@ -265,22 +323,47 @@ class Both:
         self.reference.admit(request)
         self.ours.admit(request)
 
-    def check(self, logits: Tensor, slots: list[int], positions: list[int], constrained: int) -> list[int]:
+    def check(
+        self, logits: Tensor, slots: list[int], positions: list[int], constrained: int, *, replayed: bool
+    ) -> list[int]:
         first = positions[0] % 30
         allowed = packed(range(first, first + 20), self.vocab)[None]
         masked = Masked(self.vocab, [slots.index(constrained)], [], allowed, {})
         expected: list[int] = self.reference.sample(logits.clone(), slots, positions, masked).tokens.tolist()
-        drawn = self.ours.sample(logits.to(DEVICE).clone(), slots, positions, masked).tokens.tolist()
+        draw = self._replay if replayed else self._launch
+        drawn = draw(logits.to(DEVICE), slots, positions, masked)
         assert drawn == expected
         assert torch.equal(self.ours.rules.tokens.cpu(), self.reference._tokens)
         return expected
 
+    def _launch(self, logits: Tensor, slots: list[int], positions: list[int], masked: Masked | None) -> list[int]:
+        drawn: list[int] = self.ours.sample(logits.clone(), slots, positions, masked).tokens.tolist()
+        return drawn
+
+    def _replay(self, logits: Tensor, slots: list[int], positions: list[int], masked: Masked | None) -> list[int]:
+        """With rows that only fill up, and the greedy token, which comes first, in the slots."""
+        count, spare = len(slots), len(self.ours.rules.tokens) - 1
+        work = torch.cat((logits, torch.randn_like(logits[:2])))
+        rows = torch.tensor([[*slots, spare, spare], [0] * (count + 2), [*positions, 0, 0]], device=DEVICE)
+        tokens = torch.zeros(count + 2, dtype=torch.int64, device=DEVICE)
+        given = work, rows, self.ours.rules, self.ours.room, tokens
+        kernels.greedy(*given)
+
+        def replay(full: bool) -> Tensor:
+            kernels.full(*given) if full else kernels.filtered(*given, found=True)
+            return tokens[:count]
+
+        drawn: list[int] = self.ours.sample(work[:count], slots, positions, masked, replay).tokens.tolist()
+        return drawn
+
 
 @pytest.mark.parametrize("vocab", [900, 9000])
-def test_the_sampler_of_the_cpu_draws_the_same(vocab: int) -> None:
-    """Requests of all kinds, one after the other in their slots; those between prompts and outputs of some length."""
+def test_the_sampler_of_the_cpu_draws_the_same(vocab: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of all kinds, one after the other in their slots, with prompts and outputs of some length; by kernels
+    launched one by one and as graphs have them. There are fewer counters than rows with penalties."""
+    monkeypatch.setattr(rules_, "COUNTERS", 3)
     source = torch.Generator().manual_seed(vocab)
-    sequences = torch.randint(0, 900, (len(KINDS) + 3, 3000), generator=source, dtype=torch.int32)
+    sequences = torch.randint(0, 900, (len(KINDS) + 4, 3000), generator=source, dtype=torch.int32)  # one to spare
     sequences[:, ::3] = torch.randint(0, 30, sequences[:, ::3].shape, generator=source, dtype=torch.int32)  # often
     both = Both(vocab, sequences)
     for prompt_length, written in ((3, 0), (2000, 900), (20, 150)):
@@ -296,6 +379,7 @@ def test_the_sampler_of_the_cpu_draws_the_same(vocab: int) -> None:
                 [slots[row] for row in order],
                 [prompt_length + written + step + 1] * len(slots),
                 constrained,
+                replayed=step % 2 == 1,
             )
             ended = drawn[order.index(list(KINDS).index("min_tokens"))] == 2
             assert ended == (written + step + 1 >= 6)

@@ -115,6 +115,8 @@ def test_a_preempted_sequence_goes_on_where_it_was(desk: Desk) -> None:
         ({"min_tokens": 2}, {"x", "y"}),
         ({"min_tokens": 1}, {"x", "y", "END"}),
         ({"banned": "y"}, {"x", "END"}),
+        ({"banned": ["y", END]}, {"x"}),
+        ({"stop": "y", "banned": "y"}, {"x", "END"}),
         ({"allowed": "yq"}, {"y"}),
         ({"stop": "y"}, {"x", "y", "END"}),
         ({"stop": "y", "min_tokens": 3}, {"x"}),
@@ -123,7 +125,8 @@ def test_a_preempted_sequence_goes_on_where_it_was(desk: Desk) -> None:
 def test_with_what_else_a_request_says(desk: Desk, params: dict[str, Any], expected: set[str]) -> None:
     names = {"banned": "banned_tokens", "allowed": "allowed_tokens", "stop": "stop_tokens"}
     given = {
-        names.get(key, key): tuple(map(desk.id, value)) if key in names else value for key, value in params.items()
+        names.get(key, key): tuple(desk.id(one) if one != END else END for one in value) if key in names else value
+        for key, value in params.items()
     }
     desk.admit(0, Constraint.regex("[xy]{1,8}"), output="x", **given)
     assert desk.allowed(0, 1) == expected

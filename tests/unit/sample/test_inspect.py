@@ -31,7 +31,7 @@ def some_logits(seed: int = 0) -> torch.Tensor:
 
 def inspected(params: SamplingParams, *, top: int = VOCAB, seed: int = 3, position: int = 12) -> tuple[Inspection, int]:
     """Shown and drawn."""
-    sampler = Sampler(VOCAB, TOKENS)
+    sampler = Sampler(VOCAB, TOKENS.clone())
     sampler.admit(Admit(1, [1] * PROMPT, PROMPT, params, seed, 0, (2,), [], None, top))
     draws = sampler.sample(some_logits(), [1], [position])
     token = int(draws.tokens[0])
@@ -46,7 +46,7 @@ def by_token(found: Inspection, stage: str) -> list[float]:
 @pytest.mark.parametrize("name", PARAMS)
 def test_looking_changes_nothing(name: str) -> None:
     _, token = inspected(PARAMS[name])
-    plain = Sampler(VOCAB, TOKENS)
+    plain = Sampler(VOCAB, TOKENS.clone())
     plain.admit(Admit(1, [1] * PROMPT, PROMPT, PARAMS[name], 3, 0, (2,), []))
     assert plain.sample(some_logits(), [1], [12]).tokens.tolist() == [token]
 
@@ -110,7 +110,7 @@ def test_a_constraint_acts_between_masks_and_temperature() -> None:
     bits = np.zeros(-(-VOCAB // 32) * 32, dtype=np.uint8)
     bits[list(allowed)] = 1
     params = SamplingParams(temperature=0.8, banned_tokens=(9,), constraint=Constraint.json_object())
-    sampler = Sampler(VOCAB, TOKENS)
+    sampler = Sampler(VOCAB, TOKENS.clone())
     for slot in (0, 1):
         sampler.admit(Admit(slot, [1] * PROMPT, PROMPT, params, 3, 0, (2,), [], None, VOCAB))
     # Only the second row is constrained; the first has come to its end, where nothing that is drawn has a meaning.
@@ -147,7 +147,7 @@ def test_greedy_is_certain() -> None:
 
 
 def test_only_the_first_draw_of_who_asked() -> None:
-    sampler = Sampler(VOCAB, TOKENS)
+    sampler = Sampler(VOCAB, TOKENS.clone())
     sampler.admit(Admit(0, [1], 1, SamplingParams(), 0, 0, (), []))
     sampler.admit(Admit(2, [1], 1, SamplingParams(), 0, 0, (), [], None, 5))
     first = sampler.sample(some_logits().repeat(2, 1), [0, 2], [1, 1])

@@ -156,3 +156,22 @@ def test_broken_logits_still_give_a_token_of_the_vocabulary(name: str) -> None:
 def _listed(draws: Draws) -> list:
     assert draws.logprobs is not None
     return draws.logprobs.listed()
+
+
+def test_log_probabilities_are_those_of_the_request_that_has_the_slot_now() -> None:
+    sampler = make()
+    for wanted in (2, 5, 0):
+        sampler.admit(admit(1, SamplingParams(logprobs=wanted)))
+        draws = sampler.sample(some_logits(1), [1], [4])
+        assert draws.logprobs is not None
+        assert [len(entry.top) for entry in draws.logprobs.listed()] == [wanted]
+    sampler.admit(admit(1, SamplingParams()))
+    assert sampler.sample(some_logits(1), [1], [4]).logprobs is None
+
+
+def test_the_smallest_top_p_leaves_the_likeliest() -> None:
+    params = SamplingParams(top_p=1e-46)
+    sampler = make(admit(0, params), admit(1, params))
+    logits = some_logits(2)
+    logits[1] = 0.0
+    assert sampler.sample(logits.clone(), [0, 1], [4, 4]).tokens[0] == logits[0].argmax()

@@ -55,7 +55,7 @@ class Generation(Strict):
         None, gt=0, le=1, description="Extension. Draw from the most typical tokens that have this probability."
     )
     repetition_penalty: float | None = Field(
-        None, gt=0, le=100, description="Extension. Above 1: tokens of the prompt and the answer become less likely."
+        None, ge=0.01, le=100, description="Extension. Above 1: tokens of the prompt and the answer become less likely."
     )
     min_tokens: int | None = Field(None, ge=0, le=MAX_INT, description="Extension. No end before this many tokens.")
     stop_token_ids: list[TokenId] | None = Field(

@@ -138,6 +138,6 @@ def take_largest(rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None
         (count, 1, 1),
         room.tops.dtype,
         (rows, room.tops, room.places, tokens, rules.tokens, count, rules.tokens.shape[1]),
-        room.shape,
+        room.parts,
         num_warps=1,
     )

@@ -192,6 +192,6 @@ def draw_filtered(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens
         (count, 1, 1),
         logits.dtype,
         (logits, rows, rules.table, rules.hashes, *work, tokens, rules.tokens, count, rules.tokens.shape[1]),
-        (vocab, *room.shape, FEW),
+        (vocab, *room.parts, FEW),
         num_warps=16,
     )

@@ -36,7 +36,7 @@ from penstock.kernels.cuda.rules import (
 from penstock.kernels.cuda.tiles import LOG2_E
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # below it is only -inf: banned
-HALVINGS = tl.constexpr(10)
+HALVINGS = tl.constexpr(12)
 AT_ONCE = 1024  # tokens
 
 
@@ -66,13 +66,14 @@ def gather(values, wanted, first, to_values, to_tokens, COUNT: tl.constexpr):
 @triton.jit
 def _end(values, KEPT: tl.constexpr):
     """A value that at most KEPT are above, and not many less; LOWEST, if they are no more at all."""
-    real = values > LOWEST
     end = tl.full([], LOWEST, tl.float32)
-    if tl.sum(real.to(tl.int32), axis=0) > KEPT:
-        low = tl.min(tl.where(real, values, 0.0), axis=0)
-        end = tl.max(values, axis=0)
+    if tl.sum((values > LOWEST).to(tl.int32), axis=0) > KEPT:
+        low = end
+        top = tl.max(values, axis=0)
+        end = top
         for _ in range(HALVINGS):
-            middle = low + (end - low) * 0.5
+            # The middle, but no further down than twice of what is known: the interval begins at LOWEST.
+            middle = tl.maximum(low + (end - low) * 0.5, 2.0 * end - top - 4.0)
             if tl.sum((values > middle).to(tl.int32), axis=0) > KEPT:
                 low = middle
             else:
@@ -293,10 +294,8 @@ def _pick(
         candidates = tl.load(few_tokens + few, mask=real, other=0)
         total = tl.sum(masses_of.to(tl.float64), axis=0)
         drawn = _among(scores, candidates, total, everything, table, slot, key, hashes)
-        if drawn >= 0:
-            token = tl.load(few_tokens + row * FEW + drawn)
-        if top == float("-inf"):  # all tokens are banned
-            token = 0
+        if drawn >= 0:  # of logits that are no numbers, it may be none of the candidates: then the token is 0
+            token = tl.sum(tl.where(index == drawn, candidates, 0), axis=0)
     record(tokens, slot_tokens, token, row, slot, position, width)
 
 
@@ -306,12 +305,13 @@ _launch_parts, _launch_pick = Launcher(_parts), Launcher(_pick)
 def draw_likeliest(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
     """After `draw.find_tops`, with the arguments of that and `draw.take_largest`."""
     count, vocab = logits.shape
-    few = (room.few_values, room.few_tokens)
+    parts, padded = room.parts
+    few, kept = (room.few_values, room.few_tokens), min(KEPT, FEW // parts)
     _launch_parts(
-        (count, room.shape[0], 1),
+        (count, parts, 1),
         logits.dtype,
         (logits, rows, rules.table, rules.hashes, room.tops, room.ends, room.spots, room.masses, *few, count),
-        (vocab, *room.shape, KEPT, FEW, PART, AT_ONCE),
+        (vocab, parts, padded, kept, FEW, PART, AT_ONCE),
         num_warps=4,
     )
     work = (room.tops, room.places, room.ends, room.spots, room.masses, *few)
@@ -319,6 +319,6 @@ def draw_likeliest(logits: Tensor, rows: Tensor, rules: Rules, room: Room, token
         (count, 1, 1),
         logits.dtype,
         (logits, rows, rules.table, rules.hashes, *work, tokens, rules.tokens, count, rules.tokens.shape[1]),
-        (vocab, *room.shape, KEPT, FEW, power_of_2(room.shape[0] * KEPT)),
+        (vocab, parts, padded, kept, FEW, power_of_2(parts * kept)),
         num_warps=8,
     )

@@ -77,7 +77,6 @@ class Room(NamedTuple):
             return torch.zeros(count, width, dtype=dtype, device=device)
 
         parts = -(-vocab // PART)
-        assert parts * KEPT <= FEW, "the vocabulary is too large"
         return cls(
             tops=zeros(rows, parts),
             places=zeros(rows, parts, torch.int32),
@@ -90,7 +89,7 @@ class Room(NamedTuple):
         )
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def parts(self) -> tuple[int, int]:
         """How many parts a row has, and the power of 2 that holds them."""
         parts = self.tops.shape[1]
         return parts, power_of_2(parts)
