@@ -49,9 +49,9 @@ def _note_kernels(ahead: Ahead, spec: ModelSpec, sizes: Sizes, dtype: torch.dtyp
     few = replace(spec, num_layers=1 + max(group.layers[0] for group in spec.cache_groups))
     model = load(few, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
     runner = _runner(model, sizes, dtype, device)
-    with ahead.noting():
-        runner.graphs(sizes.step_tokens).decode.walk()
+    with ahead.noting():  # first what has the large kernels, which take longest to compile
         runner.warm_up(min(sizes.step_tokens, sizes.context - 1))
+        runner.graphs(sizes.step_tokens).decode.walk()
 
 
 def rehearse(model: Model, sizes: Sizes, *, dtype: torch.dtype) -> Recorder:
