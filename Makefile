@@ -2,6 +2,7 @@
 VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+SERVES := $(VENV)/.serves
 INSTALLED := $(VENV)/.installed
 MODEL ?= smollm2
 
@@ -13,17 +14,26 @@ help:  ## show this list
 
 setup: $(INSTALLED)  ## make the virtual environment and install everything into it
 
-$(INSTALLED): pyproject.toml constraints.txt setup.py build_native.py $(wildcard src/penstock/kernels/cpu/native/*)
+define install
 	@echo 'Installing into $(VENV), once: torch and all else. That takes a minute or more, and pip is silent meanwhile.'
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)  # also where one is half made
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '$(1)'
+endef
+SOURCES := pyproject.toml constraints.txt setup.py build_native.py $(wildcard src/penstock/kernels/cpu/native/*)
+
+$(SERVES): $(SOURCES)  # what a server needs
+	$(call install,.)
 	@touch $@
+
+$(INSTALLED): $(SOURCES)  # that, and what tests and development need
+	$(call install,.[dev])
+	@touch $(SERVES) $@
 
 ui: setup  ## build the web interface, if its sources have changed
 	@$(BIN)/python build_ui.py
 
-serve: setup  ## pull the default model and serve it on http://127.0.0.1:8000 (MODEL=... for another)
+serve: $(SERVES)  ## pull the default model and serve it on http://127.0.0.1:8000 (MODEL=... for another)
 	@$(BIN)/penstock serve $(MODEL)
 
 test: setup  ## pull the default model and run all tests
