@@ -6,7 +6,7 @@ So a step is told nothing but its slots and positions, and its draws can be a CU
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -55,6 +55,8 @@ class CudaSampler(Sampler):
         masked: Masked | None,
         replay: Replay | None,
     ) -> Tensor:
+        if replay is None and self.wants_largest(slots):
+            return self._launch(sample.greedy, logits, slots, positions)
         self._write_rules()
         full = not self._adjusted.isdisjoint(slots)
         if full:
@@ -62,12 +64,18 @@ class CudaSampler(Sampler):
         if replay is not None:
             tokens = replay(full)
         else:
-            rows = upload([slots, positions, positions], self._device)
-            tokens = torch.empty(len(slots), dtype=torch.int64, device=self._device)
-            way = sample.full if full else sample.greedy if self.wants_largest(slots) else sample.filtered
-            way(logits, rows, self.rules, self.room, tokens)
+            tokens = self._launch(sample.full if full else sample.filtered, logits, slots, positions)
         if not self._typical.isdisjoint(slots):
             self._draw_typical(logits, slots, positions, tokens)
+        return tokens
+
+    def _launch(
+        self, way: Callable[..., None], logits: Tensor, slots: Sequence[int], positions: Sequence[int]
+    ) -> Tensor:
+        """One of those of `kernels.cuda.sample`."""
+        rows = upload([slots, positions, positions], self._device)
+        tokens = torch.empty(len(slots), dtype=torch.int64, device=self._device)
+        way(logits, rows, self.rules, self.room, tokens)
         return tokens
 
     def _write_rules(self) -> None:

@@ -388,6 +388,27 @@ def test_the_sampler_of_the_cpu_draws_the_same(vocab: int, monkeypatch: pytest.M
             assert ended == (written + step + 1 >= 6)
 
 
+def test_rules_are_written_once_somebody_reads_them() -> None:
+    """Not in steps where all draws are greedy; and then those of all slots, also of one that had another request."""
+    both = Both(500, torch.zeros(4, 20, dtype=torch.int32))
+    logits = torch.randn(2, 500, generator=torch.Generator().manual_seed(1))
+
+    def drawn(slots: list[int], position: int) -> None:
+        expected = both.reference.sample(logits.clone(), slots, [position] * 2).tokens
+        ours_ = both.ours.sample(logits.to(DEVICE).clone(), slots, [position] * 2).tokens
+        assert ours_.tolist() == expected.tolist()
+
+    both.admit(admit(0, SamplingParams(allowed_tokens=(5, 6), presence_penalty=2.0), seed=1))
+    both.admit(admit(1, SamplingParams(top_k=3), seed=2))
+    drawn([0, 1], 2)
+    both.admit(admit(0, SamplingParams(temperature=0.0), seed=3))
+    both.admit(admit(2, SamplingParams(temperature=0.0), seed=3))
+    drawn([0, 2], 3)
+    assert set(both.ours._new) == {0, 2}
+    drawn([1, 0], 4)
+    assert not both.ours._new
+
+
 def test_log_probabilities_come_along() -> None:
     both = Both(500, torch.zeros(3, 20, dtype=torch.int32))
     both.admit(admit(0, SamplingParams(logprobs=2, top_k=5), seed=1))
