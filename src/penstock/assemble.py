@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock import __version__
+from penstock import __version__, collector
 from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Engine, SamplingParams
 from penstock.grammar.checker import Checker
@@ -84,9 +84,10 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
     if settings.model.device != "cpu":
         wake_device()
     files = _found(settings)  # at no cost: whoever asks for an engine has found it before
-    from penstock import start  # torch: a second or more
+    with collector.paused():
+        from penstock import start  # torch: a second or more
 
-    return start.engine_loop(settings, files, begun)
+        return start.engine_loop(settings, files, begun)
 
 
 def replica(settings: Settings) -> Replica:

@@ -8,16 +8,15 @@ is imported where a CUDA device is at hand.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import time
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 
+from penstock import collector
 from penstock.cache import CacheManager, Recall
 from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidSetting
@@ -222,7 +221,7 @@ def _scheduler(settings: Settings, decided: Decided, size: CacheSize) -> Schedul
 
 
 def _cpu_runner(settings: Settings, decided: Decided, grammars: Grammars, laps: Laps) -> Built:
-    _spare_collector()
+    collector.spare()
     model = _load(settings, decided)
     laps.end("weights")
     size = _size(settings, decided)
@@ -247,22 +246,21 @@ def _cpu_runner(settings: Settings, decided: Decided, grammars: Grammars, laps: 
 
 
 def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps: Laps) -> Built:
-    """Kernels are compiled by threads while the weights are loaded."""
+    """Kernels are compiled by other processes while the weights are loaded."""
     from penstock.forward.rehearse import Sizes, capture, compile_ahead, rehearse
     from penstock.kernels.cuda.ahead import Ahead
     from penstock.kernels.cuda_ops import CudaOperations
 
-    ahead = Ahead(decided.threads)
-    spec, context, limits = decided.spec, decided.context, decided.limits
     laps.end("triton")
+    collector.spare()  # before compilation, which leaves much to be collected
+    spec, context, limits = decided.spec, decided.context, decided.limits
     sizes = Sizes(settings.cache.block_size, context, limits.step_tokens, limits.max_sequences)
-    compile_ahead(ahead, spec, sizes, dtype=decided.dtype, device=decided.device)
-    _spare_collector()
-    laps.end("kernels noted")
-    model = _load(settings, decided)
-    torch.set_num_threads(1)  # what is left to the host is done before others are awake
-    laps.end("weights")
-    ahead.wait()
+    with Ahead(decided.threads) as ahead:
+        compile_ahead(ahead, spec, sizes, dtype=decided.dtype, device=decided.device)
+        laps.end("kernels noted")
+        model = _load(settings, decided)
+        torch.set_num_threads(1)  # what is left to the host is done before others are awake
+        laps.end("weights")
     laps.end("kernels compiled")
     recorder = rehearse(model, sizes, dtype=decided.dtype)
     laps.end("rehearsal")
@@ -274,13 +272,6 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps:
     capture(runner, sizes, recorder)
     laps.end("graphs")
     return Built(runner, model, size)
-
-
-@cache
-def _spare_collector() -> None:
-    """Exempt what is there by now, most of it imported, from garbage collection: to go through it between two steps
-    takes 70 to 200 ms. Once per process: later there may be an engine among it that nobody needs any more."""
-    gc.freeze()
 
 
 def _load(settings: Settings, decided: Decided) -> Decoder:

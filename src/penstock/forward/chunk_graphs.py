@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from penstock.forward.graphs import Recorder, no_collection
+from penstock.forward.graphs import Recorder
 from penstock.kernels.cuda import rotate_store
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Batch, BlockMap, Pages, Rotary
@@ -107,14 +107,12 @@ class ChunkGraphs:
         return bool(self._captured) and batch.host_starts[-1] <= self._most
 
     def capture(self, recorder: Recorder) -> None:
-        with no_collection():
-            self._captured = [self._capture(size, recorder) for size in reversed(self._sizes)][::-1]
+        self._captured = [self._capture(size, recorder) for size in reversed(self._sizes)][::-1]
 
     def try_largest(self, recorder: Recorder) -> None:
         """Captured and thrown away: see `Graphs.try_largest`."""
-        with no_collection():
-            for size in self._sizes[-1:]:
-                self._capture(size, recorder)
+        for size in self._sizes[-1:]:
+            self._capture(size, recorder)
 
     def run(self, batch: Batch) -> Tensor:
         """Hidden states of all tokens."""

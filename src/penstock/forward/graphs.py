@@ -15,10 +15,9 @@ logits in the same place, where they hold until the next step.
 
 from __future__ import annotations
 
-import gc
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -26,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock import collector
 from penstock.flow import Row
 from penstock.forward.slots import Slots
 from penstock.kernels.cuda import sample
@@ -82,7 +82,8 @@ class Recorder:
         return graphs[0], made
 
     def record_some(self, work: Callable[[Callable[[], None]], T]) -> tuple[list[torch.cuda.CUDAGraph], T]:
-        """The work as several graphs: it calls the function it is given where one ends and the next begins."""
+        """The work as several graphs: it calls the function it is given where one ends and the next begins. Garbage
+        stays meanwhile: it may be a graph or an event, which must not be destroyed then."""
         graphs: list[torch.cuda.CUDAGraph] = []
 
         def begin() -> None:
@@ -94,7 +95,7 @@ class Recorder:
             begin()
 
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream), collector.paused():
             begin()
             try:
                 made = work(cut)
@@ -140,13 +141,11 @@ class DecodeGraphs:
 
     def capture(self, recorder: Recorder) -> None:
         """The largest first: the others find room in what it leaves of their common pool."""
-        with no_collection():
-            self._captured = [self._capture(size, recorder) for size in reversed(self._sizes)][::-1]
+        self._captured = [self._capture(size, recorder) for size in reversed(self._sizes)][::-1]
 
     def try_largest(self, recorder: Recorder) -> None:
         """Captured and thrown away: see `Graphs.try_largest`."""
-        with no_collection():
-            self._capture(self._sizes[-1], recorder)
+        self._capture(self._sizes[-1], recorder)
 
     def walk(self) -> None:
         """Computes what will be captured, without capturing it. Sizes that round up to the same power of 2 take the
@@ -252,15 +251,3 @@ class Graphs(NamedTuple):
         """Makes the recorder's pool grow to what `capture` will need."""
         self.decode.try_largest(recorder)
         self.chunks.try_largest(recorder)
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Garbage that is found during a capture may be a graph or an event, which must not be destroyed then."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

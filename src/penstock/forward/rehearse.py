@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
 
 
 def compile_ahead(ahead: Ahead, spec: ModelSpec, sizes: Sizes, *, dtype: torch.dtype, device: torch.device) -> None:
-    """Have `ahead` compile all kernels that a start needs; its threads go on when this returns."""
+    """Have `ahead` compile all kernels that a start needs; its processes go on when this returns."""
     try:
         _note_kernels(ahead, spec, sizes, dtype, device)
     except (torch.OutOfMemoryError, OutOfMemory):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -65,7 +68,7 @@ def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def noted(spec: ModelSpec, dtype: torch.dtype, sizes: Sizes = SIZES) -> Ahead:
-    ahead = Ahead(threads=2)
+    ahead = Ahead(processes=2)
     compile_ahead(ahead, spec, sizes, dtype=dtype, device=META)
     return ahead
 
@@ -74,26 +77,26 @@ def noted(spec: ModelSpec, dtype: torch.dtype, sizes: Sizes = SIZES) -> Ahead:
 def test_real_tensors_take_the_variants_that_were_noted_on_meta(
     spec: ModelSpec, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self._compiled.setdefault(key))  # only the keys
-    planned = noted(spec, dtype)._compiled
+    monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self.keys.add(key))  # not compiled
+    planned = noted(spec, dtype).keys
     monkeypatch.setattr(linear, "packs", lambda *_: False)
     monkeypatch.setattr(CudaOperations, "logits", lambda _, x, rows, weight, __: (x[rows] @ weight.T).float())
     cpu = torch.device("cpu")
     model = load(spec, BlankSource(cpu), dtype=dtype, device=cpu, context=SIZES.context)
     paged = PagedModel(model, block_size=SIZES.block_size, ops=CudaOperations(), dtype=dtype)
-    launched = Ahead(threads=1)
+    launched = Ahead(processes=1)
     with launched.noting():
         for length in (250, 33, 1):
             paged.add([1] * (length + 8))
             paged.step({len(paged.sequences) - 1: length})
         for step in ({0: 1}, {0: 1, 1: 1, 2: 3}, dict.fromkeys(range(3), 1)):
             paged.step(step)
-    assert len(launched._compiled) > 5
-    assert set(launched._compiled) <= set(planned)
+    assert len(launched.keys) > 5
+    assert launched.keys <= planned
 
 
 def test_a_layer_of_each_kind_is_enough(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self._compiled.setdefault(key))
+    monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self.keys.add(key))
     doubled = replace(spec, num_layers=2 * spec.num_layers, windows=spec.windows * 2)
     assert noted(spec, torch.bfloat16).keys == noted(doubled, torch.bfloat16).keys
 
@@ -105,12 +108,48 @@ def test_what_was_noted_is_compiled_where_triton_looks_for_it(spec: ModelSpec) -
     for key in ahead.keys:
         manager = get_cache_manager(key)
         assert any(path.suffix == ".cubin" for path in Path(manager.cache_dir).iterdir())
-    misses: list[str] = []
-    knobs.compilation.listener = lambda *, src, cache_hit, **_: cache_hit or misses.append(src.name)
-    try:
-        again = noted(spec, torch.bfloat16, SIZES._replace(max_sequences=2))
-        again.wait()
-    finally:
-        knobs.compilation.listener = None
+    again = noted(spec, torch.bfloat16, SIZES._replace(max_sequences=2))
     assert again.keys == ahead.keys
-    assert misses == []
+    assert again._copies == []  # all of it is there
+
+
+def fails() -> None:
+    raise ZeroDivisionError
+
+
+def hangs() -> None:
+    threading.Event().wait()
+
+
+@pytest.mark.parametrize(("compile_it", "status"), [(fails, 1 << 8), (hangs, signal.SIGKILL)])
+def test_what_cannot_be_compiled_holds_nobody_up(
+    compile_it: Callable[[], None], status: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if compile_it is hangs:
+        monkeypatch.setattr("penstock.kernels.cuda.ahead.PATIENCE_S", 0.1)
+    caplog.set_level("DEBUG", "penstock.kernels.cuda.ahead")
+    with Ahead(processes=2) as ahead:
+        with ahead.noting():
+            ahead.submit("key", compile_it, None)
+        (copy,) = ahead._copies
+    assert f"process {copy} ended with {status}" in caplog.text
+    with pytest.raises(ChildProcessError):
+        os.waitpid(copy, os.WNOHANG)
+
+
+def test_copies_that_others_have_waited_for_have_ended() -> None:
+    with Ahead(processes=1) as ahead:
+        with ahead.noting():
+            ahead.submit("key", fails, None)
+        os.waitpid(ahead._copies[0], 0)
+    assert ahead._copies == []
+
+
+def test_where_no_process_can_be_made_a_start_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> int:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refused)
+    with Ahead(processes=2) as ahead, ahead.noting():
+        ahead.submit("key", fails, None)
+    assert ahead._copies == []

@@ -21,6 +21,7 @@ from penstock.kernels.cuda.tiles import PROGRAMS
 
 TILE = {2: 64, 4: 32}  # keys taken at a time, by bytes per number
 LEVELS = 8  # of length, by which pieces are ordered
+FEW, MANY = 64, 512  # rows that the program takes: each number more would be a kernel more to compile
 
 
 class Cut(NamedTuple):
@@ -125,7 +126,7 @@ def cut(q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | None, window: 
         (1, 1, 1),
         q.dtype,
         (lengths, runs, pieces, places, rows, window, more),
-        (window > 0, team, TILE[q.element_size()], max(power_of_2(rows), 64), LEVELS),
+        (window > 0, team, TILE[q.element_size()], FEW if rows <= FEW else max(MANY, power_of_2(rows)), LEVELS),
         num_warps=4,
     )
     return Cut(runs, pieces, places)

@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
 
 SHAPES = {2: Shape(2, 3), 4: Shape(4, 2)}  # by bytes per number
-COMBINERS = 1024  # programs of `_combine`, about, if rows and heads make more: then one takes several heads
+COMBINERS = 2048  # most programs of `_combine`: if rows and heads are more, one takes several heads
 
 
 @triton.jit(
@@ -197,8 +197,7 @@ def decode(
         num_warps=shape.warps,
         num_stages=shape.stages,
     )
-    some = power_of_2(power_of_2(rows) * heads // COMBINERS)
-    at_once = min(max(128 // power_of_2(rows), 4), 64)
+    some, at_once = _share(rows, heads)
     _launch_combine(
         (rows, -(-heads // some), 1),
         q.dtype,
@@ -206,3 +205,12 @@ def decode(
         (heads, kv_heads, head_dim, group, some, at_once, padded),
         num_warps=1 if some * at_once <= 4 else 4,
     )
+
+
+def _share(rows: int, heads: int) -> tuple[int, int]:
+    """How many heads a program of `_combine` takes, and how many of their pieces at a time, about as many as there are
+    if lengths are alike. In few steps: a variant more is a kernel more to compile."""
+    some = 1
+    while power_of_2(rows) * heads > some * COMBINERS:
+        some *= 4
+    return some, 64 if rows <= 4 else 16 if rows <= 16 else 4
