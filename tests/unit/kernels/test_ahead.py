@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -135,6 +136,19 @@ def test_what_cannot_be_compiled_holds_nobody_up(
     assert f"process {copy} ended with {status}" in caplog.text
     with pytest.raises(ChildProcessError):
         os.waitpid(copy, os.WNOHANG)
+
+
+def test_copies_hold_no_files_of_the_process_open() -> None:
+    watched, held = os.pipe()
+    with Ahead(processes=1) as ahead:
+        with ahead.noting():
+            ahead.submit("key", hangs, None)
+        os.close(held)
+        try:
+            assert select.select([watched], [], [], 10)[0]  # the end: nobody has the other side any more
+        finally:
+            os.close(watched)
+            os.kill(ahead._copies[0], signal.SIGKILL)
 
 
 def test_copies_that_others_have_waited_for_have_ended() -> None:

@@ -107,6 +107,8 @@ def _copy(compilations: list[Compilation], turns: int) -> int:
         return copy
     left = 0
     try:
+        os.closerange(3, turns)  # nobody is to take us for what we are a copy of
+        os.closerange(turns + 1, os.sysconf("SC_OPEN_MAX"))
         while turn := os.read(turns, 1):
             left += 1
             with suppress(Exception):
