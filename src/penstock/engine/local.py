@@ -1,7 +1,11 @@
-"""The engine in the caller's own process. Nothing runs by itself: `receive` turns the loop."""
+"""The engine in the caller's own process. Nothing runs by itself: `receive` turns the loop.
+
+An interrupt comes between two turns: nothing is lost by it, and whoever catches it may go on.
+"""
 
 from __future__ import annotations
 
+from penstock.engine.interrupts import held
 from penstock.engine.loop import EngineLoop
 from penstock.flow import Cancel, Frame, Query, Reply, Submit
 
@@ -9,29 +13,31 @@ from penstock.flow import Cancel, Frame, Query, Reply, Submit
 class LocalEngine:
     def __init__(self, loop: EngineLoop) -> None:
         self.loop = loop
-        self.replies: list[Reply] = []
+        self.news: list[Frame | Reply] = []  # not yet handed out
 
     def submit(self, message: Submit) -> None:
-        self.loop.handle(message)
+        with held():
+            self.loop.handle(message)
 
     def cancel(self, message: Cancel) -> None:
-        self.loop.handle(message)
+        with held():
+            self.loop.handle(message)
 
     def query(self, message: Query) -> None:
         reply = self.loop.handle(message)
         assert reply is not None
-        self.replies.append(reply)
+        self.news.append(reply)
 
     def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
         """Turns the loop until there is news or no work left: `timeout_s` cannot cut a step short."""
-        if self.replies:
-            replies, self.replies = self.replies, []
-            return list(replies)
-        while True:
-            if frame := self.loop.step():
-                return [frame]
+        while not self.news:
+            with held():
+                if frame := self.loop.step():
+                    self.news.append(frame)
             if not self.loop.has_work:
-                return []
+                break
+        news, self.news = self.news, []
+        return news
 
     def close(self) -> None:
         """Nothing to end: the loop holds no process and no thread."""
