@@ -21,7 +21,7 @@ from torch import Tensor
 from penstock.forward.graphs import Recorder
 from penstock.kernels.cuda import rotate_store
 from penstock.kernels.cuda_ops import CudaOperations
-from penstock.kernels.interface import Batch, BlockMap, Pages, Rotary
+from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Pages, Rotary
 from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class _UpToAttention(CudaOperations):
         block_map: BlockMap,
         batch: Batch,
         rotary: Rotary,
-        norms: tuple[Tensor, Tensor, float] | None,
+        norms: HeadNorms | None,
     ) -> Tensor:
         return rotate_store.rotate_store(qkv, pages, block_map, batch.positions, rotary, norms, self._q)
 

@@ -11,7 +11,7 @@ from penstock.kernels import linear, logits
 from penstock.kernels.cpu.packed import plain
 from penstock.kernels.cuda import cut, decode, embed, gate, long_prefill, prefill, product, rotate_store, short_prefill
 from penstock.kernels.cuda import norm as norm_
-from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Norm, Pages, Rotary
+from penstock.kernels.interface import Activation, Batch, BlockMap, HeadNorms, Matrix, Norm, Pages, Rotary
 from penstock.kernels.per_batch import PerBatch
 
 
@@ -69,7 +69,7 @@ class CudaOperations:
         block_map: BlockMap,
         batch: Batch,
         rotary: Rotary,
-        norms: tuple[Tensor, Tensor, float] | None,
+        norms: HeadNorms | None,
     ) -> Tensor:
         return rotate_store.rotate_store(qkv, pages, block_map, batch.positions, rotary, norms)
 

@@ -74,6 +74,14 @@ class Norm(NamedTuple):
     eps: float
 
 
+class HeadNorms(NamedTuple):
+    """RMS norms over each head of q and of k, in float32."""
+
+    q: Tensor  # [head_dim] float32, as k
+    k: Tensor
+    eps: float
+
+
 class Operations(Protocol):
     def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
         """[tokens] -> [tokens, hidden]"""
@@ -105,7 +113,7 @@ class Operations(Protocol):
         block_map: BlockMap,
         batch: Batch,
         rotary: Rotary,
-        norms: tuple[Tensor, Tensor, float] | None,  # weights of the q and k norms over head_dim, and eps
+        norms: HeadNorms | None,
     ) -> Tensor:
         """Normalise q and k where asked, rotate them, write k and v to the pages; gives q [tokens, heads, head_dim]."""
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from penstock.kernels.interface import BlockMap, Pages, Rotary
+from penstock.kernels.interface import BlockMap, HeadNorms, Pages, Rotary
 
 
 class Angles(NamedTuple):
@@ -29,7 +29,7 @@ def reference(
     pages: Pages,
     block_map: BlockMap,
     turn: Angles,
-    norms: tuple[Tensor, Tensor, float] | None,
+    norms: HeadNorms | None,
 ) -> Tensor:
     kv_heads, head_dim = pages.keys.shape[-2:]
     heads = qkv.shape[1] // head_dim - 2 * kv_heads

@@ -7,7 +7,7 @@ from torch import Tensor
 from penstock.kernels import attention, embed, gate, linear, logits, rotate_store
 from penstock.kernels import norm as norm_
 from penstock.kernels.cpu.packed import plain
-from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Norm, Pages, Rotary
+from penstock.kernels.interface import Activation, Batch, BlockMap, HeadNorms, Matrix, Norm, Pages, Rotary
 from penstock.kernels.per_batch import PerBatch
 
 
@@ -51,7 +51,7 @@ class TorchOperations:
         block_map: BlockMap,
         batch: Batch,
         rotary: Rotary,
-        norms: tuple[Tensor, Tensor, float] | None,
+        norms: HeadNorms | None,
     ) -> Tensor:
         turn = self._shared.once(batch, ("angles", id(rotary)), lambda: rotate_store.angles(rotary, batch.positions))
         return rotate_store.reference(qkv, pages, block_map, turn, norms)

@@ -12,30 +12,14 @@ from typing import Any
 
 import pytest
 
+from counting import Counting
 from penstock.cache import CacheManager
 from penstock.engine.interrupts import held
 from penstock.engine.local import LocalEngine
 from penstock.engine.loop import EngineLoop
-from penstock.flow import Cancel, FinishReason, Frame, RowResult, SamplingParams, StepPlan, StepResult, Submit
+from penstock.flow import Cancel, FinishReason, Frame, SamplingParams, Submit
 from penstock.schedule import Scheduler
 from penstock.store.spec import CacheGroup
-
-
-class Count:
-    """Draws for every row the number of tokens that it has."""
-
-    def __init__(self) -> None:
-        self.plans: list[StepPlan] = []
-
-    def launch(self, plan: StepPlan) -> None:
-        self.plans.append(plan)
-
-    def collect(self) -> StepResult:
-        plan = self.plans.pop(0)
-        return StepResult(plan.number, [RowResult([row.start + row.count] if row.sample else []) for row in plan.rows])
-
-    def reset(self) -> None:
-        self.plans.clear()
 
 
 class Client:
@@ -47,7 +31,7 @@ class Client:
         scheduler = Scheduler(
             cache, step_tokens=16, max_sequences=4, max_waiting=100, policy="fcfs", lookahead=1, context=32
         )
-        self.engine = LocalEngine(EngineLoop(scheduler, Count()))
+        self.engine = LocalEngine(EngineLoop(scheduler, Counting()))
         self.tokens: dict[str, list[int]] = {}
         self.ends: dict[str, FinishReason] = {}
 

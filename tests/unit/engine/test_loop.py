@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import tiny_models
+from counting import Counting
 from penstock.cache import CacheManager
 from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidRequest
@@ -17,7 +18,6 @@ from penstock.flow import (
     Query,
     RowResult,
     SamplingParams,
-    StepPlan,
     StepResult,
     Submit,
 )
@@ -27,23 +27,6 @@ from penstock.schedule import Scheduler
 from penstock.store.spec import CacheGroup
 
 CONSTRAINT = Constraint.choice(["abc"])
-
-
-class Echo:
-    """Draws the number 7 for every row."""
-
-    def __init__(self) -> None:
-        self.plans: list[StepPlan] = []
-
-    def launch(self, plan: StepPlan) -> None:
-        self.plans.append(plan)
-
-    def collect(self) -> StepResult:
-        plan = self.plans.pop(0)
-        return StepResult(plan.number, [RowResult([7] if row.sample else []) for row in plan.rows])
-
-    def reset(self) -> None:
-        self.plans.clear()
 
 
 class Gate(Compiler):
@@ -71,7 +54,7 @@ class World:
             cache, step_tokens=32, max_sequences=4, max_waiting=100, policy="fcfs", lookahead=0, context=32,
             clock=lambda: self.now,
         )  # fmt: skip
-        self.loop = EngineLoop(scheduler, Echo(), Grammars(self.gate))
+        self.loop = EngineLoop(scheduler, Counting(), Grammars(self.gate))
 
     def submit(self, name: str, constraint: Constraint | None = None, deadline: float | None = None) -> None:
         params = SamplingParams(constraint=constraint)
@@ -153,7 +136,7 @@ def test_constraints_end_sequences(world: World) -> None:
     """Behind the last token, or without one."""
     world.gate.opened.set()
     runner = world.loop.runner
-    assert isinstance(runner, Echo)
+    assert isinstance(runner, Counting)
     for finish, tokens in ((FinishReason.COMPLETE, [9]), (FinishReason.DEAD_END, [])):
         world.submit("x", CONSTRAINT)
         while not runner.plans:

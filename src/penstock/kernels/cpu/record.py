@@ -17,7 +17,7 @@ from torch import Tensor
 
 from penstock.kernels.cpu.packed import BLOCK, PackedMatrix
 from penstock.kernels.cpu.program import LOGITS, NO_BUFFER, NativeOp, NativePages, NativeRotation, OpKind, Recording
-from penstock.kernels.interface import Activation, Batch, BlockMap, Matrix, Norm, Operations, Pages, Rotary
+from penstock.kernels.interface import Activation, Batch, BlockMap, HeadNorms, Matrix, Norm, Operations, Pages, Rotary
 
 TOKENS, WANTED = 0, 1  # which rows a value has, as in native/program.h
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
@@ -141,7 +141,7 @@ class Recorder:
         block_map: BlockMap,
         batch: Batch,
         rotary: Rotary,
-        norms: tuple[Tensor, Tensor, float] | None,
+        norms: HeadNorms | None,
     ) -> Tensor:
         q_norm, k_norm, eps = norms or (None, None, 0.0)
         table = self._address(rotary.table)

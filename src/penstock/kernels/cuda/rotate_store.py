@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
-from penstock.kernels.interface import BlockMap, Pages, Rotary
+from penstock.kernels.interface import BlockMap, HeadNorms, Pages, Rotary
 
 HEADS_AT_ONCE = 8
 
@@ -85,7 +85,7 @@ def rotate_store(
     block_map: BlockMap,
     positions: Tensor,
     rotary: Rotary,
-    norms: tuple[Tensor, Tensor, float] | None,
+    norms: HeadNorms | None,
     q: Tensor | None = None,
 ) -> Tensor:
     """See `interface.Operations`. `q`: where that goes, if not to memory of its own."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from penstock.kernels.interface import Batch, Matrix, Norm, Operations, Pages, Rotary
+from penstock.kernels.interface import Batch, HeadNorms, Matrix, Norm, Operations, Pages, Rotary
 from penstock.model.weights.map import Parameter, Part, Transform, Weights
 from penstock.store.spec import ModelSpec
 
@@ -60,7 +60,7 @@ class Attention:
     qkv_bias: Tensor | None
     output: Matrix
     output_bias: Tensor | None
-    head_norms: tuple[Tensor, Tensor, float] | None
+    head_norms: HeadNorms | None
     post_norm: Norm | None
     rotary: Rotary
     cache_group: int
@@ -76,7 +76,7 @@ class Attention:
             qkv_bias=weights.get("qkv_bias"),
             output=weights.matrix("output"),
             output_bias=weights.get("output_bias"),
-            head_norms=(weights["q_norm"], weights["k_norm"], spec.norm_eps) if "q_norm" in weights else None,
+            head_norms=HeadNorms(weights["q_norm"], weights["k_norm"], spec.norm_eps) if "q_norm" in weights else None,
             post_norm=(
                 Norm(weights["post_attention_norm"], spec.norm_eps) if "post_attention_norm" in weights else None
             ),

@@ -1,0 +1,22 @@
+"""A runner that computes nothing."""
+
+from __future__ import annotations
+
+from penstock.flow import RowResult, StepPlan, StepResult
+
+
+class Counting:
+    """Implements flow.Runner: draws for every row the number of tokens it has."""
+
+    def __init__(self) -> None:
+        self.plans: list[StepPlan] = []
+
+    def launch(self, plan: StepPlan) -> None:
+        self.plans.append(plan)
+
+    def collect(self) -> StepResult:
+        plan = self.plans.pop(0)
+        return StepResult(plan.number, [RowResult([row.start + row.count] if row.sample else []) for row in plan.rows])
+
+    def reset(self) -> None:
+        self.plans.clear()
