@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+
+_lock = threading.Lock()
+_pauses = 0  # under way, in all threads
+_was_on = True  # before the first of them
 
 
 @contextmanager
 def paused() -> Iterator[None]:
     """No collection within this. Imports and compilers make objects by the hundred thousand, nearly all to stay, and to
     look for garbage among them again and again is a fifth of a start."""
-    was_on = gc.isenabled()
-    gc.disable()
+    global _pauses, _was_on
+    with _lock:
+        if _pauses == 0:
+            _was_on = gc.isenabled()
+        _pauses += 1
+        gc.disable()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        with _lock:
+            _pauses -= 1
+            if _pauses == 0 and _was_on:
+                gc.enable()
 
 
 @cache
 def spare() -> None:
     """Exempt what is there by now, most of it imported, from collection: to go through it between two steps takes 70 to
-    200 ms. Once per process: later there may be an engine among it that nobody needs any more."""
+    200 ms. Once per process: later there may be an engine among it that nobody needs any more. What is garbage already
+    must not be among it either: a frame that torch's import leaves, for one, leads to all of its callers."""
+    gc.collect(0 if _pauses else 2)  # while paused, all that is new is in the youngest generation
     gc.freeze()

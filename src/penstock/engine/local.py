@@ -1,13 +1,14 @@
 """The engine in the caller's own process. Nothing runs by itself: `receive` turns the loop.
 
-An interrupt comes between two turns: nothing is lost by it, and whoever catches it may go on.
+An interrupt takes effect between two turns: nothing is lost by it, and whoever catches it may go on. One that is
+insisted on during a turn ends the sequences that run (see `EngineLoop.step`), at best.
 """
 
 from __future__ import annotations
 
-from penstock.engine.interrupts import held
 from penstock.engine.loop import EngineLoop
 from penstock.flow import Cancel, Frame, Query, Reply, Submit
+from penstock.interrupts import held
 
 
 class LocalEngine:

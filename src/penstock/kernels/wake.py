@@ -1,5 +1,5 @@
-"""What a start on a GPU waits for, begun while Python is busy with imports: threads do it, and need the interpreter for
-little of it."""
+"""What a start on a GPU waits for, begun while Python is busy with imports. A thread does it, and needs the interpreter
+for little of it."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ import threading
 
 logger = logging.getLogger(__name__)
 
-_threads: list[threading.Thread] = []
+_waking: threading.Thread | None = None
 
 
 def wake_device() -> None:
     """Have the driver and Triton set up what every user of the first device shares; without a device, nothing."""
-    if _threads or importlib.util.find_spec("triton") is None:  # with it comes a torch that can use a GPU
-        return
-    for work in (_retain, _prepare):
-        _threads.append(threading.Thread(target=work, name="wake", daemon=True))
-        _threads[-1].start()
+    global _waking
+    if _waking is None and importlib.util.find_spec("triton") is not None:  # with it comes a torch that can use a GPU
+        _waking = threading.Thread(target=_wake, name="wake", daemon=True)
+        _waking.start()
 
 
 def wait_awake() -> None:
     """Until what `wake_device` began is done, if it was called."""
-    for thread in _threads:
-        thread.join()
+    if _waking is not None:
+        _waking.join()
 
 
-def _retain() -> None:
-    """The driver's context, the better part of a second."""
-    if (driver := _driver()) is None:
-        return
+def _wake() -> None:
+    if _retain():
+        try:
+            _prepare()
+        except Exception as error:  # whatever it is, the first launch will meet it again
+            logger.debug("Triton could not be prepared: %s", error)
+
+
+def _retain() -> bool:
+    """The driver's context, for as long as the process lives: half a second. False if there is no device."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
-        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)  # for as long as the process lives
+    if driver.cuInit(0) != 0 or driver.cuDeviceGet(ctypes.byref(device), 0) != 0:
+        return False
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    return True
 
 
 def _prepare() -> None:
     """What Triton wants at the first launch, and keeps: a hash over all of itself, half a gigabyte, and what loads
     kernels, which is C to be compiled."""
-    if _driver() is None:
-        return
-    try:
-        from triton.backends.nvidia.driver import CudaUtils
-        from triton.runtime.cache import triton_key
+    import triton  # noqa: F401  # before its parts, or another thread that imports it may wait for us, and we for it
+    from triton.backends.nvidia.driver import CudaUtils
+    from triton.runtime.cache import triton_key
 
-        triton_key()
-        CudaUtils()
-    except Exception as error:  # whatever it is, the first launch will meet it again
-        logger.debug("Triton could not be prepared: %s", error)
-
-
-def _driver() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
+    triton_key()
+    CudaUtils()

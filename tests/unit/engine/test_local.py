@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 
 from counting import Counting
 from penstock.cache import CacheManager
-from penstock.engine.interrupts import held
 from penstock.engine.local import LocalEngine
 from penstock.engine.loop import EngineLoop
 from penstock.flow import Cancel, FinishReason, Frame, SamplingParams, Submit
@@ -88,40 +85,3 @@ def test_an_interrupt_at_any_line_loses_nothing() -> None:
         client.engine.loop.scheduler.check_integrity()
         assert (client.tokens, client.ends) == (calm.tokens, calm.ends)
         assert not client.engine.loop.has_work
-
-
-def test_whoever_insists_is_heard_at_once() -> None:
-    said = []
-
-    def insist() -> None:
-        with held():
-            signal.raise_signal(signal.SIGINT)
-            said.append("held")
-            with suppress(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGINT)
-                said.append("not heard")
-            said.append("heard")
-        said.append("lost")
-
-    with pytest.raises(KeyboardInterrupt):
-        insist()
-    assert said == ["held", "heard"]
-
-
-def test_other_threads_and_handlers_are_left_alone() -> None:
-    seen: list[object] = []
-    thread = threading.Thread(target=lambda: seen.append(_handler_within()))
-    before = signal.getsignal(signal.SIGINT)
-    thread.start()
-    thread.join()
-    assert seen == [before]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        assert _handler_within() is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _handler_within() -> object:
-    with held():
-        return signal.getsignal(signal.SIGINT)

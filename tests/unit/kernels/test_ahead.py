@@ -122,41 +122,65 @@ def hangs() -> None:
     threading.Event().wait()
 
 
-@pytest.mark.parametrize(("compile_it", "status"), [(fails, 1 << 8), (hangs, signal.SIGKILL)])
+def begun(*compilations: Callable[[], None]) -> Ahead:
+    """By one process each."""
+    ahead = Ahead(processes=len(compilations))
+    with ahead.noting():
+        for number, compile_it in enumerate(compilations):
+            ahead.submit(str(number), compile_it, None)
+    assert len(ahead._copies) == len(compilations)
+    return ahead
+
+
+@pytest.mark.parametrize(("compile_it", "status"), [(fails, 1 << 8), (hangs, int(signal.SIGALRM))])
 def test_what_cannot_be_compiled_holds_nobody_up(
     compile_it: Callable[[], None], status: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if compile_it is hangs:
-        monkeypatch.setattr("penstock.kernels.cuda.ahead.PATIENCE_S", 0.1)
-    caplog.set_level("DEBUG", "penstock.kernels.cuda.ahead")
-    with Ahead(processes=2) as ahead:
-        with ahead.noting():
-            ahead.submit("key", compile_it, None)
-        (copy,) = ahead._copies
-    assert f"process {copy} ended with {status}" in caplog.text
+    monkeypatch.setattr("penstock.kernels.cuda.ahead.PATIENCE_S", 1)
+    ahead = begun(compile_it)
+    (copy,) = ahead._copies
+    ahead.wait()
+    assert f"status {status}" in caplog.text
     with pytest.raises(ChildProcessError):
         os.waitpid(copy, os.WNOHANG)
 
 
+def test_an_error_does_not_wait_for_compilations() -> None:
+    ahead = begun(hangs, hangs)
+    copies = ahead._copies.copy()
+    ahead.__exit__(MemoryError, MemoryError(), None)  # else this would take a minute
+    for copy in copies:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(copy, os.WNOHANG)
+
+
 def test_copies_hold_no_files_of_the_process_open() -> None:
     watched, held = os.pipe()
-    with Ahead(processes=1) as ahead:
-        with ahead.noting():
-            ahead.submit("key", hangs, None)
+    ahead = begun(hangs)
+    try:
         os.close(held)
-        try:
-            assert select.select([watched], [], [], 10)[0]  # the end: nobody has the other side any more
-        finally:
-            os.close(watched)
-            os.kill(ahead._copies[0], signal.SIGKILL)
+        assert select.select([watched], [], [], 10)[0]  # the end: nobody has the other side any more
+    finally:
+        os.close(watched)
+        ahead.__exit__(MemoryError, MemoryError(), None)
 
 
-def test_copies_that_others_have_waited_for_have_ended() -> None:
-    with Ahead(processes=1) as ahead:
-        with ahead.noting():
-            ahead.submit("key", fails, None)
-        os.waitpid(ahead._copies[0], 0)
-    assert ahead._copies == []
+def test_copies_run_no_handlers_of_the_process(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: (tmp_path / "handled").touch())
+    try:
+        with begun(hangs) as ahead:
+            (copy,) = ahead._copies
+            os.kill(copy, signal.SIGTERM)
+            assert os.waitpid(copy, 0) == (copy, signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not (tmp_path / "handled").exists()
+    assert ahead._copies == []  # though it was not the one who waited
+
+
+def test_a_cache_that_is_no_folder_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.kernels.cuda.ahead.get_cache_manager", lambda name: object())
+    begun(fails).wait()
 
 
 def test_where_no_process_can_be_made_a_start_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

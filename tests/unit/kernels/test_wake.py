@@ -22,6 +22,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     driver = SimpleNamespace(**{n: told(n) for n in ("cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain")})
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setitem(sys.modules, "triton", sys.modules.get("triton", ModuleType("triton")))
     for name, attribute in (("triton.backends.nvidia.driver", "CudaUtils"), ("triton.runtime.cache", "triton_key")):
         module = ModuleType(name)
         setattr(module, attribute, told(attribute))
@@ -29,7 +30,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             monkeypatch.setitem(sys.modules, parent, sys.modules.get(parent, ModuleType(parent)))
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(wake, "_threads", [])
+    monkeypatch.setattr(wake, "_waking", None)
     return made
 
 
@@ -64,9 +65,17 @@ def test_without_a_driver_nothing_is_done(calls: list[str], monkeypatch: pytest.
     assert calls == []
 
 
+def test_without_a_device_triton_is_left_alone(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    no_device = 100
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(cuInit=lambda _: no_device))
+    wake.wake_device()
+    wake.wait_awake()
+    assert calls == []
+
+
 def test_without_triton_no_thread_is_started(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     wake.wake_device()
-    assert wake._threads == []
+    assert wake._waking is None
     wake.wait_awake()
     assert calls == []

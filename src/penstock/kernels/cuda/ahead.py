@@ -9,7 +9,7 @@ They are compiled by copies of this process, made by fork. Threads would stand i
 process, which has a model to load: a quarter of what a compilation takes needs the interpreter. Fresh interpreters
 would have to import torch first, which takes as long as all compilations together. A copy has only the thread that
 made it and must not use CUDA, whose state is not its own, but it has no need to: it compiles, writes files and ends.
-Should one wait for a lock that a thread had which it does not have, it is killed (`PATIENCE_S`).
+Should one wait for a lock that a thread had which it does not have, it ends all the same (`PATIENCE_S`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import hashlib
 import logging
 import os
 import signal
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from triton.backends.nvidia.driver import CudaLauncher
 from triton.runtime import _async_compile
@@ -33,13 +32,15 @@ from penstock.kernels.wake import wait_awake
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 60.0  # for all kernels of a model, which take 2 to 10 s
+PATIENCE_S = 60  # for all kernels of a model, which take 2 to 10 s
+MOST = 256  # kernels that are compiled ahead: their numbers are bytes
 
 Compilation = Callable[[], Any]
 
 
 class Ahead:
-    """Takes the place of Triton's own mode of asynchronous compilation. Where its block ends all is compiled."""
+    """Takes the place of Triton's own mode of asynchronous compilation. At the end of its block nobody compiles any
+    more."""
 
     def __init__(self, processes: int) -> None:
         self.keys: set[str] = set()  # in Triton's cache, of all that was noted
@@ -50,7 +51,13 @@ class Ahead:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None:  # nobody will need what they compile
+            for copy in self._copies:
+                with suppress(ProcessLookupError):
+                    os.kill(copy, signal.SIGKILL)
+                _status(copy)
+            self._copies.clear()
         self.wait()
 
     @contextmanager
@@ -62,53 +69,73 @@ class Ahead:
             yield
         finally:
             _async_compile.active_mode.reset(token)
+        try:
             self._begin()
+        except OSError as error:
+            logger.warning("kernels will be compiled one by one: %s", error)
 
     def submit(self, key: str, compile_it: Compilation, finalize: object) -> None:
         """Triton hands its compilations here. It launches what it gets for them: nothing."""
         name = hashlib.sha256(key.encode()).hexdigest()
         if name not in self.keys:
             self.keys.add(name)
-            if not any(Path(get_cache_manager(name).cache_dir).glob("*.cubin")):
+            if not _is_cached(name):
                 self._noted.append(compile_it)
 
     def _begin(self) -> None:
-        noted, self._noted = self._noted[:256], []
+        noted, self._noted = self._noted[:MOST], []
         turns, feed = os.pipe()
-        os.write(feed, bytes(range(len(noted))))  # whoever is free reads the number of the next
-        os.close(feed)
         try:
+            os.write(feed, bytes(range(len(noted))))  # whoever is free reads the number of the next
+            os.close(feed)
             for _ in range(min(self._processes, len(noted))):
-                self._copies.append(_copy(noted, turns))
-        except OSError as error:
-            logger.debug("not compiled ahead: %s", error)
-        os.close(turns)
+                _copy(noted, turns, self._copies)
+        finally:
+            os.close(turns)
 
     def wait(self) -> None:
         """Until all that was noted is compiled. Failures are left to the launch that will need it."""
-        until = time.monotonic() + PATIENCE_S
-        for copy in self._copies:
-            while (status := _status(copy)) is None:
-                if time.monotonic() > until:
-                    with suppress(ProcessLookupError):
-                        os.kill(copy, signal.SIGKILL)
-                time.sleep(0.001)
-            if status:
-                logger.debug("not compiled ahead: process %d ended with %d", copy, status)
-        self._copies.clear()
+        while self._copies:
+            if status := _status(self._copies[-1]):
+                logger.warning("not all kernels were compiled ahead: a process ended with status %d", status)
+            self._copies.pop()
 
 
-def _copy(compilations: list[Compilation], turns: int) -> int:
-    """The process id of a copy of this process that compiles those whose turn it is, and ends."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
-        copy = os.fork()
-    if copy:
-        return copy
-    left = 0
+def _is_cached(name: str) -> bool:
+    """Whether Triton has that kernel already. A cache that is no folder is not asked."""
+    folder = getattr(get_cache_manager(name), "cache_dir", None)
+    return folder is not None and any(Path(folder).glob("*.cubin"))
+
+
+def _status(copy: int) -> int:
+    """What it ended with, which is waited for."""
     try:
-        os.closerange(3, turns)  # nobody is to take us for what we are a copy of
-        os.closerange(turns + 1, os.sysconf("SC_OPEN_MAX"))
+        return os.waitpid(copy, 0)[1]
+    except ChildProcessError:  # whoever embeds us has waited in our stead
+        return 0
+
+
+def _copy(compilations: list[Compilation], turns: int, copies: list[int]) -> None:
+    """Adds to `copies` the id of a copy of this process that compiles those whose turn it is, and ends."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
+            copy = os.fork()
+        if copy == 0:
+            _compile(compilations, turns)
+        copies.append(copy)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _compile(compilations: list[Compilation], turns: int) -> NoReturn:
+    """The life of a copy."""
+    left = 1
+    try:
+        _forget(turns)
+        signal.alarm(PATIENCE_S)
+        left = 0
         while turn := os.read(turns, 1):
             left += 1
             with suppress(Exception):
@@ -119,10 +146,15 @@ def _copy(compilations: list[Compilation], turns: int) -> int:
         os._exit(left > 0)
 
 
-def _status(copy: int) -> int | None:
-    """How it ended, if it has."""
-    try:
-        ended, status = os.waitpid(copy, os.WNOHANG)
-    except ChildProcessError:  # whoever embeds us has asked for it in our stead
-        return 0
-    return status if ended else None
+def _forget(kept: int) -> None:
+    """Signals have their usual effects, and no file is open but standard ones and one more: nobody is to take us for
+    the process that we are a copy of."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        if int(entry.name) > 2 and int(entry.name) != kept:
+            with suppress(OSError):  # that of the listing itself
+                os.close(int(entry.name))
