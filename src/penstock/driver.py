@@ -13,6 +13,7 @@ from typing import Any
 from penstock.bar import bar
 from penstock.errors import EngineDied, PenstockError, by_code
 from penstock.flow import Chunk, Delta, Engine, Frame, Query, Reply
+from penstock.interrupts import held
 from penstock.pipeline import Flight
 
 
@@ -26,7 +27,8 @@ class Landing:
 
 
 class Driver:
-    """Carries messages between flights and the engine. One thread at a time turns the engine, for all of them."""
+    """Carries messages between flights and the engine. One thread at a time turns the engine, for all of them: if it is
+    interrupted, its own flights are abandoned and the others miss nothing."""
 
     def __init__(self, engine: Engine, max_open: int) -> None:
         """`max_open`: sequences that batches hand to the engine at once, so that it never has to refuse one."""
@@ -34,6 +36,7 @@ class Driver:
         self.max_open = max_open
         self.lock = threading.Lock()
         self.landings: dict[str, Landing] = {}  # by sequence id
+        self.news: list[Frame | Reply] = []  # from the engine, to be delivered
         self.replies: dict[int, Reply] = {}
         self.numbers = itertools.count()
 
@@ -46,11 +49,13 @@ class Driver:
             try:
                 while waiting or under_way:
                     while waiting and (not under_way or self._has_room(waiting[0])):
-                        under_way.add(self.launch(Landing(waiting.popleft(), landed=landed)))
+                        under_way.add(landing := Landing(waiting.popleft(), landed=landed))
+                        self.launch(landing)
                     self.wait(lambda: bool(landed))
                     while landed:
-                        under_way.remove(landing := landed.popleft())
+                        landing = landed.popleft()
                         self.abandon(landing)
+                        under_way.remove(landing)
                         advance()
             finally:
                 for landing in under_way:
@@ -62,8 +67,9 @@ class Driver:
     def chunks(self, flight: Flight) -> Iterator[Chunk]:
         """Fly one, and give what it brings as it comes; raises what it failed of. Leaving early cancels it."""
         chunks: deque[Chunk] = deque()
-        landing = self.launch(Landing(flight, chunks=chunks))
+        landing = Landing(flight, chunks=chunks)
         try:
+            self.launch(landing)
             while not flight.done or chunks:
                 self.wait(lambda: bool(chunks) or flight.done)
                 while chunks:
@@ -84,17 +90,16 @@ class Driver:
             raise PenstockError(reply.error)
         return reply.value
 
-    def launch(self, landing: Landing) -> Landing:
-        """Hand its sequences to the engine."""
+    def launch(self, landing: Landing) -> None:
+        """Hand its sequences to the engine. Whoever calls this must `abandon` it, too, also if this is interrupted."""
         with self.lock:
             for submit in landing.flight.submits:
                 self.landings[submit.id] = landing
                 self.engine.submit(submit)
-        return landing
 
     def abandon(self, landing: Landing) -> None:
         """Nobody waits for it any more. The engine is told if it still works on it."""
-        with self.lock:
+        with self.lock, held():
             for cancel in landing.flight.cancels():
                 self.engine.cancel(cancel)
             for submit in landing.flight.submits:
@@ -112,16 +117,19 @@ class Driver:
 
     def _pump(self) -> None:
         """Wait for news from the engine, and deliver them."""
-        news = self.engine.receive()
-        if not news:
+        if not self.news:
+            self.news = self.engine.receive()
+        if not self.news:
             raise EngineDied("the engine has nothing to do, but a request is still open")
-        for message in news:
-            if isinstance(message, Frame):
-                for delta in message.deltas:
-                    if landing := self.landings.get(delta.id):
-                        self._deliver(landing, delta)
-            else:
-                self.replies[message.id] = message
+        while self.news:
+            with held():
+                message = self.news.pop(0)
+                if isinstance(message, Reply):
+                    self.replies[message.id] = message
+                else:
+                    for delta in message.deltas:
+                        if landing := self.landings.get(delta.id):
+                            self._deliver(landing, delta)
 
     def _deliver(self, landing: Landing, delta: Delta) -> None:
         chunk, cancel = landing.flight.push(delta)

@@ -14,9 +14,9 @@ INSISTS_S = 1.0  # some send the same interrupt twice, to a process and to its g
 
 @contextmanager
 def held() -> Iterator[None]:
-    """An interrupt (SIGINT) within this takes effect at its end; another one that comes later than `INSISTS_S` after it
-    does at once. Only the main thread is ever interrupted, and only if a function handles the signal, as that does
-    which raises KeyboardInterrupt. Not to be nested."""
+    """An interrupt (SIGINT) within this takes effect at its end, at the outermost one if nested; another one that comes
+    later than `INSISTS_S` after it does at once, or at the end of the innermost. Only the main thread is ever
+    interrupted, and only if a function handles the signal, as that does which raises KeyboardInterrupt."""
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield

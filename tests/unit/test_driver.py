@@ -1,0 +1,93 @@
+"""The driver, interrupted by Ctrl-C wherever it may be while it works for two threads."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from linecache import getline
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import tiny_models
+from penstock import LLM, SamplingParams
+from penstock.driver import Landing
+
+PROMPT, OTHER = [5, 6, 7], [8, 9, 10]
+LONG = SamplingParams(max_tokens=20, temperature=0.0)
+SHORT = SamplingParams(max_tokens=6, temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    with LLM(str(tiny_models.make("llama", tmp_path_factory.mktemp("llama"))), device="cpu") as llm:
+        yield llm
+
+
+def interrupted(work: Callable[[], object], at: int) -> bool:
+    """Whether the work had so many lines in the driver: at that one it was interrupted. Lines of `with` do not count:
+    what is entered there is left again, since Python takes no signal in between. Nor does the very line where cleaning
+    up begins, which nothing can guard."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        if not frame.f_code.co_filename.endswith("penstock/driver.py"):
+            return None
+        line = getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        if event == "line" and not line.startswith(("with ", "self.abandon(")):
+            lines += 1
+            if lines == at:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_others_miss_nothing_of_an_interrupt(llm: LLM) -> None:
+    """Another thread has begun a request; this one turns the engine for both."""
+    driver, expected = llm._driver, llm.generate(PROMPT, LONG, progress=False).tokens
+    assert llm.generate(OTHER, SHORT, progress=False).tokens
+    at = 1
+    while True:
+        (flight,) = llm._accept([PROMPT], LONG, lambda prompt: {"tokens": prompt}, True)
+        theirs = Landing(flight, landed=deque())
+        driver.launch(theirs)
+        was_interrupted = interrupted(lambda: llm.generate(OTHER, SHORT, progress=False), at)
+        assert set(driver.landings.values()) <= {theirs}  # nothing is left of ours
+        thread = threading.Thread(target=driver.wait, args=(partial(getattr, flight, "done"),))
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+        driver.abandon(theirs)
+        assert flight.completion().tokens == expected
+        assert not driver.landings
+        stats = llm.stats()
+        assert stats["running"] + stats["waiting"] == 0
+        if not was_interrupted:
+            break
+        at += 1
+    assert at > 100
+
+
+def test_a_stream_that_is_interrupted_leaves_nothing_behind(llm: LLM) -> None:
+    at = 1
+    while interrupted(lambda: list(llm.stream(OTHER, SHORT)), at):
+        assert not llm._driver.landings
+        stats = llm.stats()
+        assert stats["running"] + stats["waiting"] == 0
+        at += 1
+    assert at > 50
