@@ -37,5 +37,5 @@ def spare() -> None:
     """Exempt what is there by now, most of it imported, from collection: to go through it between two steps takes 70 to
     200 ms. Once per process: later there may be an engine among it that nobody needs any more. What is garbage already
     must not be among it either: a frame that torch's import leaves, for one, leads to all of its callers."""
-    gc.collect(0 if _pauses else 2)  # while paused, all that is new is in the youngest generation
+    gc.collect(0)  # the youngest generation: all that came during a pause
     gc.freeze()

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from linecache import getline
-from types import FrameType
-from typing import Any
 
 import pytest
 
 import tiny_models
 from penstock import LLM, SamplingParams
 from penstock.driver import Landing
+from striking import interrupted
 
 PROMPT, OTHER = [5, 6, 7], [8, 9, 10]
 LONG = SamplingParams(max_tokens=20, temperature=0.0)
@@ -29,32 +25,10 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
         yield llm
 
 
-def interrupted(work: Callable[[], object], at: int) -> bool:
-    """Whether the work had so many lines in the driver: at that one it was interrupted. Lines of `with` do not count:
-    what is entered there is left again, since Python takes no signal in between. Nor does the very line where cleaning
-    up begins, which nothing can guard."""
-    lines = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal lines
-        if not frame.f_code.co_filename.endswith("penstock/driver.py"):
-            return None
-        line = getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-        if event == "line" and not line.startswith(("with ", "self.abandon(")):
-            lines += 1
-            if lines == at:
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
+def strike(work: Callable[[], object], at: int) -> bool:
+    """At a line of the driver. Not at one of `with`: what is entered there is left again, since Python takes no signal
+    in between. Nor at the very one where cleaning up begins, which nothing can guard."""
+    return interrupted(work, ("/penstock/driver.py",), at, skipped=("with ", "self.abandon("))
 
 
 def test_others_miss_nothing_of_an_interrupt(llm: LLM) -> None:
@@ -66,7 +40,7 @@ def test_others_miss_nothing_of_an_interrupt(llm: LLM) -> None:
         (flight,) = llm._accept([PROMPT], LONG, lambda prompt: {"tokens": prompt}, True)
         theirs = Landing(flight, landed=deque())
         driver.launch(theirs)
-        was_interrupted = interrupted(lambda: llm.generate(OTHER, SHORT, progress=False), at)
+        was_interrupted = strike(lambda: llm.generate(OTHER, SHORT, progress=False), at)
         assert set(driver.landings.values()) <= {theirs}  # nothing is left of ours
         thread = threading.Thread(target=driver.wait, args=(partial(getattr, flight, "done"),))
         thread.start()
@@ -85,7 +59,7 @@ def test_others_miss_nothing_of_an_interrupt(llm: LLM) -> None:
 
 def test_a_stream_that_is_interrupted_leaves_nothing_behind(llm: LLM) -> None:
     at = 1
-    while interrupted(lambda: list(llm.stream(OTHER, SHORT)), at):
+    while strike(lambda: list(llm.stream(OTHER, SHORT)), at):
         assert not llm._driver.landings
         stats = llm.stats()
         assert stats["running"] + stats["waiting"] == 0

@@ -4,6 +4,7 @@ for little of it."""
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import logging
 import threading
@@ -51,7 +52,7 @@ def _retain() -> bool:
 def _prepare() -> None:
     """What Triton wants at the first launch, and keeps: a hash over all of itself, half a gigabyte, and what loads
     kernels, which is C to be compiled."""
-    import triton  # noqa: F401  # before its parts, or another thread that imports it may wait for us, and we for it
+    importlib.import_module("triton")  # before its parts, or another thread that imports it waits for us, and we for it
     from triton.backends.nvidia.driver import CudaUtils
     from triton.runtime.cache import triton_key
 

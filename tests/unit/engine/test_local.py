@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
-
-import pytest
-
 from counting import Counting
 from penstock.cache import CacheManager
 from penstock.engine.local import LocalEngine
@@ -17,6 +9,7 @@ from penstock.engine.loop import EngineLoop
 from penstock.flow import Cancel, FinishReason, Frame, SamplingParams, Submit
 from penstock.schedule import Scheduler
 from penstock.store.spec import CacheGroup
+from striking import interrupted
 
 
 class Client:
@@ -48,40 +41,16 @@ class Client:
                         self.ends[delta.id] = delta.finish
 
 
-def traced(client: Client, strike: Callable[[int], None]) -> int:
-    """Has the client work, and calls `strike` with its number at every line that the scheduler and the cache come by;
-    gives how many lines there were."""
-    lines = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal lines
-        if "/penstock/schedule/" not in frame.f_code.co_filename and "/penstock/cache/" not in frame.f_code.co_filename:
-            return None
-        if event == "line":
-            lines += 1
-            strike(lines)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        client.work()
-    finally:
-        sys.settrace(before)
-    return lines
-
-
 def test_an_interrupt_at_any_line_loses_nothing() -> None:
     calm = Client()
-    lines = traced(calm, lambda number: None)
+    calm.work()
     assert calm.engine.loop.scheduler.stats()["preemptions"] > 0
-    assert lines > 1000
-    for chosen in range(1, lines, 23):
-        client = Client()
-        with pytest.raises(KeyboardInterrupt):
-            traced(client, lambda number, at=chosen: signal.raise_signal(signal.SIGINT) if number == at else None)
+    client, at = Client(), 1
+    while interrupted(client.work, ("/penstock/schedule/", "/penstock/cache/"), at):
         client.engine.loop.scheduler.check_integrity()
         client.work()
         client.engine.loop.scheduler.check_integrity()
         assert (client.tokens, client.ends) == (calm.tokens, calm.ends)
         assert not client.engine.loop.has_work
+        client, at = Client(), at + 23
+    assert at > 1000
