@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock import __version__, collector
+from penstock import __version__, bytecode, collector
 from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Engine, SamplingParams
 from penstock.grammar.checker import Checker
@@ -81,11 +81,12 @@ def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
 def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
     """An engine without a driver: a process of its own runs it in `engine.serve`, this one in `engine.local`."""
     begun = time.monotonic()
-    if settings.model.device != "cpu":
-        wake_device()
     files = _found(settings)  # at no cost: whoever asks for an engine has found it before
-    with collector.paused():
-        from penstock import start  # torch: a second or more
+    with collector.paused(), bytecode.kept("torch", "triton"):
+        with bytecode.compiled_ahead("torch", "triton"):  # by copies of this process, before it has threads
+            if settings.model.device != "cpu":
+                wake_device()
+            from penstock import start  # torch: a second or more
 
         return start.engine_loop(settings, files, begun)
 

@@ -115,9 +115,12 @@ class CudaOperations:
         picked, weight = x if rows is None else x[rows], plain(weight)
         if out is None:
             out = torch.empty(picked.shape[0], weight.shape[0], dtype=torch.float32, device=x.device)
-        if picked.dtype == torch.float32:
+        # Accumulated in float32 anyway: no need to round and widen again.
+        if product.suits(picked, weight):
+            product.product(picked, weight, out=out)
+        elif picked.dtype == torch.float32:
             torch.mm(picked, weight.t(), out=out)
-        else:  # accumulated in float32 anyway: no need to round and widen again
+        else:
             torch.ops.aten.mm.dtype_out(picked, weight.t(), torch.float32, out=out)
         return logits.capped(out, softcap)
 

@@ -54,8 +54,8 @@ def test_norms(rows: int, width: int, dtype: torch.dtype) -> None:
     close(residual, expected)
 
 
-SIZES = [(1, 128), (77, 128), (1024, 1024), (1023, 1040), (4096, 14336), (300, 20480)]
-COUNTS = [1, 2, 8, 17, 32, 33, 200]
+SIZES = [(1, 128), (77, 128), (1024, 1024), (1023, 1040), (4096, 14336), (300, 20480), (17000, 384)]
+COUNTS = [1, 2, 8, 17, 32, 33, 100, 200]
 
 
 @pytest.mark.parametrize(("size", "width"), SIZES)
@@ -80,18 +80,32 @@ def test_linear(rows: int, size: int, width: int, biased: bool, normed: bool, ad
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
-@pytest.mark.parametrize("size", [1, 100, 1536])
+@pytest.mark.parametrize(("size", "width"), [(1, 256), (100, 256), (100, 1024), (1536, 256), (8500, 256)])
 @pytest.mark.parametrize("rows", COUNTS)
 @pytest.mark.parametrize("biased", [False, True])
-def test_gated(rows: int, size: int, biased: bool, activation: Activation, dtype: torch.dtype) -> None:
-    x, weight = numbers(rows, 256, dtype=dtype) / 16, numbers(2 * size, 256, dtype=dtype, seed=1)
+def test_gated(rows: int, size: int, width: int, biased: bool, activation: Activation, dtype: torch.dtype) -> None:
+    x, weight = numbers(rows, width, dtype=dtype) / 16, numbers(2 * size, width, dtype=dtype, seed=1)
     bias = numbers(2 * size, dtype=dtype, seed=2) if biased else None
-    one = Norm(numbers(256, seed=3) / 16, 1e-5)
+    one = Norm(numbers(width, seed=3) / 16, 1e-5)
     for each in (None, one):
         expected = TorchOperations().gated(
             x.double(), weight.double(), None if bias is None else bias.double(), activation, norm=each
         )
         close(CudaOperations().gated(x, weight, bias, activation, norm=each), expected.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("softcap", [0.0, 30.0])
+@pytest.mark.parametrize(("size", "width"), [(300, 100), (1000, 256), (17000, 128)])
+@pytest.mark.parametrize("rows", COUNTS)
+def test_logits(rows: int, size: int, width: int, softcap: float, dtype: torch.dtype) -> None:
+    """Always float32, not rounded to what the weights are in between; of all rows, or of some in any order."""
+    x, weight = numbers(rows, width, dtype=dtype), numbers(size, width, dtype=dtype, seed=1)
+    full = x.double() @ weight.double().T
+    expected = (softcap * torch.tanh(full / softcap) if softcap else full).float()
+    some = torch.randperm(rows, device=DEVICE)[: rows // 2 + 1]
+    close(CudaOperations().logits(x, None, weight, softcap), expected)
+    close(CudaOperations().logits(x, some, weight, softcap), expected[some])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

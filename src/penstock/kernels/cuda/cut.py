@@ -31,6 +31,7 @@ class Cut(NamedTuple):
     runs: Tensor  # [rows] int32, see `interface.Batch`
     pieces: Tensor  # [pieces, 4] int32: row, first key, end of keys, whether it is its row's only one
     places: Tensor  # [rows, 3] int32: of the row that leads a team: its first piece, how many follow there, its last
+    arrived: Tensor  # [rows, kv_heads] int32: how many pieces are done, 0 between two layers
 
 
 @triton.jit
@@ -39,21 +40,17 @@ def follow(runs, row, real, TEAM: tl.constexpr):
     return tl.minimum(tl.load(runs + row, mask=real, other=1), TEAM - row % TEAM)
 
 
-@triton.jit
-def precede(runs, row, TEAM: tl.constexpr):
-    """How many rows of its team are before this one."""
-    index = tl.arange(0, triton.next_power_of_2(TEAM))
-    run = tl.load(runs + row - row % TEAM + index, mask=index < row % TEAM, other=2)
-    return row % TEAM - tl.max(tl.where(run == 1, index + 1, 0), axis=0)  # a run of 1 is the end of one
-
-
-@triton.jit(do_not_specialize=["rows", "window", "more"], do_not_specialize_on_alignment=["lengths", "runs"])
+@triton.jit(
+    do_not_specialize=["rows", "kv_heads", "window", "more"], do_not_specialize_on_alignment=["lengths", "runs"]
+)
 def _kernel(
     lengths,
     runs,
     pieces,
     places,
+    arrived,
     rows,
+    kv_heads,
     window,
     more,
     WINDOW: tl.constexpr,
@@ -104,6 +101,8 @@ def _kernel(
     for number in range(total + rows, rows + more, R):  # left over: nothing to read
         tl.store(pieces + 4 * (number + row) + 1, tl.zeros([R], tl.int32), mask=number + row < rows + more)
         tl.store(pieces + 4 * (number + row) + 2, tl.zeros([R], tl.int32), mask=number + row < rows + more)
+    for number in range(0, rows * kv_heads, R):
+        tl.store(arrived + number + row, tl.zeros([R], tl.int32), mask=number + row < rows * kv_heads)
     tl.store(places + 3 * row, at, mask=real)
     tl.store(places + 3 * row + 1, whole, mask=real)
     tl.store(places + 3 * row + 2, order, mask=real)
@@ -121,15 +120,16 @@ def cut(q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | None, window: 
         runs = torch.ones(rows, dtype=torch.int32, device=q.device)
     pieces = torch.empty(rows + more, 4, dtype=torch.int32, device=q.device)
     places = torch.empty(rows, 3, dtype=torch.int32, device=q.device)
+    arrived = torch.empty(rows, kv_heads, dtype=torch.int32, device=q.device)
     team = team_rows(heads, kv_heads) // (heads // kv_heads)
     _launch(
         (1, 1, 1),
         q.dtype,
-        (lengths, runs, pieces, places, rows, window, more),
+        (lengths, runs, pieces, places, arrived, rows, kv_heads, window, more),
         (window > 0, team, TILE[q.element_size()], FEW if rows <= FEW else max(MANY, power_of_2(rows)), LEVELS),
         num_warps=4,
     )
-    return Cut(runs, pieces, places)
+    return Cut(runs, pieces, places, arrived)
 
 
 def team_rows(heads: int, kv_heads: int) -> int:

@@ -1,12 +1,13 @@
 """A few rows times a matrix, with what surrounds the product in a transformer: the norm before it, the gated activation
 or the residual sum after it.
 
-Such a product is bound by reading the weight, for 1 row as for 32, and what counts is that reading never pauses: each
+Such a product is bound by reading the weight, for 1 row as for 64, and what counts is that reading never pauses: each
 launch comes up while the one before still runs, and what would be small kernels of their own is fused into it.
 
-Measured on an H200 within a decode step of the 8B shape, µs from the end of the launch before to its own, cuBLAS's
-product alone in brackets. One row: qkv 16.5 (16.4), output 11 (13.4), gate and up 54 (56.9), down 28.7 (32.3). 32 rows:
-16 (16.1), 12 (13.0), 57 (58.2), 32 (33.8).
+Measured on an H200, µs of one of many in a row, for the 8B shape (and of cuBLAS, without the gate). One row:
+qkv 16.0 (15.1), output 10.8 (12.7), gate and up 56.8 (57.2), down 30.8 (31.8). 32 rows: 16.3 (16.3), 11.9 (13.2), 58.9
+(63.8), 32.6 (33.7). 64 rows: 17.8 (16.3), 13.0 (11.7), 61.4 (63.6), 34.8 (35.9). 128 rows: gate and up 65.9 (67.8).
+Reading the weights takes 12.0, 8.0, 56.2 and 28.1.
 """
 
 from __future__ import annotations
@@ -24,11 +25,22 @@ from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, w
 from penstock.kernels.interface import Activation, Norm
 
 SMALL = 1 << 23  # elements of a weight up to which one row is better served by `_one` than by `_few`
-MOST_ROWS, MOST_OF_SMALL = 32, 64  # rows of x beyond which cuBLAS is ahead: of large weights, of small ones
 WIDEST = 16384  # elements of a row of the weight that `_one` takes at a time
-OUTS, STEP = 64, 128  # rows of the weight that a program of `_few` takes, and how many of their elements at a time
+STEP = 128  # what the width must be a multiple of for `_few`
 PROGRAMS = 132  # of `_few` to aim for by splitting the width: one for each multiprocessor of an H200
 MOST_SPLITS = 4
+LARGE = 128 * PROGRAMS  # rows of a weight from which on tiles may be large
+MOST_ROWS, MOST_OF_LARGE = 64, 128  # rows of x beyond which cuBLAS is ahead: in general, of large weights
+
+
+class Tiling(NamedTuple):
+    """How `_few` divides its work."""
+
+    outs: int  # rows of the weight that a program takes
+    step: int  # how many of their elements at a time
+    splits: int  # programs that share the width
+    warps: int
+    stages: int  # steps that are being read
 
 
 class Does(NamedTuple):
@@ -188,7 +200,7 @@ _launch_one, _launch_few = Launcher(_one), Launcher(_few)
 def suits(x: Tensor, weight: Tensor) -> bool:
     """Whether `product` takes it, and is faster than cuBLAS."""
     rows, width = x.shape
-    most = MOST_OF_SMALL if weight.numel() <= SMALL else MOST_ROWS
+    most = MOST_OF_LARGE if weight.shape[0] >= LARGE else MOST_ROWS
     return x.element_size() == 2 and rows <= most and width % (16 if rows == 1 else STEP) == 0
 
 
@@ -210,11 +222,15 @@ def product(
     norm: Norm | None = None,
     onto: Tensor | None = None,
     activation: Activation | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """[rows, in] × [out, in], see `interface.Operations.linear` and `gated`; with an activation the weight is that of a
-    gated pair. A norm is made on the way only where `takes_norm` says so."""
+    gated pair. A norm is made on the way only where `takes_norm` says so. What is given as `out` may be float32."""
     rows, size = x.shape[0], weight.shape[0] // (1 if activation is None else 2)
-    out = torch.empty(rows, size, dtype=x.dtype, device=x.device) if onto is None else onto
+    if onto is not None:
+        out = onto
+    elif out is None:
+        out = torch.empty(rows, size, dtype=x.dtype, device=x.device)
     does = Does(bias is not None, norm is not None, onto is not None, activation is not None, activation == "silu")
     if _is_one(x, weight):
         _product_of_one(x, weight, bias, norm, out, does)
@@ -231,7 +247,7 @@ def _product_of_one(x: Tensor, weight: Tensor, bias: Tensor | None, norm: Norm |
     step = min(power_of_2(width), WIDEST)
     _launch_one(
         (-(-size // outs), 1, 1),
-        x.dtype,
+        (x.dtype, out.dtype),
         (x, weight, x if bias is None else bias, gains, out, size, eps),
         (width, *does, outs, step),
         num_warps=warps,
@@ -239,25 +255,40 @@ def _product_of_one(x: Tensor, weight: Tensor, bias: Tensor | None, norm: Norm |
 
 
 def _product_of_few(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, does: Does) -> None:
-    width, (rows, size) = weight.shape[1], out.shape
+    (size_of_weight, width), (rows, size) = weight.shape, out.shape
     padded = max(16, power_of_2(rows))
-    tiles = -(-weight.shape[0] // OUTS)
-    splits = 1
-    while tiles * splits * 2 <= PROGRAMS and splits < MOST_SPLITS and width % (splits * 2 * STEP) == 0:
-        splits *= 2
+    outs, step, splits, warps, stages = _tiling(padded, size_of_weight, width)
+    tiles = -(-size_of_weight // outs)
     parts, arrived = out, out
     if splits > 1:
-        parts = torch.empty(tiles * splits * OUTS * padded, dtype=torch.float32, device=x.device)
+        parts = torch.empty(tiles * splits * outs * padded, dtype=torch.float32, device=x.device)
         arrived = _counters(x.device)
     _launch_few(
         (tiles, splits, 1),
-        x.dtype,
+        (x.dtype, out.dtype),
         (x, weight, x if bias is None else bias, out, parts, arrived, rows, size),
-        (width, *does, padded, OUTS, STEP, splits),
-        num_warps=4,
-        # Memory for one program per multiprocessor, or for two.
-        num_stages=6 if tiles * splits <= PROGRAMS and padded <= 32 else 4,
+        (width, *does, padded, outs, step, splits),
+        num_warps=warps,
+        num_stages=stages,
     )
+
+
+def _tiling(rows: int, outs: int, width: int) -> Tiling:
+    """What was fastest of all that fits into a multiprocessor, for the 8B and the 0.6B shape."""
+    if rows > 32 and outs >= LARGE:
+        return Tiling(128, 128, 1, 8, 4) if rows <= 64 else Tiling(128, 64, 1, 4, 3)
+    tiles, splits = -(-outs // 64), 1
+    while tiles * splits * 2 <= PROGRAMS and splits < MOST_SPLITS and width % (splits * 2 * STEP) == 0:
+        splits *= 2
+    wide = width % (splits * 2 * STEP) == 0
+    if rows > 32:
+        return Tiling(64, STEP, splits, 8 if splits > 1 else 4, 4)
+    if tiles * splits * 2 <= PROGRAMS and wide:
+        return Tiling(32, 2 * STEP, splits, 4, 6)
+    if rows > 16 and splits > 1 and outs <= width and wide:
+        return Tiling(64, 2 * STEP, splits, 4, 3)
+    # Memory for one program per multiprocessor, or for two.
+    return Tiling(64, STEP, splits, 4, 6 if tiles * splits <= PROGRAMS else 4)
 
 
 @cache

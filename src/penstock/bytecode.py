@@ -1,0 +1,93 @@
+"""Bytecode for packages that were installed without it.
+
+Python compiles a module when it is imported for the first time and keeps the result beside it, if it may. Many images
+of containers come without, and there it may not, or what it keeps is gone with the container: each start then compiles
+a thousand modules of torch, which takes longer than all else about importing it. Here that is done by several
+processes, ahead of the import, and kept in a folder of our own where Python may not keep it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+from penstock.copies import Copies
+
+PATIENCE_S = 60  # for all that is compiled ahead, a second or two of many processes
+
+
+@contextmanager
+def kept(*packages: str) -> Iterator[None]:
+    """What is imported within this is not compiled again the next time. If these packages, the large ones, have their
+    bytecode, or Python may write it where it belongs, there is nothing to do."""
+    roots = _without(packages)
+    if not roots or (not sys.dont_write_bytecode and _writable(*roots)) or (folder := _folder()) is None:
+        yield
+        return
+    before = sys.pycache_prefix, sys.dont_write_bytecode
+    sys.pycache_prefix, sys.dont_write_bytecode = str(folder), False
+    try:
+        yield
+    finally:
+        sys.pycache_prefix, sys.dont_write_bytecode = before
+
+
+@contextmanager
+def compiled_ahead(*packages: str) -> Iterator[None]:
+    """If these packages have no bytecode yet, they get it from other processes while they are imported within this.
+    Those near the root come first: they are most likely to be needed."""
+    modules = [module for root in _without(packages) for module in _modules(root)]
+    if not modules or sys.dont_write_bytecode:
+        yield
+        return
+    modules.sort(key=lambda path: len(path.parts))
+    copies = Copies([partial(_compile, module) for module in modules], (os.cpu_count() or 1) - 1, patience_s=PATIENCE_S)
+    try:
+        yield
+    finally:
+        copies.stop()
+
+
+def _without(packages: tuple[str, ...]) -> list[Path]:
+    """Those packages that are yet to be imported and have no bytecode where Python looks for it now."""
+    specs = [importlib.util.find_spec(package) for package in packages if package not in sys.modules]
+    sources = [spec.origin for spec in specs if spec is not None and spec.has_location and spec.origin is not None]
+    return [Path(one).parent for one in sources if not Path(importlib.util.cache_from_source(one)).exists()]
+
+
+def _folder() -> Path | None:
+    """Ours, if we can have one."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        folder = (caches if caches.is_absolute() else Path.home() / ".cache") / "penstock" / "bytecode"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # not allowed; no home
+        return None
+    return folder if _writable(folder) else None
+
+
+def _writable(*folders: Path) -> bool:
+    return all(os.access(folder, os.W_OK) for folder in folders)
+
+
+def _modules(package: Path) -> Iterator[Path]:
+    with os.scandir(package) as entries:
+        inside = list(entries)
+    for entry in inside:
+        path = Path(entry.path)
+        if path.suffix == ".py":
+            yield path
+        elif entry.is_dir() and (path / "__init__.py").exists():
+            yield from _modules(path)
+
+
+def _compile(module: Path) -> None:
+    """As an import would, but for running it. Some are for another version of Python, and nobody imports them."""
+    with suppress(SyntaxError, ValueError):
+        SourceFileLoader(module.stem, str(module)).get_code(module.stem)
