@@ -232,7 +232,7 @@ def start_up(folder: str) -> Iterator[tuple[str, float]]:
     with tempfile.TemporaryDirectory() as cache:
         for row in ("start, no compile cache: s", "start, second: s"):
             command = [sys.executable, "-c", READY, folder, str(CONTEXT)]
-            environment = {**os.environ, "TRITON_CACHE_DIR": f"{cache}/triton", "XDG_CACHE_HOME": cache}
+            environment = {**os.environ, "TRITON_CACHE_DIR": f"{cache}/triton", "PENSTOCK_CACHE": cache}
             start = time.perf_counter()
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
                 assert process.stdout is not None

@@ -17,7 +17,9 @@ from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
+from penstock.available import cores
 from penstock.copies import Copies
+from penstock.store.disk import cache_root
 
 PATIENCE_S = 60  # for all that is compiled ahead, a second or two of many processes
 
@@ -47,7 +49,7 @@ def compiled_ahead(*packages: str) -> Iterator[None]:
         yield
         return
     modules.sort(key=lambda path: len(path.parts))
-    copies = Copies([partial(_compile, module) for module in modules], (os.cpu_count() or 1) - 1, patience_s=PATIENCE_S)
+    copies = Copies([partial(_compile, module) for module in modules], cores() - 1, patience_s=PATIENCE_S)
     try:
         yield
     finally:
@@ -62,14 +64,14 @@ def _without(packages: tuple[str, ...]) -> list[Path]:
 
 
 def _folder() -> Path | None:
-    """Ours, if we can have one."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    """Ours, if we can have one: nobody else may write there what we are going to run."""
     try:
-        folder = (caches if caches.is_absolute() else Path.home() / ".cache") / "penstock" / "bytecode"
+        folder = cache_root() / "bytecode"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = folder.stat()
     except (OSError, RuntimeError):  # not allowed; no home
         return None
-    return folder if _writable(folder) else None
+    return folder if state.st_uid == os.geteuid() and not state.st_mode & 0o022 and _writable(folder) else None
 
 
 def _writable(*folders: Path) -> bool:

@@ -47,7 +47,7 @@ class Copies:
             if status := _status(self.ids[-1]):
                 logger.warning("not all was done ahead: a process ended with status %d", status)
             self.ids.pop()
-        os.close(self._turns)
+        self._close()
 
     def stop(self) -> None:
         """No further task is begun."""
@@ -61,7 +61,12 @@ class Copies:
                 os.kill(copy, signal.SIGKILL)
             _status(copy)
         self.ids.clear()
-        os.close(self._turns)
+        self._close()
+
+    def _close(self) -> None:
+        turns, self._turns = self._turns, -1
+        if turns != -1:
+            os.close(turns)
 
     def _add(self, tasks: Sequence[Task], patience_s: int) -> None:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

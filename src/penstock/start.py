@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock import collector
+from penstock.available import cores
 from penstock.cache import CacheManager, Recall
 from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidSetting
 from penstock.flow import Runner
-from penstock.forward.available import cores
 from penstock.forward.memory import CacheSize, allocate_native_pages, allocate_pages, check_weights, size_cache
 from penstock.forward.native import NativeRunner
 from penstock.forward.runner import ModelRunner

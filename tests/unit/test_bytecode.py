@@ -39,7 +39,7 @@ def package(tmp_path: Path) -> Path:
 def run(package: Path, **environment: str) -> str:
     source = Path(penstock.__file__).parents[1]
     paths = os.pathsep.join((str(package.parent), str(source)))
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "XDG_"))}
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PENSTOCK_", "XDG_"))}
     clean |= {"PYTHONPATH": paths, "HOME": str(package.parents[1] / "home")} | environment
     ran = subprocess.run([sys.executable, "-c", PROGRAM], env=clean, capture_output=True, text=True, check=True)
     assert ran.stderr == ""  # that a module cannot be compiled is nothing to be told: nobody imports it
@@ -65,7 +65,7 @@ def test_where_python_may_not_write_it_is_kept_elsewhere(package: Path) -> None:
 
 def test_what_is_kept_is_used_the_next_time(package: Path) -> None:
     caches = package.parents[1] / "caches"
-    environment = {"PYTHONDONTWRITEBYTECODE": "1", "XDG_CACHE_HOME": str(caches)}
+    environment = {"PYTHONDONTWRITEBYTECODE": "1", "PENSTOCK_CACHE": str(caches)}
     run(package, **environment)
     (kept,) = (path for path in caches.rglob("*.pyc") if "deep" in path.parts)
     bytecode = kept.read_bytes()
@@ -87,5 +87,13 @@ def test_with_bytecode_of_its_own_nothing_is_changed(package: Path) -> None:
 
 
 def test_without_a_place_for_it_an_import_goes_on(package: Path) -> None:
-    assert run(package, PYTHONDONTWRITEBYTECODE="1", XDG_CACHE_HOME="/proc") == "beside 5"
+    assert run(package, PYTHONDONTWRITEBYTECODE="1", PENSTOCK_CACHE="/proc") == "beside 5"
     assert compiled(package) == set()
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(package: Path) -> None:
+    caches = package.parents[1] / "caches"
+    (caches / "bytecode").mkdir(parents=True)
+    (caches / "bytecode").chmod(0o777)
+    assert run(package, PYTHONDONTWRITEBYTECODE="1", PENSTOCK_CACHE=str(caches)) == "beside 5"
+    assert compiled(caches) == set()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from penstock import available
 from penstock.errors import OutOfMemory
-from penstock.forward import available
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.interface import Pages
 from penstock.settings import CacheSettings, parse_bytes
@@ -82,7 +82,7 @@ def size_cache(
 
 def check_weights(num_bytes: int, device: torch.device) -> None:
     """Whether the weights fit, before minutes are spent on loading them."""
-    free = available.host_bytes() if device.type == "cpu" else available.device_bytes(device)[0]
+    free = available.host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
     if num_bytes > free:
         raise OutOfMemory(
             f"the weights take {_readable(num_bytes)}, but {device} has {_readable(free)} free: "
@@ -149,7 +149,7 @@ def _budget(settings: CacheSettings, device: torch.device) -> tuple[int, int, st
         budget = int(free * fraction)
         source = f"memory_fraction {fraction} of the {_readable(free)} that are free"
     else:
-        free, total = available.device_bytes(device)
+        free, total = torch.cuda.mem_get_info(device)
         fraction = settings.memory_fraction or DEVICE_FRACTION
         budget = max(0, int(total * fraction) - (total - free))
         source = f"memory_fraction {fraction} of {_readable(total)}, less the {_readable(total - free)} in use"

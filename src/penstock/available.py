@@ -1,12 +1,10 @@
-"""How much memory and how many cores there are for us, now."""
+"""How much memory and how many cores this machine has for us, now."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-
-import torch
 
 MEMORY_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
@@ -15,11 +13,6 @@ def host_bytes(root: Path = Path("/")) -> int:
     """Of the machine and of every control group this process is in (containers): the least. Page cache that can be
     dropped counts as available."""
     return max(0, min([_machine(root), *_groups(root)]))
-
-
-def device_bytes(device: torch.device) -> tuple[int, int]:
-    """(free, total) of an accelerator."""
-    return torch.cuda.mem_get_info(device)
 
 
 def cores(root: Path = Path("/")) -> int:
