@@ -83,7 +83,7 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
     begun = time.monotonic()
     files = _found(settings)  # at no cost: whoever asks for an engine has found it before
     with collector.paused(), bytecode.kept("torch", "triton"):
-        with bytecode.compiled_ahead("torch", "triton"):  # by copies of this process, before it has threads
+        with bytecode.compiled_ahead("torch", "triton"):  # by copies of this process, before CUDA is there
             if settings.model.device != "cpu":
                 wake_device()
             from penstock import start  # torch: a second or more

@@ -1,13 +1,14 @@
 """Bytecode for packages that were installed without it.
 
 Python compiles a module when it is imported for the first time and keeps the result beside it, if it may. Many images
-of containers come without, and there it may not, or what it keeps is gone with the container: each start then compiles
-a thousand modules of torch, which takes longer than all else about importing it. Here that is done by several
-processes, ahead of the import, and kept in a folder of our own where Python may not keep it.
+of containers come without, and forbid it, too: each start then compiles a thousand modules of torch, which takes longer
+than all else about importing it. Here that is done by several processes, ahead of the import, and kept in a folder of
+our own where Python may not keep it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import sys
@@ -29,7 +30,7 @@ def kept(*packages: str) -> Iterator[None]:
     """What is imported within this is not compiled again the next time. If these packages, the large ones, have their
     bytecode, or Python may write it where it belongs, there is nothing to do."""
     roots = _without(packages)
-    if not roots or (not sys.dont_write_bytecode and _writable(*roots)) or (folder := _folder()) is None:
+    if not roots or (not sys.dont_write_bytecode and _writable(*roots)) or (folder := _folder(roots[0].parent)) is None:
         yield
         return
     before = sys.pycache_prefix, sys.dont_write_bytecode
@@ -63,10 +64,12 @@ def _without(packages: tuple[str, ...]) -> list[Path]:
     return [Path(one).parent for one in sources if not Path(importlib.util.cache_from_source(one)).exists()]
 
 
-def _folder() -> Path | None:
-    """Ours, if we can have one: nobody else may write there what we are going to run."""
+def _folder(site: Path) -> Path | None:
+    """Ours, if we can have one: nobody else may write there what we are going to run. Another one for other versions of
+    what is installed: Python itself looks at the time and size of a source, and some images have one time for all."""
     try:
-        folder = cache_root() / "bytecode"
+        installed = "\n".join(sorted(path.name for path in site.glob("*.dist-info")))
+        folder = cache_root() / "bytecode" / hashlib.sha256(installed.encode()).hexdigest()[:12]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = folder.stat()
     except (OSError, RuntimeError):  # not allowed; no home

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 Task = Callable[[], object]
 
 TURN = struct.Struct("=H")  # the number of a task
-MOST = 65536 // TURN.size  # that a pipe holds while nobody reads
+MOST = 1 << 16
 
 
 class Copies:
@@ -31,15 +31,25 @@ class Copies:
 
     def __init__(self, tasks: Sequence[Task], processes: int, *, patience_s: int) -> None:
         self.ids: list[int] = []
-        tasks = tasks[:MOST]
-        self._turns, feed = os.pipe()
-        os.write(feed, b"".join(map(TURN.pack, range(len(tasks)))))  # whoever is free reads the number of the next
-        os.close(feed)
+        self._turns = -1
         try:
+            tasks = tasks[: self._give_out(min(len(tasks), MOST))]
             for _ in range(min(processes, len(tasks))):
                 self._add(tasks, patience_s)
         except OSError as error:
-            logger.warning("%d processes had to do, for another could not be started: %s", len(self.ids), error)
+            logger.warning("%d processes have to do, for another could not be started: %s", len(self.ids), error)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _give_out(self, count: int) -> int:
+        """Numbers of tasks, of which whoever is free reads the next. Gives how many there is room for in the pipe."""
+        self._turns, feed = os.pipe()
+        try:
+            os.set_blocking(feed, False)
+            return os.write(feed, b"".join(map(TURN.pack, range(count)))) // TURN.size
+        finally:
+            os.close(feed)
 
     def wait(self) -> None:
         """Until all tasks are done. What failed is left to whoever needs its outcome."""
@@ -51,7 +61,7 @@ class Copies:
 
     def stop(self) -> None:
         """No further task is begun."""
-        while os.read(self._turns, 1 << 16):
+        while self._turns != -1 and os.read(self._turns, 1 << 16):
             pass
         self.wait()
 
@@ -69,13 +79,13 @@ class Copies:
             os.close(turns)
 
     def _add(self, tasks: Sequence[Task], patience_s: int) -> None:
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        parent, blocked = os.getpid(), signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
                 copy = os.fork()
             if copy == 0:
-                _live(tasks, self._turns, patience_s)
+                _live(tasks, self._turns, parent, patience_s)
             self.ids.append(copy)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -89,14 +99,14 @@ def _status(copy: int) -> int:
         return 0
 
 
-def _live(tasks: Sequence[Task], turns: int, patience_s: int) -> NoReturn:
-    """The life of a copy."""
+def _live(tasks: Sequence[Task], turns: int, parent: int, patience_s: int) -> NoReturn:
+    """The life of a copy, which is not to outlive its parent by more than a task."""
     left = 1
     try:
         _forget(turns)
         signal.alarm(patience_s)
         left = 0
-        while turn := os.read(turns, TURN.size):
+        while os.getppid() == parent and (turn := os.read(turns, TURN.size)):
             left += 1
             with suppress(Exception):
                 tasks[TURN.unpack(turn)[0]]()
@@ -106,11 +116,11 @@ def _live(tasks: Sequence[Task], turns: int, patience_s: int) -> NoReturn:
 
 
 def _forget(kept: int) -> None:
-    """Signals have their usual effects, and no file is open but standard ones and one more: nobody is to take us for
-    the process that we are a copy of."""
+    """Signals that end a process end this one, and no file is open but standard ones and one more: nobody is to take us
+    for the process that we are a copy of."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
+        if callable(signal.getsignal(number)) or number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for entry in list(Path("/proc/self/fd").iterdir()):

@@ -12,14 +12,20 @@ import pytest
 import penstock
 
 PROGRAM = """
-import sys
+import sys, time
 from importlib import import_module
 from importlib.util import cache_from_source
+from pathlib import Path
 from penstock import bytecode
 
+bytecode.cores = lambda: 3
 before = sys.pycache_prefix, sys.dont_write_bytecode
 with bytecode.kept("large", "absent"), bytecode.compiled_ahead("large", "absent"):
-    print("own folder" if sys.pycache_prefix else "beside", import_module("large").VALUE)
+    large = import_module("large")
+    print("own folder" if sys.pycache_prefix else "beside", large.VALUE)
+    unused = Path(cache_from_source(Path(large.__file__).with_name("unused.py")))
+    while len(sys.argv) > 1 and not unused.exists():  # an import as short as this is over before others are
+        time.sleep(0.01)
 assert (sys.pycache_prefix, sys.dont_write_bytecode) == before
 """
 
@@ -36,12 +42,14 @@ def package(tmp_path: Path) -> Path:
     return inner.parent
 
 
-def run(package: Path, **environment: str) -> str:
+def run(package: Path, *, ahead: bool = False, **environment: str) -> str:
+    """`ahead`: all must be compiled ahead, or it does not end."""
     source = Path(penstock.__file__).parents[1]
     paths = os.pathsep.join((str(package.parent), str(source)))
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PENSTOCK_", "XDG_"))}
     clean |= {"PYTHONPATH": paths, "HOME": str(package.parents[1] / "home")} | environment
-    ran = subprocess.run([sys.executable, "-c", PROGRAM], env=clean, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", PROGRAM, *["wait"] * ahead]
+    ran = subprocess.run(command, env=clean, capture_output=True, text=True, check=True, timeout=60)
     assert ran.stderr == ""  # that a module cannot be compiled is nothing to be told: nobody imports it
     return ran.stdout.strip()
 
@@ -51,16 +59,17 @@ def compiled(folder: Path) -> set[str]:
 
 
 def test_where_python_may_write_it_is_written_ahead(package: Path) -> None:
-    assert run(package) == "beside 5"
-    assert {"__init__", "unused"} == compiled(package)
+    assert run(package, ahead=True) == "beside 5"
+    assert compiled(package) == {"__init__", "unused"}
 
 
 def test_where_python_may_not_write_it_is_kept_elsewhere(package: Path) -> None:
     home = package.parents[1] / "home"
-    assert run(package, PYTHONDONTWRITEBYTECODE="1") == "own folder 5"
+    assert run(package, ahead=True, PYTHONDONTWRITEBYTECODE="1") == "own folder 5"
     assert compiled(package) == set()
     assert compiled(home / ".cache" / "penstock" / "bytecode") == {"__init__", "unused"}
-    assert (home / ".cache" / "penstock" / "bytecode").stat().st_mode & 0o077 == 0
+    (folder,) = (home / ".cache" / "penstock" / "bytecode").iterdir()
+    assert folder.stat().st_mode & 0o077 == 0
 
 
 def test_what_is_kept_is_used_the_next_time(package: Path) -> None:
@@ -93,7 +102,20 @@ def test_without_a_place_for_it_an_import_goes_on(package: Path) -> None:
 
 def test_a_folder_that_others_may_write_to_is_not_used(package: Path) -> None:
     caches = package.parents[1] / "caches"
-    (caches / "bytecode").mkdir(parents=True)
-    (caches / "bytecode").chmod(0o777)
-    assert run(package, PYTHONDONTWRITEBYTECODE="1", PENSTOCK_CACHE=str(caches)) == "beside 5"
-    assert compiled(caches) == set()
+    environment = {"PYTHONDONTWRITEBYTECODE": "1", "PENSTOCK_CACHE": str(caches)}
+    assert run(package, **environment) == "own folder 5"
+    (folder,) = (caches / "bytecode").iterdir()
+    folder.chmod(0o777)
+    assert run(package, **environment) == "beside 5"
+
+
+def test_other_versions_have_another_folder(package: Path) -> None:
+    """Even if all files have one time and one size, which is all that Python looks at."""
+    source = package / "deep" / "__init__.py"
+    environment = {"PYTHONDONTWRITEBYTECODE": "1"}
+    os.utime(source, (1, 1))
+    assert run(package, **environment) == "own folder 5"
+    source.write_text("VALUE = 6\n")
+    os.utime(source, (1, 1))
+    (package.parent / "large-2.0.dist-info").mkdir()
+    assert run(package, **environment) == "own folder 6"

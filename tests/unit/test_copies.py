@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -65,11 +67,11 @@ def test_once_stopped_no_task_is_begun(tmp_path: Path) -> None:
     def waits() -> None:
         first.touch()
         while not (tmp_path / "go").exists():
-            pass
+            time.sleep(0.01)
 
     copies = Copies([waits, later.touch], 1, patience_s=60)
     while not first.exists():
-        pass
+        time.sleep(0.01)
     threading.Timer(0.2, (tmp_path / "go").touch).start()
     copies.stop()
     assert not later.exists()
@@ -102,8 +104,12 @@ def test_nothing_of_them_stays_open() -> None:
     assert sorted(Path("/proc/self/fd").iterdir()) == before
 
 
-def test_copies_run_no_handlers_of_the_process(tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGTERM, lambda *_: (tmp_path / "handled").touch())
+@pytest.mark.parametrize("ignored", [False, True])
+def test_copies_run_no_handlers_of_the_process(ignored: bool, tmp_path: Path) -> None:
+    def handle(*_: object) -> None:
+        (tmp_path / "handled").touch()
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN if ignored else handle)
     try:
         copies = Copies([hangs], 1, patience_s=60)
         (copy,) = copies.ids
@@ -115,14 +121,69 @@ def test_copies_run_no_handlers_of_the_process(tmp_path: Path) -> None:
     assert not (tmp_path / "handled").exists()
 
 
+@pytest.mark.parametrize("missing", ["fork", "pipe"])
+@pytest.mark.parametrize("end", [Copies.wait, Copies.stop, Copies.kill])
 def test_where_no_process_can_be_made_nothing_is_done(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    missing: str, end: Callable[[Copies], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused() -> int:
         raise BlockingIOError("Resource temporarily unavailable")
 
-    monkeypatch.setattr(os, "fork", refused)
+    monkeypatch.setattr(os, missing, refused)
     copies = Copies([fails], 2, patience_s=60)
     assert copies.ids == []
-    copies.wait()
+    end(copies)
     assert "Resource temporarily unavailable" in caplog.text
+
+
+def test_a_small_pipe_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an ordinary user who has many pipes already."""
+    make = os.pipe
+
+    def small() -> tuple[int, int]:
+        read, write = make()
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+        return read, write
+
+    monkeypatch.setattr(os, "pipe", small)
+    Copies([partial(Path.touch, tmp_path / str(number)) for number in range(3000)], 2, patience_s=60).wait()
+    assert sorted(int(path.name) for path in tmp_path.iterdir()) == list(range(2048))
+
+
+def test_an_interrupt_while_copies_are_made_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    fork = os.fork
+
+    def struck() -> int:
+        made.append(fork())
+        if len(made) == 2 and made[-1] != 0:
+            signal.raise_signal(signal.SIGINT)  # blocked until the copy is known
+        return made[-1]
+
+    files = sorted(Path("/proc/self/fd").iterdir())
+    monkeypatch.setattr(os, "fork", struck)
+    with pytest.raises(KeyboardInterrupt):
+        Copies([hangs] * 3, 3, patience_s=60)
+    assert len(made) == 2
+    assert nobody_is_left(made)
+    assert sorted(Path("/proc/self/fd").iterdir()) == files
+
+
+def test_copies_do_not_outlive_the_process_by_more_than_a_task(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    def waits() -> None:
+        while not go.exists():
+            time.sleep(0.01)
+
+    parent = os.fork()
+    if parent == 0:
+        copies = Copies([waits, (tmp_path / "later").touch], 1, patience_s=60)
+        (tmp_path / "copy").write_text(str(copies.ids[0]))
+        os._exit(0)
+    os.waitpid(parent, 0)
+    copy = int((tmp_path / "copy").read_text())
+    go.touch()
+    while Path(f"/proc/{copy}/stat").exists() and " Z " not in Path(f"/proc/{copy}/stat").read_text():
+        time.sleep(0.01)
+    assert not (tmp_path / "later").exists()

@@ -45,8 +45,10 @@ def compile_ahead(ahead: Ahead, spec: ModelSpec, sizes: Sizes, *, dtype: torch.d
 
 
 def _note_kernels(ahead: Ahead, spec: ModelSpec, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> None:
-    """Goes through the steps of a start, with blank weights, and with as few layers as have one of each cache group."""
-    few = replace(spec, num_layers=1 + max(group.layers[0] for group in spec.cache_groups))
+    """Goes through the steps of a start, with blank weights, and with as few layers as have one of each cache group,
+    and one before the last: of the last one, only what follows attention for the tokens that are wanted is computed."""
+    layers = max(2, 1 + max(group.layers[0] for group in spec.cache_groups))
+    few = replace(spec, num_layers=min(layers, spec.num_layers))
     model = load(few, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
     runner = _runner(model, sizes, dtype, device)
     with ahead.noting():  # first what has the large kernels, which take longest to compile

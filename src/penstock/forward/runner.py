@@ -91,9 +91,10 @@ class ModelRunner:
         self._orders.reset()
 
     def warm_up(self, tokens: int) -> None:
-        """Runs real steps over block 0: a prompt of `tokens` and shorter ones, drawn from in each way there is, and as
-        many sequences as there may be beside a prompt. No step reads what another has drawn: while kernels are only
-        noted (`kernels.cuda.ahead`), that can be anything."""
+        """Runs real steps over block 0: a prompt of `tokens` and shorter ones, some of them only where there will be no
+        graph of as many rows, drawn from in each way there is; and as many sequences as there may be beside a prompt.
+        No step reads what another has drawn: while kernels are only noted (`kernels.cuda.ahead`), that can be anything.
+        """
         greedy, filtered = SamplingParams(temperature=0.0), SamplingParams(top_k=50, top_p=0.9)
         full = SamplingParams(presence_penalty=1.0, banned_tokens=(0,))
 
@@ -105,7 +106,9 @@ class ModelRunner:
             self.launch(StepPlan(0, admits, [], rows))
             self.collect()
 
-        for length, params in ((tokens, full), (min(tokens, 100), greedy), (min(tokens, 2), filtered)):
+        lengths = [(tokens, full), (min(tokens, 100), greedy), (min(tokens, 2), filtered)]
+        lengths += [(length, greedy) for length in (50, 20) if self._max_sequences < length < tokens]
+        for length, params in lengths:
             for row in (Row(0, 0, length, True), Row(0, length, 1, True)):
                 step([admit(0, length, params)], [row])
         others = range(1, min(self._max_sequences, tokens - 1))

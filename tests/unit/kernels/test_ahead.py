@@ -71,12 +71,13 @@ def noted(spec: ModelSpec, dtype: torch.dtype, sizes: Sizes = SIZES) -> Ahead:
     return ahead
 
 
+@pytest.mark.parametrize("max_sequences", [8, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_real_tensors_take_the_variants_that_were_noted_on_meta(
-    spec: ModelSpec, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    spec: ModelSpec, dtype: torch.dtype, max_sequences: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self.keys.add(key))  # not compiled
-    planned = noted(spec, dtype).keys
+    planned = noted(spec, dtype, SIZES._replace(max_sequences=max_sequences)).keys
     monkeypatch.setattr(linear, "packs", lambda *_: False)
     monkeypatch.setattr(CudaOperations, "logits", lambda _, x, rows, weight, __: (x[rows] @ weight.T).float())
     cpu = torch.device("cpu")
@@ -84,10 +85,10 @@ def test_real_tensors_take_the_variants_that_were_noted_on_meta(
     paged = PagedModel(model, block_size=SIZES.block_size, ops=CudaOperations(), dtype=dtype)
     launched = Ahead(processes=1)
     with launched.noting():
-        for length in (250, 33, 1):
+        for length in (250, 100, 40, 25, 10, 1):
             paged.add([1] * (length + 8))
             paged.step({len(paged.sequences) - 1: length})
-        for step in ({0: 1}, {0: 1, 1: 1, 2: 3}, dict.fromkeys(range(3), 1)):
+        for step in ({0: 1}, {0: 1, 1: 1, 2: 3}, dict.fromkeys(range(6), 1)):
             paged.step(step)
     assert len(launched.keys) > 5
     assert launched.keys <= planned
@@ -133,8 +134,9 @@ def test_what_cannot_be_compiled_holds_nobody_up(caplog: pytest.LogCaptureFixtur
     assert "not all was done ahead" in caplog.text
 
 
-def test_an_error_does_not_wait_for_compilations() -> None:
-    with pytest.raises(MemoryError), begun(hangs):  # else this would take a minute
+def test_an_error_does_not_wait_for_compilations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.kernels.cuda.ahead.PATIENCE_S", 3600)
+    with pytest.raises(MemoryError), begun(hangs):
         raise MemoryError
 
 

@@ -30,7 +30,7 @@ STEP = 128  # what the width must be a multiple of for `_few`
 PROGRAMS = 132  # of `_few` to aim for by splitting the width: one for each multiprocessor of an H200
 MOST_SPLITS = 4
 LARGE = 128 * PROGRAMS  # rows of a weight from which on tiles may be large
-MOST_ROWS, MOST_OF_LARGE = 64, 128  # rows of x beyond which cuBLAS is ahead: in general, of large weights
+MOST_ROWS, MOST_OF_LARGE = 64, 128  # rows of x beyond which cuBLAS is ahead over a layer: in general, of large weights
 
 
 class Tiling(NamedTuple):
@@ -198,7 +198,7 @@ _launch_one, _launch_few = Launcher(_one), Launcher(_few)
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:
-    """Whether `product` takes it, and is faster than cuBLAS."""
+    """Whether `product` takes it, and a layer is faster for it than with cuBLAS."""
     rows, width = x.shape
     most = MOST_OF_LARGE if weight.shape[0] >= LARGE else MOST_ROWS
     return x.element_size() == 2 and rows <= most and width % (16 if rows == 1 else STEP) == 0
