@@ -36,5 +36,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "LLM":  # loaded when asked for: `import penstock` stays cheap
-        return importlib.import_module("penstock.offline").LLM
+        with importlib.import_module("penstock.bytecode").kept():
+            return importlib.import_module("penstock.offline").LLM
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")

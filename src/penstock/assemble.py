@@ -82,8 +82,8 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
     """An engine without a driver: a process of its own runs it in `engine.serve`, this one in `engine.local`."""
     begun = time.monotonic()
     files = _found(settings)  # at no cost: whoever asks for an engine has found it before
-    with collector.paused(), bytecode.kept("torch", "triton"):
-        with bytecode.compiled_ahead("torch", "triton"):  # by copies of this process, before CUDA is there
+    with collector.paused(), bytecode.kept():
+        with bytecode.compiled_ahead():  # by copies of this process, before CUDA is there
             if settings.model.device != "cpu":
                 wake_device()
             from penstock import start  # torch: a second or more

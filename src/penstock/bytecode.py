@@ -22,27 +22,37 @@ from penstock.available import cores
 from penstock.copies import Copies
 from penstock.store.disk import cache_root
 
+LARGE = ("torch", "triton")  # what takes long to compile
+VARIABLES = ("PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
 PATIENCE_S = 60  # for all that is compiled ahead, a second or two of many processes
 
 
 @contextmanager
-def kept(*packages: str) -> Iterator[None]:
-    """What is imported within this is not compiled again the next time. If these packages, the large ones, have their
-    bytecode, or Python may write it where it belongs, there is nothing to do."""
+def kept(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
+    """What is imported within this, and by processes that are started within, is not compiled again the next time. If
+    these packages, the large ones, have their bytecode, or Python may write it where it belongs, there is nothing to
+    do."""
     roots = _without(packages)
     if not roots or (not sys.dont_write_bytecode and _writable(*roots)) or (folder := _folder(roots[0].parent)) is None:
         yield
         return
     before = sys.pycache_prefix, sys.dont_write_bytecode
+    environment = {name: os.environ.get(name) for name in VARIABLES}
     sys.pycache_prefix, sys.dont_write_bytecode = str(folder), False
+    os.environ.update(zip(VARIABLES, (str(folder), ""), strict=True))
     try:
         yield
     finally:
         sys.pycache_prefix, sys.dont_write_bytecode = before
+        for name, value in environment.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
-def compiled_ahead(*packages: str) -> Iterator[None]:
+def compiled_ahead(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
     """If these packages have no bytecode yet, they get it from other processes while they are imported within this.
     Those near the root come first: they are most likely to be needed."""
     modules = [module for root in _without(packages) for module in _modules(root)]

@@ -12,21 +12,25 @@ import pytest
 import penstock
 
 PROGRAM = """
-import sys, time
+import os, subprocess, sys, time
 from importlib import import_module
 from importlib.util import cache_from_source
 from pathlib import Path
 from penstock import bytecode
 
 bytecode.cores = lambda: 3
-before = sys.pycache_prefix, sys.dont_write_bytecode
-with bytecode.kept("large", "absent"), bytecode.compiled_ahead("large", "absent"):
+state = lambda: (sys.pycache_prefix, sys.dont_write_bytecode, dict(os.environ))
+before = state()
+with bytecode.kept(("large", "absent")), bytecode.compiled_ahead(("large", "absent")):
     large = import_module("large")
     print("own folder" if sys.pycache_prefix else "beside", large.VALUE)
+    child = "import sys; print(sys.pycache_prefix, sys.dont_write_bytecode)"
+    inherited = subprocess.check_output([sys.executable, "-c", child], text=True).split()
+    assert inherited == [str(sys.pycache_prefix), str(sys.dont_write_bytecode)]
     unused = Path(cache_from_source(Path(large.__file__).with_name("unused.py")))
     while len(sys.argv) > 1 and not unused.exists():  # an import as short as this is over before others are
         time.sleep(0.01)
-assert (sys.pycache_prefix, sys.dont_write_bytecode) == before
+assert state() == before
 """
 
 

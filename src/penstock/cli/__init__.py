@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from penstock import __version__
+from penstock import __version__, bytecode
 from penstock.errors import PenstockError
 
 # command -> module of this package with a click command of the same name; listed in this order
@@ -54,7 +54,8 @@ def penstock() -> None:
 def main() -> None:
     debug = "--debug" in sys.argv[1:]
     try:
-        code = penstock.main(standalone_mode=False)
+        with bytecode.kept():
+            code = penstock.main(standalone_mode=False)
     except click.ClickException as error:
         error.show()
         code = error.exit_code
