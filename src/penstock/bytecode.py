@@ -46,7 +46,7 @@ def kept(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
         sys.pycache_prefix, sys.dont_write_bytecode = before
         for name, value in environment.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
 
