@@ -25,6 +25,10 @@ from penstock.store.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
 
+# Tokens of a step that takes the same kernels as the largest, and is not worth the attention of cuDNN, which takes a
+# second to set itself up on a machine where it never ran.
+SHORT = 1024
+
 
 class Sizes(NamedTuple):
     """How large the steps and sequences are that the engine is built for."""
@@ -51,9 +55,13 @@ def _note_kernels(ahead: Ahead, spec: ModelSpec, sizes: Sizes, dtype: torch.dtyp
     few = replace(spec, num_layers=min(layers, spec.num_layers))
     model = load(few, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
     runner = _runner(model, sizes, dtype, device)
+    largest = min(sizes.step_tokens, sizes.context - 1)
     with ahead.noting():  # first what has the large kernels, which take longest to compile
-        runner.warm_up(min(sizes.step_tokens, sizes.context - 1))
+        runner.warm_up(min(largest, SHORT))
         runner.graphs(sizes.step_tokens).decode.walk()
+    if ahead.at_work:  # who rehearses will find the libraries set up
+        with ahead.noting():
+            runner.warm_up(largest)
 
 
 def rehearse(model: Model, sizes: Sizes, *, dtype: torch.dtype) -> Recorder:

@@ -4,10 +4,14 @@ for little of it."""
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib
 import importlib.util
 import logging
+import os
 import threading
+from pathlib import Path
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +54,34 @@ def _retain() -> bool:
 
 
 def _prepare() -> None:
-    """What Triton wants at the first launch, and keeps: a hash over all of itself, half a gigabyte, and what loads
-    kernels, which is C to be compiled."""
+    """What Triton wants at the first launch, and keeps: a key of itself, and what loads kernels, which is C to be
+    compiled."""
     importlib.import_module("triton")  # before its parts, or another thread that imports it waits for us, and we for it
     from triton.backends.nvidia.driver import CudaUtils
-    from triton.runtime.cache import triton_key
 
-    triton_key()
+    cache: Any = importlib.import_module("triton.runtime.cache")
+    if key := _key("triton"):
+        cache.triton_key = lambda: key
+    cache.triton_key()
     CudaUtils()
+
+
+def _key(package: str) -> str | None:
+    """Differs if any of its files does. Triton's own such key is a hash over half a gigabyte, which takes a second
+    where the disk has to be read. This one takes the hashes that the package came with, if it did, and what can be seen
+    of files without reading them."""
+    from importlib import metadata  # takes long to import, and whoever only asks for a thread need not wait for it
+
+    spec = importlib.util.find_spec(package)
+    try:
+        record = metadata.distribution(package).read_text("RECORD")
+    except metadata.PackageNotFoundError:
+        record = None
+    if record is None or spec is None or spec.origin is None:
+        return None
+    seen = [record]
+    for folder, _, files in sorted(os.walk(Path(spec.origin).parent)):
+        for path in (Path(folder, name) for name in sorted(files) if name.endswith((".py", ".so"))):
+            state = path.stat()
+            seen.append(f"{path} {state.st_size} {state.st_mtime_ns}")
+    return hashlib.sha256("\n".join(seen).encode()).hexdigest()

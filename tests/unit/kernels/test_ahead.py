@@ -20,7 +20,7 @@ from triton.runtime.driver import driver
 import tiny_models
 from paged import PagedModel
 from penstock.forward.readback import Readback
-from penstock.forward.rehearse import Sizes, compile_ahead
+from penstock.forward.rehearse import SHORT, Sizes, compile_ahead
 from penstock.kernels import linear
 from penstock.kernels.cuda.ahead import Ahead
 from penstock.kernels.cuda_ops import CudaOperations
@@ -100,6 +100,17 @@ def test_a_layer_of_each_kind_is_enough(spec: ModelSpec, monkeypatch: pytest.Mon
     assert noted(spec, torch.bfloat16).keys == noted(doubled, torch.bfloat16).keys
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_short_steps_take_the_kernels_of_large_ones(
+    spec: ModelSpec, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self.keys.add(key))
+    large = SIZES._replace(context=4 * SHORT, step_tokens=2 * SHORT)
+    short = noted(spec, dtype, large).keys  # of large ones no more, as long as nothing is at work
+    monkeypatch.setattr("penstock.forward.rehearse.SHORT", large.step_tokens)
+    assert noted(spec, dtype, large).keys == short
+
+
 @pytest.mark.parametrize("spec", ["qwen3"], indirect=True)  # one is enough: this takes seconds
 def test_what_was_noted_is_compiled_where_triton_looks_for_it(spec: ModelSpec) -> None:
     ahead = noted(spec, torch.bfloat16, SIZES._replace(max_sequences=2))
@@ -109,7 +120,7 @@ def test_what_was_noted_is_compiled_where_triton_looks_for_it(spec: ModelSpec) -
         assert any(path.suffix == ".cubin" for path in Path(manager.cache_dir).iterdir())
     again = noted(spec, torch.bfloat16, SIZES._replace(max_sequences=2))
     assert again.keys == ahead.keys
-    assert again._copies is None  # all of it is there
+    assert not again.at_work  # all of it is there
 
 
 def fails() -> None:
@@ -124,7 +135,7 @@ def begun(compile_it: Callable[[], None]) -> Ahead:
     ahead = Ahead(processes=1)
     with ahead.noting():
         ahead.submit("key", compile_it, None)
-    assert ahead._copies is not None
+    assert ahead.at_work
     return ahead
 
 
@@ -138,6 +149,16 @@ def test_an_error_does_not_wait_for_compilations(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("penstock.kernels.cuda.ahead.PATIENCE_S", 3600)
     with pytest.raises(MemoryError), begun(hangs):
         raise MemoryError
+
+
+def test_nothing_new_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.kernels.cuda.ahead.PATIENCE_S", 3600)
+    ahead = begun(hangs)
+    with ahead.noting():
+        ahead.submit("key", hangs, None)
+    assert ahead.at_work
+    ahead.__exit__(MemoryError(), None)
+    assert not ahead.at_work
 
 
 def test_a_cache_that_is_no_folder_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -29,7 +31,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         for parent in (name.rsplit(".", n)[0] for n in range(name.count("."), 0, -1)):
             monkeypatch.setitem(sys.modules, parent, sys.modules.get(parent, ModuleType(parent)))
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=None))
     monkeypatch.setattr(wake, "_waking", None)
     return made
 
@@ -79,3 +81,54 @@ def test_without_triton_no_thread_is_started(calls: list[str], monkeypatch: pyte
     assert wake._waking is None
     wake.wait_awake()
     assert calls == []
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One that is installed, with a file of the kind that takes long to read."""
+    package = tmp_path / "sluice"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "inner" / "large.so").write_text("machine code")
+    information = tmp_path / "sluice-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Name: sluice\nVersion: 1.0\n")
+    (information / "RECORD").write_text("sluice/inner/large.so,sha256=abc,12\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return package
+
+
+def test_the_key_of_a_package_stays_while_its_files_do(package: Path) -> None:
+    assert wake._key("sluice") == wake._key("sluice") is not None
+
+
+@pytest.mark.parametrize("changed", ["size", "time", "record", "more"])
+def test_the_key_of_a_package_changes_with_its_files(package: Path, changed: str) -> None:
+    before, large = wake._key("sluice"), package / "inner" / "large.so"
+    times = large.stat().st_atime_ns, large.stat().st_mtime_ns
+    if changed == "size":
+        large.write_text("other machine code")
+        os.utime(large, ns=times)
+    elif changed == "time":
+        os.utime(large, ns=(times[0], times[1] + 1))
+    elif changed == "record":  # installed by something that gives all files one time, and none grew
+        (package.parent / "sluice-1.0.dist-info" / "RECORD").write_text("sluice/inner/large.so,sha256=def,12\n")
+    else:
+        (package / "inner" / "more.py").touch()
+    assert wake._key("sluice") != before
+
+
+def test_a_package_that_came_without_hashes_has_no_key(package: Path) -> None:
+    (package.parent / "sluice-1.0.dist-info" / "RECORD").unlink()
+    assert wake._key("sluice") is None
+    (package.parent / "sluice-1.0.dist-info" / "METADATA").unlink()
+    package.parent.joinpath("sluice-1.0.dist-info").rmdir()
+    assert wake._key("sluice") is None
+
+
+def test_triton_takes_the_key(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wake, "_key", lambda package: f"the key of {package}")
+    wake.wake_device()
+    wake.wait_awake()
+    assert sys.modules["triton.runtime.cache"].triton_key() == "the key of triton"
+    assert "triton_key" not in calls

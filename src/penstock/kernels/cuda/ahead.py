@@ -58,10 +58,15 @@ class Ahead:
             yield
         finally:
             _async_compile.active_mode.reset(token)
-        self.wait()  # for what was noted before, if anything was
         if self._noted:
+            self.wait()  # for what was noted before, if anything was
             tasks, self._noted = [partial(_compile, one) for one in self._noted], []
             self._copies = Copies(tasks, self._processes, patience_s=PATIENCE_S)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether anything is being compiled, or was and nobody has waited for it."""
+        return self._copies is not None
 
     def submit(self, key: str, compile_it: Compilation, finalize: object) -> None:
         """Triton hands its compilations here. It launches what it gets for them: nothing."""
