@@ -124,8 +124,7 @@ class PagedModel:
         batch = make_batch(rows, self.block_size, self.device)
         with torch.inference_mode():
             hidden = self.model.forward(self.ops, batch, self.pages)
-            every = torch.arange(len(hidden), device=self.device)
-            logits = self.ops.logits(hidden, every, self.model.head, self.model.spec.logit_softcap)
+            logits = self.ops.logits(hidden, self.model.head, self.model.spec.logit_softcap)
         for place, index in enumerate(order):
             sequence = self.sequences[index]
             sequence.computed += portions[index]

@@ -200,7 +200,7 @@ def test_what_separates_them_is_rounding(parts: Parts) -> None:
 def test_the_head(parts: Parts) -> None:
     paged = parts.paged("head", parts.model.layers[0], parts.first)
     paged.step({0: len(TOKENS)})
-    expected = Quantized().logits(parts.first, None, packed.plain(parts.model.head), 0.0)
+    expected = Quantized().logits(parts.first, packed.plain(parts.model.head), 0.0)
     compared = Compared("head", paged.logits(0), expected)
     print(compared)
     assert compared.is_rounding

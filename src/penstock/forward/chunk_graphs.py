@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from penstock.forward.graphs import Recorder
+from penstock.forward.inputs import Inputs
 from penstock.kernels.cuda import rotate_store
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Pages, Rotary
@@ -102,9 +103,11 @@ class ChunkGraphs:
         self._q = torch.zeros(self._most, spec.num_heads, spec.head_dim, dtype=keys.dtype, device=keys.device)
         self._mixed = torch.zeros_like(self._q).flatten(1)
 
-    def fits(self, batch: Batch) -> bool:
-        """Whether there are graphs for so many tokens."""
-        return bool(self._captured) and batch.host_starts[-1] <= self._most
+    def room(self, count: int) -> Inputs | None:
+        """Where a step of so many tokens has its inputs, if there are graphs for it."""
+        if not self._captured or count > self._most:
+            return None
+        return Inputs(self._tokens[:count], self._positions[:count], tuple(every[:count] for every in self._targets))
 
     def capture(self, recorder: Recorder) -> None:
         self._captured = [self._capture(size, recorder) for size in reversed(self._sizes)][::-1]
@@ -115,14 +118,12 @@ class ChunkGraphs:
             self._capture(size, recorder)
 
     def run(self, batch: Batch) -> Tensor:
-        """Hidden states of all tokens."""
+        """Hidden states of all tokens of a batch that was gathered into `room`."""
         count = batch.host_starts[-1]
-        captured = self._captured[bisect_left(self._sizes, count)]
-        self._tokens[:count] = batch.tokens
-        self._positions[:count] = batch.positions
-        for targets, block_map in zip(self._targets, batch.maps, strict=True):
-            targets[:count] = block_map.targets
-            targets[count:] = 0
+        number = bisect_left(self._sizes, count)
+        captured = self._captured[number]
+        for targets in self._targets if count < self._sizes[number] else ():
+            targets[count : self._sizes[number]] = 0
         q, mixed = self._q[:count], self._mixed[:count]
         for graph, gap in zip(captured.graphs, captured.gaps, strict=False):
             graph.replay()

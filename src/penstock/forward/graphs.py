@@ -171,7 +171,7 @@ class DecodeGraphs:
     def _compute(self, rows: Tensor) -> Tensor:
         model, logits = self._model, self._logits[: rows.shape[1]]
         hidden = model.forward(self._ops, self._lay_out(rows), self._pages)
-        self._ops.logits(hidden, None, model.head, model.spec.logit_softcap, logits)
+        self._ops.logits(hidden, model.head, model.spec.logit_softcap, logits)
         sample.greedy(logits, rows, self._rules, self._room, self._drawn[: rows.shape[1]])
         return hidden
 

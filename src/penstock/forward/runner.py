@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from penstock.forward.graphs import Graphs, Replayed
     from penstock.grammar.library import Grammars
 
+ALIGNED = 16  # bytes: kernels take vectors to begin at a multiple of them
+
 
 class Model(Protocol):
     spec: ModelSpec
@@ -77,7 +79,7 @@ class ModelRunner:
         hidden, starts = computed.hidden, computed.starts
 
         def logits(first: int, end: int) -> Tensor:
-            return self._logits(hidden, torch.arange(first, end, device=hidden.device))
+            return self._logits(hidden, range(first, end))
 
         prompts, pooled = self._orders.read(plan.rows, starts, hidden, logits)
         draws = self._draw(plan.rows, computed)
@@ -140,9 +142,10 @@ class ModelRunner:
         if graphs is not None and graphs.decode.fits(rows):
             replayed = graphs.decode.run(rows)
             return Computed(replayed.hidden, list(accumulate((row.count for row in rows), initial=0)), replayed)
-        batch = gather(rows, self._slots)
+        room = graphs.chunks.room(sum(row.count for row in rows)) if graphs is not None else None
+        batch = gather(rows, self._slots, room)
         starts: Sequence[int] = batch.host_starts
-        if graphs is not None and graphs.chunks.fits(batch):
+        if graphs is not None and room is not None:
             return Computed(graphs.chunks.run(batch), starts)
         # Beyond the last attention only the last token of each row matters, unless somebody reads all of them.
         if batch.num_single < batch.num_rows and not self._orders.wants_hidden(rows):
@@ -158,7 +161,7 @@ class ModelRunner:
         last = [computed.starts[index + 1] - 1 for index in sampled]
         device, replayed = computed.hidden.device, computed.replayed
         if replayed is None:
-            return self._orders.draw(self._logits(computed.hidden, upload(last, device)), slots, positions)
+            return self._orders.draw(self._logits(computed.hidden, last), slots, positions)
         all_drawn = len(sampled) == len(computed.hidden)
         if self._orders.sampler.wants_largest(slots):
             return Draws(replayed.largest if all_drawn else replayed.largest.index_select(0, upload(last, device)))
@@ -166,6 +169,9 @@ class ModelRunner:
             return self._orders.draw(replayed.logits, slots, positions, replayed.draw)
         return self._orders.draw(replayed.logits.index_select(0, upload(last, device)), slots, positions)
 
-    def _logits(self, hidden: Tensor, packed: Tensor) -> Tensor:
-        """[n, vocab] of the packed tokens [n]."""
-        return self._ops.logits(hidden, packed, self._model.head, self._model.spec.logit_softcap)
+    def _logits(self, hidden: Tensor, packed: Sequence[int]) -> Tensor:
+        """[n, vocab] of the packed tokens [n], which ascend."""
+        picked = hidden[packed[0] : packed[-1] + 1]
+        if len(picked) > len(packed) or picked.data_ptr() % ALIGNED:
+            picked = hidden.index_select(0, upload(packed, hidden.device))
+        return self._ops.logits(picked, self._model.head, self._model.spec.logit_softcap)

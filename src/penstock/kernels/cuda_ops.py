@@ -109,19 +109,17 @@ class CudaOperations:
                 attend(q, pages, tables, batch, tiles, out, scale=scale, window=window, softcap=softcap)
         return out
 
-    def logits(
-        self, x: Tensor, rows: Tensor | None, weight: Matrix, softcap: float, out: Tensor | None = None
-    ) -> Tensor:
-        picked, weight = x if rows is None else x[rows], plain(weight)
+    def logits(self, x: Tensor, weight: Matrix, softcap: float, out: Tensor | None = None) -> Tensor:
+        weight = plain(weight)
         if out is None:
-            out = torch.empty(picked.shape[0], weight.shape[0], dtype=torch.float32, device=x.device)
+            out = torch.empty(x.shape[0], weight.shape[0], dtype=torch.float32, device=x.device)
         # Accumulated in float32 anyway: no need to round and widen again.
-        if product.suits(picked, weight):
-            product.product(picked, weight, out=out)
-        elif picked.dtype == torch.float32:
-            torch.mm(picked, weight.t(), out=out)
+        if product.suits(x, weight):
+            product.product(x, weight, out=out)
+        elif x.dtype == torch.float32:
+            torch.mm(x, weight.t(), out=out)
         else:
-            torch.ops.aten.mm.dtype_out(picked, weight.t(), torch.float32, out=out)
+            torch.ops.aten.mm.dtype_out(x, weight.t(), torch.float32, out=out)
         return logits.capped(out, softcap)
 
     def _normed(self, x: Tensor, norm: Norm | None, weight: Tensor) -> tuple[Tensor, Norm | None]:

@@ -122,8 +122,5 @@ class Operations(Protocol):
     ) -> Tensor:
         """Causal attention of each row's queries over its own pages; gives [tokens, heads * head_dim]."""
 
-    def logits(
-        self, x: Tensor, rows: Tensor | None, weight: Matrix, softcap: float, out: Tensor | None = None
-    ) -> Tensor:
-        """Pick packed tokens `rows` (None: all) of x [tokens, hidden] and project them on the vocabulary, float32; into
-        `out` if there is one."""
+    def logits(self, x: Tensor, weight: Matrix, softcap: float, out: Tensor | None = None) -> Tensor:
+        """x [tokens, hidden] projected on the vocabulary, float32; into `out` if there is one."""

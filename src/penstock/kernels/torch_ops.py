@@ -67,8 +67,6 @@ class TorchOperations:
         )
         return attention.reference(q, pages, plan, scale=scale, softcap=softcap)
 
-    def logits(
-        self, x: Tensor, rows: Tensor | None, weight: Matrix, softcap: float, out: Tensor | None = None
-    ) -> Tensor:
-        scores = logits.capped(self.linear(x if rows is None else x[rows], weight).float(), softcap)
+    def logits(self, x: Tensor, weight: Matrix, softcap: float, out: Tensor | None = None) -> Tensor:
+        scores = logits.capped(self.linear(x, weight).float(), softcap)
         return scores if out is None else out.copy_(scores)

@@ -2,7 +2,7 @@
 
 model = load(spec, open_source(paths, "gguf"), dtype=..., device=..., context=...)
 hidden = model.forward(ops, batch, pages)
-scores = ops.logits(hidden, rows, model.head, spec.logit_softcap)
+scores = ops.logits(hidden, model.head, spec.logit_softcap)
 """
 
 from penstock.model.layers.decoder import Decoder

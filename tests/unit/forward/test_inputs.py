@@ -6,7 +6,7 @@ import torch
 from paged import Row as PagedRow
 from paged import make_batch
 from penstock.flow import Admit, Row, SamplingParams
-from penstock.forward.inputs import gather
+from penstock.forward.inputs import Inputs, gather
 from penstock.forward.slots import Slots
 
 BLOCK = 4
@@ -18,12 +18,16 @@ SEQUENCES = {  # slot -> tokens, blocks of the two groups
 }
 
 
-def make() -> Slots:
-    slots = Slots(5, 40, BLOCK, 2, torch.device("cpu"))
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def make(device: str) -> Slots:
+    slots = Slots(5, 40, BLOCK, 2, torch.device(device))
     slots.apply([Admit(s, t, len(t), SamplingParams(), 0, 0, (), b) for s, (t, b) in SEQUENCES.items()], [])
     return slots
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "rows",
     [
@@ -34,9 +38,10 @@ def make() -> Slots:
         [(2, 4, 17), (0, 0, 4)],
     ],
 )
-def test_matches_a_batch_made_by_hand(rows: list[tuple[int, int, int]]) -> None:
-    batch = gather([Row(slot, start, count, True) for slot, start, count in rows], make())
-    expected = make_batch([PagedRow(SEQUENCES[s][0], start, count, SEQUENCES[s][1]) for s, start, count in rows], BLOCK)
+def test_matches_a_batch_made_by_hand(rows: list[tuple[int, int, int]], device: str) -> None:
+    batch = gather([Row(slot, start, count, True) for slot, start, count in rows], make(device))
+    made = [PagedRow(SEQUENCES[s][0], start, count, SEQUENCES[s][1]) for s, start, count in rows]
+    expected = make_batch(made, BLOCK, torch.device(device))
     for name in ("tokens", "positions", "starts", "lengths"):
         mine, theirs = getattr(batch, name), getattr(expected, name)
         assert mine.dtype == theirs.dtype
@@ -49,3 +54,28 @@ def test_matches_a_batch_made_by_hand(rows: list[tuple[int, int, int]]) -> None:
         width = -(-max(batch.host_lengths) // BLOCK)
         assert mine.tables.shape == (len(rows), width)
         assert torch.equal(mine.tables, theirs.tables[:, :width])
+
+
+@pytest.mark.gpu
+def test_long_rows_and_what_they_are_written_into() -> None:
+    """Rows longer than what a program takes at once, short ones with longer tables, and nothing written beyond."""
+    context, block_size, groups = 9000, 2, 2
+    on_host, on_device = (Slots(4, context, block_size, groups, torch.device(device)) for device in ("cpu", "cuda"))
+    for slots in (on_host, on_device):
+        slots.tokens.copy_(torch.arange(slots.tokens.numel()).view_as(slots.tokens))
+        for group, table in enumerate(slots.tables):
+            table.copy_(torch.arange(table.numel()).view_as(table) * (group + 1))
+    rows = [Row(2, 8999, 1, True), Row(0, 5, 1, True), Row(3, 0, 4097, True), Row(1, 3000, 1023, True)]
+    total = sum(row.count for row in rows)
+    whole = [torch.full((total + 5,), -1, device="cuda") for _ in range(2 + groups)]
+    tokens, positions, *targets = (one[:total] for one in whole)
+    batch, expected = gather(rows, on_device, Inputs(tokens, positions, tuple(targets))), gather(rows, on_host)
+    assert batch.tokens is tokens
+    assert batch.positions is positions
+    assert all((one[total:] == -1).all() for one in whole)
+    for name in ("tokens", "positions", "starts", "lengths"):
+        assert torch.equal(getattr(batch, name).cpu(), getattr(expected, name)), name
+    for mine, theirs, given in zip(batch.maps, expected.maps, targets, strict=True):
+        assert mine.targets is given
+        assert torch.equal(mine.targets.cpu(), theirs.targets)
+        assert torch.equal(mine.tables.cpu(), theirs.tables)

@@ -99,13 +99,11 @@ def test_gated(rows: int, size: int, width: int, biased: bool, activation: Activ
 @pytest.mark.parametrize(("size", "width"), [(300, 100), (1000, 256), (17000, 128)])
 @pytest.mark.parametrize("rows", COUNTS)
 def test_logits(rows: int, size: int, width: int, softcap: float, dtype: torch.dtype) -> None:
-    """Always float32, not rounded to what the weights are in between; of all rows, or of some in any order."""
+    """Always float32, not rounded to what the weights are in between."""
     x, weight = numbers(rows, width, dtype=dtype), numbers(size, width, dtype=dtype, seed=1)
     full = x.double() @ weight.double().T
     expected = (softcap * torch.tanh(full / softcap) if softcap else full).float()
-    some = torch.randperm(rows, device=DEVICE)[: rows // 2 + 1]
-    close(CudaOperations().logits(x, None, weight, softcap), expected)
-    close(CudaOperations().logits(x, some, weight, softcap), expected[some])
+    close(CudaOperations().logits(x, weight, softcap), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -161,9 +161,7 @@ class Recorder:
         op.fields |= {"window": window, "group": self._group(block_map)}
         return _tensor(output)
 
-    def logits(
-        self, x: Tensor, rows: Tensor | None, weight: Matrix, softcap: float, out: Tensor | None = None
-    ) -> Tensor:
+    def logits(self, x: Tensor, weight: Matrix, softcap: float, out: Tensor | None = None) -> Tensor:
         raise NotImplementedError("the head is recorded by `head`")
 
     def head(self, hidden: Value, matrix: PackedMatrix, softcap: float) -> None:

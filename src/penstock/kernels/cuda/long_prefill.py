@@ -75,12 +75,14 @@ def suits(batch: Batch, row: int, heads: int) -> bool:
 
 def chunk(batch: Batch, block_map: BlockMap, block_size: int, row: int) -> Chunk:
     start, end, length = batch.host_starts[row], batch.host_starts[row + 1], batch.host_lengths[row]
-    before = length - (end - start)
-    padded = before + -(-(end - start) // UNIT) * UNIT
-    positions = torch.arange(padded, device=batch.lengths.device).clamp_(max=length - 1)
+    own, before = block_map.targets[start:end], length - (end - start)
+    if padding := (start - end) % UNIT:
+        own = torch.cat((own, own[-1:].expand(padding)))
+    if before == 0:
+        return Chunk(start, end, own, None)
+    positions = torch.arange(before, device=own.device)
     blocks = block_map.tables[row].index_select(0, positions // block_size).to(torch.int64)
-    slots = blocks * block_size + positions % block_size
-    return Chunk(start, end, slots[before:], slots[:before] if before else None)
+    return Chunk(start, end, own, blocks * block_size + positions % block_size)
 
 
 def attend(q: Tensor, pages: Pages, planned: Chunk, scale: float) -> Tensor:
