@@ -1,5 +1,9 @@
 """HTTP/1.1 on a connection, as uvicorn speaks it, but with bounds on what comes before an answer: bytes of headers, and
-the time a client may take to send its request. Uvicorn has neither, and nobody has shown a key by then."""
+the time a client may take to send its request. Uvicorn has neither, and nobody has shown a key by then.
+
+What comes behind a body in pieces counts as headers do, and is not kept: such trailers may be as long, and nobody here
+wants any.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,8 @@ SILENCE_S = 60.0  # for the whole head, and between two pieces of a body
 class Protocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._within_head = False
+        self._within_message = self._within_head = False
+        self._brought_body = False  # what was received last
         self._head_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -30,16 +35,22 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._brought_body = False
         super().data_received(data)
-        self._head_bytes = self._head_bytes + len(data) if self._within_head else 0
+        counts = self._within_message and not self._brought_body
+        self._head_bytes = self._head_bytes + len(data) if counts else 0
         if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self.logger.warning("a request with headers of more than %d bytes was refused", MAX_HEAD_BYTES)
             self._refuse(431)
 
     def on_message_begin(self) -> None:
-        self._within_head = True
+        self._within_message = self._within_head = True
         self._expect()
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._within_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._within_head = False
@@ -47,10 +58,12 @@ class Protocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._brought_body = True
         self._expect()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._within_message = False
         self._expect(nothing=True)
         super().on_message_complete()
 
@@ -71,5 +84,6 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, status: int) -> None:
-        self.transport.write(STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n")
+        if self._within_head or self.cycle is None or not self.cycle.response_started:
+            self.transport.write(STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n")
         self.transport.close()

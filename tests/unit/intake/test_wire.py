@@ -1,8 +1,10 @@
-"""How long a client may take to send its request; how large its headers may be is in tests/end."""
+"""How long a client may take to send its request, and what may follow its body; how large its headers may be is in
+tests/end."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 
 import pytest
@@ -96,3 +98,52 @@ def test_an_answer_under_way_is_not_cut_off(monkeypatch: pytest.MonkeyPatch, beh
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"first " in answer
     assert b"all" in answer
+
+
+CHUNKED = b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n4\r\nbody\r\n"
+LINE = b"x: " + b"a" * 1000 + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "endless", "expected"),
+    [
+        (b"/echo", b"0\r\n" + LINE * 2000, b"HTTP/1.1 431"),
+        (b"/echo", b"0\r\nx: " + b"a" * 2_000_000, b"HTTP/1.1 431"),
+        (b"/echo", b"4;" + b"a" * 2_000_000, b"HTTP/1.1 431"),
+        (b"/early", b"0\r\n" + LINE * 2000, b"HTTP/1.1 401"),
+    ],
+    ids=["many trailers", "a long one", "an extension of a piece", "it was answered"],
+)
+def test_what_follows_a_body_without_end(
+    path: bytes, endless: bytes, expected: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def all_of_it(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(CHUNKED.replace(b"/echo", path))
+        answer = await reader.read(1 << 10) if path == b"/early" else b""
+        writer.write(endless)
+        with contextlib.suppress(ConnectionError):  # it does not read to the end
+            answer += await reader.read()
+        return answer
+
+    answer = talk(all_of_it)
+    assert expected.startswith(answer[: len(expected)])  # or nothing: what is not read may take the answer along
+    assert answer.count(b"HTTP/1.1") <= 1
+    assert "was refused" in caplog.text
+
+
+def test_short_trailers_are_ignored() -> None:
+    async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(CHUNKED + b"0\r\n" + LINE + b"\r\n")
+        return await reader.read()
+
+    answer = talk(whole)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"bodyall" in answer
+
+
+def test_a_body_may_be_longer_than_headers() -> None:
+    async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(POST.replace(b": 4", b": 1000000") + b"x" * 1_000_000)
+        return await reader.read()
+
+    assert talk(whole).endswith(b"all\r\n0\r\n\r\n")
