@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ class Driver:
         self.engine = engine
         self.max_open = max_open
         self.lock = threading.Lock()
+        self.left: deque[Landing] = deque()  # nobody waits for these any more
         self.landings: dict[str, Landing] = {}  # by sequence id
         self.news: list[Frame | Reply] = []  # from the engine, to be delivered
         self.replies: dict[int, Reply] = {}
@@ -82,7 +84,7 @@ class Driver:
     def ask(self, kind: str) -> Any:
         """The engine's answer about itself; see `engine.loop` for what it knows."""
         number = next(self.numbers)
-        with self.lock:
+        with self._turn():
             self.engine.query(Query(number, kind))
         self.wait(lambda: number in self.replies)
         reply = self.replies.pop(number)
@@ -92,25 +94,52 @@ class Driver:
 
     def launch(self, landing: Landing) -> None:
         """Hand its sequences to the engine. Whoever calls this must `abandon` it, too, also if this is interrupted."""
-        with self.lock:
+        with self._turn():
             for submit in landing.flight.submits:
                 self.landings[submit.id] = landing
                 self.engine.submit(submit)
 
     def abandon(self, landing: Landing) -> None:
-        """Nobody waits for it any more. The engine is told if it still works on it."""
-        with self.lock, held():
-            for cancel in landing.flight.cancels():
-                self.engine.cancel(cancel)
-            for submit in landing.flight.submits:
-                self.landings.pop(submit.id, None)
+        """Nobody waits for it any more. The engine is told if it still works on it, by whoever has the lock at the
+        time: that can be this very thread, if the garbage collector came upon a stream that was left."""
+        with held():
+            self.left.append(landing)
+            self._let_go()
 
     def wait(self, arrived: Callable[[], bool]) -> None:
         """Turn the engine until this is so."""
         while not arrived():
-            with self.lock:
+            with self._turn():
                 if not arrived():  # another thread may have brought it meanwhile
                     self._pump()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """To be the one who speaks with the engine."""
+        try:
+            with self.lock:
+                self._drop()
+                yield
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Of what was left, unless somebody has the lock: they will, when they have it no more."""
+        with held():
+            while self.left and self.lock.acquire(blocking=False):
+                try:
+                    self._drop()
+                finally:
+                    self.lock.release()
+
+    def _drop(self) -> None:
+        with held():
+            while self.left:
+                landing = self.left.popleft()
+                for cancel in landing.flight.cancels():
+                    self.engine.cancel(cancel)
+                for submit in landing.flight.submits:
+                    self.landings.pop(submit.id, None)
 
     def _has_room(self, flight: Flight) -> bool:
         return len(self.landings) + len(flight.submits) <= self.max_open

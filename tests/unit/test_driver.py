@@ -1,4 +1,4 @@
-"""The driver, interrupted by Ctrl-C wherever it may be while it works for two threads."""
+"""The driver, interrupted wherever it may be while it works for two threads: by Ctrl-C, or the garbage collector."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import tiny_models
 from penstock import LLM, SamplingParams
 from penstock.driver import Landing
+from penstock.flow import Frame, Reply
 from striking import interrupted
 
 PROMPT, OTHER = [5, 6, 7], [8, 9, 10]
@@ -65,3 +66,50 @@ def test_a_stream_that_is_interrupted_leaves_nothing_behind(llm: LLM) -> None:
         assert stats["running"] + stats["waiting"] == 0
         at += 1
     assert at > 50
+
+
+def test_a_stream_that_the_garbage_collector_comes_upon(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is closed then, wherever that is: here by the thread that turns the engine, while it does."""
+    driver = llm._driver
+    stream = llm.stream(PROMPT, LONG)
+    next(stream)
+    receive, closed = driver.engine.receive, []
+
+    def collected() -> list[Frame | Reply]:
+        if not closed:
+            closed.append(driver.lock.locked())
+            stream.close()
+            assert len(driver.left) == 1  # the engine is in the middle of something
+        return receive()
+
+    monkeypatch.setattr(driver.engine, "receive", collected)
+    assert len(llm.generate(OTHER, SHORT, progress=False).tokens) == SHORT.max_tokens
+    assert closed == [True]
+    assert not driver.landings
+    assert not driver.left
+    stats = llm.stats()
+    assert stats["running"] + stats["waiting"] == 0
+
+
+def test_what_is_left_while_another_thread_turns_the_engine(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = llm._driver
+    stream = llm.stream(PROMPT, LONG)
+    next(stream)
+    turning, go_on = threading.Event(), threading.Event()
+    receive = driver.engine.receive
+
+    def slow() -> list[Frame | Reply]:
+        turning.set()
+        go_on.wait(60)
+        return receive()
+
+    monkeypatch.setattr(driver.engine, "receive", slow)
+    thread = threading.Thread(target=llm.generate, args=(OTHER, SHORT), kwargs={"progress": False})
+    thread.start()
+    assert turning.wait(60)
+    stream.close()  # does not wait
+    go_on.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert not driver.landings
+    assert not driver.left
