@@ -12,6 +12,7 @@ plain loop in `driver`, an event loop in `route`).
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -47,6 +48,8 @@ from penstock.prompt.language import closed
 from penstock.prompt.template import ChatTemplate
 from penstock.store.spec import ModelSpec
 from penstock.stream.answer import Answer
+
+logger = logging.getLogger(__name__)
 
 POOLINGS: tuple[str, ...] = get_args(Pooling)
 
@@ -282,7 +285,13 @@ class Flight:
             self.inspection = delta.inspection
         if delta.finish is FinishReason.ERROR and answer.finish is None and self.error is None:
             self.error = (delta.error or "the engine failed", delta.code)
-        chunk = answer.push(delta)
+        try:
+            chunk = answer.push(delta)
+        except Exception:  # of one answer, which is not to take others along
+            logger.exception("the answer of request %s could not be read", self.id)
+            answer.finish = FinishReason.ERROR
+            self.error = self.error or ("what the model wrote could not be read", None)
+            return None, None if answer.done else Cancel(delta.id, at_output=len(answer.tokens))
         if answer.finish is FinishReason.STOP_STRING and not answer.done:
             return chunk, Cancel(delta.id, FinishReason.STOP_STRING, at_output=len(answer.tokens))
         return chunk, None

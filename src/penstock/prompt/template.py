@@ -25,7 +25,7 @@ class ChatTemplate:
         self.special_tokens = special_tokens
         try:
             self.compiled = Sandbox().from_string(source)
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, SyntaxError, RecursionError) as error:  # the latter two where it is nested deeply
             raise ModelInvalid(f"the model's chat template does not compile: {error}", param="model") from None
 
     @cached_property

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # between restarts: doubled each time
 HEALTHY_AFTER_S = 60.0  # an engine that lived so long was not to blame for its restart
 LOOKS = 4  # in the time that an engine may be silent
+AT_A_TIME_S = 0.005  # news are delivered, before the event loop's other work has a turn
 
 
 class State(StrEnum):
@@ -50,6 +52,7 @@ class Replica:
         self._spawn = spawn
         self._engine = spawn()
         self._tickets: dict[str, Ticket] = {}  # by sequence id
+        self._news: deque[Frame | Reply] = deque()  # from the engine, to be delivered
         self._orphans: list[Submit] = []  # of a dead engine, for the next one
         self._retried: set[str] = set()  # sequences that have been orphans
         self._replies: dict[int, asyncio.Future[Any]] = {}
@@ -110,6 +113,8 @@ class Replica:
                 wait_s = FIRST_WAIT_S
             logger.error("%s; starting another in %.1f s", self._engine.failure or self._engine.dead, wait_s)
             await asyncio.sleep(wait_s)
+            if self.state is State.CLOSED:
+                return
             wait_s, since = min(2 * wait_s, LONGEST_WAIT_S), time.monotonic()
             await self._restart()
 
@@ -271,14 +276,22 @@ class Replica:
     def _pump(self) -> None:
         if self.state is State.CLOSED:
             return
+        until = time.monotonic() + AT_A_TIME_S
         # Until nothing is left: a Cancel sent on the way may swallow the signal of what came in meanwhile.
-        while messages := self._engine.receive(0.0):
-            for message in messages:
-                self._take_in(message)
+        while self._news or self._receive():
+            self._take_in(self._news.popleft())
+            if time.monotonic() > until:
+                self._look_again()
+                return
         if self._engine.dead is not None and self.state is State.READY:
             self.state = State.RESTARTING
         if self.state is not State.READY:  # while it is, there is nothing that anybody waits for
             self._changed.set()
+
+    def _receive(self) -> bool:
+        """Whether there are any news."""
+        self._news.extend(self._engine.receive(0.0))
+        return bool(self._news)
 
     def _take_in(self, message: Frame | Reply) -> None:
         if isinstance(message, Reply):

@@ -165,10 +165,11 @@ class Scheduler:
         self._roster.retire(self._number)
         for sequence in list(self._roster.running):
             self._finish(sequence, FinishReason.ERROR, now, error=message)
+        ready = {sequence.id for sequence in self._roster.ready}
         for sequence in self._roster.sequences.values():
-            if sequence.in_flight:  # preempted, and what it had in flight will be computed anew
-                sequence.in_flight = sequence.pending = 0
-                self._roster.recover(sequence)
+            sequence.in_flight = sequence.pending = 0
+            if sequence.id not in ready and sequence.parked is None and not sequence.held:
+                self._roster.recover(sequence)  # preempted: what it had in flight will be computed anew
 
     # --- questions
 
@@ -209,7 +210,7 @@ class Scheduler:
     # --- inside
 
     def _check(self, message: Submit) -> None:
-        if self._roster.num_waiting >= self._max_waiting:
+        if self._roster.num_waiting >= self._max_waiting + len(self._roster.slots):
             raise QueueFull(f"{self._max_waiting} sequences are waiting already; try again later")
         if message.id in self._roster.sequences:
             raise InvalidRequest(f"a sequence with id {message.id!r} is open already", param="id")

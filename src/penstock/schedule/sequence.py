@@ -50,7 +50,7 @@ class Sequence:
     settled: int = 0
     computed: int = 0
     pending: int = 0
-    in_flight: int = 0  # rows planned and not settled; survives a preemption, unlike the above
+    in_flight: int = 0  # rows planned and not settled; these and `pending` survive a preemption
     held: bool = False  # until its constraint has been compiled
     parked: bytes | None = None  # the key of the block it waits for (see `claims`)
     claimed: range = range(0)  # the blocks, by index in its chain, that it has announced to compute

@@ -34,7 +34,8 @@ class Answer:
         """`reading`: how its text is to be taken apart; None: it is all text."""
         self.index = index
         self.decoder = text
-        self.splitter = None if reading is None else Splitter(reading)
+        spaced = any(stop[-1:].isspace() for stop in params.stop)
+        self.splitter = None if reading is None else Splitter(reading, spaced=spaced)
         self.stops = StopMatcher(params.stop)
         self.text: list[str] = []
         self.reasoning: list[str] | None = None if reading is None or reading.thinking is None else []

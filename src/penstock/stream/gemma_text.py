@@ -97,6 +97,6 @@ def _escaped(text: str) -> str:
 def _is_json(word: str) -> bool:
     try:
         json.loads(word)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return word not in ("NaN", "Infinity", "-Infinity")

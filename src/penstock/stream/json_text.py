@@ -44,14 +44,15 @@ def either(tape: Tape, chars: str) -> Waiting[str]:
 
 
 def string(tape: Tape) -> Waiting[str]:
-    """A string, whole."""
+    """A string, whole. Half of a surrogate pair, which is no character, is replaced."""
     yield from expect(tape, '"')
     parts: list[str] = ['"']
     yield from _to_end_of_string(tape, parts.append)
     try:
-        return str(json.loads("".join(parts), strict=False))
+        text = str(json.loads("".join(parts), strict=False))
     except ValueError:
         raise Malformed from None
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def value(tape: Tape, sink: Sink) -> Waiting[None]:

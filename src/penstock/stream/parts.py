@@ -19,8 +19,10 @@ Part = tuple[str, str] | CallDelta  # ("text" or "reasoning", a piece of it), or
 class Splitter:
     """Text in, parts out. A part is given once nothing that comes later can make it another."""
 
-    def __init__(self, reading: Reading, make_id: Callable[[], str] = new_id) -> None:
+    def __init__(self, reading: Reading, make_id: Callable[[], str] = new_id, *, spaced: bool = False) -> None:
+        """`spaced`: white space behind text belongs to it, since somebody waits for it there."""
         self.reading = reading
+        self._spaced = spaced
         self.thinking = reading.opened  # what comes next is reasoning
         self._tape = Tape()
         self._calls = Calls(self._give_call, make_id)
@@ -109,11 +111,11 @@ class Splitter:
 
     def _pass(self, kind: str, marks: Sequence[str]) -> Waiting[str | None]:
         """Give text until one of the marks is there; the mark is read. None: the end was first."""
-        tape = self._tape
+        tape, space = self._tape, "" if self._spaced and kind == "text" else SPACE
         while True:
             if found := find_first(tape.text, marks, tape.place):
                 place, mark = found
-                self._give(kind, tape.take(place).rstrip(SPACE))
+                self._give(kind, tape.take(place).rstrip(space))
                 tape.place += len(mark)
                 return mark
             if tape.ended:
@@ -121,7 +123,7 @@ class Splitter:
                 self._give(kind, "" if self._calls.count and rest.isspace() else rest)
                 return None
             safe = tape.text[tape.place : len(tape.text) - overlap(tape.rest, marks)]
-            self._give(kind, tape.take(tape.place + len(safe.rstrip(SPACE) if marks else safe)))
+            self._give(kind, tape.take(tape.place + len(safe.rstrip(space) if marks else safe)))
             yield
 
     def _give(self, kind: str, text: str) -> None:

@@ -134,6 +134,15 @@ def test_old_requests_go_and_leave_nothing_behind() -> None:
     assert len(journal._aliases) <= 11
 
 
+def test_tokens_behind_a_stop_string_are_not_counted() -> None:
+    watched = Watched()
+    watched.serve("a", tokens=5)  # of which the client got three, as `finish` says
+    request = watched.journal.find("a")
+    assert request is not None
+    assert request.sequences[0].output_tokens == 3
+    assert watched.journal.totals.output_tokens == 3
+
+
 def test_the_end_of_a_request_comes_once() -> None:
     watched = Watched()
     watched.serve("a")

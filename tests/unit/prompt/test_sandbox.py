@@ -7,6 +7,12 @@ from penstock.prompt import sandbox
 from penstock.prompt.template import ChatTemplate
 
 HI = [{"role": "user", "content": "hi"}]
+BIG = "{% set big = [0] * 5000000 %}"
+# Two things of a few hundred numbers, which have more than can be counted if they are looked at one by one.
+DEEP = (
+    "{% set ns = namespace(x=[0] * 10, y=[0] * 10) %}"
+    "{% for i in range(20) %}{% set ns.x = [ns.x] * 10 %}{% set ns.y = [ns.y] * 10 %}{% endfor %}"
+)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +62,25 @@ def test_a_template_cannot_reach_python(source: str) -> None:
         "{% set ns = namespace(x=['a']) %}{% for i in range(200) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
         "{% set ns = namespace(x='a') %}{% for i in range(200) %}{% set ns.x = [ns.x, ns.x] | join %}{% endfor %}",
         "{% set x %}{% for i in range(90000) %}{{ 'a' * 1000 }}{% endfor %}{% endset %}{{ x }}",
+        BIG + "{% for i in range(50) %}{% if 1 in big %}{% endif %}{% endfor %}",
+        BIG + "{% for i in range(50) %}{% set x = big | sum %}{% endfor %}",
+        BIG + "{% for i in range(50) %}{% set x = big[:] %}{% endfor %}",
+        "{{ ([[0] * 500] * 3000) | sum(start=[]) | length }}",
+        "{{ ([[0] * 500] * 3000) | sum(none, []) | length }}",
+        "{{ 'a'.encode() * 99999999999 }}",
+        "{{ '{0:>{1}}'.format('a', '300000000') }}",
+        "{{ ('\t' * 30000).expandtabs(10000) }}",
+        "{{ ('a' * 1000).translate({97: 'b' * 100000}) }}",
+        "{{ ('\n' * 30000) | indent(10000, blank=true) }}",
+        "{{ ('\n' * 30000) | indent('a' * 10000, blank=true) }}",
+        "{{ ([1] * 30000) | tojson(indent=10000) }}",
+        "{{ ([1] * 30000) | tojson(false, 10000) }}",
+        DEEP + "{{ ns.x == ns.y }}",
+        DEEP + "{{ ns.x in [ns.y] }}",
+        DEEP + "{{ ns.x is ne ns.y }}",
+        DEEP + "{{ [ns.x] | select('equalto', ns.y) | list }}",
+        DEEP + "{{ [ns.x, ns.y] | max }}",
+        DEEP + "{{ [ns.x, ns.y] | sort }}",
     ],
 )
 def test_a_template_that_wants_too_much_ends_in_an_error(source: str) -> None:
@@ -63,9 +88,38 @@ def test_a_template_that_wants_too_much_ends_in_an_error(source: str) -> None:
         ChatTemplate(source, {}).render(HI)
 
 
-def test_a_template_that_does_not_compile_is_the_models_fault() -> None:
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for %}",
+        "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
+        "{% if 1 %}" * 200 + "{% endif %}" * 200,
+        "{% for i in [1] %}" * 30 + "{% endfor %}" * 30,
+    ],
+    ids=["wrong", "brackets", "conditions", "loops"],
+)
+def test_a_template_that_does_not_compile_is_the_models_fault(source: str) -> None:
     with pytest.raises(ModelInvalid, match="does not compile"):
-        ChatTemplate("{% for %}", {})
+        ChatTemplate(source, {})
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ '{{{}}}'.format(messages[0].content) }}", "{hi}"),
+        ("{{ messages[:1] | length }}{{ 'abc'[::-1] }}", "1cba"),
+        ("{{ 'h' in messages[0].content }} {{ 1 < 2 <= 2 != 3 }} {{ 4 not in [1, 2] }}", "True True True"),
+        (
+            "{{ 3 is divisibleby 3 }} {{ messages is defined }} {{ 'e' is filter }} {{ 2 is gt(1) }}",
+            "True True True True",
+        ),
+        ("{{ messages | selectattr('role', 'equalto', 'user') | list | length }}", "1"),
+        ("{{ [1, 2] | sum }} {{ [{'n': 2}] | sum('n') }} {{ [3, 1] | sort | join }}", "3 2 13"),
+        ("{{ {'a': [1]} | tojson(indent=2) }}", '{\n  "a": [\n    1\n  ]\n}'),
+    ],
+)
+def test_what_templates_need_is_there(source: str, text: str) -> None:
+    assert ChatTemplate(source, {}).render(HI) == text
 
 
 def test_work_is_counted_per_rendering() -> None:

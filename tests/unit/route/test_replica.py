@@ -100,8 +100,9 @@ def run(
     spawn: Callable[[], Engine],
     *,
     hang_s: float = 1000.0,
+    ends: bool = False,
 ) -> None:
-    """Tell the story of a replica that is ready and supervised."""
+    """Tell the story of a replica that is ready and supervised, to the end of it if it `ends`."""
     engines: list[Engine] = []
 
     def spawned() -> Engine:
@@ -115,7 +116,7 @@ def run(
         try:
             async with asyncio.timeout(30):
                 await story(replica, engines)
-            assert not supervising.done()
+            assert supervising.done() == ends
         finally:
             supervising.cancel()
             replica.close()
@@ -157,6 +158,69 @@ def test_no_news_is_lost_behind_a_cancel() -> None:
         assert replica.open == 0
 
     run(story, _AnswersAtOnce)
+
+
+def test_others_have_their_turn_however_much_an_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AT_A_TIME_S", 0.0)
+
+    class Talkative(Engine):
+        """Has said more each time somebody asks, and all of it at once."""
+
+        said = 0
+
+        def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
+            news = super().receive(timeout_s)
+            if self.open and self.said < 100:
+                self.said += 10
+                news += [Frame([Delta(id=self.open[0], tokens=[1])]) for _ in range(10)]
+            return news
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([flight("a")])
+        taken = []
+        while sum(taken) < 100:
+            taken.append(len(await ticket.take()))
+        assert max(taken) < 10  # the client was there before the engine had said all it had
+        assert len(ticket.flights[0].answers[0].tokens) == 100
+
+    run(story, Talkative)
+
+
+class _Unreadable(NoText):
+    def push(self, token: int) -> str:
+        raise RecursionError
+
+
+def test_an_answer_that_cannot_be_read_takes_no_other_along(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        params = SamplingParams()
+        poisoned = replica.submit([Flight("a", [Submit("a/0", [1], params, 0, 9)], [Answer(0, params, _Unreadable())])])
+        other = replica.submit([flight("b")])
+        engines[0].say(Delta(id="a/0", tokens=[1]), Delta(id="b/0", tokens=[1], finish=FinishReason.LENGTH))
+        await other.finished()
+        assert other.error is None
+        assert engines[0].cancelled == ["a/0"]
+        engines[0].say(Delta(id="a/0", tokens=[2], finish=FinishReason.CANCELLED))
+        await poisoned.finished()
+        assert poisoned.error is not None
+        assert poisoned.error.status == 500
+        assert replica.open == 0
+
+    run(story, Engine)
+    assert "the answer of request a could not be read" in caplog.text
+
+
+def test_no_engine_is_started_once_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 0.05)
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        engines[0].die()
+        await until(lambda: engines[0].closed)
+        replica.close(at_once=True)
+        await asyncio.sleep(0.2)
+        assert len(engines) == 1
+
+    run(story, Engine, ends=True)
 
 
 def test_what_has_not_begun_goes_to_the_next_engine() -> None:

@@ -70,6 +70,16 @@ def test_what_cannot_run_is_refused(message: Submit, error: type[PenstockError],
     world.check_over()
 
 
+def test_whoever_has_a_slot_does_not_queue() -> None:
+    world = World(max_waiting=2, max_sequences=4)
+    for _ in range(6):
+        world.submit(PROMPT)
+    with pytest.raises(QueueFull, match="2 sequences are waiting"):
+        world.submit(PROMPT)
+    world.run()
+    world.check_over()
+
+
 def test_a_full_queue_refuses_and_recovers() -> None:
     world = World(max_waiting=2, max_sequences=1)
     world.submit(PROMPT)
@@ -244,6 +254,23 @@ def test_failure_ends_what_runs_and_spares_what_waits(lookahead: int) -> None:
     assert world.scheduler.in_flight == 0
     world.run()
     assert ending(world, waiting) == (8, FinishReason.LENGTH)
+    world.check_over()
+
+
+def test_failure_within_a_result_loses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even a sequence that was sent back, and waits for nothing but this."""
+    world = World()
+    sent_back = world.submit(PROMPT)
+    world.half_step()
+    roster = world.scheduler._roster
+    roster.preempt(roster.sequences[sent_back])
+    with monkeypatch.context() as patched:
+        patched.setattr(Scheduler, "_settle_row", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            world.half_step()
+    world.fail()
+    world.run()
+    assert ending(world, sent_back) == (8, FinishReason.LENGTH)
     world.check_over()
 
 

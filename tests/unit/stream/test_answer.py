@@ -1,3 +1,5 @@
+import pytest
+
 from penstock.flow import (
     CallSyntax,
     Choice,
@@ -115,6 +117,17 @@ def test_stop_strings_count_in_the_text_alone() -> None:
     assert choice.reasoning == "not here: END"
     assert choice.calls[0].arguments == '{"a": "END"}'
     assert choice.tokens == ids(f"{thought}{CALL}so END")
+
+
+@pytest.mark.parametrize("behind", ["\n\nmore", CALL])
+def test_white_space_that_ends_an_answer_is_not_waited_with(behind: str) -> None:
+    """Though it might only set a call apart."""
+    _, choice = answered(f"Hi\n\n{behind}", SamplingParams(stop=("\n\n",)))
+
+    assert (choice.text, choice.finish, choice.calls) == ("Hi", FinishReason.STOP_STRING, ())
+    assert choice.tokens == ids("Hi\n\n")
+    _, choice = answered(f"Hi\n{CALL}", SamplingParams(stop=("\n\n",)))
+    assert (choice.text, len(choice.calls)) == ("Hi\n", 1)
 
 
 def test_no_stop_string_reaches_over_a_call() -> None:
