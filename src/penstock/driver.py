@@ -92,6 +92,11 @@ class Driver:
             raise PenstockError(reply.error)
         return reply.value
 
+    def close(self) -> None:
+        """End the engine. Whoever waits for an answer hears of it."""
+        with self._turn():
+            self.engine.close()
+
     def launch(self, landing: Landing) -> None:
         """Hand its sequences to the engine. Whoever calls this must `abandon` it, too, also if this is interrupted."""
         with self._turn():

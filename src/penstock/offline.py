@@ -158,9 +158,10 @@ class LLM:
         self._driver.ask("check")
 
     def close(self) -> None:
-        """End the engine, and its process if it has one."""
+        """End the engine, and its process if it has one: its memory is free again, and what is asked of it from now on
+        raises EngineDied, as does what is under way in other threads."""
         self.pipeline.close()
-        self._driver.engine.close()
+        self._driver.close()
 
     def __enter__(self) -> LLM:
         return self

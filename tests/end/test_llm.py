@@ -2,6 +2,7 @@
 
 import json
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from penstock import LLM, SamplingParams
 from penstock.errors import (
     ArchitectureUnsupported,
     ContextOverflow,
+    EngineDied,
     InvalidRequest,
     InvalidSetting,
     ModelInvalid,
@@ -146,6 +148,40 @@ def test_a_batch_waits_its_turn_where_the_queue_is_short(folder: Path) -> None:
         results = llm.generate(["the tea"] * 12, SamplingParams(max_tokens=2, n=2, ignore_eos=True))
         assert [choice.finish for result in results for choice in result.choices] == [FinishReason.LENGTH] * 24
         llm.check_integrity()
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_what_is_closed_is_over(folder: Path, isolate: bool) -> None:
+    with LLM(str(folder), threads=1, isolate=isolate) as llm:
+        stream = llm.stream("the tea", SamplingParams(max_tokens=200, ignore_eos=True))
+        next(stream)
+        runner = None if isolate else weakref.ref(llm._driver.engine.loop.runner)  # type: ignore[attr-defined]
+    with pytest.raises(EngineDied, match="closed"):
+        list(stream)
+    with pytest.raises(EngineDied, match="closed"):
+        llm.generate("the tea", SHORT)
+    with pytest.raises(EngineDied, match="closed"):
+        llm.stats()
+    assert runner is None or runner() is None  # and with it the model and its memory
+    llm.close()  # again does no harm
+
+
+def test_other_threads_hear_of_the_end(folder: Path) -> None:
+    llm, heard = LLM(str(folder), threads=1), []
+
+    def wait() -> None:
+        try:
+            llm.generate(["the tea"] * 50, SamplingParams(max_tokens=400, ignore_eos=True), progress=False)
+        except EngineDied as error:
+            heard.append(error.message)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not llm.stats()["running"]:
+        pass
+    llm.close()
+    thread.join(60)
+    assert heard == ["the engine was closed"]
 
 
 def test_timings_and_cached_tokens(llm: LLM) -> None:

@@ -6,23 +6,33 @@ insisted on during a turn ends the sequences that run (see `EngineLoop.step`), a
 
 from __future__ import annotations
 
+import gc
+
 from penstock.engine.loop import EngineLoop
+from penstock.errors import EngineDied
 from penstock.flow import Cancel, Frame, Query, Reply, Submit
 from penstock.interrupts import held
 
 
 class LocalEngine:
     def __init__(self, loop: EngineLoop) -> None:
-        self.loop = loop
+        self._loop: EngineLoop | None = loop
         self.news: list[Frame | Reply] = []  # not yet handed out
+
+    @property
+    def loop(self) -> EngineLoop:
+        if self._loop is None:
+            raise EngineDied("the engine was closed")
+        return self._loop
 
     def submit(self, message: Submit) -> None:
         with held():
             self.loop.handle(message)
 
     def cancel(self, message: Cancel) -> None:
-        with held():
-            self.loop.handle(message)
+        if self._loop is not None:
+            with held():
+                self._loop.handle(message)
 
     def query(self, message: Query) -> None:
         reply = self.loop.handle(message)
@@ -41,4 +51,11 @@ class LocalEngine:
         return news
 
     def close(self) -> None:
-        """Nothing to end: the loop holds no process and no thread."""
+        """Let go of the loop, and so of the model and its memory. Whoever still waits for an answer is told."""
+        import torch  # is there, since the loop was
+
+        self._loop = None
+        self.news.clear()
+        gc.collect()  # what belongs to a loop knows each other
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
