@@ -117,6 +117,7 @@ def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASG
         replica,
         metrics,
         stall_s=settings.serve.stall_s,
+        max_waiting=settings.schedule.max_waiting,
         emit=emit,
         keep_texts=settings.observe.keep_texts,
     )
@@ -131,6 +132,7 @@ def _pipeline(settings: Settings, files: ModelFiles, tokenizer: Tokenizer | None
         ChatTemplate(files.chat_template, files.special_tokens) if files.chat_template is not None else None,
         context=chosen_context(spec, settings.model.context),
         constraints=Checker(files.tokenizer, spec.vocab_size, spec.end_tokens),
+        by_priority=settings.schedule.policy == "priority",
         emit=emit,
     )
 

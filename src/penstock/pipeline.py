@@ -65,17 +65,19 @@ class Pipeline:
         *,
         context: int,
         constraints: ConstraintChecker | None = None,
+        by_priority: bool = True,
         clock: Callable[[], float] = time.monotonic,
         emit: Emit | None = None,
     ) -> None:
         """`context` is what prompt and output may have together. `constraints`: None takes whatever constraint comes,
-        for an engine that will say what is wrong with it."""
+        for an engine that will say what is wrong with it. `by_priority`: whether the engine heeds priorities."""
         self.spec = spec
         self.tokenizer = tokenizer
         self.template = template
         self.dialect = Dialect(template) if template is not None else None
         self.context = context
         self.constraints = constraints
+        self.by_priority = by_priority
         self.clock = clock
         self.emit = emit
         self._numbers = itertools.count()  # of sequences
@@ -148,7 +150,9 @@ class Pipeline:
         return tokens
 
     def _check(self, request: Request, tokens: list[int]) -> None:
-        """Prompt and parameters against the model."""
+        """Prompt and parameters against the model and its engine."""
+        if request.priority and not self.by_priority:
+            raise InvalidRequest("priority has no effect here: requests go by arrival (policy fcfs)", param="priority")
         if request.task == "embed":
             self._check_input(request, tokens)
             return

@@ -213,7 +213,7 @@ def test_too_many_answers_at_once(server: Server, http: httpx.Client) -> None:
 # --- paths and methods
 
 
-@pytest.mark.parametrize("path", ["/v1", "/v1/chat", "/v1/models/", "/nothing", "/v1/engines"])
+@pytest.mark.parametrize("path", ["/v1", "/v1/chat", "/v1/models/", "/nothing", "/v1/engines", "/health/"])
 def test_unknown_paths(http: httpx.Client, path: str) -> None:
     response = http.get(path)
     assert response.status_code == 404

@@ -193,6 +193,9 @@ def test_a_full_queue(tiny: Path) -> None:
         late: Any = {**SHORT, "extra_body": {"timeout": 0.1}}  # before its turn comes
         (none,) = client.completions.create(model=server.model, **late).choices
         assert (none.text, none.finish_reason) == ("", "timeout")
+        with pytest.raises(openai.RateLimitError):  # all of it, though one of its prompts would find room
+            client.completions.create(model=server.model, **{**SHORT, "prompt": ["a", "b"]})
+        until(lambda: waiting(server) == 0, "the end of what was taken of it")
         queued = whole(threads, client, model=server.model, **SHORT)
         until(lambda: waiting(server) == 1, "the queue")
         for stream in (False, True):
@@ -200,15 +203,15 @@ def test_a_full_queue(tiny: Path) -> None:
                 client.completions.create(model=server.model, **SHORT, stream=stream)
             assert refused.value.code == "queue_full"
             assert int(refused.value.response.headers["retry-after"]) >= 1
-        with pytest.raises(openai.RateLimitError):  # all of it, though one of its prompts would still find room
-            client.completions.create(model=server.model, **{**SHORT, "prompt": ["a", "b"]})
         running.leave()
         assert queued.result(PATIENCE_S).choices[0].text
         until(server.idle, "the end of it all")
-        # Of two prompts in an empty house, one finds no place to wait: neither is answered, neither is left.
-        with pytest.raises(openai.RateLimitError):
+        both = client.completions.create(model=server.model, **{**SHORT, "prompt": ["a", "b"]})
+        assert len(both.choices) == 2  # of which one found a slot, and one a place to wait
+        with pytest.raises(openai.BadRequestError, match="3 answers") as never:  # so many never will
             client.completions.create(model=server.model, **{**ENDLESS, "prompt": ["a", "b", "c"]})
-        until(server.idle, "the end of what was taken of it")
+        assert never.value.param == "n"
+        assert server.idle()
 
 
 # --- the server's end

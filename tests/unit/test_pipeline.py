@@ -57,6 +57,15 @@ def accept(**fields: object) -> Flight:
     return PIPELINE.accept(Request(id="r", **{"params": SamplingParams(max_tokens=4), **fields}))
 
 
+def test_priority_is_refused_where_nobody_heeds_it() -> None:
+    first_come = Pipeline(SPEC, Letters(), TEMPLATE, context=32, by_priority=False)
+    assert accept(text="hi", priority=3).submits[0].priority == 3
+    assert first_come.accept(Request(id="r", params=SamplingParams(max_tokens=4), text="hi", priority=0))
+    with pytest.raises(InvalidRequest, match="no effect") as refused:
+        first_come.accept(Request(id="r", params=SamplingParams(), text="hi", priority=3))
+    assert refused.value.param == "priority"
+
+
 def test_text_gets_special_tokens_and_a_template_writes_its_own() -> None:
     assert accept(text="hi").submits[0].tokens == [1, *b"hi"]
     assert accept(messages=[{"role": "user", "content": "hi"}]).submits[0].tokens == [*b"<user>hi"]

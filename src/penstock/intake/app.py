@@ -50,7 +50,7 @@ STATS_WAIT_S = 2.0  # a scrape does not wait longer for an engine in a long step
 
 
 def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp:
-    app = FastAPI(title="Penstock", version=penstock.__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Penstock", version=penstock.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     _add_generation(app, desk)
     _add_responses(app, desk, ResponseStore())
     _add_messages(app, desk)

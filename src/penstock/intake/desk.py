@@ -34,6 +34,7 @@ class Desk:
         metrics: Metrics,
         *,
         stall_s: float,
+        max_waiting: int,
         emit: Emit | None = None,
         keep_texts: bool = False,
     ) -> None:
@@ -43,6 +44,7 @@ class Desk:
         self.replica = replica
         self.metrics = metrics
         self.stall_s = stall_s
+        self.max_waiting = max_waiting  # sequences in the engine's queue
         self.emit = emit
         self.keep_texts = keep_texts
         self.created = int(time.time())
@@ -70,10 +72,9 @@ class Desk:
         """All of them or none. Whoever gets the ticket calls `finish`."""
         self._check_open()
         count = sum(request.params.n for request in requests)
-        if count > MAX_ANSWERS:
-            raise InvalidRequest(
-                f"{count} answers were asked for in one request, {MAX_ANSWERS} are the most", param="n"
-            )
+        most = min(MAX_ANSWERS, self.max_waiting + self.replica.facts.get("max_sequences", MAX_ANSWERS))
+        if count > most:  # it would be refused however often it came
+            raise InvalidRequest(f"{count} answers were asked for in one request, {most} are the most", param="n")
         flights = await self._accept(requests)
         self._check_open()  # that may have taken its time
         ticket = self.replica.submit(flights)

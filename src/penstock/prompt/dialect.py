@@ -62,6 +62,11 @@ class Dialect:
     def _arguments(self, request: Request) -> dict[str, Any]:
         """What the template is told beside the messages: how much to reason, in its own words."""
         effort, arguments = request.reasoning_effort, request.template_arguments
+        if unknown := sorted(arguments.keys() - self.template.variables):
+            raise InvalidRequest(
+                f"chat_template_kwargs has {unknown[0][:64]!r}, which this model's chat template does not ask for",
+                param="chat_template_kwargs",
+            )
         if effort is None:
             return arguments
         if effort not in EFFORTS:

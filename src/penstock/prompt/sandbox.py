@@ -24,6 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_WORK = 500_000  # units of one rendering; a conversation of a thousand messages needs some ten thousand
 CHARS_PER_UNIT = 64
+LOOKS = 32  # at each character of the messages
 MAX_NUMBER = 10_000  # as an argument of a filter or a string method: widths, counts, precisions
 METER = "__meter__"
 NUMBERS, TEXTS, LISTS = int | float, str | bytes, list | tuple
@@ -47,12 +48,13 @@ class TemplateStop(jinja2.TemplateError):
 class Meter:
     """The work of one rendering."""
 
-    def __init__(self) -> None:
-        self.work = 0
+    def __init__(self, chars: int = 0) -> None:
+        """Beside what any rendering may take, each of so many characters that it was given may be looked at often."""
+        self.left = MAX_WORK + chars * LOOKS // CHARS_PER_UNIT
 
     def charge(self, units: int) -> None:
-        self.work += units
-        if self.work > MAX_WORK:
+        self.left -= units
+        if self.left < 0:
             raise SecurityError("the chat template does not come to an end")
 
     def size(self, value: Any) -> None:
@@ -199,8 +201,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def render(template: jinja2.Template, variables: dict[str, Any]) -> str:
+    """`variables` has the messages, among others."""
     try:
-        return template.render({**variables, METER: Meter()})
+        return template.render({**variables, METER: Meter(_chars(variables["messages"]))})
     except RecursionError:
         raise SecurityError("the chat template calls itself without end") from None
 
@@ -266,6 +269,12 @@ def _weighed(plain: Callable[..., Any]) -> Callable[..., Any]:
         return plain(value, *others)
 
     return jinja2.pass_context(weighed)
+
+
+def _chars(messages: list[Any]) -> int:
+    """Of the texts that are there without looking deeper."""
+    texts = (value for message in messages for value in message.values())
+    return sum(len(value) for value in texts if isinstance(value, str))
 
 
 def _call(name: str, arguments: list[nodes.Expr]) -> nodes.Call:

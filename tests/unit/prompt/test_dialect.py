@@ -112,6 +112,14 @@ def test_effort_that_cannot_be_had_is_refused(source: str, fields: dict[str, Any
     assert caught.value.param == "reasoning_effort"
 
 
+def test_variables_that_a_template_does_not_ask_for_are_refused() -> None:
+    dialect = Dialect(ChatTemplate(SWITCHED, {}))
+    assert dialect.render(asked(template_arguments={"enable_thinking": False}))
+    with pytest.raises(InvalidRequest, match="'enable_thinkng'") as caught:
+        dialect.render(asked(template_arguments={"enable_thinkng": False}))
+    assert caught.value.param == "chat_template_kwargs"
+
+
 def test_past_reasoning_reaches_templates_that_read_it() -> None:
     said = {"role": "assistant", "content": "Yes.", "reasoning_content": "hm"}
     request = Request(id="1", params=SamplingParams(), messages=[{"role": "user", "content": "Hi"}, said])

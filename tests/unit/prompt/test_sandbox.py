@@ -122,6 +122,12 @@ def test_what_templates_need_is_there(source: str, text: str) -> None:
     assert ChatTemplate(source, {}).render(HI) == text
 
 
+def test_long_messages_are_no_work_of_the_template() -> None:
+    source = "{% for m in messages %}{{ '<' + m.role + '>' + m.content | trim + '\n' }}{% endfor %}"
+    long = "word " * 2_000_000
+    assert ChatTemplate(source, {}).render([{"role": "user", "content": long}]) == f"<user>{long.strip()}\n"
+
+
 def test_work_is_counted_per_rendering() -> None:
     turns = sandbox.MAX_WORK // 20
     template = ChatTemplate(f"{{% for i in range({turns}) %}}{{% endfor %}}", {})
