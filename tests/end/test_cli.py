@@ -16,8 +16,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_models.make("llama", tmp_path_factory.mktemp("llama"))
 
 
-def penstock(*arguments: str, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("penstock")), *arguments]
+COMMAND = str(Path(sys.executable).with_name("penstock"))
+
+
+def penstock(*arguments: str | bytes, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [COMMAND, *arguments]
     env = {**os.environ, "PENSTOCK_THREADS": "1", **environ}
     return subprocess.run(command, input=stdin, capture_output=True, text=True, env=env, timeout=120)
 
@@ -67,6 +70,64 @@ def test_an_error_is_one_line_and_a_bad_exit_code(arguments: list[str], says: st
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("error: ")
     assert says in done.stderr
+
+
+@pytest.mark.parametrize("handler", ["strict", "surrogateescape"])  # by the locale
+def test_a_prompt_that_is_no_text_is_refused_before_a_model_is_looked_for(handler: str) -> None:
+    piped = subprocess.run(
+        [COMMAND, "run", "-", "--model", "nonesuch"],
+        input=b"caf\xe9",
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": f"utf-8:{handler}"},
+        timeout=120,
+    )
+    written = penstock("run", b"caf\xe9", "--model", "nonesuch")
+    assert piped.stderr.decode() == written.stderr == "error: the prompt is not UTF-8 text\n"
+
+
+@pytest.mark.parametrize("command", ["run -", "chat"])
+def test_standard_input_may_be_closed(command: str) -> None:
+    script = f'exec "$0" {command} --model nonesuch <&-'
+    done = subprocess.run(["sh", "-c", script, COMMAND], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: standard input is closed")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nonesuch"], "no model 'nonesuch'"),
+        (["FOLDER", "--kv-memory", "1KiB"], "(kv_memory)"),
+        (["--kv-memory", "much"], "kv_memory must be a size"),
+        (["--config", "/nonexistent.toml"], "cannot read settings file"),
+    ],
+)
+def test_where_log_lines_are_objects_so_is_the_error_that_ends_a_start(
+    folder: Path, arguments: list[str], says: str
+) -> None:
+    given = [str(folder) if one == "FOLDER" else one for one in arguments]
+    done = penstock("serve", *given, "--port", "0", "--device", "cpu", "--log-format", "json")
+    *_, last = [json.loads(line) for line in done.stderr.splitlines()]
+    assert done.returncode == 1
+    assert last["level"] == "error"
+    assert says in last["message"]
+    assert "exception" not in last
+
+
+def test_a_settings_file_says_how_its_own_faults_are_told(tmp_path: Path) -> None:
+    config = tmp_path / "penstock.toml"
+    config.write_text('[observe]\nlog_format = "json"\n[serve]\nprot = 1\n')
+    told = json.loads(penstock("serve", "--config", str(config)).stderr)
+    assert "did you mean port?" in told["message"]
+    assert "Traceback" in json.loads(penstock("serve", "--config", str(config), "--debug").stderr)["exception"]
+
+
+def test_a_missing_extra_is_told_before_an_engine_is_started(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['opentelemetry.exporter'] = None")
+    options = ("--port", "0", "--device", "cpu", "--otel-endpoint", "http://127.0.0.1:9/")
+    done = penstock("serve", str(folder), *options, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr == "error: otel_endpoint needs the extra: pip install 'penstock[otel]'\n"
 
 
 def test_debug_shows_the_trace() -> None:

@@ -26,6 +26,8 @@ HELP = "/reset forgets the conversation, /system TEXT sets the system message, /
 @settings_options(*ENGINE)
 def chat(system: str | None, **values: Any) -> None:
     """Talk with a model. Ctrl-C stops an answer, Ctrl-D leaves."""
+    if sys.stdin is None:
+        raise InvalidRequest("standard input is closed: there is nobody to talk with")
     sampling_params({}, dict(values))
     with open_model(values) as llm:
         if llm.pipeline.template is None:

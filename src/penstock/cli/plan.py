@@ -116,4 +116,7 @@ def _numbers(text: str, param: str) -> dict[str, Any] | None:
     pairs = [part.split("=", 1) for part in text.split(",")]
     if wrong := next((pair for pair in pairs if len(pair) != 2 or not all(pair)), None):
         raise InvalidRequest(f"{param}: {'='.join(wrong)!r} is not of the form name=number", param=param)
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidRequest(f"{param}: {twice} is given twice", param=param)
     return dict(pairs)

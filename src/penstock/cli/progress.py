@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -12,8 +12,9 @@ from penstock.store.progress import Progress as Report
 
 
 @contextmanager
-def download_bar() -> Iterator[Report]:
-    """Nothing is shown until there is something to show. Without a terminal, one line per phase."""
+def download_bar(say: Callable[[str], None] | None = None) -> Iterator[Report]:
+    """Nothing is shown until there is something to show. Without a terminal, one line per phase; with `say`, too, and
+    that is told them."""
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console
@@ -23,7 +24,9 @@ def download_bar() -> Iterator[Report]:
     def report(what: str, done_bytes: int, total_bytes: int | None) -> None:
         if what not in tasks:
             tasks[what] = bar.add_task(what, total=total_bytes)
-            if console.is_terminal:
+            if say is not None:
+                say(what)
+            elif console.is_terminal:
                 bar.start()
             else:
                 console.print(what)
@@ -32,5 +35,5 @@ def download_bar() -> Iterator[Report]:
     try:
         yield report
     finally:
-        if console.is_terminal and tasks:
+        if bar.live.is_started:
             bar.stop()

@@ -32,7 +32,7 @@ from penstock.flow import Completion, Message
 @settings_options(*ENGINE)
 def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, **values: Any) -> None:
     """Answer PROMPT ("-" reads it from standard input)."""
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _text_of(prompt)
     if not text.strip():
         raise InvalidRequest("the prompt is empty", param="prompt")
     if raw and system:
@@ -50,6 +50,17 @@ def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, **val
             for chunk in llm.stream(question, params):
                 show(chunk)
             click.echo()
+
+
+def _text_of(prompt: str) -> str:
+    if prompt == "-" and sys.stdin is None:
+        raise InvalidRequest("standard input is closed: there is no prompt to read", param="prompt")
+    try:
+        text = sys.stdin.read() if prompt == "-" else prompt
+        text.encode()  # by the locale, other bytes fail to be read or come as halves of surrogate pairs
+    except UnicodeError:
+        raise InvalidRequest("the prompt is not UTF-8 text", param="prompt") from None
+    return text
 
 
 def _conversation(system: str | None, text: str) -> list[Message]:

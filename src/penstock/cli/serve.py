@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine
+import tomllib
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,9 +21,10 @@ from penstock import assemble
 from penstock.cli.options import ENGINE, given_settings, settings_options
 from penstock.cli.progress import download_bar
 from penstock.cli.text import size_text
+from penstock.errors import InvalidSetting, PenstockError
 from penstock.intake.port import bind
 from penstock.observe.logs import configure
-from penstock.settings import LOOPBACK, Settings, load, strays
+from penstock.settings import ENV_PREFIX, LOOPBACK, Settings, load, strays
 
 if TYPE_CHECKING:
     from penstock.store.files import ModelFiles
@@ -34,6 +37,11 @@ logger = logging.getLogger(__name__)
 @settings_options("serve", "observe", *ENGINE, but=("model", "isolate"))  # it always does
 def serve(**values: Any) -> None:
     """Serve MODEL (a catalogue name, folder, .gguf file, hub id or pypi: source) over HTTP."""
+    with _errors_as_objects() if _log_format(values) == "json" else contextlib.nullcontext():
+        _start(values)
+
+
+def _start(values: dict[str, Any]) -> None:
     started = time.monotonic()
     settings = load(given_settings(values), file=values["config"])
     configure(settings.observe.log_format)
@@ -55,11 +63,47 @@ def serve(**values: Any) -> None:
         warn(f"anybody who can reach {settings.serve.host} can use this server")
     if "*" in settings.serve.origins and not settings.serve.keys:
         warn("any web page that is open in a browser here can use this server")
+    if settings.observe.events and settings.observe.otel_endpoint is not None:
+        _check_otel()
     listener = bind(settings.serve)
-    with download_bar() as bar:
+    with download_bar(None if for_people else say) as bar:
         files = assemble.model(settings, bar)
     say(f"model {files.name}: {files.spec.architecture}, {files.spec.weights}")
     sys.exit(_run(_serve(settings, files, listener, say)))
+
+
+def _log_format(values: dict[str, Any]) -> Any:
+    """What the settings will say, told without them: it may be they that are wrong."""
+    if given := values["log_format"] or os.environ.get(f"{ENV_PREFIX}LOG_FORMAT"):
+        return given
+    try:
+        return tomllib.loads(values["config"].read_text(encoding="utf-8"))["observe"]["log_format"]
+    except (AttributeError, OSError, ValueError, LookupError, TypeError):  # no file, no TOML, no such setting
+        return None
+
+
+@contextlib.contextmanager
+def _errors_as_objects() -> Iterator[None]:
+    """Where every line of the log is an object, so is the one that says why there is no server."""
+    configure("json")
+    try:
+        yield
+    except PenstockError as error:
+        logger.error("%s", error.message, exc_info="--debug" in sys.argv[1:])
+        sys.exit(1)
+    except Exception as error:
+        logger.error("%s: %s", type(error).__name__, error, exc_info=True)
+        sys.exit(1)
+
+
+def _check_otel() -> None:
+    """Whoever builds the spans would say the same, but only once an engine has been started."""
+    try:
+        import opentelemetry.exporter.otlp.proto.http.trace_exporter  # noqa: F401
+    except ImportError:
+        raise InvalidSetting(
+            "otel_endpoint needs the extra: pip install 'penstock[otel]'", param="otel_endpoint"
+        ) from None
 
 
 async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket, say: Callable[[str], None]) -> int:

@@ -1,6 +1,7 @@
 """Constraints made to work: from what a request says of its answer to the tokens it may go on with.
 
 source.py     Constraint -> a grammar as llguidance reads it
+neutral.py    a JSON schema less the keywords that say nothing
 compiler.py   that grammar and a vocabulary -> a matcher, or an error that says what is wrong
 checker.py    the frontend's: is this a constraint that can be compiled, within bounds? Asks worker.py, in a process
               of its own, which a hostile one may hang or crash

@@ -31,7 +31,7 @@ CAPACITY = 1024  # verdicts
 
 class Checker:
     """Implements flow.ConstraintChecker. Threads may share it; they take turns. The process starts with the first
-    constraint, and anew after one that had to be killed."""
+    constraint, and anew after one that had to be killed, or when it has died of something else."""
 
     def __init__(
         self,
@@ -70,30 +70,40 @@ class Checker:
             self._dismiss()
 
     def _ask(self, constraint: Constraint) -> Verdict:
-        if self._closed:
-            raise ShuttingDown("no more constraints are compiled here")
-        if self._worker is None:
-            self._worker = _Worker(self._arguments)
-            started = self._worker.answer(START_LIMIT_S)
-            if started is None or started.error is not None:
-                self._dismiss()
-                if started is not None:
-                    return started
-                raise PenstockError("the process that compiles constraints does not start")
-        self._worker.ask(constraint)
-        verdict = self._worker.answer(PATIENCE * self._limit_s)
-        if verdict is not None:
-            return verdict
-        too_long = self._worker.out_of_time
-        self._dismiss()
-        why = f"it takes more than {self._limit_s:g} s to compile" if too_long else "it is too large or too deep"
-        error = unusable(constraint, why)
-        return Verdict(error.message, error.code, error.param)
+        fresh = False
+        while not self._closed:
+            if self._worker is None:
+                fresh = True
+                self._worker = _Worker(self._arguments)
+                started = self._worker.answer(START_LIMIT_S)
+                if started is None or started.error is not None:
+                    self._dismiss()
+                    if started is not None:
+                        return started
+                    raise PenstockError("the process that compiles constraints does not start")
+            self._worker.ask(constraint)
+            verdict = self._worker.answer(PATIENCE * self._limit_s)
+            if verdict is not None:
+                return verdict
+            too_long = self._worker.out_of_time
+            self._dismiss()
+            if too_long:
+                return _refusal(constraint, f"it takes more than {self._limit_s:g} s to compile")
+            # One that has answered before may have been dead already, or killed by somebody: only of a new one is it
+            # certain enough that the constraint was its death.
+            if fresh and not self._closed:
+                return _refusal(constraint, "it is too large or too deep")
+        raise ShuttingDown("no more constraints are compiled here")
 
     def _dismiss(self) -> None:
         if self._worker is not None:
             self._worker.end()
             self._worker = None
+
+
+def _refusal(constraint: Constraint, why: str) -> Verdict:
+    error = unusable(constraint, why)
+    return Verdict(error.message, error.code, error.param)
 
 
 class _Worker:

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint
+from penstock.grammar.neutral import without_neutral
 
 MAX_SOURCE_BYTES = 1 << 19
 MAX_CHOICES = 10_000
@@ -61,7 +62,8 @@ def grammar_of(constraint: Constraint) -> str:
         case "regex":
             return LLMatcher.grammar_from_regex(source)
         case "choice":
-            return LLMatcher.grammar_from_lark("start: " + " | ".join(map(literal, _choices(constraint))))
+            # As one terminal: alternatives of a rule are kept apart at every token.
+            return LLMatcher.grammar_from_lark("start: ONE\nONE: " + " | ".join(map(literal, _choices(constraint))))
         case "grammar":
             # Several grammars that refer to each other come as llguidance's own JSON.
             return source if source.startswith("{") else LLMatcher.grammar_from_lark(lark_of(constraint))
@@ -69,7 +71,8 @@ def grammar_of(constraint: Constraint) -> str:
 
 def json_rule(schema: dict[str, Any]) -> str:
     """What stands for a JSON value of this schema in a Lark rule, white space bounded as everywhere."""
-    return "%json " + json.dumps({**schema, "x-guidance": OPTIONS}, ensure_ascii=False)
+    plain = without_neutral(json.loads(json.dumps(schema)))
+    return "%json " + json.dumps({**plain, "x-guidance": OPTIONS}, ensure_ascii=False)
 
 
 def literal(text: str) -> str:
@@ -83,6 +86,7 @@ def _of_schema(constraint: Constraint, schema: Any) -> str:
     schema = {} if schema is True else {"not": {}} if schema is False else schema
     if not isinstance(schema, dict):
         raise unusable(constraint, "it must be an object")
+    schema = without_neutral(schema)
     _check_counts(constraint, schema)
     options: Any = OPTIONS
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import queue
 import threading
 import time
 import urllib.request
 from typing import Any
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import msgspec
 
@@ -28,7 +30,10 @@ class Webhook:
     """The address may hold a secret: it is never logged, nor is what comes back."""
 
     def __init__(self, url: str, *, pause_s: float = 1.0) -> None:
-        self._url = url
+        parts = urlsplit(url)
+        userinfo, _, place = parts.netloc.rpartition("@")
+        self._url = parts._replace(netloc=place).geturl()
+        self._headers = {"content-type": "application/json", **_authorization(userinfo)}
         self._pause_s = pause_s
         self._opener = urllib.request.build_opener(_NoRedirect)
         self._waiting: queue.Queue[dict[str, Any]] = queue.Queue(MAX_WAITING)
@@ -57,10 +62,19 @@ class Webhook:
     def _send(self, alert: dict[str, Any]) -> bool:
         state = "open" if alert["until"] is None else "over"
         body = msgspec.json.encode({"source": "penstock", "state": state, **alert})
-        request = urllib.request.Request(self._url, body, {"content-type": "application/json"})  # noqa: S310
         try:
+            request = urllib.request.Request(self._url, body, self._headers)  # noqa: S310
             with self._opener.open(request, timeout=TIMEOUT_S) as answer:
                 return bool(200 <= answer.status < 300)
-        except OSError as error:  # of which HTTPError and URLError are kinds
+        except Exception as error:  # not OSErrors alone: HTTPException for an answer that is none, ValueError
             logger.debug("webhook: %s", type(error).__name__)
             return False
+
+
+def _authorization(userinfo: str) -> dict[str, str]:
+    """`user:password` of an address, as HTTP has it: urllib would take it for a part of the host."""
+    if not userinfo:
+        return {}
+    user, _, password = userinfo.partition(":")
+    pair = unquote_to_bytes(user) + b":" + unquote_to_bytes(password)
+    return {"authorization": f"Basic {base64.b64encode(pair).decode()}"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from penstock.store.gguf import TENSOR_TYPES
@@ -44,6 +46,32 @@ _FORMATS = (
 )
 
 FORMATS = {format.name: format for format in _FORMATS}
+
+# GGUF's type -> bits of a parameter as `kernels.cpu.packed` keeps it: a code of 4 or 8, and scales and offsets of 16
+PACKED_BITS = {
+    "F32": 32,
+    "F16": 16,
+    "BF16": 16,
+    "Q4_0": 4.5,
+    "Q4_1": 5,
+    "Q5_0": 8.5,
+    "Q5_1": 9,
+    "Q8_0": 8.5,
+    "Q4_K": 5,
+    "Q5_K": 9,
+    "Q6_K": 9,
+}
+
+
+def packed(name: str, matrices: Mapping[str, int], tables: Mapping[str, int]) -> Format:
+    """What the types of a GGUF file come to on a CPU. Given are the parameters that are in each."""
+    return Format(name, _mean_bits(matrices), _mean_bits(tables), 32, integers=True)
+
+
+def _mean_bits(counts: Mapping[str, int]) -> float:
+    return sum(PACKED_BITS[name] * count for name, count in counts.items()) / sum(counts.values())
+
+
 KV_FORMATS = {"float32": 32, "bfloat16": 16, "float16": 16, "fp8": 8, "int8": 8}
 KV_SCALE_BITS = 32  # int8 has a scale for each head of each token
 

@@ -41,7 +41,7 @@ def compare(seen: Observed, shape: Shape, device: Device) -> Measured | None:
     loaded = Format("as loaded", bits, bits, bits, FORMATS[seen.weights].integers)
     ceiling = Speed(shape, device, loaded, kv_bits(seen.kv, shape.head_dim), step_tokens=seen.step_tokens)
     rows = [
-        _bytes("weights_bytes", "weights", memory.weights_bytes(shape, FORMATS[seen.weights]), seen.weights_bytes),
+        _bytes("weights_bytes", "weights", memory.weights_bytes(shape, shape.format(seen.weights)), seen.weights_bytes),
         _bytes(
             "kv_bytes_per_token",
             "KV cache, per token",

@@ -7,7 +7,7 @@ from msgspec.structs import asdict, replace
 from penstock.errors import InvalidRequest
 from penstock.plan import answer, load, memory, parallel, speculation
 from penstock.plan.device import Device
-from penstock.plan.formats import FORMATS, kv_bits
+from penstock.plan.formats import FORMATS, Format, kv_bits
 from penstock.plan.question import Question
 from penstock.plan.shape import Shape
 from penstock.plan.speed import Speed
@@ -29,7 +29,7 @@ class _Planner:
         self.asked = asked
         self.shape = shape
         self.device = device
-        self.format = FORMATS[asked.weights]
+        self.format = self._format(asked.weights)
         self.kv_bits = kv_bits(asked.kv, shape.head_dim)
         self.speed = self._speed(asked.tensor_parallel)
         self.work = load.Workload(
@@ -59,6 +59,9 @@ class _Planner:
         )
 
     # --- what fits
+
+    def _format(self, name: str) -> Format:
+        return self.shape.format(name) if self.device.kind == "cpu" else FORMATS[name]
 
     def _speed(self, degree: int) -> Speed:
         return Speed(
@@ -100,7 +103,7 @@ class _Planner:
         request = memory.request_bytes(self.shape, self.kv_bits, self.request_tokens, degree)
         budget = self.device.memory_bytes * self.asked.memory_fraction
         formats = []
-        for format in FORMATS.values():
+        for format in map(self._format, FORMATS):
             size = memory.weights_bytes(self.shape, format, degree)
             formats.append(
                 answer.FormatBytes(

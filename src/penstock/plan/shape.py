@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.plan.formats import FORMATS
+from penstock.plan.formats import FORMATS, Format, packed
 from penstock.store.spec import ModelSpec
 
 
@@ -23,6 +23,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     windowed_layers: int = 0
     vectors: int = 0  # parameters that are no matrices: norms and biases
     stored: str = "bfloat16"  # the format of its weights on disk
+    mixture: Format | None = None  # what `stored` really is in this file, as a CPU keeps it
 
     @property
     def layer_matrices(self) -> int:
@@ -39,6 +40,10 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     def parameters(self) -> int:
         tables = 1 if self.tied else 2
         return self.layers * self.layer_matrices + tables * self.table + self.vectors
+
+    def format(self, name: str) -> Format:
+        """As a CPU keeps it: there weights stay as they are stored, and files mix formats."""
+        return self.mixture if self.mixture is not None and name == self.stored else FORMATS[name]
 
     def seen(self, tokens: float) -> float:
         """Positions that a query at position `tokens` sees, added up over the layers."""
@@ -61,6 +66,8 @@ def shape_of(spec: ModelSpec) -> Shape:
         layer += spec.hidden_size
     if spec.mlp_bias:
         layer += 2 * spec.intermediate_size + spec.hidden_size
+    stored = spec.weights.lower()
+    mixed = stored in FORMATS and spec.matrix_types and spec.table_types
     return Shape(
         name=spec.name,
         layers=spec.num_layers,
@@ -75,7 +82,8 @@ def shape_of(spec: ModelSpec) -> Shape:
         window=max(spec.windows, default=0),
         windowed_layers=sum(1 for window in spec.windows if window),
         vectors=spec.num_layers * layer + spec.hidden_size,
-        stored=stored if (stored := spec.weights.lower()) in FORMATS else "bfloat16",
+        stored=stored if stored in FORMATS else "bfloat16",
+        mixture=packed(stored, spec.matrix_types, spec.table_types) if mixed else None,
     )
 
 

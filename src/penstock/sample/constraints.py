@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
     from penstock.grammar.library import Grammars
+
+# Of CPU time. What the compiler bounds takes a few milliseconds; a grammar made to get around that gets no second one,
+# since nobody's token is drawn meanwhile. No machine is so slow that an honest one takes as long.
+SLOWEST_MASK_S = 0.5
 
 
 @dataclass(slots=True)
@@ -41,7 +46,11 @@ class Bound:
         sequence ends, and all may."""
         matcher = self.matcher
         if not matcher.is_stopped():
+            began = thread_time()
             matcher.unsafe_compute_mask_ptr(address, len(into))
+            if thread_time() - began > SLOWEST_MASK_S:
+                into.fill(255)
+                return FinishReason.DEAD_END
             if self.never is not None:
                 into &= ~self.never
             if self.early is not None and position - self.prompt_length < self.min_tokens:

@@ -183,12 +183,23 @@ def _gemma3(values: Values, windows: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _weights(header: Header) -> dict[str, Any]:
-    """The type most of the layers' weights are in, and the dtype to run in: quantized models were made in bfloat16."""
+    """The type most of the layers' weights are in, and the dtype to run in: quantized models were made in bfloat16.
+    And how much is in which type, since files mix them."""
     sizes: Counter[str] = Counter()
+    matrices: Counter[str] = Counter()
+    tables: Counter[str] = Counter()
     for name, info in header.tensors.items():
-        sizes[info.type.name] += prod(info.shape) if name.startswith("blk.") else 1
+        in_layer, count = name.startswith("blk."), prod(info.shape)
+        sizes[info.type.name] += count if in_layer else 1
+        if len(info.shape) == 2:
+            (matrices if in_layer else tables)[info.type.name] += count
     label = sizes.most_common(1)[0][0] if sizes else ""
-    return {"weights": label, "dtype": {"F32": "float32", "F16": "float16"}.get(label, "bfloat16")}
+    return {
+        "weights": label,
+        "dtype": {"F32": "float32", "F16": "float16"}.get(label, "bfloat16"),
+        "matrix_types": dict(matrices),
+        "table_types": dict(tables),
+    }
 
 
 def _token_ids(everything: Values, kinds: tuple[str, ...], vocab_size: int) -> list[int]:

@@ -44,12 +44,21 @@ def _weights(folder: Path, *, required: bool) -> tuple[Path, ...]:
         found = [folder / name for name in names]
     else:
         found = sorted(path for path in folder.glob("*.safetensors") if not path.name.startswith("consolidated"))
-    missing = [path.name for path in found if not path.is_file()]
+    missing = [path for path in found if not path.is_file()]
     if required and missing:
-        raise ModelInvalid(f"{folder} lacks {', '.join(missing)}, which its index names", param="model")
+        raise ModelInvalid(_lack(folder, missing), param="model")
     if required and not found:
         raise ModelInvalid(f"{folder} has no weights (*.safetensors){_hint(folder)}", param="model")
     return () if missing else tuple(found)
+
+
+def _lack(folder: Path, missing: list[Path]) -> str:
+    for path in missing:
+        if path.is_dir():
+            return f"{path} is a folder, not a file of weights"
+        if path.is_symlink():  # as in a hub cache whose blobs were removed
+            return f"{path} is a link to a file that is not there"
+    return f"{folder} lacks {', '.join(path.name for path in missing)}, which its index names"
 
 
 def _hint(folder: Path) -> str:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import ModelNotFound, PenstockError, PullFailed
@@ -60,6 +61,9 @@ def _pull(entry: Entry, folder: Path, partial: Path, progress: Progress) -> Mode
         model.replace(folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        for emptied in (partial / "parts", partial):  # ours alone, by the lock; `partial/` itself is not
+            with suppress(OSError):  # parts that have arrived stay
+                emptied.rmdir()
     shutil.rmtree(partial, ignore_errors=True)
     files = sidecar.read(folder)
     assert files is not None

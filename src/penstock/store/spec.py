@@ -69,6 +69,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     embedding_scale: float = 1.0
     dtype: str = "float32"  # what the checkpoint was made in
     weights: str = ""  # for people: "Q4_1", "bfloat16"
+    matrix_types: dict[str, int] = {}  # of a GGUF file: its types -> parameters of layers' matrices that are in each
+    table_types: dict[str, int] = {}  # the same of the embedding table and the output projection
     end_tokens: tuple[int, ...] = ()
 
     def window(self, layer: int) -> int:

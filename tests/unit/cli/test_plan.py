@@ -77,6 +77,8 @@ def test_presets_are_listed() -> None:
         (("layers=3",), "model.hidden"),
         (("layers=3,hidden",), "model"),
         (("layers=many,hidden=1",), "model.layers"),
+        ((f"{LLAMA},layers=33",), "model"),
+        (("llama-3.1-8b", "--hardware", "memory=80GB,bandwidth=1TB,flops=1T,memory=90GB"), "hardware"),
         (("llama-3.1-8b", "--hardware", "t4", "--prompt-tokens", "0"), "prompt_tokens"),
         (("no-such-model",), "model"),
     ],

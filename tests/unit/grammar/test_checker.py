@@ -45,6 +45,19 @@ def test_what_hangs_is_refused_and_so_is_what_crashes_and_others_are_served(chec
     checker.check(Constraint.choice(["c", "d"]))
 
 
+def test_a_process_that_was_killed_is_no_verdict(checker: Checker) -> None:
+    """By whoever is short of memory, say: before the next question comes, or while it is being answered."""
+    checker.check(FINE)
+    assert checker._worker is not None
+    checker._worker.kill()
+    checker._worker._process.wait()
+    checker.check(Constraint.regex("[a-c]{3,9}81070"))
+    checker._worker.ask = lambda constraint: checker._worker.kill()  # type: ignore[method-assign, union-attr]
+    checker.check(Constraint.regex("[a-c]{3,9}81071"))
+    checker._worker.kill()
+    assert "too large or too deep" in refused(checker, CRASHES).message  # the new one has died of it
+
+
 def test_a_verdict_is_remembered(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
     checker.check(FINE)
     refused(checker, HANGS)
@@ -66,11 +79,20 @@ def test_closing_waits_for_nobody(tokenizer_file: Path) -> None:
     checker.check(FINE)
     assert checker._worker is not None
     process: subprocess.Popen[bytes] = checker._worker._process
-    waiting = threading.Thread(target=lambda: refused(checker, HANGS))
+    told: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            checker.check(HANGS)
+        except Exception as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait)
     waiting.start()
     checker.close()
     waiting.join(timeout=60)
     assert not waiting.is_alive()
+    assert [type(error) for error in told] == [ShuttingDown]  # nothing is wrong with what it asked for
     assert process.poll() is not None
     checker.check(FINE)  # it is known
     with pytest.raises(ShuttingDown):

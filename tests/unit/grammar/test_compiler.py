@@ -99,11 +99,15 @@ def deep(levels: int) -> dict[str, Any]:
     return schema
 
 
+MANY_AFTER_EACH = "start: " + " | ".join(f'"{letter}" more' for letter in "abcdefghijklmnopqrstuvwxyz")
+MANY_AFTER_EACH += "\nmore: " + " | ".join(f'"{number}"' for number in range(3000))
+
+
 @pytest.mark.parametrize(
     ("constraint", "words"),
     [
         (Constraint.json_schema({"not": {"type": "string"}}), r'keywords that are not supported: \["not"\]'),
-        (Constraint.json_schema({"if": {}, "then": {}}), r'\["if", "then"\]'),
+        (Constraint.json_schema({"if": {}, "then": {"type": "string"}}), r'\["if", "then"\]'),
         (Constraint.json_schema({"type": "array", "uniqueItems": True}), r'\["uniqueItems"\]'),
         (Constraint.json_schema({"type": "string", "format": "credit-card"}), "Unknown format: credit-card"),
         (Constraint.json_schema({"$ref": "https://example.com/schema"}), "https://example.com/schema"),
@@ -111,6 +115,10 @@ def deep(levels: int) -> dict[str, Any]:
         (Constraint.json_schema({"type": "text"}), "Invalid type: text"),
         (Constraint.json_schema({"items": [{"type": "object", "minProperties": 2}]}), "minProperties"),
         (Constraint.json_schema({"type": "array", "contains": {}}), r'\["contains"\]'),
+        (Constraint.json_schema({"contains": {}, "minContains": 0, "maxContains": 1}), r'\["contains", "maxContains",'),
+        (Constraint.json_schema({"unevaluatedProperties": False}), r'\["unevaluatedProperties"\]'),
+        (Constraint.json_schema({"dependentSchemas": {"a": False}}), r'\["dependentSchemas"\]'),
+        (Constraint.json_schema({"dependentSchemas": {"a": {"not": {"uniqueItems": False}}}}), "dependentSchemas"),
         (Constraint.json_schema({"type": "object", "dependentRequired": {"a": ["b"]}}), r'\["dependentRequired"\]'),
         (Constraint.json_schema({"type": "object", "propertyNames": {"maxLength": 3}}), r'\["propertyNames"\]'),
         (Constraint.json_schema(False), "not supported"),
@@ -133,6 +141,7 @@ def deep(levels: int) -> dict[str, Any]:
         (Constraint.grammar('root ::= "a" | [0-9'), "Unexpected end"),
         (Constraint.grammar("start: a\na[temperature=0.5]: /x*/"), "temperature of a rule is not supported"),
         (Constraint.grammar('{"grammars": 1}'), "expected a sequence"),
+        (Constraint.grammar(MANY_AFTER_EACH), "it is too complex"),
     ],
 )
 def test_errors_say_what_is_wrong(compiler: Compiler, constraint: Constraint, words: str) -> None:
@@ -140,6 +149,94 @@ def test_errors_say_what_is_wrong(compiler: Compiler, constraint: Constraint, wo
         compiler.compile(constraint)
     assert caught.value.param == f"constraint.{constraint.kind}"
     assert len(caught.value.message) < 500
+
+
+NEUTRAL: dict[str, Any] = {
+    "uniqueItems": False,
+    "not": False,
+    "unevaluatedProperties": True,
+    "unevaluatedItems": {},
+    "propertyNames": {},
+    "contains": {"type": "string"},
+    "minContains": 0,
+    "if": {"type": "null"},
+    "then": True,
+    "dependentRequired": {"a": []},
+    "dependentSchemas": {"a": {}},
+    "dependencies": {},
+    "$dynamicAnchor": "here",
+    "$recursiveAnchor": False,
+}
+
+
+@pytest.mark.parametrize("keyword", [{key: value} for key, value in NEUTRAL.items() if key != "contains"] + [NEUTRAL])
+def test_keywords_that_say_nothing_are_left_out(
+    compiler: Compiler, tokenizer: Tokenizer, keyword: dict[str, Any]
+) -> None:
+    inner = {**PERSON, **keyword, "$defs": {"one": {"enum": ["a"], **keyword}}, "anyOf": [{}, keyword]}
+    schema = {"type": "array", "items": inner, "additionalItems": keyword, **keyword}
+    for constraint in (Constraint.json_schema(schema), Constraint.grammar(f"start: {json_rule(schema)}")):
+        assert taken(compiler, tokenizer, constraint, f"[{INDENTED}]") == "whole"
+        assert taken(compiler, tokenizer, constraint, '[{"name": "", "tags": ["c"]}]') == "no"
+    assert schema["items"] == inner
+    assert all(schema[key] == value for key, value in keyword.items())  # it is the client's
+
+
+def test_a_property_may_be_called_like_a_keyword(compiler: Compiler, tokenizer: Tokenizer) -> None:
+    schema = {"type": "object", "properties": {"uniqueItems": False, "not": False}, "additionalProperties": True}
+    assert taken(compiler, tokenizer, Constraint.json_schema(schema), '{"other": 1}') == "whole"
+    assert taken(compiler, tokenizer, Constraint.json_schema(schema), '{"not": 1}') == "no"
+    assert taken(compiler, tokenizer, Constraint.json_schema({"const": {"not": False}}), '{"not": false}') == "whole"
+
+
+def test_many_choices(compiler: Compiler, tokenizer: Tokenizer) -> None:
+    constraint = Constraint.choice([f"number {number}" for number in range(10_000)])
+    assert taken(compiler, tokenizer, constraint, "number 999") == "whole"  # and may go on
+    assert taken(compiler, tokenizer, constraint, "number 9998") == "whole"
+    assert taken(compiler, tokenizer, constraint, "number 10000") == "no"
+
+
+def length(compiler: Compiler, tokenizer: Tokenizer, constraint: Constraint, text: str) -> int:
+    """How many tokens of the text a matcher takes, one by one as they are drawn."""
+    matcher = compiler.compile(constraint)
+    tokens = tokenizer.encode(text, add_special=False)
+    return next((place for place, token in enumerate(tokens) if not matcher.consume_token(token)), len(tokens))
+
+
+@pytest.mark.parametrize(
+    "rules", ['s: s s | "x"', 's: "x" s s | "x" s | "x"', 's: a | b\na: b a | a b | "x"\nb: a b | b a | "x"']
+)
+def test_what_grows_with_its_text_is_not_followed_forever(compiler: Compiler, tokenizer: Tokenizer, rules: str) -> None:
+    """Each of its masks takes longer than the one before. Be it the answer alone or what follows reasoning."""
+    lark = "start: s\n" + rules
+    nested = json.dumps({"grammars": [{"lark_grammar": "start: @asked"}, {"name": "asked", "lark_grammar": lark}]})
+    for source in (lark, nested):
+        assert 10 < length(compiler, tokenizer, Constraint.grammar(source), "x" * 400) < 120
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text"),
+    [
+        (Constraint.grammar('start: e\ne: e "+" e | "(" e ")" | /[0-9]+/'), "+".join(["(1)"] * 30)),
+        (Constraint.grammar('start: line start | line\nline: "- " /[a-z]+/ "\\n"'), "- a\n" * 100),
+        (Constraint.grammar('root ::= line+\nline ::= "- " [a-z]+ "\\n"'), "- a\n" * 1000),
+        (Constraint.json_object(), '{"a": ' + "[" * 500 + "]" * 500 + "}"),
+        (
+            Constraint.json_schema({"properties": {f"p{place}": {} for place in range(490)}, "type": "object"}),
+            json.dumps({f"p{place}": place for place in range(0, 490, 7)}),
+        ),
+        (
+            Constraint.grammar(
+                "start: value\nvalue: " + json_rule({"properties": {f"p{place}": {} for place in range(490)}})
+            ),
+            json.dumps({f"p{place}": place for place in range(0, 490, 7)}),
+        ),
+        (Constraint.json_schema({"type": "string", "maxLength": 5000}), '"' + "ab " * 1600 + '"'),
+        (Constraint.json_schema({"enum": [f"value {place}" for place in range(5000)]}), '"value 4999"'),
+    ],
+)
+def test_what_does_not_is(compiler: Compiler, tokenizer: Tokenizer, constraint: Constraint, text: str) -> None:
+    assert length(compiler, tokenizer, constraint, text) == len(tokenizer.encode(text, add_special=False))
 
 
 def test_a_vocabulary_is_needed(tmp_path: Path) -> None:

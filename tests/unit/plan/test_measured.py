@@ -1,8 +1,9 @@
 import pytest
 from msgspec.structs import replace
 
+from penstock.plan import memory
 from penstock.plan.device import PRESETS as DEVICES
-from penstock.plan.formats import FORMATS
+from penstock.plan.formats import FORMATS, packed
 from penstock.plan.measured import Observed, StepSeen, compare
 from penstock.plan.shape import PRESETS
 from penstock.plan.speed import Speed
@@ -58,6 +59,14 @@ def test_a_wrong_idea_of_the_hardware_gives_no_efficiency_above_1() -> None:
     assert made is not None
     assert made.bandwidth_efficiency == 1.0
     assert made.rows[-1].ratio == pytest.approx(3)
+
+
+def test_a_mixture_is_held_against_itself() -> None:
+    mixed = replace(SHAPE, stored="q4_1", mixture=packed("q4_1", {"Q4_1": 1}, {"Q8_0": 1}))
+    made = compare(replace(SEEN, weights="q4_1", weights_bytes=1.0), mixed, DEVICE)
+    assert made is not None
+    assert made.rows[0].theory == memory.weights_bytes(mixed, mixed.format("q4_1"))
+    assert made.rows[0].theory > memory.weights_bytes(mixed, FORMATS["q4_1"])
 
 
 def test_ceilings_go_by_the_bytes_that_are_there() -> None:

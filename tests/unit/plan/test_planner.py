@@ -15,6 +15,8 @@ from penstock.plan.answer import Plan
 from penstock.plan.device import PRESETS as DEVICES
 from penstock.plan.device import Device
 from penstock.plan.find import find_device, find_shape
+from penstock.plan.formats import FORMATS, packed
+from penstock.plan.memory import weights_bytes
 from penstock.plan.question import CPU_DEFAULTS, Question, question_for
 from penstock.plan.shape import PRESETS, Shape, shape_of
 from plan_samples import devices, shapes
@@ -186,6 +188,22 @@ def test_a_cpu_has_its_own_defaults() -> None:
     assert question_for(DEVICES["ryzen-7950x"], stored, {**values, "weights": "int8"}).weights == "int8"
     assert question_for(DEVICES["t4"], stored, values).weights == "bfloat16"  # unpacked there
     assert set(CPU_DEFAULTS) <= set(Question.__struct_fields__)
+
+
+def test_a_file_of_mixed_formats_is_planned_as_it_is_where_it_stays_so() -> None:
+    half_and_half = {"Q4_K": 1, "Q6_K": 1}
+    mixed = msgspec.structs.replace(
+        PRESETS["smollm2-135m"], stored="q4_k", mixture=packed("q4_k", half_and_half, {"Q8_0": 1})
+    )
+    bits = mixed.layers * mixed.layer_matrices * 7 + mixed.table * 8.5 + mixed.vectors * 32
+    here, there = DEVICES["ryzen-7950x"], DEVICES["t4"]
+    asked = question_for(here, mixed, {"model": "mixed", "hardware": here.name})
+    made = plan(asked, mixed, here)
+    assert made.memory.weights_bytes == made.model.weights_bytes == pytest.approx(bits / 8)
+    sizes = {one.name: one.weights_bytes for one in made.memory.formats}
+    assert sizes["q4_k"] == made.memory.weights_bytes
+    assert sizes["q6_k"] == weights_bytes(mixed, FORMATS["q6_k"])
+    assert plan(asked, mixed, there).memory.weights_bytes == weights_bytes(mixed, FORMATS["q4_k"])
 
 
 def _finite(value: Any) -> bool:

@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 
 import tiny_models
+from penstock.kernels.cpu.packed import segment_bytes
+from penstock.model.weights.pack import kind_of
+from penstock.plan.formats import FORMATS, PACKED_BITS
+from penstock.plan.memory import weights_bytes
 from penstock.plan.shape import PRESETS, shape_of
 from penstock.store.files import ModelFiles
-from penstock.store.gguf import read_header
+from penstock.store.gguf import TENSOR_TYPES, read_header
 from penstock.store.hf_folder import read
 from penstock.store.safetensors import read_index
 
@@ -57,6 +61,20 @@ def test_a_gguf_has_as_many_parameters_as_its_preset(smollm2: ModelFiles) -> Non
     tensors = read_header(smollm2.weights[0]).tensors
     shape = shape_of(smollm2.spec)
     assert shape.parameters == sum(prod(one.shape) for one in tensors.values()) == PRESETS["smollm2-135m"].parameters
+
+
+@pytest.mark.weights
+def test_a_gguf_takes_what_its_tensors_take(smollm2: ModelFiles) -> None:
+    """Its table is in Q8_0, whatever its name says. Neither that nor Q4_1 grows when it is packed."""
+    shape = shape_of(smollm2.spec)
+    stored = sum(one.num_bytes for one in read_header(smollm2.weights[0]).tensors.values())
+    assert weights_bytes(shape, shape.format("q4_1")) == stored
+    assert shape.format("q8_0") is FORMATS["q8_0"]
+
+
+@pytest.mark.parametrize("name", [kind.name for kind in TENSOR_TYPES.values()])
+def test_packed_formats_are_those_of_the_kernels(name: str) -> None:
+    assert PACKED_BITS[name] == segment_bytes(kind_of(name, None), 256, 512) * 8 / (256 * 512)
 
 
 def test_windows_of_a_spec(tmp_path: Path) -> None:

