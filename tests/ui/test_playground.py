@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from playwright.sync_api import Page, expect
+import pytest
+from playwright.sync_api import Locator, Page, Route, expect
 
 from browser import Watched
 from server_process import Server, until
@@ -106,6 +107,44 @@ def test_again_and_edit(visit: Visit, server: Server) -> None:
     ended(page)
     page.get_by_label("Branch before").click()
     expect(page.locator("article.question .bubble")).to_contain_text("The same question")
+
+
+def corner(part: Locator) -> tuple[float, float]:
+    box = part.bounding_box()
+    assert box is not None
+    return box["x"], box["y"]
+
+
+@pytest.mark.parametrize("width", [700, 800, 1000, 1400])
+def test_what_can_be_done_with_a_message_is_in_one_line_below_it(visit: Visit, server: Server, width: int) -> None:
+    page = visit("playground", width=width)
+    ask(page, "One line", max_tokens=4)
+    ended(page)
+    assert corner(page.locator(".figures"))[0] == corner(page.locator("article.answer"))[0]
+    page.get_by_label("Answer again").click()
+    expect(page.get_by_text("2 / 2")).to_be_visible()  # and takes room
+    ended(page)
+    for labels in (("Edit, and ask anew", "Copy the question"), ("Branch before", "Answer again", "Copy the answer")):
+        places = [corner(page.get_by_label(label)) for label in labels]
+        assert places == sorted(places)
+        assert len({top for _, top in places}) == 1
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"), [(True, "This server keeps the texts of requests."), (False, "The server keeps no texts.")]
+)
+def test_it_says_whether_texts_are_kept_once_it_knows(opened: Visit, server: Server, kept: bool, said: str) -> None:
+    page = opened(server.url)
+    held: list[Route] = []
+    page.route("**/observe/facts", lambda route: held.append(route))  # Playwright takes no built-in method
+    page.goto(f"{server.url}/ui/#/playground")
+    welcome = page.locator(".welcome")
+    expect(welcome).to_contain_text(f"Ask {server.model}")
+    assert held
+    expect(welcome).not_to_contain_text("server keeps")
+    facts = held[0].fetch()
+    held[0].fulfill(response=facts, json={**facts.json(), "keep_texts": kept})
+    expect(welcome).to_contain_text(said)
 
 
 def test_presets_and_code_are_what_is_sent(visit: Visit, server: Server) -> None:

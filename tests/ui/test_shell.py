@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -77,7 +77,8 @@ def test_axe_finds_nothing(visit: Visit, used: Server, name: str) -> None:
         assert violations(page) == []
 
 
-# What cannot be seen whole, and not be scrolled to either: texts beyond the edge of the screen or of what clips them.
+# What cannot be seen whole, and not be scrolled to either: texts and buttons beyond the edge of the screen or of what
+# clips them.
 CLIPPED = """() => {
   const clipped = (element) => {
     const { left, right, width } = element.getBoundingClientRect();
@@ -91,21 +92,21 @@ CLIPPED = """() => {
     }
     return right > innerWidth + 1;
   };
-  const texts = [...document.querySelectorAll("body *")].filter(
-    (one) => [...one.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim()),
-  );
-  return texts.filter((one) => !one.closest(".sr-only") && clipped(one)).map((one) => one.outerHTML.slice(0, 120));
+  const told = (one) => [...one.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
+  const parts = [...document.querySelectorAll("body *")].filter((one) => one.tagName === "BUTTON" || told(one));
+  return parts.filter((one) => !one.closest(".sr-only") && clipped(one)).map((one) => one.outerHTML.slice(0, 120));
 }"""
 
 
+@pytest.mark.parametrize("width", [375, 280])
 @pytest.mark.parametrize("name", [*PAGES, "requests list"])
-def test_nothing_is_wider_than_a_phone(visit: Visit, used: Server, name: str) -> None:
+def test_nothing_is_wider_than_a_phone(visit: Visit, used: Server, name: str, width: int) -> None:
     """Nor clipped, and no figure is missing from a sentence."""
     place = {"requests": "requests/1", "requests list": "requests"}.get(name, name)
-    page = visit(place, width=375, height=720)
+    page = visit(place, width=width, height=720)
     settle(page, name)
     explain(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
     assert page.evaluate(CLIPPED) == []
     assert not re.search("– (ago|bits|tok)|undefined|NaN", page.locator("main").inner_text())
@@ -150,30 +151,80 @@ def test_the_files_come_under_a_strict_policy(server: Server) -> None:
     assert "style=" not in answer.text
 
 
-def test_a_key_is_asked_for_and_kept_in_the_tab(
-    opened: Callable[..., Page], tiny: Path, chromium: str, watched: Watched
+@pytest.fixture(scope="module")
+def locked(chromium: str, tiny: Path) -> Iterator[Server]:
+    with Server(tiny, "--kv-memory", "100MB", "--api-key", "right") as server:
+        yield server
+
+
+def test_a_key_is_asked_for_and_kept_in_the_tab(opened: Callable[..., Page], locked: Server, watched: Watched) -> None:
+    watched.allowed = ("401 (Unauthorized)",)
+    page = opened(locked.url)
+    page.goto(f"{locked.url}/ui/#/playground")
+    dialog = page.get_by_role("dialog", name="API key")
+    expect(dialog).to_be_visible()
+    assert violations(page) == []
+    page.keyboard.type("wrong")
+    page.keyboard.press("Enter")
+    expect(dialog).to_contain_text("does not know this key")
+    page.keyboard.type("right")
+    page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0)
+    page.wait_for_selector("[data-state=live]", state="attached")
+    page.get_by_label("Your message").fill("with a key")
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-figure=prompt]")).to_be_visible()
+    page.reload()
+    page.wait_for_selector("[data-state=live]", state="attached")
+    assert page.evaluate("[localStorage.length, sessionStorage.getItem('penstock-api-key')]") == [0, "right"]
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("sk-\u2026abc", "“\u2026” (U+2026)"),  # as lists of keys show them
+        ("wr\u2603ng", "“\u2603” (U+2603)"),
+        ("schl\u00fcssel", "“\u00fc” (U+00FC)"),  # in Latin-1, which fetch would send
+        ("right\u200bright", "have U+200B in it"),  # not to be seen
+    ],
+    ids=ascii,
+)
+def test_a_key_that_cannot_be_sent_is_refused_in_the_dialog(
+    opened: Callable[..., Page], locked: Server, watched: Watched, key: str, said: str
 ) -> None:
     watched.allowed = ("401 (Unauthorized)",)
-    with Server(tiny, "--kv-memory", "100MB", "--api-key", "right") as server:
-        page = opened(server.url)
-        page.goto(f"{server.url}/ui/#/playground")
-        dialog = page.get_by_role("dialog", name="API key")
-        expect(dialog).to_be_visible()
-        assert violations(page) == []
-        page.keyboard.type("wrong")
-        page.keyboard.press("Enter")
-        expect(dialog).to_contain_text("does not know this key")
-        page.keyboard.type("right")
-        page.keyboard.press("Enter")
-        expect(dialog).to_have_count(0)
-        page.wait_for_selector("[data-state=live]", state="attached")
-        page.get_by_label("Your message").fill("with a key")
-        page.keyboard.press("Enter")
-        expect(page.locator("[data-figure=prompt]")).to_be_visible()
-        page.reload()
-        page.wait_for_selector("[data-state=live]", state="attached")
-        assert page.evaluate("[localStorage.length, sessionStorage.getItem('penstock-api-key')]") == [0, "right"]
-        page.close()
+    page = opened(locked.url)
+    page.goto(f"{locked.url}/ui/#/playground")
+    dialog = page.get_by_role("dialog", name="API key")
+    expect(dialog).to_be_visible()
+    page.keyboard.insert_text(key)
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("alert")).to_contain_text(said)
+    expect(dialog.get_by_role("button", name="Continue")).to_be_disabled()
+    assert violations(page) == []
+    assert page.evaluate("sessionStorage.getItem('penstock-api-key')") is None
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(" right\u00a0")  # what is around it does no harm
+    expect(dialog.get_by_role("alert")).to_have_count(0)
+    page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0)
+    page.wait_for_selector("[data-state=live]", state="attached")
+
+
+def test_a_tab_that_holds_a_key_that_cannot_be_sent_asks_for_another(
+    opened: Callable[..., Page], locked: Server, watched: Watched
+) -> None:
+    watched.allowed = ("401 (Unauthorized)",)
+    page = opened(locked.url)
+    page.goto(f"{locked.url}/ui/icon.svg")
+    page.evaluate("sessionStorage.setItem('penstock-api-key', 'wr\u2603ng')")
+    page.goto(f"{locked.url}/ui/#/playground")
+    dialog = page.get_by_role("dialog", name="API key")
+    expect(dialog).to_contain_text("asks for a key")
+    page.keyboard.type("right")
+    page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0)
+    page.wait_for_selector("[data-state=live]", state="attached")
 
 
 def test_it_says_that_the_connection_is_lost_and_finds_back(

@@ -19,8 +19,21 @@ let answered: ((key: string | null) => void) | null = null;
 let asking: Promise<string | null> | null = null;
 let declined = false;
 
+/** What keeps a key from being sent; empty if nothing does. fetch throws at what a header cannot hold, as if there were
+ * no server, and sends other characters beyond ASCII in Latin-1, in which the server would not know them. */
+export function keyProblem(key: string): string {
+  const [strange] = /[^ -~]/u.exec(key) ?? [];
+  if (strange === undefined) return "";
+  const code = strange.codePointAt(0)!.toString(16).toUpperCase().padStart(4, "0");
+  const shown = /[\p{C}\p{Z}]/u.test(strange) ? `U+${code}` : `“${strange}” (U+${code})`;
+  const hint = strange === "…" ? " It looks shortened: copy the whole key." : "";
+  return `A key cannot have ${shown} in it, only plain letters, digits and signs (ASCII).${hint}`;
+}
+
+/** One that could not be sent is as good as none: the server then asks for another. */
 export function storedKey(): string | null {
-  return sessionStorage.getItem(KEY);
+  const key = sessionStorage.getItem(KEY);
+  return key === null || keyProblem(key) ? null : key;
 }
 
 export function giveKey(key: string | null): void {

@@ -79,9 +79,10 @@ function Answer({ message, view }: { message: Message; view: View }) {
       <div class="tools">
         <Siblings message={message} />
         <Figures message={message} />
-        <span class="spacer" />
-        <Button icon="redo" kind="quiet" label="Answer again" disabled={busy.value} onClick={() => again(message)} />
-        <CopyButton text={() => message.content} label="Copy the answer" />
+        <span class="actions">
+          <Button icon="redo" kind="quiet" label="Answer again" disabled={busy.value} onClick={() => again(message)} />
+          <CopyButton text={() => message.content} label="Copy the answer" />
+        </span>
       </div>
     </article>
   );

@@ -55,13 +55,15 @@ export function Playground() {
             ]}
             onChange={setView}
           />
-          <Button label="Copy as code" onClick={() => setCode(true)}>
-            <span aria-hidden="true">{"</>"}</span>
-          </Button>
-          <Button icon="plus" label="New conversation" onClick={clear} />
-          <span class="narrow">
-            <Button icon="sliders" label="Parameters" aria-expanded={panel} onClick={() => setPanel(!panel)} />
-          </span>
+          <div class="row">
+            <Button label="Copy as code" onClick={() => setCode(true)}>
+              <span aria-hidden="true">{"</>"}</span>
+            </Button>
+            <Button icon="plus" label="New conversation" onClick={clear} />
+            <span class="narrow">
+              <Button icon="sliders" label="Parameters" aria-expanded={panel} onClick={() => setPanel(!panel)} />
+            </span>
+          </div>
         </header>
         {problem && <Problem message={problem} onRetry={findModel} />}
         <Thread view={view} />
@@ -108,7 +110,7 @@ function Thread({ view }: { view: View }) {
           <h2>Ask {modelName.value || "the model"} something</h2>
           <p>
             Every token can show how sure the model was, and what else it considered.{" "}
-            {facts.value?.keep_texts ? "This server keeps the texts of requests." : "The server keeps no texts."}
+            {facts.value && (facts.value.keep_texts ? "This server keeps the texts of requests." : "The server keeps no texts.")}
           </p>
           <ul>
             {EXAMPLES.map((text) => (
