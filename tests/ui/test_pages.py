@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -288,6 +289,13 @@ def test_the_planner_plans_and_counts(visit: Visit, server: Server) -> None:
         "parts => parts.reduce((all, part) => all + Number(part.dataset.tokens), 0)"
     )
     expect(page.get_by_text("tokens are left")).to_contain_text(f"{LONG_CONTEXT - parts:,} of {LONG_CONTEXT:,}")
+
+
+def test_the_planner_shows_what_was_measured_in_figures_to_be_read(visit: Visit, busy: Server) -> None:
+    page = visit("planner")
+    row = page.get_by_role("row", name="KV cache, per token")
+    # What a token takes is a mean, and seldom a whole number of bytes.
+    expect(row.get_by_role("cell").nth(2)).to_have_text(re.compile(r"^\d+ B$"))
 
 
 def test_the_dashboard_shows_objectives_and_curves(visit: Visit, busy: Server) -> None:
