@@ -125,7 +125,8 @@ class _Writer:
             case "regex":
                 return _expression(asked.source)
             case "choice":
-                return " | ".join(map(literal, json.loads(asked.source)))
+                self.rules.append("CHOICE: " + " | ".join(map(literal, json.loads(asked.source))))
+                return "CHOICE"  # a terminal: see `grammar.source`
             case "grammar":
                 self.others.append({"name": "asked", "lark_grammar": lark_of(asked)})
                 return "@asked"

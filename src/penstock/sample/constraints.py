@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from penstock.grammar.library import Grammars
 
 # Of CPU time. What the compiler bounds takes a few milliseconds; a grammar made to get around that gets no second one,
-# since nobody's token is drawn meanwhile. No machine is so slow that an honest one takes as long.
-SLOWEST_MASK_S = 0.5
+# since nobody's token is drawn meanwhile. An honest one takes a tenth of that at most.
+SLOWEST_MASK_S = 0.1
 
 
 @dataclass(slots=True)

@@ -212,6 +212,15 @@ def test_a_constraint_beside_tools_is_what_an_answer_without_calls_keeps_to(kind
     assert not words.takes(constraint, f"{right}{CALL}")
 
 
+def test_as_many_choices_as_there_may_be_behind_reasoning(vocabulary: Any) -> None:
+    reading = Reading(thinking=THINK)
+    words = vocabulary(reading.marks)
+    asked = Constraint.choice([f"number {place}" for place in range(10_000)])
+    constraint = constraint_of(reading, None, asked, words.tokenizer.mark)
+    assert words.takes(constraint, "<think>many</think>number 9999")
+    assert not words.takes(constraint, "<think>many</think>number 10000")
+
+
 def test_a_constraint_beside_calls_that_look_like_answers_is_refused() -> None:
     reading = Reading(calls=BY_NAME["llama 3"].calls)
     with pytest.raises(InvalidRequest, match="cannot be used together") as caught:
