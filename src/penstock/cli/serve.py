@@ -21,7 +21,7 @@ from penstock import assemble
 from penstock.cli.options import ENGINE, given_settings, settings_options
 from penstock.cli.progress import download_bar
 from penstock.cli.text import size_text
-from penstock.errors import InvalidSetting, PenstockError
+from penstock.errors import PenstockError
 from penstock.intake.port import bind
 from penstock.observe.logs import configure
 from penstock.settings import ENV_PREFIX, LOOPBACK, Settings, load, strays
@@ -64,7 +64,9 @@ def _start(values: dict[str, Any]) -> None:
     if "*" in settings.serve.origins and not settings.serve.keys:
         warn("any web page that is open in a browser here can use this server")
     if settings.observe.events and settings.observe.otel_endpoint is not None:
-        _check_otel()
+        from penstock.observe.spans import exporter_class
+
+        exporter_class()  # or it would be missed only once an engine has been started
     listener = bind(settings.serve)
     with download_bar(None if for_people else say) as bar:
         files = assemble.model(settings, bar)
@@ -94,16 +96,6 @@ def _errors_as_objects() -> Iterator[None]:
     except Exception as error:
         logger.error("%s: %s", type(error).__name__, error, exc_info=True)
         sys.exit(1)
-
-
-def _check_otel() -> None:
-    """Whoever builds the spans would say the same, but only once an engine has been started."""
-    try:
-        import opentelemetry.exporter.otlp.proto.http.trace_exporter  # noqa: F401
-    except ImportError:
-        raise InvalidSetting(
-            "otel_endpoint needs the extra: pip install 'penstock[otel]'", param="otel_endpoint"
-        ) from None
 
 
 async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket, say: Callable[[str], None]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidSetting
@@ -18,10 +19,9 @@ try:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-except ImportError:  # the extra is not installed
-    AVAILABLE = False
+except ImportError:  # the extra is not installed: see `exporter_class`
+    pass
 else:
-    AVAILABLE = True
 
     class _Ids(RandomIdGenerator):
         """The ids that the client was told already."""
@@ -100,12 +100,15 @@ class Spans:
 
 
 def to_endpoint(model: str, version: str, endpoint: str) -> Spans:
+    return Spans(model, version, exporter_class()(endpoint))
+
+
+def exporter_class() -> Callable[[str], SpanExporter]:
+    """Raises if the extra is not installed."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
-        exporter = None
-    else:
-        exporter = OTLPSpanExporter(endpoint)
-    if exporter is None or not AVAILABLE:
-        raise InvalidSetting("otel_endpoint needs the extra: pip install 'penstock[otel]'", param="otel_endpoint")
-    return Spans(model, version, exporter)
+        raise InvalidSetting(
+            "otel_endpoint needs the extra: pip install 'penstock[otel]'", param="otel_endpoint"
+        ) from None
+    return OTLPSpanExporter
