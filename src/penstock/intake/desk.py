@@ -99,8 +99,8 @@ class Desk:
         check_ids(tokens, self.files.spec.vocab_size, "tokens")
         return self.tokenizer.decode(tokens, skip_special=False)
 
-    def finish(self, ticket: Ticket) -> None:
-        """The client has its answer, or has gone. What is still running for it ends; the books are closed."""
+    def finish(self, ticket: Ticket, at: float | None = None) -> None:
+        """The client has its answer (since `at`), or has gone. What still runs for it ends; the books are closed."""
         self.open -= 1
         if not ticket.done:
             self.replica.cancel(ticket)
@@ -111,9 +111,9 @@ class Desk:
                 prompt, cached = (len(flight.submits[0].tokens), flight.cached_tokens) if answer.index == 0 else (0, 0)
                 self.metrics.ended(reason, prompt, cached, len(answer.tokens), answer.timings)
         if self.emit is not None:
-            self.emit(self._finished(ticket))
+            self.emit(self._finished(ticket, time.monotonic() if at is None else at))
 
-    def _finished(self, ticket: Ticket) -> events.Finished:
+    def _finished(self, ticket: Ticket, at: float) -> events.Finished:
         ended = [
             events.Ended(
                 number=submit.number,
@@ -129,9 +129,7 @@ class Desk:
         ]
         error = ticket.error
         name = events.whole(ticket.flights[0].id)
-        return events.Finished(
-            name, time.monotonic(), ended, error.code if error else None, error.message if error else None
-        )
+        return events.Finished(name, at, ended, error.code if error else None, error.message if error else None)
 
     async def drain(self, deadline_s: float) -> None:
         """Let nobody in, and wait for those inside; after the deadline they are shown out."""

@@ -143,7 +143,8 @@ def _add_requests(app: FastAPI, watch: Watch) -> None:
     async def one_request(name: str, request: Request) -> Response:
         """The waterfall of a request: by the id of its answer, its x-request-id or its number."""
         views.REQUEST.query(request)
-        return _json(view.detail(_found(watch, name)))
+        found = _found(watch, name)
+        return _json(await asyncio.to_thread(view.with_steps, found, view.at_once(found)))
 
     @app.get("/observe/replay", **views.REPLAY.described)
     async def replayed(request: Request) -> Response:

@@ -77,6 +77,7 @@ class EventStream(Response):
         super().__init__()
         self.desk, self.ticket, self.writer = desk, ticket, writer
         self.opened: set[tuple[int, int]] = set()  # choices whose first event is out, by prompt and choice
+        self.over: float | None = None  # when the last of it was written
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -87,7 +88,7 @@ class EventStream(Response):
             name = scope["state"]["request_id"]
             logger.info("request %s: dropped, the client does not read", name, extra={"request_id": name})
         finally:
-            self.desk.finish(self.ticket)
+            self.desk.finish(self.ticket, self.over)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Nothing is sent before there is something to say: what fails until then can still be told by a status.
@@ -109,6 +110,7 @@ class EventStream(Response):
         except Exception as error:
             await self._send(send, self.writer.failed(problem(error, scope)))
         await self._send(send, [], more=False)
+        self.over = time.monotonic()
 
     async def _send_chunks(self, send: Send, chunks: list[tuple[int, Chunk]]) -> None:
         """In portions, between which others have their turn: much may have piled up."""

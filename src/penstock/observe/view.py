@@ -55,19 +55,36 @@ class View:
         }
 
     def detail(self, request: RequestTrace) -> dict[str, Any]:
+        return self.with_steps(request, self.at_once(request))
+
+    def at_once(self, request: RequestTrace) -> dict[str, Any]:
+        """What takes no time to say, as it is at one moment."""
         at, now = self.journal.at, self.journal.clock()
-        pieces, found = stages(request, now), spans(request, self.journal)
         end = request.end if request.end is not None else now
-        texts = None
-        if request.prompts is not None:
-            prompts = [self.text(tokens) for tokens in request.prompts]
-            texts = {"prompts": prompts, "answers": request.answers or []}
         return {
             **self.summary(request),
             "stages": [
                 {"name": name, "start": at(start), "end": at(end), "us": round((end - start) * 1e6)}
-                for name, start, end in pieces
+                for name, start, end in stages(request, now)
             ],
+            "sequences": [self._sequence(request, sequence) for sequence in request.sequences],
+            "events": sorted(self._events(request), key=lambda event: event["t"]),
+            "params": request.params,
+            "slow_client": request.write_us * 1e-6 > SLOW_CLIENT_SHARE * (end - request.accepted),
+            "trace_id": None if request.trace is None else request.trace.id,
+        }
+
+    def with_steps(self, request: RequestTrace, known: dict[str, Any]) -> dict[str, Any]:
+        """And what does, for which all its steps are gone through: may be asked in another thread."""
+        at = self.journal.at
+        found = spans(request, self.journal)
+        gaps = gaps_us(request, found)
+        prompts = request.prompts
+        texts = None
+        if prompts is not None:
+            texts = {"prompts": [self.text(tokens) for tokens in prompts], "answers": request.answers or []}
+        return {
+            **known,
             "spans": [
                 {
                     "stage": span.stage, "seq": span.number, "start": at(span.start), "end": at(span.end),
@@ -76,11 +93,7 @@ class View:
                 for span in thinned(found)
             ],
             "totals": totals(request, found),
-            "sequences": [self._sequence(request, sequence) for sequence in request.sequences],
-            "events": sorted(self._events(request), key=lambda event: event["t"]),
-            "params": request.params,
-            "slow_client": request.write_us * 1e-6 > SLOW_CLIENT_SHARE * (end - request.accepted),
-            "trace_id": None if request.trace is None else request.trace.id,
+            "sequences": [{**one, "inter_token_us": gaps.get(one["seq"])} for one in known["sequences"]],
             "texts": texts,
         }  # fmt: skip
 
@@ -110,7 +123,6 @@ class View:
             "preemptions": [{"t": at(t), "step": step, "why": WAITS[why]} for t, step, why in sequence.preemptions],
             "finish": sequence.finish,
             "stop": sequence.stop if request.prompts is not None or isinstance(sequence.stop, int) else None,
-            "inter_token_us": gaps_us(sequence, self.journal),
             "cache": explanation(
                 sequence.finding, sequence.prompt_tokens, sequence.cached, self.block_size, own, self.text
             ),

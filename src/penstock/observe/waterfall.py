@@ -4,7 +4,7 @@ every step, every piece of text and every write, overlapping as they did."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.flow.record import DECODE
 from penstock.observe.journal import Journal
@@ -186,23 +186,17 @@ def totals(request: RequestTrace, found: list[Span]) -> dict[str, int]:
     }
 
 
-def gaps_us(sequence: SequenceTrace, journal: Journal) -> dict[str, Any] | None:
-    """Between its tokens, as far as the steps are still kept."""
-    if not sequence.first_step:
-        return None
-    last: float | None = sequence.first_token
-    gaps: list[float] = []
-    for step in journal.steps.between(sequence.first_step, sequence.last_step):
-        for number, word in zip(step.numbers, step.words, strict=True):
-            if number == sequence.number and word & DECODE and last is not None:
-                settled = step.start + step.settled_us * 1e-6
-                gaps.append(settled - last)
-                last = settled
-    if not gaps:
-        return None
-    gaps.sort()
-    return {
-        "p50": round(gaps[len(gaps) // 2] * 1e6),
-        "p95": round(gaps[min(len(gaps) - 1, len(gaps) * 95 // 100)] * 1e6),
-        "max": round(gaps[-1] * 1e6),
-    }
+def gaps_us(request: RequestTrace, found: list[Span]) -> dict[int, dict[str, int]]:
+    """Between the tokens of each sequence, by its number, as far as the steps are still kept."""
+    last = {sequence.number: sequence.first_token for sequence in request.sequences}
+    gaps: dict[int, list[float]] = {}
+    for span in found:
+        if span.stage == "decode" and span.number is not None and (before := last[span.number]) is not None:
+            gaps.setdefault(span.number, []).append(span.end - before)
+            last[span.number] = span.end
+    return {number: _spread(sorted(times)) for number, times in gaps.items()}
+
+
+def _spread(times: list[float]) -> dict[str, int]:
+    places = {"p50": len(times) // 2, "p95": min(len(times) - 1, len(times) * 95 // 100), "max": -1}
+    return {name: round(times[place] * 1e6) for name, place in places.items()}

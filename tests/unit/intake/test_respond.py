@@ -1,6 +1,7 @@
 """Streams as ASGI sees them, where no real client can make the case."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -56,9 +57,11 @@ class FakeDesk:
 
     def __init__(self) -> None:
         self.finished: list[Ticket] = []
+        self.at: float | None = None
 
-    def finish(self, ticket: Ticket) -> None:
+    def finish(self, ticket: Ticket, at: float | None = None) -> None:
         self.finished.append(ticket)
+        self.at = at
 
 
 def flight(choices: int = 1) -> Flight:
@@ -121,6 +124,18 @@ def test_a_client_that_keeps_up_gets_each_token_by_itself() -> None:
     asyncio.run(play())
     events = [b"first 0.0\n\ndata: 0.0 w", b"0.0 x", b"0.0 y", b"0.0 z", b"last\n\ndata: [DONE]"]
     assert sent == [*(b"data: " + event + b"\n\n" for event in events), b""]
+
+
+def test_a_stream_is_over_when_its_last_byte_is_written_whatever_the_loop_does_next() -> None:
+    next_turn: list[float] = []
+
+    async def send(message: Any) -> None:
+        if message["type"] == BODY and not message["more_body"]:
+            asyncio.get_running_loop().call_soon(lambda: next_turn.append(time.monotonic()))
+
+    _, desk = stream([news("a", 0, FinishReason.LENGTH)], Writer(), send=send)
+    assert desk.at is not None
+    assert desk.at <= next_turn[0]
 
 
 def test_what_has_piled_up_is_one_chunk_for_each_choice() -> None:

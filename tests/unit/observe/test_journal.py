@@ -1,5 +1,8 @@
 """What is kept of requests and steps: enough to explain them, and never more than was promised."""
 
+from itertools import pairwise
+from typing import Any
+
 import pytest
 
 from penstock.flow import FinishReason, record
@@ -37,6 +40,39 @@ def test_the_stages_of_a_request_add_up_to_its_latency() -> None:
     assert detail["totals"]["prefill_steps"] == 1
     assert detail["totals"]["decode_steps"] == 4
     assert detail["totals"]["writes"] == 5
+
+
+def test_the_time_between_tokens_is_told_for_each_sequence() -> None:
+    watched = Watched()
+    for name in ("a", "b"):
+        watched.accept(name)
+    starts: dict[str, list[float]] = {"a": [], "b": []}  # all steps take equally long
+
+    def step(names: str, tokens: int, **more: Any) -> None:
+        for name in names:
+            starts[name].append(watched.now)
+        watched.step(dict.fromkeys(names, tokens), **more)
+
+    step("ab", 40, let_in={"a": Finding(), "b": Finding()})
+    step("ab", 1)
+    step("ab", 1)
+    watched.later(0.1)
+    step("a", 1)
+    step("b", 1)
+    for name, times in starts.items():
+        (sequence,) = view(watched).detail(watched.journal.find(name))["sequences"]  # type: ignore[arg-type]
+        _, middle, longest = sorted(after - before for before, after in pairwise(times))
+        expected = {"p50": middle * 1e6, "p95": longest * 1e6, "max": longest * 1e6}
+        assert sequence["inter_token_us"] == pytest.approx(expected, abs=2)
+        assert sequence["inter_token_us"]["max"] > 100_000 > sequence["inter_token_us"]["p50"]
+
+
+def test_no_time_between_tokens_where_there_is_but_one() -> None:
+    watched = Watched()
+    watched.accept("a")
+    watched.step({"a": 40}, let_in={"a": Finding()})
+    (sequence,) = view(watched).detail(watched.journal.find("a"))["sequences"]  # type: ignore[arg-type]
+    assert sequence["inter_token_us"] is None
 
 
 @pytest.mark.parametrize("where", ["accepted", "queued", "running"])
