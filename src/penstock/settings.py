@@ -310,6 +310,8 @@ def _check(settings: Settings) -> None:
     parse_bytes(settings.serve.max_body, "max_body")
     if settings.serve.api_key is not None and not settings.serve.keys:  # a variable that was to be filled, and is not
         raise InvalidSetting("api_key is empty: nobody would need a key; give one, or leave it out", param="api_key")
+    if not all(key.isascii() and key.isprintable() for key in settings.serve.keys):  # a secret: not shown
+        raise InvalidSetting("api_key must be of printable ASCII characters: headers hold no others", param="api_key")
     for origin in settings.serve.origins:
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+", origin):
             raise InvalidSetting(

@@ -74,6 +74,8 @@ def test_settings_cross_a_process_border() -> None:
         ({"blok_size": 16}, "blok_size"),
         ({"api_key": ""}, "api_key"),
         ({"api_key": " , "}, "api_key"),
+        ({"api_key": "good,schlüssel"}, "api_key"),
+        ({"api_key": "two\nlines"}, "api_key"),
         ({"allow_origin": "app.example"}, "allow_origin"),
         ({"allow_origin": "https://app.example/"}, "allow_origin"),
         ({"allow_origin": "https://a.example, https://*.example"}, "allow_origin"),

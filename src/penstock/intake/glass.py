@@ -34,7 +34,6 @@ from penstock.settings import Settings
 
 ASK_WAIT_S = 30.0  # for an engine in a long step
 DEFAULT_STEPS = 400
-OFF_LOOP = 2000  # steps: a longer window is put together in a thread
 
 Shown = dict[str, Any]
 
@@ -223,8 +222,6 @@ def _add_steps(app: FastAPI, watch: Watch) -> None:
         query = views.STEPS.query(request)
         begin, end = _asked_steps(query, watch.journal.steps.last)
         rows = query["rows"] == "1"
-        if end - begin < OFF_LOOP:
-            return _json(window(watch.journal, begin, end, query["columns"], rows=rows))
         return _json(await asyncio.to_thread(window, watch.journal, begin, end, query["columns"], rows=rows))
 
 
