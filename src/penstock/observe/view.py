@@ -54,11 +54,8 @@ class View:
             "seqs": [s.number for s in sequences],
         }
 
-    def detail(self, request: RequestTrace) -> dict[str, Any]:
-        return self.with_steps(request, self.at_once(request))
-
     def at_once(self, request: RequestTrace) -> dict[str, Any]:
-        """What takes no time to say, as it is at one moment."""
+        """What takes no time to say of it, as it is at one moment."""
         at, now = self.journal.at, self.journal.clock()
         end = request.end if request.end is not None else now
         return {
@@ -75,7 +72,7 @@ class View:
         }
 
     def with_steps(self, request: RequestTrace, known: dict[str, Any]) -> dict[str, Any]:
-        """And what does, for which all its steps are gone through: may be asked in another thread."""
+        """All of it: what is `known` at once, and what its steps tell, which may be many. Any thread may ask."""
         at = self.journal.at
         found = spans(request, self.journal)
         gaps = gaps_us(request, found)

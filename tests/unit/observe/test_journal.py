@@ -25,11 +25,17 @@ def view(watched: Watched) -> View:
     return View(watched.journal, Letters(), 16)
 
 
+def detail_of(watched: Watched, name: str) -> dict[str, Any]:
+    request = watched.journal.find(name)
+    assert request is not None
+    return view(watched).with_steps(request, view(watched).at_once(request))
+
+
 def test_the_stages_of_a_request_add_up_to_its_latency() -> None:
     watched = Watched()
     begin = watched.now
     watched.serve("a", tokens=5)
-    detail = view(watched).detail(watched.journal.find("a"))  # type: ignore[arg-type]
+    detail = detail_of(watched, "a")
     assert detail["e2e_us"] == round((watched.now - begin) * 1e6)
     assert sum(stage["us"] for stage in detail["stages"]) == pytest.approx(detail["e2e_us"], abs=20)
     for before, after in zip(detail["stages"], detail["stages"][1:], strict=False):
@@ -60,7 +66,7 @@ def test_the_time_between_tokens_is_told_for_each_sequence() -> None:
     step("a", 1)
     step("b", 1)
     for name, times in starts.items():
-        (sequence,) = view(watched).detail(watched.journal.find(name))["sequences"]  # type: ignore[arg-type]
+        (sequence,) = detail_of(watched, name)["sequences"]
         _, middle, longest = sorted(after - before for before, after in pairwise(times))
         expected = {"p50": middle * 1e6, "p95": longest * 1e6, "max": longest * 1e6}
         assert sequence["inter_token_us"] == pytest.approx(expected, abs=2)
@@ -71,7 +77,7 @@ def test_no_time_between_tokens_where_there_is_but_one() -> None:
     watched = Watched()
     watched.accept("a")
     watched.step({"a": 40}, let_in={"a": Finding()})
-    (sequence,) = view(watched).detail(watched.journal.find("a"))["sequences"]  # type: ignore[arg-type]
+    (sequence,) = detail_of(watched, "a")["sequences"]
     assert sequence["inter_token_us"] is None
 
 
@@ -105,7 +111,7 @@ def test_a_preempted_request_tells_when_and_why() -> None:
     assert watched.journal.waiting == 1
     watched.step({"a": 41, "b": 1}, let_in={"a": Finding()}, finish={"a": FinishReason.LENGTH})
     watched.finish("a")
-    detail = view(watched).detail(watched.journal.find("a"))  # type: ignore[arg-type]
+    detail = detail_of(watched, "a")
     (sequence,) = detail["sequences"]
     assert [(one["step"], one["why"]) for one in sequence["preemptions"]] == [(2, "blocks")]
     assert detail["preemptions"] == watched.journal.totals.preemptions == 1
@@ -137,7 +143,7 @@ def test_texts_are_kept_only_where_that_is_allowed() -> None:
         watched.finish("a")
         request = watched.journal.find("a")
         assert request is not None
-        detail = view(watched).detail(request)
+        detail = detail_of(watched, "a")
         cache = detail["sequences"][0]["cache"]
         assert (cache["diverged_at"], cache["reason"]) == (30, "diverged")
         if keep:
@@ -219,7 +225,7 @@ def test_a_slow_client_does_not_fill_the_memory() -> None:
     assert request.num_writes == MAX_WRITES + 500
     assert request.write_us == pytest.approx((MAX_WRITES + 500) * 1000, abs=5000)
     assert request.written == 100 * (MAX_WRITES + 500)
-    assert view(watched).detail(request)["slow_client"]
+    assert view(watched).at_once(request)["slow_client"]
 
 
 def test_many_spans_are_joined_but_none_is_lost() -> None:
