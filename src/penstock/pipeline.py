@@ -92,7 +92,7 @@ class Pipeline:
         params = self._constrained(request, reading)
         submits = self._submits(request, tokens, params)
         answers = [Answer(choice, params, self._text_stream(tokens, reading), reading) for choice in range(params.n)]
-        return Flight(request.id, submits, answers)
+        return Flight(request.id, submits, answers, request.warnings)
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt as the model will see it, whether it fits or not."""
@@ -260,8 +260,11 @@ class Pipeline:
 class Flight:
     """One request under way: its sequences out, its answers coming in."""
 
-    def __init__(self, request_id: str, submits: list[Submit], answers: list[Answer]) -> None:
+    def __init__(
+        self, request_id: str, submits: list[Submit], answers: list[Answer], warnings: tuple[str, ...] = ()
+    ) -> None:
         self.id = request_id
+        self.warnings = warnings  # what of the request was accepted without effect
         self.submits = submits
         self.answers = answers
         self.cached_tokens = 0
@@ -318,6 +321,7 @@ class Flight:
             prompt_logprobs=self.prompt_logprobs,
             error=message,
             error_code=code,
+            warnings=self.warnings,
         )
 
     def embedding(self) -> bytes:

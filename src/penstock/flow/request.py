@@ -37,6 +37,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_effort: str | None = None  # for templates that know it
     forced: int = 0  # as in Submit
     inspect: int = 0  # as in Submit
+    warnings: tuple[str, ...] = ()  # what was accepted without effect, for the client to read
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -96,6 +97,7 @@ class Completion(msgspec.Struct):
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # the first prompt token has none
     error: str | None = None  # set if a choice finished with FinishReason.ERROR
     error_code: str | None = None
+    warnings: tuple[str, ...] = ()  # what of the request was accepted without effect
 
     @property
     def text(self) -> str:

@@ -11,6 +11,7 @@ from penstock.errors import InvalidRequest, ModelNotFound, ShuttingDown
 from penstock.flow import FinishReason, Request, SamplingParams
 from penstock.intake.openai.messages import to_template
 from penstock.intake.openai.tokens import TokenizeRequest
+from penstock.intake.warnings import WarningLog
 from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.observe.metrics import Metrics
@@ -48,6 +49,7 @@ class Desk:
         self.emit = emit
         self.keep_texts = keep_texts
         self.created = int(time.time())
+        self.warnings = WarningLog()
         # Compiling a constraint may take seconds; those that wait for it hold up nobody else's tokenizing.
         self._constrained = ThreadPoolExecutor(1, thread_name_prefix="constrained")
         self.closing = False
@@ -76,6 +78,7 @@ class Desk:
         if count > most:  # it would be refused however often it came
             raise InvalidRequest(f"{count} answers were asked for in one request, {most} are the most", param="n")
         flights = await self._accept(requests)
+        self.warnings.log(flights)
         self._check_open()  # that may have taken its time
         ticket = self.replica.submit(flights)
         self.open += 1

@@ -27,7 +27,9 @@ logger = logging.getLogger("penstock.access")
 OPEN_PATHS = frozenset({"/health", "/ready"})  # for balancers, which have no key
 _ID_HEADERS = (b"x-request-id", b"request-id")  # as OpenAI's clients look for it, and as Anthropic's do
 # What pages of other origins may read beside the body; all else is kept from them.
-_SHARED_HEADERS = ("x-request-id", "request-id", "retry-after", "server-timing", "traceresponse")
+_SHARED_HEADERS = (
+    "x-request-id", "request-id", "retry-after", "server-timing", "traceresponse", "x-penstock-warnings",
+)  # fmt: skip
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 

@@ -17,6 +17,7 @@ from penstock.intake.desk import Desk
 from penstock.intake.events import Event, framed
 from penstock.intake.failure import failure, problem
 from penstock.intake.problems import Problem
+from penstock.intake.warnings import warning_header
 from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.pipeline import Flight
@@ -62,7 +63,7 @@ class Whole(Response):
             if error := self.ticket.error:
                 await failure(error, scope)(scope, receive, send)
                 return
-            headers = {"server-timing": server_timing(self.ticket)}
+            headers = {"server-timing": server_timing(self.ticket), **warning_header(self.ticket.flights)}
             body, start = self.write(self.ticket.flights), time.monotonic()
             await Response(body, 200, headers, "application/json")(scope, receive, send)
             tell_flushed(self.desk.emit, self.ticket, start, len(body))
@@ -220,4 +221,5 @@ def _stream_headers(ticket: Ticket) -> list[tuple[bytes, bytes]]:
         (b"cache-control", b"no-cache"),
         (b"x-accel-buffering", b"no"),  # proxies must not hold tokens back
         (b"server-timing", f"first;dur={first_ms:.1f}".encode()),
+        *((name.encode(), text.encode()) for name, text in warning_header(ticket.flights).items()),
     ]

@@ -11,7 +11,7 @@ from penstock.flow import CallDelta, Chunk, Completion, Delta, FinishReason, Sam
 from penstock.intake.desk import Desk
 from penstock.intake.events import Event, Named, Plain
 from penstock.intake.problems import Problem
-from penstock.intake.respond import PORTION, EventStream, merged
+from penstock.intake.respond import PORTION, EventStream, Whole, merged
 from penstock.pipeline import Flight
 from penstock.route.ticket import Ticket
 from penstock.stream.answer import Answer
@@ -233,3 +233,26 @@ def test_a_client_that_does_not_read(stuck: int) -> None:
 
     sent, _ = stream([news("a", 0, FinishReason.LENGTH)], Writer(), send=send)
     assert len(sent) == stuck
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_what_was_accepted_without_effect_is_told_in_a_header(streamed: bool) -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def play() -> None:
+        warned = flight()
+        warned.warnings = ("the field x is ignored",)
+        ticket, desk = Ticket([warned]), cast(Desk, FakeDesk())
+        ticket.push(news("a", 0, FinishReason.END))
+
+        async def keep(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        answer = EventStream(desk, ticket, Writer()) if streamed else Whole(desk, ticket, lambda _: b"{}")
+        await answer(SCOPE, receive, keep)
+
+    asyncio.run(play())
+    assert dict(sent[0]["headers"])[b"x-penstock-warnings"] == b"the field x is ignored"
