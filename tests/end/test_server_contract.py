@@ -18,6 +18,7 @@ from tiny_models import LONG_CONTEXT
 PAGE = "https://app.example"
 KEYS = ("first-key", "second-key")
 CONTEXT = 96
+MESSAGES_WITH_NUL = [{"role": "user", "content": "a\0b"}]
 
 
 @pytest.fixture(scope="module")
@@ -319,6 +320,49 @@ def test_tokens_there_and_back(http: httpx.Client) -> None:
     assert (wrong.status_code, error(wrong)["param"]) == (400, "tokens")
 
 
+def test_a_nul_in_a_prompt_is_text(http: httpx.Client) -> None:
+    tokens = http.post("/tokenize", json={"prompt": "a\0b"}).json()["tokens"]
+    assert http.post("/detokenize", json={"tokens": tokens}).json()["prompt"] == "a\0b"
+    for path, said in (("completions", {"prompt": "a\0b"}), ("chat/completions", {"messages": MESSAGES_WITH_NUL})):
+        answer = http.post(f"/v1/{path}", json={**said, "max_tokens": 1})
+        assert (answer.status_code, answer.json()["usage"]["completion_tokens"]) == (200, 1)
+
+
+def test_no_model_means_the_only_one(server: Server, http: httpx.Client) -> None:
+    said = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    asked: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": said,
+        "/v1/completions": {"prompt": "hi", "max_tokens": 1},
+        "/v1/responses": {"input": "hi", "max_output_tokens": 1, "store": False},
+        "/v1/messages": said,
+        "/v1/embeddings": {"input": "hi"},
+    }
+    for path, body in asked.items():
+        assert http.post(path, json=body).json()["model"] == server.model
+        wrong = http.post(path, json={**body, "model": "gpt-4"})
+        assert (wrong.status_code, "gpt-4" in wrong.text) == (404, True)
+    count = {"messages": said["messages"]}
+    assert http.post("/v1/messages/count_tokens", json=count).json()["input_tokens"] > 0
+
+
+def test_routes_without_a_version(server: Server, http: httpx.Client) -> None:
+    assert http.get("/models").json() == http.get("/v1/models").json()
+    assert http.get(f"/models/{server.model}").json()["id"] == server.model
+    answer = http.post("/chat/completions", json={"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1})
+    assert answer.json()["object"] == "chat.completion"
+    # Anthropic's routes have Anthropic's errors.
+    assert http.post("/messages", json={}).json()["type"] == "error"
+    assert http.get("/chat/completions").status_code == 405
+    assert {path for path in http.get("/openapi.json").json()["paths"] if path.startswith(("/chat", "/mod"))} == set()
+
+
+def test_tokenizer_info(http: httpx.Client) -> None:
+    info = http.get("/tokenizer_info").json()
+    tokens = http.post("/tokenize", json={"prompt": info["eos_token"], "add_special_tokens": False}).json()["tokens"]
+    assert info["added_tokens_decoder"][str(tokens[0])]["content"] == info["eos_token"] == "</s>"
+    assert "{%" in info["chat_template"]
+
+
 def test_chat_runs_to_the_end_of_the_context(strict: Server) -> None:
     with strict.client(api_key=KEYS[1]) as client:
         talk: Any = [{"role": "user", "content": "hello"}]
@@ -348,7 +392,7 @@ def test_without_a_key_there_is_nothing_but_health(strict: Server, given: str | 
     headers = {} if given is None else {"authorization": given.encode("latin-1")}
     with httpx.Client(base_url=strict.url, headers=headers, timeout=PATIENCE_S) as http:  # type: ignore[arg-type]
         assert [http.get(path).status_code for path in ("/health", "/ready")] == [200, 200]
-        for path in ("/v1/models", "/v1/models/x", "/version", "/metrics", "/docs", "/openapi.json", "/x"):
+        for path in ("/v1/models", "/models", "/v1/models/x", "/version", "/metrics", "/docs", "/openapi.json", "/x"):
             response = http.get(path)
             assert response.status_code == 401
             assert response.headers["www-authenticate"] == "Bearer"

@@ -34,6 +34,7 @@ from penstock.intake.openai.responses.store import ResponseStore
 from penstock.intake.openai.schemas import Generation
 from penstock.intake.problems import called
 from penstock.intake.respond import EventStream, Whole, Writer
+from penstock.intake.unversioned import Unversioned
 from penstock.intake.visit import CLIENT_GONE, Visit
 from penstock.observe.gpu import Gpu
 from penstock.observe.watch import Watch
@@ -65,6 +66,7 @@ def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp
     _add_failures(app)
     guarded: ASGIApp = BodyLimit(app, parse_bytes(settings.serve.max_body, "max_body"))
     guarded = shared(Heads(Keys(guarded, keys)), settings.serve.origins)
+    guarded = Unversioned(guarded, [route.path for route in app.routes if isinstance(route, Route)])
     return RequestIds(guarded, traced=settings.observe.otel_endpoint is not None)
 
 
@@ -230,17 +232,20 @@ def _add_models_and_tokens(app: FastAPI, desk: Desk) -> None:
     async def tokenize(request: Request) -> Response:
         """The token ids of a text or a conversation."""
         body = await read(tokens.TokenizeRequest, request)
-        if body.model is not None:
-            desk.check_model(body.model)
+        desk.check_model(body.model)
         ids = await asyncio.to_thread(desk.tokenize, body)
         return _json(tokens.tokenized(body, ids, context=desk.pipeline.context, vocabulary=desk.tokenizer))
+
+    @app.get("/tokenizer_info", **documented(None, tokens.TokenizerInfo))
+    async def tokenizer_info() -> Response:
+        """The model's tokenizer, as its tokenizer_config.json has it."""
+        return _json(tokens.info(desk.files, desk.tokenizer, context=desk.pipeline.context))
 
     @app.post("/detokenize", **documented(tokens.DetokenizeRequest, tokens.Text))
     async def detokenize(request: Request) -> Response:
         """The text of token ids."""
         body = await read(tokens.DetokenizeRequest, request)
-        if body.model is not None:
-            desk.check_model(body.model)
+        desk.check_model(body.model)
         text = await asyncio.to_thread(desk.detokenize, body.tokens)
         return _json(tokens.detokenized(text))
 

@@ -22,9 +22,11 @@ MAX_VALUES = 1 << 17  # strings, names included, lists and objects: tens of thou
 MANY_COMMAS = 1 << 16  # about as many numbers take a few milliseconds
 PIECE = 1 << 16  # characters of a list of numbers
 
-# Escapes that may stand for what is no character, or for one that no text has: half a surrogate pair, NUL.
+# Escapes that may stand for half a surrogate pair, which is no character, or for a NUL, which no name may have: union
+# branches are marked by it in the location of an error (`unions.BRANCH`).
 _SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
-_NO_CHARACTER = re.compile("[\x00\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NOT_IN_NAMES = re.compile("[\x00\ud800-\udfff]")
 _NUMBERS = re.compile(r"[-+.\d\seE,]*,", re.ASCII)
 
 
@@ -136,13 +138,16 @@ def _check_characters(body: Any) -> None:
     while open_items:
         place, value = open_items.pop()
         if isinstance(value, str):
-            if _NO_CHARACTER.search(value):
-                raise InvalidRequest(
-                    f"{path(place) or 'the body'} is not valid text: it has a NUL or half of a surrogate pair",
-                    param=path(place) or None,
-                )
+            if _SURROGATE.search(value):
+                raise _not_text(place, "half of a surrogate pair")
         elif isinstance(value, dict):
-            open_items += [(place, name) for name in value]
+            if any(_NOT_IN_NAMES.search(name) for name in value):
+                raise _not_text(place, "a name with a NUL or half of a surrogate pair")
             open_items += [((*place, name), inner) for name, inner in value.items()]
         elif isinstance(value, list):
             open_items += [((*place, index), inner) for index, inner in enumerate(value)]
+
+
+def _not_text(place: Place, what: str) -> InvalidRequest:
+    where = path(place)
+    return InvalidRequest(f"{where or 'the body'} is not valid text: it has {what}", param=where or None)

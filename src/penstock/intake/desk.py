@@ -64,8 +64,9 @@ class Desk:
         """What the model's chat template can be told beside the messages."""
         return self.pipeline.template.variables if self.pipeline.template is not None else frozenset()
 
-    def check_model(self, name: str) -> None:
-        if name != self.files.name:
+    def check_model(self, name: str | None) -> None:
+        """None: the only one there is."""
+        if name is not None and name != self.files.name:
             raise ModelNotFound(
                 f"the model {name[:128]!r} does not exist; this server has {self.files.name!r}", param="model"
             )

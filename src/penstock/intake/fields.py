@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar
+from functools import cache
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar, get_args
 
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -25,7 +26,7 @@ def wrong(text: str, param: str | None = None) -> PydanticCustomError:
 
 
 class Strict(BaseModel):
-    """No field it does not know, no "1" for 1, no true for 1; 1 for 1.0 is fine."""
+    """No field it does not know, no "1" for 1, no true for 1; 1 for 1.0 is fine, and 1.0 for 1."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -41,6 +42,7 @@ class Strict(BaseModel):
             return value
         if cls.only is not None and isinstance(given := value.get("type"), str) and given != cls.only[0]:
             raise wrong(f'is "{given[:LONGEST_NAME]}", which is not supported: only {cls.only[1]} are', "type")
+        value = _whole_numbers(cls, value)
         known = {field.alias or name for name, field in cls.model_fields.items()}
         for name in value:
             if name not in known:
@@ -48,6 +50,20 @@ class Strict(BaseModel):
                 close = difflib.get_close_matches(shown, known, n=1, cutoff=0.7)
                 raise wrong("is not a known field" + (f"; did you mean {close[0]}?" if close else ""), shown)
         return value
+
+
+@cache
+def _integers(model: type[BaseModel]) -> frozenset[str]:
+    """The fields that hold an integer, or nothing."""
+    return frozenset(
+        name for name, field in model.model_fields.items() if {field.annotation, *get_args(field.annotation)} & {int}
+    )
+
+
+def _whole_numbers(model: type[BaseModel], value: dict[str, Any]) -> dict[str, Any]:
+    """With 5 for 5.0 where an integer belongs: to JSON they are the same, and some clients have no other numbers."""
+    names = [name for name, given in value.items() if type(given) is float and given.is_integer()]
+    return {**value, **{name: int(value[name]) for name in names if name in _integers(model)}} if names else value
 
 
 # --- a text, whole or in parts
@@ -69,7 +85,7 @@ def whole_text(given: str | Sequence[HasText]) -> str:
 
 # --- fields that all of them have
 
-MODEL = "The model, as `GET /v1/models` names it."
+MODEL = Field(None, description="The model, as `GET /v1/models` names it. Default: the one that is served.")
 STREAM = Field(None, description="Send the answer as server-sent events while it is made.")
 TEMPERATURE = "0: always the likeliest token. Default: what the model's makers recommend, else 1."
 TOP_P = Field(None, gt=0, le=1, description="Draw from the likeliest tokens that have this share of the probability.")

@@ -43,6 +43,7 @@ ANSWERS: tuple[type[Struct], ...] = (
     models.ModelList,
     tokens.Tokens,
     tokens.Text,
+    tokens.TokenizerInfo,
     Question,
     Plan,
     Budget,

@@ -68,9 +68,9 @@ def test_bodies_that_are_not_json_objects(body: bytes, words: str) -> None:
     [
         (b'{"model": "\\ud800"}', "model"),
         (b'{"model": "\\udc00\\ud800"}', "model"),
-        (b'{"model": "a\\u0000b"}', "model"),
         (b'{"messages": [{"role": "user", "content": "\\uD83D"}]}', "messages[0].content"),
         (b'{"messages": [{"\\ud800": 1}]}', "messages[0]"),
+        (b'{"messages": [{"a\\u0000b": 1}]}', "messages[0]"),
     ],
 )
 def test_text_that_is_none(body: bytes, param: str) -> None:
@@ -81,12 +81,24 @@ def test_text_that_is_none(body: bytes, param: str) -> None:
 
 
 def test_all_other_text_arrives_as_it_is() -> None:
-    text = "naïve 日本 🦙 \\u0000 \\ud800 \u2028 \x7f"
+    text = "naïve 日本 🦙 \\u0000 \\ud800 \u2028 \x7f \0"
     body = {"model": "m", "messages": [{"role": "user", "content": text}]}
 
-    for escaped in (True, False):
+    for escaped in (True, False):  # a NUL is escaped in either case
         parsed = parse(chat.REQUEST, json.dumps(body, ensure_ascii=escaped).encode())
         assert parsed.messages[0].content == text
+
+
+def test_a_whole_number_is_an_integer_however_it_is_written() -> None:
+    body = {**CHAT, "max_tokens": 5.0, "seed": -3.0, "temperature": 1.0, "chat_template_kwargs": {"level": 2.0}}
+
+    parsed = parse(chat.REQUEST, raw(body))
+
+    assert (parsed.max_tokens, parsed.seed, parsed.temperature) == (5, -3, 1.0)
+    assert {type(parsed.max_tokens), type(parsed.seed)} == {int}
+    assert type((parsed.chat_template_kwargs or {})["level"]) is float  # the client's own: as it was written
+    assert refused(chat.REQUEST, raw({**CHAT, "max_tokens": 5.5})).param == "max_tokens"
+    assert refused(chat.REQUEST, raw({**CHAT, "max_tokens": 1e300})).param == "max_tokens"
 
 
 def test_a_name_twice_is_refused_at_any_level() -> None:
@@ -111,7 +123,7 @@ def test_a_name_twice_is_refused_at_any_level() -> None:
             "stream_options.include_use",
             "did you mean include_usage?",
         ),
-        (chat.REQUEST, {"messages": CHAT["messages"]}, "model", "model is required"),
+        (chat.REQUEST, {"model": "m"}, "messages", "messages is required"),
         (chat.REQUEST, {**CHAT, "prompt": "x"}, "prompt", "not a known field"),
         (completions.REQUEST, {**TEXT, "messages": []}, "messages", "not a known field"),
         (completions.REQUEST, {"model": "m"}, "prompt", "prompt is required"),

@@ -172,7 +172,7 @@ class CountTokensRequest(Strict):
         json_schema_extra={"examples": [{"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}]}]}
     )
 
-    model: str = Field(description=MODEL)
+    model: str | None = MODEL
     messages: NotEmpty[Turn] = Field(description="The conversation so far.")
     system: Text | None = Field(None, description="What the model is told before the conversation.")
     tools: Annotated[list[ClientTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(

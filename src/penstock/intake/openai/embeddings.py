@@ -23,7 +23,7 @@ class EmbeddingRequest(Strict):
         json_schema_extra={"examples": [{"model": "smollm2", "input": ["A river.", "A turbine."]}]}
     )
 
-    model: str = Field(description=MODEL)
+    model: str | None = MODEL
     input: Prompts = Field(description="What to embed: a text or token ids, or a list of up to 2048 of either.")
     encoding_format: Literal["float", "base64"] | None = Field(
         None, description="Numbers, or base64 of little-endian 32-bit floats. Default: float."

@@ -29,7 +29,7 @@ class StreamOptions(Strict):
 class Generation(Strict):
     """What chat and plain completions have in common."""
 
-    model: str = Field(description=MODEL)
+    model: str | None = MODEL
     stream: bool | None = STREAM
     stream_options: StreamOptions | None = Field(None, description="Only with `stream`.")
     n: int | None = Field(None, ge=1, le=MAX_CHOICES, description="How many answers to make. Default: 1.")

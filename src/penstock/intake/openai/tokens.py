@@ -1,4 +1,4 @@
-"""POST /tokenize and POST /detokenize, which OpenAI does not have."""
+"""POST /tokenize, POST /detokenize and GET /tokenizer_info, which OpenAI does not have."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from penstock.intake.fields import MODEL, Strict, wrong
 from penstock.intake.openai.fields import MAX_TOKEN_IDS, TokenId
 from penstock.intake.openai.logprobs import Vocabulary
 from penstock.intake.openai.messages import Messages, Templated
+from penstock.store.files import ModelFiles
 
 
 class TokenizeRequest(Templated):
     """Exactly one of `prompt` and `messages`."""
 
-    model: str | None = Field(None, description=f"{MODEL} Default: the one that is served.")
+    model: str | None = MODEL
     prompt: str | None = Field(None, description="A text.")
     messages: Messages | None = Field(None, description="A conversation, which the model's chat template makes a text.")
     add_special_tokens: bool | None = Field(
@@ -42,7 +43,7 @@ class TokenizeRequest(Templated):
 
 
 class DetokenizeRequest(Strict):
-    model: str | None = Field(None, description=f"{MODEL} Default: the one that is served.")
+    model: str | None = MODEL
     tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKEN_IDS, fail_fast=True)] = Field(description="Token ids.")
 
 
@@ -51,6 +52,25 @@ class Tokens(Body, kw_only=True, frozen=True):
     max_model_len: int  # tokens the context holds
     tokens: list[int]
     token_strs: list[str] | UnsetType = UNSET  # on request
+
+
+class AddedToken(Body, kw_only=True, frozen=True):
+    content: str
+    special: bool
+
+
+class TokenizerInfo(Body, kw_only=True, frozen=True):
+    """Named as in Hugging Face's tokenizer_config.json."""
+
+    tokenizer_class: str
+    model_max_length: int  # tokens the context holds
+    vocab_size: int
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None  # Jinja
+    added_tokens_decoder: dict[str, AddedToken]  # by token id; the special ones
 
 
 class Text(Body, kw_only=True, frozen=True):
@@ -65,6 +85,23 @@ def tokenized(body: TokenizeRequest, tokens: list[int], *, context: int, vocabul
             max_model_len=context,
             tokens=tokens,
             token_strs=texts if body.return_token_strs else UNSET,
+        )
+    )
+
+
+def info(files: ModelFiles, vocabulary: Vocabulary, *, context: int) -> bytes:
+    added = {
+        str(token): AddedToken(content=vocabulary.token_bytes(token).decode(errors="replace"), special=True)
+        for token in sorted(vocabulary.special_ids)
+    }
+    return msgspec.json.encode(
+        TokenizerInfo(
+            tokenizer_class="PreTrainedTokenizerFast",  # what reads a tokenizer.json
+            model_max_length=context,
+            vocab_size=files.spec.vocab_size,
+            **{name: files.special_tokens.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")},
+            chat_template=files.chat_template,
+            added_tokens_decoder=added,
         )
     )
 

@@ -40,7 +40,7 @@ def assistant(*content: Any) -> list[dict[str, Any]]:
 
 
 COMMON: Table = {
-    "model": (("m", ""), (*NO_STRINGS, None)),
+    "model": (("m", ""), NO_STRINGS),
     "messages": (
         (
             [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
@@ -188,7 +188,7 @@ def test_null_is_as_good_as_nothing(whole: Checked) -> None:
     optional = {name: None for name, field in MessagesRequest.model_fields.items() if not field.is_required()}
 
     assert whole.takes(optional | BASE) == whole.takes(BASE)
-    assert set(MessagesRequest.model_fields) - set(optional) == {"model", "messages", "max_tokens"}
+    assert set(MessagesRequest.model_fields) - set(optional) == {"messages", "max_tokens"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from penstock.intake.parse import parse
 from schema_tables import NO_BOOLEANS, NO_INTEGERS, NO_NUMBERS, NO_STRINGS, Checked, Table, rows
 
 GENERATION: Table = {
-    "model": (("m", ""), (*NO_STRINGS, None)),
+    "model": (("m", ""), NO_STRINGS),
     "stream": ((True, False), NO_BOOLEANS),
     "stream_options": (
         ({}, {"include_usage": True}, {"include_usage": None}, {"include_obfuscation": False}),
@@ -236,7 +236,7 @@ BASES: dict[type[BaseModel], dict[str, Any]] = {
     tokens.TokenizeRequest: {"prompt": "a"},
     tokens.DetokenizeRequest: {"tokens": [1]},
 }
-REQUIRED = {"model", "messages", "prompt", "input", "tokens"}
+REQUIRED = {"messages", "prompt", "input", "tokens"}
 # Fields that another one has to stand beside, or must not.
 BESIDE: dict[str, dict[str, Any]] = {
     "top_logprobs": {"logprobs": True},

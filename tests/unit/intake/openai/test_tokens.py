@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from openai.types import Model as SdkModel
 
+import tiny_models
 from openai_samples import CHAT, raw
 from penstock.intake.openai import chat, models, tokens
 from penstock.intake.parse import parse
+from penstock.store.resolve import resolve
 from penstock.tokenize import Tokenizer
+from schema_tables import described
 
 MODEL = models.Model(id="tiny", created=1_700_000_000, max_model_len=128)
 
@@ -46,6 +50,19 @@ def test_a_conversation_to_tokenize_is_rendered_as_chat_would() -> None:
     asked = parse(tokens.TokenizeRequest, raw(fields))
 
     assert asked.template_options() == parse(chat.REQUEST, raw({**CHAT, **fields})).template_options()
+
+
+def test_tokenizer_info(vocabulary: Tokenizer, tmp_path: Path) -> None:
+    files = resolve(str(tiny_models.make("llama", tmp_path)))
+
+    info = json.loads(tokens.info(files, vocabulary, context=128))
+
+    described(tokens.TokenizerInfo, info)
+    assert (info["model_max_length"], info["vocab_size"]) == (128, files.spec.vocab_size)
+    assert info["chat_template"] == files.chat_template
+    assert {name: info[name] for name in files.special_tokens} == files.special_tokens
+    start = vocabulary.mark("<|start|>")
+    assert info["added_tokens_decoder"][str(start)] == {"content": "<|start|>", "special": True}
 
 
 def test_detokenized() -> None:

@@ -158,7 +158,7 @@ class ResponseRequest(Strict):
         json_schema_extra={"examples": [{"model": "smollm2", "input": "Hello!", "max_output_tokens": 16}]}
     )
 
-    model: str = Field(description=MODEL)
+    model: str | None = MODEL
     input: Input = Field(description="A text of the user's, or the items of the conversation.")
     instructions: str | None = Field(None, description="What the model is told before the conversation.")
     previous_response_id: str | None = Field(

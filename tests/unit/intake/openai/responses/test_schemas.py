@@ -25,7 +25,7 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "stri
 SCHEMA = {"type": "json_schema", "name": "it", "schema": {"type": "object"}}
 
 TABLE: Table = {
-    "model": (("m", ""), (*NO_STRINGS, None)),
+    "model": (("m", ""), NO_STRINGS),
     "input": (
         (
             "",
@@ -164,7 +164,7 @@ def test_null_is_as_good_as_nothing(checked: Checked) -> None:
     optional = {name: None for name, field in ResponseRequest.model_fields.items() if not field.is_required()}
 
     assert checked.takes(optional | BASE) == checked.takes(BASE)
-    assert set(ResponseRequest.model_fields) - set(optional) == {"model", "input"}
+    assert set(ResponseRequest.model_fields) - set(optional) == {"input"}
 
 
 @pytest.mark.parametrize(
