@@ -150,6 +150,26 @@ def test_a_tool_is_used_and_its_result_comes_back(server: Server, client: anthro
     assert {block.type for block in final.content} <= {"text"}
 
 
+def test_the_tool_runner_of_the_sdk(server: Server, client: anthropic.Anthropic) -> None:
+    """It asks for a thread, is told that there are none, and goes on with the whole conversation by itself."""
+    asked: list[str] = []
+
+    def weather(town: str, days: int) -> str:
+        asked.append(town)
+        return f"rain for {days} days"
+
+    tool = anthropic.beta_tool(weather, name="weather", description="Of a town.", input_schema=SCHEMA)
+    choice: Any = {"type": "tool", "name": "weather", "disable_parallel_tool_use": True}
+    runner = client.beta.messages.tool_runner(
+        model=server.model, max_tokens=600, messages=TALK, tools=[tool], tool_choice=choice, max_iterations=2, **COLD
+    )
+    replies = list(runner)
+    assert [reply.stop_reason for reply in replies] == ["tool_use", "tool_use"]
+    assert len(asked) == 2
+    first, second = [reply.usage.input_tokens + (reply.usage.cache_read_input_tokens or 0) for reply in replies]
+    assert second > first
+
+
 def test_streamed_tool_use(server: Server, client: anthropic.Anthropic) -> None:
     raw: dict[int, str] = {}
     with client.messages.stream(model=server.model, messages=TALK, tool_choice={"type": "any"}, **CALLED) as stream:

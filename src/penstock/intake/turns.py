@@ -1,7 +1,8 @@
 """A conversation put together from pieces, as the newer APIs send it: texts, thoughts, tool calls, results.
 
-Chat templates want messages: all that the assistant said, thought and called in one turn is one of them, and each
-result of a call is one that names the tool.
+Chat templates want messages: what the assistant thought, said and called in one go is one of them, and each result of
+a call is one that names the tool. Thoughts come first in a message, so thoughts behind a text or a call open the next
+one: interleaved reasoning keeps its order.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ class Turns:
         self._complete()
         return self._messages
 
+    def begin(self, role: str) -> None:
+        """Of a turn that may say nothing."""
+        self._turn(role)
+
     def say(self, role: str, text: str) -> None:
         """Pieces of one speaker in a row are one turn, with line breaks between."""
         self._turn(role)
@@ -37,10 +42,13 @@ class Turns:
             self._texts.append(text)
 
     def think(self, text: str) -> None:
-        self._turn("assistant")
+        message = self._turn("assistant")
+        if self._texts or "tool_calls" in message:
+            self._add({"role": "assistant", "content": ""})
         self._thoughts.append(text)
 
-    def call(self, call_id: str, name: str, arguments: dict[str, Any]) -> None:
+    def call(self, call_id: str, name: str, arguments: dict[str, Any] | str) -> None:
+        """`arguments` as a text: a length limit cut them short, so that they are no JSON."""
         self._tools[call_id] = name
         function = {"name": name, "arguments": arguments}
         calls = self._turn("assistant").setdefault("tool_calls", [])

@@ -37,6 +37,35 @@ def test_pieces_that_say_nothing_open_a_turn_and_part_what_follows() -> None:
     assert turns.messages == [{"role": "user", "content": "a\n\nb\nc"}, {"role": "assistant", "content": ""}]
 
 
+def test_thoughts_behind_a_text_or_a_call_open_a_message() -> None:
+    """So that interleaved reasoning keeps its order."""
+    turns = Turns()
+    for number, text in enumerate(("a", "", "c")):
+        turns.think(f"t{number}")
+        if text:
+            turns.say("assistant", text)
+        else:
+            turns.call("c1", "f", {"a": 1})
+    turns.result("c1", "3", param="x")
+    turns.think("t3")
+    turns.think("!")
+
+    assert turns.messages == [
+        {"role": "assistant", "content": "a", "reasoning_content": "t0"},
+        {"role": "assistant", "content": "", "reasoning_content": "t1", "tool_calls": [CALL]},
+        {"role": "assistant", "content": "c", "reasoning_content": "t2"},
+        {"role": "tool", "content": "3", "tool_call_id": "c1", "name": "f"},
+        {"role": "assistant", "content": "", "reasoning_content": "t3!"},
+    ]
+
+
+def test_an_earlier_conversation_keeps_its_thoughts_apart_too() -> None:
+    turns = Turns([{"role": "assistant", "content": "a", "reasoning_content": "t0"}])
+    turns.think("t1")
+
+    assert [message["reasoning_content"] for message in turns.messages] == ["t0", "t1"]
+
+
 def test_what_was_said_before_is_gone_on_from_and_left_as_it_was() -> None:
     before = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
     turns = Turns(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -34,8 +35,10 @@ from penstock.intake.anthropic.schemas import (
     ChooseAny,
     ChooseNone,
     ChooseTool,
+    ClearToolUses,
     CountTokensRequest,
     MessagesRequest,
+    RedactedThinkingBlock,
     TextBlock,
     ThinkFreely,
     ThinkingBlock,
@@ -65,6 +68,9 @@ ANSWERS: tuple[type[msgspec.Struct], ...] = (RESPONSE, COUNTED, *EVENTS, Anthrop
 # What chat templates call the amount of thinking.
 _WORDS = frozenset(("reasoning_effort", *SWITCHES))
 _BUDGET = "thinking_budget"
+# Claude Code's first system block: an account of the request for Anthropic's books. It differs each time, so that with
+# it in the prompt the prefix cache would find nothing.
+_BILLING = re.compile(r"x-anthropic-billing-header:[^\n]*\n*")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -86,10 +92,9 @@ def to_request(
 
 def names(body: CountTokensRequest) -> dict[str, str]:
     """Of what is called otherwise behind `intake`."""
-    effort = body.output_config.effort if body.output_config is not None else None
     return {
         "continue_final_message": "messages",
-        "reasoning_effort": "thinking" if effort is None else "output_config.effort",
+        "reasoning_effort": "thinking" if _effort(body) is None else "output_config.effort",
         "constraint.json_schema": "output_config.format.schema",
         ".function.parameters": ".input_schema",
     }
@@ -113,28 +118,38 @@ def _request(body: CountTokensRequest, request_id: str, params: SamplingParams, 
         continue_final_message=going_on,
         add_generation_prompt=not going_on,
         tools=_tools(body),
+        warnings=_warnings(body, variables),
         **_thinking(body, variables),
     )
 
 
 def _turns(body: CountTokensRequest) -> Turns:
     turns = Turns()
-    if body.system:
-        turns.say("system", whole_text(body.system))
+    if system := _system(body.system or ""):
+        turns.say("system", system)
     for place, message in enumerate(body.messages):
         content = message.content
         if isinstance(content, str):
             turns.say(message.role, content)
             continue
-        if not content:  # an answer that said nothing
-            turns.say(message.role, "")
+        if message.role == "assistant":  # it may have said nothing
+            turns.begin("assistant")
         for number, block in enumerate(content):
             _add(turns, message.role, block, f"messages[{place}].content[{number}]")
     return turns
 
 
+def _system(given: str | list[TextBlock]) -> str:
+    texts = [given] if isinstance(given, str) else [block.text for block in given]
+    left = [(text, _BILLING.sub("", text, count=1) if _BILLING.match(text) else text) for text in texts]
+    return "\n".join([kept for text, kept in left if kept or not text])
+
+
 def _add(
-    turns: Turns, role: str, block: TextBlock | ToolResultBlock | ThinkingBlock | ToolUseBlock, place: str
+    turns: Turns,
+    role: str,
+    block: TextBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock,
+    place: str,
 ) -> None:
     match block:
         case TextBlock():
@@ -171,13 +186,13 @@ def _tools(body: CountTokensRequest) -> ToolUse | None:
 
 def _thinking(body: CountTokensRequest, variables: Collection[str]) -> dict[str, Any]:
     """How much to think, as fields of flow.Request. What the template has no word for is refused."""
-    effort = body.output_config.effort if body.output_config is not None else None
+    effort = _effort(body)
     switched = not _WORDS.isdisjoint(variables)
     match body.thinking:
         case ThinkNot():
             return {"reasoning_effort": "none"}
         case ThinkFreely():
-            return {"reasoning_effort": effort or ("medium" if switched else None)}
+            return {"reasoning_effort": (effort or "medium") if switched else None}
         case ThinkWithin() if _BUDGET not in variables:
             raise InvalidRequest(
                 "thinking.budget_tokens is not supported: this model's chat template has no word for a budget; "
@@ -188,6 +203,31 @@ def _thinking(body: CountTokensRequest, variables: Collection[str]) -> dict[str,
             told = {"reasoning_effort": effort or "medium"} if switched else {}
             return {**told, "template_arguments": {_BUDGET: budget}}
     return {"reasoning_effort": effort}
+
+
+def _effort(body: CountTokensRequest) -> str | None:
+    return body.output_config.effort if body.output_config is not None else None
+
+
+def _warnings(body: CountTokensRequest, variables: Collection[str]) -> tuple[str, ...]:
+    """What is taken without effect."""
+    blocks = [block for turn in body.messages if isinstance(turn.content, list) for block in turn.content]
+    edits = body.context_management.edits or () if body.context_management is not None else ()
+    found = {
+        "output_config.effort has no effect: this model's chat template has no say in how much it reasons": (
+            isinstance(body.thinking, ThinkFreely) and _effort(body) is not None and _WORDS.isdisjoint(variables)
+        ),
+        "context_management has no effect: the conversation stays as it was sent": any(
+            isinstance(edit, ClearToolUses) or edit.keep not in ("all", {"type": "all"}) for edit in edits
+        ),
+        "defer_loading has no effect: all tools are shown to the model": any(
+            tool.defer_loading for tool in body.tools or ()
+        ),
+        "redacted_thinking is left out: only the server that wrote it can read it": any(
+            isinstance(block, RedactedThinkingBlock) for block in blocks
+        ),
+    }
+    return tuple(text for text, true in found.items() if true)
 
 
 def _constraint(body: CountTokensRequest) -> Constraint | None:

@@ -16,14 +16,14 @@ MESSAGES = {
     # What Anthropic runs beside the model.
     "container": Inert(),
     "mcp_servers": Inert(([],)),
-    "context_management": Inert(),
     "diagnostics": Inert(),
+    # Conversations are not kept: the error says so in a way on which Anthropic's SDK sends them whole (`problems`).
+    "thread": Inert(),
 }
 
 # `eager_input_streaming` asks for arguments without a check that they are JSON; they are streamed as they are made, and
 # are JSON, either way.
 TOOL = {
-    "defer_loading": Inert((False,)),
     "eager_input_streaming": Inert((True, False)),
     "allowed_callers": Inert((["direct"],)),
     "input_examples": Inert(([],)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from penstock.intake.problems import Problem, headers, tellable
 
@@ -26,9 +27,16 @@ _KINDS: dict[int, Kind] = {
 }
 
 
+class ThreadUnsupported(msgspec.Struct, frozen=True, tag="thread_unsupported_request", tag_field="error_code"):
+    """What the SDK's tool runner looks for: it then sends the whole conversation, without `thread`."""
+
+    unsupported: tuple[str, ...] = ("thread",)
+
+
 class AnthropicErrorDetail(msgspec.Struct, frozen=True):
     type: Kind
     message: str
+    details: ThreadUnsupported | UnsetType = UNSET
 
 
 class AnthropicErrorBody(msgspec.Struct, frozen=True, tag="error", tag_field="type"):
@@ -39,7 +47,7 @@ class AnthropicErrorBody(msgspec.Struct, frozen=True, tag="error", tag_field="ty
 
 
 def spoken(path: str) -> bool:
-    """Whether whoever asks for this speaks Anthropic's API."""
+    """Whether the path is of Anthropic's API."""
     return path == "/v1/messages" or path.startswith("/v1/messages/")
 
 
@@ -48,5 +56,6 @@ def describe(error: BaseException, request_id: str) -> Problem:
     kind = _KINDS.get(told.status, "api_error" if told.status >= 500 else "invalid_request_error")
     named = told.param is None or told.param in told.message
     message = told.message if named else f"{told.param}: {told.message}"
-    body = AnthropicErrorBody(AnthropicErrorDetail(kind, message), request_id)
+    details = ThreadUnsupported() if told.param == "thread" else UNSET
+    body = AnthropicErrorBody(AnthropicErrorDetail(kind, message, details), request_id)
     return Problem(told.status, msgspec.json.encode(body), message, headers(told))

@@ -19,6 +19,7 @@ from penstock.intake.unions import By, Either
 class CacheControl(Strict):
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
+    scope: str | None = Field(None, max_length=64, description="Who shares the prefix. Not used: tenants never do.")
 
 
 _CACHE = Field(None, description=neutral.HINTS["cache_control"])
@@ -43,6 +44,13 @@ class ThinkingBlock(Strict):
     signature: str = Field(description="Empty in this server's answers. Not checked: thoughts are plain text here.")
 
 
+class RedactedThinkingBlock(Strict):
+    """What another server's model thought, encrypted: taken with a warning, and left out of the prompt."""
+
+    type: Literal["redacted_thinking"]
+    data: str
+
+
 class ToolUseBlock(Strict):
     type: Literal["tool_use"]
     id: str = Field(min_length=1)
@@ -56,10 +64,28 @@ class ToolUseBlock(Strict):
 Text = Annotated[str | Annotated[list[TextBlock], Field(fail_fast=True)], Either("a string or a list of text blocks")]
 
 
+class ToolReferenceBlock(Strict):
+    """A tool that a search has found. The model is shown its name."""
+
+    type: Literal["tool_reference"]
+    tool_name: str
+    cache_control: CacheControl | None = _CACHE
+
+    @property
+    def text(self) -> str:
+        return self.tool_name
+
+
+ResultBlock = Annotated[TextBlock | ToolReferenceBlock, By("type")]
+Result = Annotated[
+    str | Annotated[list[ResultBlock], Field(fail_fast=True)], Either("a string or a list of text blocks")
+]
+
+
 class ToolResultBlock(Strict):
     type: Literal["tool_result"]
     tool_use_id: str = Field(description="The `id` of a `tool_use` block before it.")
-    content: Text | None = Field(None, description="What the tool gave, as text.")
+    content: Result | None = Field(None, description="What the tool gave, as text.")
     is_error: bool | None = Field(None, description="The tool failed: the model is shown `Error: ` in front of it.")
     cache_control: CacheControl | None = _CACHE
     toolset_name: Annotated[Any, neutral.TOOL_USE_BLOCK["toolset_name"]] = None
@@ -68,7 +94,7 @@ class ToolResultBlock(Strict):
 # --- messages
 
 UserBlock = Annotated[TextBlock | ToolResultBlock, By("type")]
-AssistantBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, By("type")]
+AssistantBlock = Annotated[TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock, By("type")]
 _BLOCKS = Either("a string or a list of blocks")
 
 
@@ -103,7 +129,7 @@ class ClientTool(Strict):
     strict: bool | None = Field(None, description="The input is always held to its schema once a call has begun.")
     type: Literal["custom"] | None = None
     cache_control: CacheControl | None = _CACHE
-    defer_loading: Annotated[Any, neutral.TOOL["defer_loading"]] = None
+    defer_loading: bool | None = Field(None, description="Tools are never searched for: all are shown to the model.")
     eager_input_streaming: Annotated[Any, neutral.TOOL["eager_input_streaming"]] = None
     allowed_callers: Annotated[Any, neutral.TOOL["allowed_callers"]] = None
     input_examples: Annotated[Any, neutral.TOOL["input_examples"]] = None
@@ -164,6 +190,29 @@ class OutputConfig(Strict):
     )
 
 
+# --- how to shorten the conversation
+
+
+class ClearThinking(Strict):
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"] | dict[str, Any] | None = Field(None, description="Other than all: a warning, and all stay.")
+
+
+class ClearToolUses(Strict):
+    """Taken with a warning: the conversation stays as it is."""
+
+    type: Literal["clear_tool_uses_20250919"]
+    trigger: dict[str, Any] | None = None
+    keep: dict[str, Any] | None = None
+    clear_at_least: dict[str, Any] | None = None
+    exclude_tools: list[str] | None = None
+    clear_tool_inputs: bool | list[str] | None = None
+
+
+class ContextManagement(Strict):
+    edits: list[Annotated[ClearThinking | ClearToolUses, By("type")]] | None = Field(None, fail_fast=True)
+
+
 # --- the bodies
 
 
@@ -185,6 +234,9 @@ class CountTokensRequest(Strict):
     )
     output_config: OutputConfig | None = Field(None, description="The form of the answer, and the effort for it.")
     cache_control: CacheControl | None = _CACHE
+    context_management: ContextManagement | None = Field(
+        None, description="What to leave out of the conversation. Taken for compatibility: all of it stays."
+    )
 
     @model_validator(mode="after")
     def _check_pairs(self) -> CountTokensRequest:
@@ -224,5 +276,5 @@ class MessagesRequest(CountTokensRequest):
     inference_geo: Annotated[Any, neutral.MESSAGES["inference_geo"]] = None
     container: Annotated[Any, neutral.MESSAGES["container"]] = None
     mcp_servers: Annotated[Any, neutral.MESSAGES["mcp_servers"]] = None
-    context_management: Annotated[Any, neutral.MESSAGES["context_management"]] = None
     diagnostics: Annotated[Any, neutral.MESSAGES["diagnostics"]] = None
+    thread: Annotated[Any, neutral.MESSAGES["thread"]] = None

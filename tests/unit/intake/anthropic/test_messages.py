@@ -85,6 +85,81 @@ def test_every_sampling_field_arrives() -> None:
     assert made.params == SamplingParams(max_tokens=9, temperature=0, top_p=0.3, top_k=4, stop=("a", "b"))
 
 
+BILLING = "x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch=36ee5;"
+
+
+@pytest.mark.parametrize(
+    ("system", "wanted"),
+    [
+        ([BILLING, "You help.", "x"], "You help.\nx"),
+        ([f"{BILLING}\nYou help."], "You help."),
+        (f"{BILLING}\n\nYou help.\n", "You help.\n"),
+        (["You help.", BILLING], "You help."),
+        ([f"Never send {BILLING}"], f"Never send {BILLING}"),
+        (["You help.", "", "x"], "You help.\n\nx"),
+        ([BILLING], None),
+        (BILLING, None),
+    ],
+)
+def test_the_account_for_billing_never_reaches_the_prompt(system: str | list[str], wanted: str | None) -> None:
+    """It differs in each request of Claude Code, and would be the first thing in the prompt."""
+    blocks = system if isinstance(system, str) else [{"type": "text", "text": text} for text in system]
+    told = [] if wanted is None else [{"role": "system", "content": wanted}]
+
+    assert request(system=blocks).messages == [*told, {"role": "user", "content": "Hi"}]
+
+
+def test_interleaved_thoughts_keep_their_order() -> None:
+    think = [{"type": "thinking", "thinking": thought, "signature": ""} for thought in "abc"]
+    results = [{"type": "tool_result", "tool_use_id": name, "content": "1"} for name in ("t1", "t2")]
+    uses = [USE, {**USE, "id": "t2"}]
+    made = request(
+        messages=[
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": [think[0], uses[0], think[1], {"type": "redacted_thinking", "data": "?"}]},
+            {"role": "assistant", "content": [uses[1]]},
+            {"role": "user", "content": results},
+            {"role": "assistant", "content": [think[2], {"type": "text", "text": "So."}]},
+            {"role": "user", "content": "And?"},
+        ]
+    )
+    shown = [
+        (message.get("reasoning_content"), [call["id"] for call in message.get("tool_calls", ())])
+        for message in made.messages or ()
+        if message["role"] == "assistant"
+    ]
+    assert shown == [("a", ["t1"]), ("b", ["t2"]), ("c", [])]
+    assert made.warnings == ("redacted_thinking is left out: only the server that wrote it can read it",)
+
+
+CLEAR = "clear_thinking_20251015"
+
+
+@pytest.mark.parametrize(
+    ("fields", "variables", "named"),
+    [
+        ({}, (), None),
+        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}, (), "output_config.effort"),
+        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}, ("enable_thinking",), None),
+        ({"context_management": {"edits": [{"type": CLEAR, "keep": "all"}]}}, (), None),
+        ({"context_management": {"edits": [{"type": CLEAR, "keep": {"type": "all"}}]}}, (), None),
+        ({"context_management": {"edits": [{"type": CLEAR}]}}, (), "context_management"),
+        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, (), "context_management"),
+        ({"tools": [WEATHER, {**WEATHER, "name": "x", "defer_loading": True}]}, (), "defer_loading"),
+    ],
+)
+def test_what_has_no_effect_is_told(fields: dict[str, Any], variables: tuple[str, ...], named: str | None) -> None:
+    made = request(variables=frozenset(variables), **fields)
+
+    assert [warning.partition(" ")[0] for warning in made.warnings] == ([] if named is None else [named])
+
+
+def test_a_message_of_nothing_that_can_be_read() -> None:
+    said = [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}]
+
+    assert request(messages=said).messages == [{"role": "assistant", "content": ""}]
+
+
 def test_blocks_become_what_templates_know() -> None:
     made = request(
         system=[{"type": "text", "text": "one"}, {"type": "text", "text": "two"}],

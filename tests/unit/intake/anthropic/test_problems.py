@@ -5,6 +5,7 @@ import json
 import anthropic
 import httpx2
 import pytest
+from anthropic.types import ThreadUnsupportedRequestError
 
 from penstock import errors
 from penstock.errors import PenstockError
@@ -52,6 +53,22 @@ def test_the_sdk_understands_them(error: Exception, raised: str, kind: str) -> N
 def test_the_field_at_fault_is_named() -> None:
     for message, wanted in (("it is deep", "tools[0]: it is deep"), ("tools[0] is deep", "tools[0] is deep")):
         assert describe(errors.InvalidRequest(message, param="tools[0]"), "r").message == wanted
+
+
+def test_the_sdk_learns_that_there_are_no_threads() -> None:
+    """Its tool runner goes on without: it looks for this code."""
+    told = describe(errors.InvalidRequest("thread is not supported: leave it out", param="thread"), "r")
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(told.status, content=told.body))
+    client = anthropic.Anthropic(api_key="k", http_client=httpx2.Client(transport=transport), max_retries=0)
+
+    with client, pytest.raises(ThreadUnsupportedRequestError) as caught:
+        client.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "a"}])
+
+    assert json.loads(told.body)["error"]["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }
+    assert caught.value.details.error_code == "thread_unsupported_request"
 
 
 def test_a_client_is_told_when_to_come_back() -> None:

@@ -46,9 +46,12 @@ COMMON: Table = {
             [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
             [{"role": "system", "content": [TEXT]}],
             user(TEXT, {**TEXT, "cache_control": MARK, "citations": []}),
+            user({**TEXT, "cache_control": {**MARK, "scope": "global"}}),
             assistant(),
             assistant({"type": "thinking", "thinking": "hm", "signature": ""}, TEXT, USE),
             assistant({**USE, "cache_control": {"type": "ephemeral"}, "caller": {"type": "direct"}}),
+            assistant({"type": "redacted_thinking", "data": "x"}),
+            user({**RESULT, "content": [TEXT, {"type": "tool_reference", "tool_name": "f"}]}),
             user(RESULT, {**RESULT, "content": "a"}, {**RESULT, "content": [TEXT], "is_error": True}, TEXT),
         ),
         (
@@ -74,7 +77,7 @@ COMMON: Table = {
             user({**RESULT, "content": [{"type": "image", "source": {}}]}),
             user({**RESULT, "is_error": "no"}),
             assistant(RESULT),
-            assistant({"type": "redacted_thinking", "data": "x"}),
+            assistant({"type": "redacted_thinking"}),
             assistant({"type": "thinking", "thinking": "hm"}),
             assistant({**USE, "input": "{}"}),
             assistant({**USE, "id": ""}),
@@ -86,7 +89,7 @@ COMMON: Table = {
             [],
             [TOOL],
             [{**TOOL, "description": "it", "strict": True, "type": "custom", "cache_control": MARK}],
-            [{**TOOL, "defer_loading": False, "eager_input_streaming": True, "allowed_callers": ["direct"]}],
+            [{**TOOL, "defer_loading": True, "eager_input_streaming": True, "allowed_callers": ["direct"]}],
         ),
         (
             {},
@@ -94,7 +97,7 @@ COMMON: Table = {
             [{"name": "f"}],
             [{**TOOL, "name": 1}],
             [{**TOOL, "input_schema": []}],
-            [{**TOOL, "defer_loading": True}],
+            [{**TOOL, "defer_loading": 1}],
             [{**TOOL, "input_examples": [{}]}],
             [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3}],
             [{"type": "function", "function": {"name": "f"}}],
@@ -129,6 +132,22 @@ COMMON: Table = {
         ({"effort": "little"}, {"format": {"type": "json_object"}}, {"format": {"type": "json_schema"}}, "low"),
     ),
     "cache_control": (({"type": "ephemeral"}, MARK), (True, {}, {"type": "x"}, {"type": "ephemeral", "ttl": "2h"})),
+    "context_management": (
+        (
+            {},
+            {"edits": []},
+            {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+            {"edits": [{"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 2}}]},
+            {"edits": [{"type": "clear_tool_uses_20250919", "trigger": {"type": "input_tokens", "value": 9}}]},
+        ),
+        (
+            "all",
+            {"edits": {}},
+            {"edits": [{"type": "compact_20260112"}]},
+            {"edits": [{"type": "clear_thinking_20251015", "keep": 1}]},
+            {"edits": [{"type": "clear_tool_uses_20250919", "kep": {}}]},
+        ),
+    ),
 }
 TABLE: Table = COMMON | {
     "max_tokens": ((1, 2**31 - 1), (0, -1, 2**31, None, *NO_INTEGERS)),
@@ -143,8 +162,8 @@ TABLE: Table = COMMON | {
     "inference_geo": ((), ("eu",)),
     "container": ((), ("c1", {})),
     "mcp_servers": (([],), ([{}],)),
-    "context_management": ((), ({},)),
     "diagnostics": ((), ({},)),
+    "thread": ((), ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"})),
 }
 BESIDE: dict[str, dict[str, Any]] = {"tool_choice": {"tools": [TOOL]}}
 
