@@ -15,6 +15,7 @@ import msgspec
 from penstock import __version__, bytecode, collector
 from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Engine, SamplingParams
+from penstock.flow.prefix import draw_secret
 from penstock.grammar.checker import Checker
 from penstock.kernels.wake import wake_device
 from penstock.observe.events import Emit
@@ -70,7 +71,7 @@ def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
     if settings.engine.isolate:
         from penstock.engine.process import ProcessEngine
 
-        remote = ProcessEngine(settings)
+        remote = ProcessEngine(settings, draw_secret())
         return remote, remote.wait_ready()
     from penstock.engine.local import LocalEngine
 
@@ -78,8 +79,9 @@ def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
     return LocalEngine(loop), facts
 
 
-def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
-    """An engine without a driver: a process of its own runs it in `engine.serve`, this one in `engine.local`."""
+def engine_loop(settings: Settings, secret: bytes | None = None) -> tuple[EngineLoop, dict[str, Any]]:
+    """An engine without a driver: a process of its own runs it in `engine.serve`, this one in `engine.local`. `secret`
+    is the server's, where there is one (`flow.prefix`)."""
     begun = time.monotonic()
     files = _found(settings)  # at no cost: whoever asks for an engine has found it before
     with collector.paused(), bytecode.kept():
@@ -88,14 +90,15 @@ def engine_loop(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
                 wake_device()
             from penstock import start  # torch: a second or more
 
-        return start.engine_loop(settings, files, begun)
+        return start.engine_loop(settings, files, begun, secret)
 
 
 def replica(settings: Settings) -> Replica:
     """An engine process for a server: it has been started, is yet to be waited for, and will be kept running."""
     from penstock.engine.process import ProcessEngine
 
-    return Replica(lambda: ProcessEngine(settings))
+    secret = draw_secret()  # the same for each that follows
+    return Replica(lambda: ProcessEngine(settings, secret))
 
 
 def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASGIApp, Desk, Watch | None]:

@@ -230,6 +230,7 @@ class Pipeline:
                 end_tokens=() if params.ignore_eos else self.spec.end_tokens,
                 priority=request.priority,
                 salt=request.salt,
+                tenant=request.tenant,
                 arrival=now,
                 deadline=None if params.timeout_s is None else now + params.timeout_s,
                 task=request.task,

@@ -25,6 +25,8 @@ from penstock.errors import InvalidSetting
 
 ENV_PREFIX = "PENSTOCK_"
 NO_SETTINGS = frozenset({"PENSTOCK_CACHE", "PENSTOCK_CPU"})  # read where they are needed, by `store` and `kernels`
+# Names of variables that hold what is nobody else's business: OPENAI_API_KEY, HF_TOKEN, OTEL_EXPORTER_OTLP_HEADERS, …
+_SECRET = re.compile(r"(\w+_)?(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS|HEADERS)(_\w+)?", re.IGNORECASE)
 # What Kubernetes tells every container of a service called penstock, or penstock-something.
 _OF_A_SERVICE = re.compile(r"PENSTOCK_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")  # as PENSTOCK_PORT, too
@@ -237,6 +239,16 @@ def to_wire(settings: Settings) -> dict[str, Any]:
     observe = ObserveSettings(events=settings.observe.events, log_format=settings.observe.log_format)
     told = msgspec.structs.replace(settings, serve=ServeSettings(), observe=observe)
     return msgspec.to_builtins(told)  # type: ignore[no-any-return]
+
+
+def child_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """For every process that we start to work for us: without settings, which it is told if it needs any, and without
+    whatever looks like a secret. What it can read, other processes of its user can read, too."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in NO_SETTINGS or not (name.startswith(ENV_PREFIX) or _SECRET.fullmatch(name))
+    }
 
 
 def from_wire(values: dict[str, Any]) -> Settings:

@@ -103,9 +103,11 @@ class Built(NamedTuple):
     size: CacheSize
 
 
-def engine_loop(settings: Settings, files: ModelFiles, begun: float) -> tuple[EngineLoop, dict[str, Any]]:
+def engine_loop(
+    settings: Settings, files: ModelFiles, begun: float, secret: bytes | None
+) -> tuple[EngineLoop, dict[str, Any]]:
     """Load the model and put an engine around it; the facts say what was decided and how long it took since `begun`,
-    by `time.monotonic`."""
+    by `time.monotonic`. `secret` is the cache's."""
     laps = Laps(begun)
     laps.end("imports")
     decided = _decide(settings, files)
@@ -115,7 +117,7 @@ def engine_loop(settings: Settings, files: ModelFiles, begun: float) -> tuple[En
     grammars = Grammars(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
     build = _cuda_runner if decided.device.type == "cuda" else _cpu_runner
     built = build(settings, decided, grammars, laps)
-    loop = EngineLoop(_scheduler(settings, decided, built.size), built.runner, grammars)
+    loop = EngineLoop(_scheduler(settings, decided, built.size, secret), built.runner, grammars)
     laps.end("rest")
     logger.debug("engine built in %.1f s: %s", laps.total, laps.seconds)
     return loop, _facts(decided, built, laps)
@@ -205,11 +207,11 @@ def _name(dtype: torch.dtype) -> str:
 # --- what is built
 
 
-def _scheduler(settings: Settings, decided: Decided, size: CacheSize) -> Scheduler:
+def _scheduler(settings: Settings, decided: Decided, size: CacheSize, secret: bytes | None) -> Scheduler:
     recall = Recall() if settings.observe.events else None
     groups, limits = decided.spec.cache_groups, decided.limits
     return Scheduler(
-        CacheManager(groups, size.blocks, size.block_size, settings.cache.prefix_caching, recall),
+        CacheManager(groups, size.blocks, size.block_size, settings.cache.prefix_caching, recall, secret),
         step_tokens=limits.step_tokens,
         max_sequences=limits.max_sequences,
         max_waiting=settings.schedule.max_waiting,

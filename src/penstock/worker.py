@@ -22,9 +22,9 @@ def main() -> int:
     return serve(engine_link(sys.argv[1], lifeline=sys.stdin.fileno()), build)
 
 
-def build(settings: Settings) -> tuple[EngineLoop, dict[str, Any]]:
+def build(settings: Settings, secret: bytes) -> tuple[EngineLoop, dict[str, Any]]:
     configure(settings.observe.log_format)
-    return assemble.engine_loop(settings)
+    return assemble.engine_loop(settings, secret)
 
 
 if __name__ == "__main__":

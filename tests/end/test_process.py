@@ -100,7 +100,7 @@ def test_the_engine_ends_with_its_frontend(tiny: Path) -> None:
 
 def test_nobody_waits_without_end_for_a_process_that_does_not_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    engine = ProcessEngine(settings.load(environ={}))
+    engine = ProcessEngine(settings.load(environ={}), b"secret")
     ends = engine.process.wait
 
     def hangs(timeout: float | None = None) -> int:

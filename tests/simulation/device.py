@@ -18,9 +18,9 @@ from penstock.flow import Admit, Pooling, Row, RowResult, SamplingParams, StepPl
 VOCABULARY = 7
 
 
-def marks_of(tokens: list[int], salt: str) -> list[int]:
-    """[tokens] what each position writes."""
-    marks, mark = [], zlib.crc32(salt.encode())
+def marks_of(tokens: list[int], message: Submit) -> list[int]:
+    """[tokens] what each position writes: tenants and salts see to it that nobody reads another's."""
+    marks, mark = [], zlib.crc32(repr((message.tenant, message.salt)).encode())
     for token in tokens:
         mark = hash((mark, token))
         marks.append(mark)
@@ -117,7 +117,7 @@ class Device:
         request = self.requests[admit.choice]
         return Slot(
             tokens=list(admit.tokens),
-            marks=marks_of(admit.tokens, request.salt),
+            marks=marks_of(admit.tokens, request),
             prompt_length=admit.prompt_length,
             limit=admit.prompt_length + request.max_output,
             params=admit.params,

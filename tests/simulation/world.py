@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from penstock.cache import CacheManager, Chain, Recall
+from penstock.cache import CacheManager, Recall
 from penstock.flow import Cancel, Delta, FinishReason, Pooling, SamplingParams, StepPlan, Submit, record
 from penstock.flow.record import LetIn
 from penstock.schedule import Scheduler
@@ -90,6 +90,7 @@ class World:
         end_tokens: tuple[int, ...] = (),
         seed: int = 0,
         salt: str = "",
+        tenant: str = "",
         priority: int = 0,
         timeout_s: float | None = None,
         embed: Pooling | None = None,
@@ -107,6 +108,7 @@ class World:
             end_tokens=end_tokens,
             priority=priority,
             salt=salt,
+            tenant=tenant,
             arrival=self.now,
             deadline=None if timeout_s is None else self.now + timeout_s,
             task="embed" if embed else "generate",
@@ -231,7 +233,7 @@ class World:
             return [], FinishReason.END
         history = list(message.tokens)
         while True:
-            token = draw(marks_of(history, message.salt)[-1], message.seed)
+            token = draw(marks_of(history, message)[-1], message.seed)
             history.append(token)
             output = history[len(message.tokens) :]
             if token in message.end_tokens:
@@ -290,7 +292,7 @@ class World:
         message = client.message
         assert all(delta.embedding is None for delta in client.deltas if delta is not end)
         if message.task == "embed" and end.finish is FinishReason.END:
-            assert end.embedding == embed(marks_of(message.tokens, message.salt), message.pooling)
+            assert end.embedding == embed(marks_of(message.tokens, message), message.pooling)
             assert end.cached_tokens == 0
         else:
             assert end.embedding is None
@@ -314,7 +316,7 @@ class World:
         legitimate = set()
         for client in self.clients.values():
             tokens = client.message.tokens + client.counted
-            chain = Chain(client.message.salt, self.cache.block_size)
+            chain = self.cache.chain(client.message.tenant, client.message.salt)
             chain.grow(tokens, len(tokens) // self.cache.block_size)
             legitimate |= {link.key for link in chain.links}
         for pool in self.cache._pools:

@@ -22,6 +22,7 @@ from penstock.cache.pool import Pool, Usage
 from penstock.cache.prefix import Chain, Link
 from penstock.cache.recall import Recall
 from penstock.errors import PenstockError
+from penstock.flow.prefix import draw_secret, root_key
 from penstock.store.spec import CacheGroup
 
 
@@ -51,9 +52,11 @@ class CacheManager:
         block_size: int,
         prefix_caching: bool,
         recall: Recall | None = None,
+        secret: bytes | None = None,
     ) -> None:
         """`num_blocks` counts block 0 of each group, which is never handed out. `recall` follows the first group, whose
-        view is the longest, and lets the cache explain itself."""
+        view is the longest, and lets the cache explain itself. `secret` is the server's (`flow.prefix`); one of its own
+        is drawn where there is no other engine to agree with."""
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self._cache_groups = groups
@@ -63,8 +66,13 @@ class CacheManager:
         self._groups = list(zip(self.windows, self._pools, strict=True))
         self._tables: dict[Table, None] = {}  # for check_integrity
         self._planned = 0
+        self._secret = secret or draw_secret()
 
     # --- questions; none of these mutates the cache
+
+    def chain(self, tenant: str, salt: str) -> Chain:
+        """Of a sequence that is yet to come: no links so far."""
+        return Chain(root_key(self._secret, tenant, salt), self.block_size, tenant)
 
     def match(self, chain: Chain, tokens: Sequence[int]) -> Hit:
         """How many of the leading `tokens` are cached, agreed over all groups. Grows the chain to all full blocks.

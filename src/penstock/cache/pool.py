@@ -22,9 +22,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, takewhile
 from typing import NamedTuple
 
-from penstock.cache.prefix import Link, digest
+from penstock.cache.prefix import Link
 from penstock.cache.recall import Recall
 from penstock.errors import PenstockError
+from penstock.flow.prefix import block_key
 
 
 class Usage(NamedTuple):
@@ -223,7 +224,7 @@ class Pool:
         if {link.key: block for block, link in published.items()} != self._index or len(published) != len(self._index):
             raise PenstockError("the index and the blocks' own keys disagree")
         for block, link in published.items():
-            if digest(link.parent, link.packed) != link.key:
+            if block_key(link.parent, link.packed) != link.key:
                 raise PenstockError(f"the key of block {block} is not the hash of its tokens")
             if block in free:
                 raise PenstockError(f"block {block} is free but can be found by its key")

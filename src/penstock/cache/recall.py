@@ -1,8 +1,8 @@
 """What the cache holds and lately held, by what comes before it: enough to say where a prompt left a known path.
 
 Entries are full blocks that can be found now, *ghosts* of those that were evicted, and the last, partial blocks of
-sequences that ended. Ghosts and partial blocks are bounded; the oldest go first. Keys depend on the salt from the root
-on, so no path leads from one tenant's entries to another's.
+sequences that ended. Ghosts and partial blocks are bounded; the oldest go first. Keys depend on tenant and salt
+from the root on, so no path leads from one tenant's entries to another's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
-from penstock.cache.prefix import Chain, Link, digest, pack_tokens
+from penstock.cache.prefix import Chain, Link
 from penstock.errors import PenstockError
+from penstock.flow.prefix import block_key, pack_tokens
 
 GHOSTS = 4096  # blocks that are remembered after they are gone
 RECENT = 64  # evictions told one by one
@@ -90,7 +91,7 @@ class Recall:
             return
         parent = chain.parent_of(full)
         packed = pack_tokens(partial)
-        link = Link(digest(parent, packed), parent, packed)
+        link = Link(block_key(parent, packed), parent, packed, chain.tenant)
         if self._add(link):
             self._keep(Ghost(link, self.clock(), 0, evicted=False))
 

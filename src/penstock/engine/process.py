@@ -20,7 +20,7 @@ from penstock.engine.link import PeerGone, frontend_link
 from penstock.errors import EngineDied
 from penstock.flow import Cancel, Delta, Failure, FinishReason, Frame, Query, Ready, Reply, Start, Submit
 from penstock.flow.messages import FromEngine, Stop
-from penstock.settings import Settings, to_wire
+from penstock.settings import Settings, child_environment, to_wire
 
 STOP_GRACE_S = 5.0
 
@@ -28,7 +28,7 @@ STOP_GRACE_S = 5.0
 class ProcessEngine:
     """Implements flow.WatchedEngine. Every open sequence gets a terminal Delta, also when the process dies."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, secret: bytes) -> None:
         self.open: set[str] = set()  # ids of sequences without a terminal Delta so far
         self.queries: set[int] = set()  # ids of those without a Reply so far
         self.facts: dict[str, Any] | None = None
@@ -42,6 +42,7 @@ class ProcessEngine:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "penstock.worker", address],
                 stdin=subprocess.PIPE,
+                env=child_environment(),
                 pass_fds=(write_end,),
                 process_group=0,  # out of reach of the terminal's Ctrl-C, also before the worker has said so
             )
@@ -50,7 +51,7 @@ class ProcessEngine:
             raise
         finally:
             os.close(write_end)  # the child holds the only copy now: it closes when the child ends
-        self._send(Start(to_wire(settings)))
+        self._send(Start(to_wire(settings), secret))
 
     @property
     def handles(self) -> tuple[int, ...]:

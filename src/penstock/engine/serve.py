@@ -15,7 +15,7 @@ from penstock.settings import Settings, from_wire
 
 logger = logging.getLogger(__name__)
 
-Build = Callable[[Settings], tuple[EngineLoop, dict[str, Any]]]
+Build = Callable[[Settings, bytes], tuple[EngineLoop, dict[str, Any]]]
 
 
 def serve(link: Link[ToEngine], build: Build) -> int:
@@ -37,7 +37,7 @@ def _start(link: Link[ToEngine], build: Build) -> EngineLoop | None:
     if others:
         return None
     try:
-        loop, facts = build(from_wire(start.settings))
+        loop, facts = build(from_wire(start.settings), start.secret)
     except PenstockError as error:
         link.send(Failure(error.code, error.message, error.param))
         return None

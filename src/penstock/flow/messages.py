@@ -36,9 +36,10 @@ class Wire(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Start(Wire, frozen=True):
-    """First message to an engine process: the resolved settings, as `settings.to_wire` writes them."""
+    """First message to an engine process: the resolved settings, as `settings.to_wire` writes them, and the secret."""
 
     settings: dict[str, Any]
+    secret: bytes  # of the server: see `flow.prefix`
 
 
 class Submit(Wire, frozen=True):
@@ -57,6 +58,7 @@ class Submit(Wire, frozen=True):
     end_tokens: tuple[int, ...] = ()  # end-of-sequence ids that count for this request
     priority: int = 0
     salt: str = ""
+    tenant: str = ""  # whose it is: nothing in the cache is shared between tenants, nor shown to another
     arrival: float = 0.0
     deadline: float | None = None
     task: Task = "generate"

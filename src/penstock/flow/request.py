@@ -30,7 +30,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     priority: int = 0  # smaller runs first, under the priority policy
-    salt: str = ""  # cached prefixes are shared among requests of the same salt only
+    salt: str = ""  # cached prefixes are shared among requests of the same tenant and salt only
+    tenant: str = ""  # whose it is; "": of the only one there is
     task: Task = "generate"
     pooling: Pooling = "mean"  # of an embedding
     tools: ToolUse | None = None

@@ -22,6 +22,7 @@ from penstock.flow import Constraint
 from penstock.grammar.compiler import NO_TOKENIZER
 from penstock.grammar.source import unusable
 from penstock.grammar.worker import Verdict
+from penstock.settings import child_environment
 
 COMPILE_LIMIT_S = 5.0  # of CPU time, so that a busy machine refuses nothing
 PATIENCE = 10  # times as long is waited for it
@@ -114,6 +115,7 @@ class _Worker:
             [sys.executable, "-m", "penstock.grammar.worker", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=child_environment(),
             process_group=0,  # out of reach of the terminal's Ctrl-C
         )
         self._lines: SimpleQueue[bytes] = SimpleQueue()  # b"": it has ended

@@ -7,6 +7,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,6 +35,7 @@ from penstock.intake.openai.responses.store import ResponseStore
 from penstock.intake.openai.schemas import Generation
 from penstock.intake.problems import called
 from penstock.intake.respond import EventStream, Whole, Writer
+from penstock.intake.tenants import tenant_of
 from penstock.intake.unversioned import Unversioned
 from penstock.intake.visit import CLIENT_GONE, Visit
 from penstock.observe.gpu import Gpu
@@ -86,7 +88,7 @@ def _add_generation(app: FastAPI, desk: Desk) -> None:
             writer = written(body, request_id=visit.name, **about)
             asked = to_requests(body, request_id=visit.name, recommended=desk.files.sampling)
             visit.validated(asked)
-            return _respond(desk, await desk.submit(asked), writer, stream=body.stream)
+            return _respond(desk, await desk.submit(asked, visit.tenant), writer, stream=body.stream)
 
     @app.post("/v1/chat/completions", **documented(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
     async def chat_completions(request: Request) -> Response:
@@ -113,11 +115,13 @@ def _add_responses(app: FastAPI, desk: Desk, store: ResponseStore) -> None:
             body = await read(responses.REQUEST, request)
             visit.parsed(stream=bool(body.stream))
             desk.check_model(body.model)
-            said = items.conversation(body, store.said(body.previous_response_id) if body.previous_response_id else ())
+            said = items.conversation(
+                body, store.said(visit.tenant, before) if (before := body.previous_response_id) else ()
+            )
             with called(items.NAMES):
                 asked = items.to_request(body, said, request_id=visit.name, recommended=desk.files.sampling)
                 visit.validated([asked])
-                ticket = await desk.submit([asked])
+                ticket = await desk.submit([asked], visit.tenant)
             writer = responses.ResponseWriter(
                 body,
                 asked.params,
@@ -125,7 +129,7 @@ def _add_responses(app: FastAPI, desk: Desk, store: ResponseStore) -> None:
                 request_id=secrets.token_hex(16),  # not the one that the glass box shows: it opens the conversation
                 model=desk.files.name,
                 created=int(time.time()),
-                keep=None if body.store is False else store.keep,
+                keep=None if body.store is False else partial(store.keep, visit.tenant),
             )
             return _respond(desk, ticket, writer, stream=body.stream)
 
@@ -134,12 +138,12 @@ def _add_responses(app: FastAPI, desk: Desk, store: ResponseStore) -> None:
         """One that was kept, as it was sent."""
         for name in request.query_params:
             raise InvalidRequest(f"{name} is not supported here", param=name)
-        return _json(store.body(response_id))
+        return _json(store.body(tenant_of(request.scope), response_id))
 
     @app.delete("/v1/responses/{response_id}", **documented(None, responses.DELETED, missing=missing))
-    async def delete_response(response_id: str) -> Response:
+    async def delete_response(request: Request, response_id: str) -> Response:
         """Keep it no longer."""
-        store.drop(response_id)
+        store.drop(tenant_of(request.scope), response_id)
         return _json(responses.deleted(response_id))
 
 
@@ -159,7 +163,7 @@ def _add_messages(app: FastAPI, desk: Desk) -> None:
                     body, request_id=visit.name, recommended=desk.files.sampling, variables=desk.template_variables
                 )
                 visit.validated([asked])
-                ticket = await desk.submit([asked])
+                ticket = await desk.submit([asked], visit.tenant)
             return _respond(desk, ticket, writer, stream=body.stream)
 
     @app.post("/v1/messages/count_tokens", **documented(messages.COUNT, messages.COUNTED, error=error))
@@ -189,7 +193,7 @@ def _add_embeddings(app: FastAPI, desk: Desk) -> None:
             desk.check_model(body.model)
             asked = _to_embed(body, visit.name)
             visit.validated(asked)
-            return Whole(desk, await desk.submit(asked), write)
+            return Whole(desk, await desk.submit(asked, visit.tenant), write)
 
 
 def _to_embed(body: embeddings.EmbeddingRequest, name: str) -> list[flow.Request]:

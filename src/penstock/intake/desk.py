@@ -7,6 +7,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.errors import InvalidRequest, ModelNotFound, ShuttingDown
 from penstock.flow import FinishReason, Request, SamplingParams
 from penstock.intake.openai.messages import to_template
@@ -71,14 +73,14 @@ class Desk:
                 f"the model {name[:128]!r} does not exist; this server has {self.files.name!r}", param="model"
             )
 
-    async def submit(self, requests: list[Request]) -> Ticket:
-        """All of them or none. Whoever gets the ticket calls `finish`."""
+    async def submit(self, requests: list[Request], tenant: str) -> Ticket:
+        """All of them or none, for this tenant. Whoever gets the ticket calls `finish`."""
         self._check_open()
         count = sum(request.params.n for request in requests)
         most = min(MAX_ANSWERS, self.max_waiting + self.replica.facts.get("max_sequences", MAX_ANSWERS))
         if count > most:  # it would be refused however often it came
             raise InvalidRequest(f"{count} answers were asked for in one request, {most} are the most", param="n")
-        flights = await self._accept(requests)
+        flights = await self._accept([replace(request, tenant=tenant) for request in requests])
         self.warnings.log(flights)
         self._check_open()  # that may have taken its time
         ticket = self.replica.submit(flights)

@@ -21,6 +21,7 @@ from penstock.intake.body import read
 from penstock.intake.desk import Desk
 from penstock.intake.events import Named, framed
 from penstock.intake.respond import Whole
+from penstock.intake.tenants import tenant_of
 from penstock.intake.visit import Visit
 from penstock.observe import replay
 from penstock.observe.explanation import explanation
@@ -259,7 +260,7 @@ def _add_cache(app: FastAPI, desk: Desk, watch: Watch) -> None:
         body = await read(lab.ExplainRequest, request)
         asked = body.to_request("", SamplingParams())
         tokens = await asyncio.to_thread(desk.prompt_tokens, asked)
-        found = await _ask(desk, "explain", tokens=tokens, salt=body.cache_salt or "")
+        found = await _ask(desk, "explain", tenant=tenant_of(request.scope), tokens=tokens, salt=body.cache_salt or "")
         told = explanation(
             Finding(*found["finding"]), len(tokens), found["cached"], found["block_size"], tokens,
             lambda part: desk.tokenizer.decode(list(part), skip_special=False),
@@ -318,7 +319,7 @@ def _add_lab(app: FastAPI, desk: Desk) -> None:
                 inspect=body.top or lab.DEFAULT_TOP,
             )
             visit.validated([asked])
-            ticket = await desk.submit([asked])
+            ticket = await desk.submit([asked], visit.tenant)
 
             def write(flights: Sequence[Flight]) -> bytes:
                 return lab.answer(body, flights, desk.tokenizer, desk.files.spec.vocab_size)

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from penstock.errors import RequestTooLarge, Unauthorized
 from penstock.intake import trace_context
 from penstock.intake.failure import failure
+from penstock.intake.tenants import ONLY, tenant_of_key
 
 logger = logging.getLogger("penstock.access")
 
@@ -124,28 +125,34 @@ class Heads:
 
 
 class Keys:
-    """Lets nobody through without one of the keys, where there are any. Only their hashes are kept."""
+    """Lets nobody through without one of the keys, where there are any, and notes whose it is: see `tenants`. Only
+    hashes of the keys are kept."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self.app = app
-        self.hashes = [hashlib.sha256(key.encode()).digest() for key in keys]
+        self.tenants = {hashlib.sha256(key.encode()).digest(): tenant_of_key(key.encode()) for key in keys}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not _open(scope["path"]) and not self._allowed(scope):
-            error = Unauthorized("give a valid API key: Authorization: Bearer <key>, or x-api-key: <key>")
-            await failure(error, scope)(scope, receive, send)
-            return
+        if scope["type"] == "http":
+            tenant = self._tenant(scope)
+            if tenant is not None:
+                scope["state"]["tenant"] = tenant
+            elif not _open(scope["path"]):  # there are routes that know no tenant: nothing there is anybody's
+                error = Unauthorized("give a valid API key: Authorization: Bearer <key>, or x-api-key: <key>")
+                await failure(error, scope)(scope, receive, send)
+                return
         await self.app(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> bool:
-        if not self.hashes:
-            return True
+    def _tenant(self, scope: Scope) -> str | None:
+        """Whose key it carries; None: nobody's. Of two valid keys the x-api-key counts."""
+        if not self.tenants:
+            return ONLY
         kind, _, bearer = (_header(scope, b"authorization") or b"").partition(b" ")
         keys = (_header(scope, b"x-api-key") or b"", bearer if kind.lower() == b"bearer" else b"")
         given = [hashlib.sha256(key).digest() for text in keys if (key := text.strip())]
         # All of them are compared, each in constant time: how long it takes tells nothing.
-        matches = [hmac.compare_digest(one, known) for one in given for known in self.hashes]
-        return any(matches)
+        found = [[t for known, t in self.tenants.items() if hmac.compare_digest(one, known)] for one in given]
+        return next((tenants[0] for tenants in found if tenants), None)
 
 
 class BodyLimit:

@@ -14,6 +14,7 @@ from starlette.types import Scope
 
 from penstock.errors import PenstockError
 from penstock.flow import Request, SamplingParams
+from penstock.intake.tenants import tenant_of
 from penstock.observe import events
 from penstock.observe.events import Emit
 
@@ -25,10 +26,12 @@ class Visit:
 
     def __init__(self, scope: Scope, kind: str, emit: Emit | None) -> None:
         self.name = uuid.uuid4().hex
+        self.tenant = tenant_of(scope)
         self._emit = emit
         if emit is not None:
             state = scope["state"]
-            emit(events.Accepted(self.name, state["accepted"], state["request_id"], kind, state["trace"]))
+            accepted, named, trace = state["accepted"], state["request_id"], state["trace"]
+            emit(events.Accepted(self.name, accepted, named, kind, trace, self.tenant))
 
     def parsed(self, *, stream: bool = False) -> None:
         if self._emit is not None:

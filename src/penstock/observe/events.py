@@ -35,6 +35,7 @@ class Accepted(Event, frozen=True, gc=False):
     request_id: str  # the x-request-id
     kind: str  # of intake.views.KINDS
     trace: Trace | None = None
+    tenant: str = ""
 
 
 class Parsed(Event, frozen=True, gc=False):

@@ -234,10 +234,11 @@ class Scheduler:
             before is not None
             and cache.prefix_caching
             and message.choice == before.message.choice + 1  # else thousands of tokens would be compared for nothing
-            and (before.message.salt, before.message.tokens) == (message.salt, message.tokens)
+            and (before.message.tenant, before.message.salt) == (message.tenant, message.salt)
+            and before.message.tokens == message.tokens
         ):
             return before.chain.twin(message.tokens)
-        return Chain(message.salt, cache.block_size)
+        return cache.chain(message.tenant, message.salt)
 
     def _settle_row(self, sequence: Sequence, row: Row, outcome: RowResult, now: float) -> None:
         if outcome.prompt_logprobs:

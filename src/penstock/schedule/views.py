@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.cache import Chain, census
+from penstock.cache import census
 from penstock.cache.explain import explain
 from penstock.flow import record
 from penstock.flow.record import Finding
@@ -53,10 +53,10 @@ class Views:
         ]
         return census.tree(self._roster.cache, own, limit)
 
-    def explain(self, tokens: list[int], salt: str) -> dict[str, Any]:
-        """What of these tokens is cached now, and why no more."""
+    def explain(self, tenant: str, tokens: list[int], salt: str) -> dict[str, Any]:
+        """What of these tokens is cached for this tenant now, and why no more."""
         cache = self._roster.cache
-        chain = Chain(salt, cache.block_size)
+        chain = cache.chain(tenant, salt)
         hit = cache.match(chain, tokens)
         finding = Finding(record.OFF)
         if cache.recall is not None:

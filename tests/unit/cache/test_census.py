@@ -6,7 +6,7 @@ STATES = ("free", "held", "shared", "cached", "resting")
 
 
 def start(cache: CacheManager, tokens: list[int]) -> tuple[object, list[list[int]], Chain]:
-    chain = Chain("", SIZE)
+    chain = Chain(b"", SIZE)
     table = cache.claim(cache.match(chain, tokens), len(tokens), len(tokens), 0)
     assert table is not None
     cache.advance(table, chain, tokens, len(tokens) - 1)

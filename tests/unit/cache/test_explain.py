@@ -6,8 +6,8 @@ import pytest
 
 from penstock.cache import CacheManager, Chain, Recall
 from penstock.cache.explain import Kin, explain
-from penstock.cache.prefix import pack_tokens
 from penstock.flow import record
+from penstock.flow.prefix import pack_tokens
 from penstock.flow.record import FINDINGS, Finding, LetIn
 from penstock.store.spec import CacheGroup
 
@@ -23,7 +23,7 @@ class Cache:
         self.manager = CacheManager([CacheGroup(0, (0,))], [blocks + 1], SIZE, True, self.recall)
 
     def run(self, tokens: list[int], salt: str = "") -> None:
-        chain = Chain(salt, SIZE)
+        chain = Chain(salt.encode(), SIZE)
         hit = self.manager.match(chain, tokens)
         table = self.manager.claim(hit, len(tokens), len(tokens), 0)
         assert table is not None
@@ -36,7 +36,7 @@ class Cache:
         self, tokens: list[int], salt: str = "", running: list[tuple[Chain, list[int]]] | None = None
     ) -> Finding:
         """`running`: sequences that have settled nothing yet."""
-        chain, kin = Chain(salt, SIZE), Kin()
+        chain, kin = Chain(salt.encode(), SIZE), Kin()
         for other, others_tokens in running or []:
             kin.add(other, others_tokens, 0)
         hit = self.manager.match(chain, tokens)
@@ -106,7 +106,7 @@ def test_of_many_that_begin_alike_only_the_nearest_are_looked_at() -> None:
     cache = Cache()
     for token in range(200):
         cache.run([7, 7, 7, token, 1, 2])
-    chain = Chain("", SIZE)
+    chain = Chain(b"", SIZE)
     looked_at = cache.recall.neighbours(chain.root, pack_tokens([7, 7, 7, 100]))
     assert {link.tokens[3] for link in looked_at} == {99, 100}
     assert cache.explain([7, 7, 7, 500, 1, 2]) == Finding(record.DIVERGED, 3)
@@ -135,7 +135,7 @@ def test_other_reasons(prompt: list[int], expected: str) -> None:
 
 def test_what_runs_now_is_as_good_as_cached() -> None:
     cache = Cache()
-    chain = Chain("", SIZE)
+    chain = Chain(b"", SIZE)
     tokens = list(range(30))
     cache.manager.match(chain, tokens)
     finding = cache.explain([*range(3), 999, *range(20)], running=[(chain, tokens)])
@@ -144,7 +144,7 @@ def test_what_runs_now_is_as_good_as_cached() -> None:
 
 def test_of_many_that_run_only_the_nearest_are_looked_at() -> None:
     cache, kin = Cache(), Kin()
-    chains = [Chain("", SIZE) for _ in range(200)]
+    chains = [Chain(b"", SIZE) for _ in range(200)]
     for token, chain in enumerate(chains):
         cache.manager.match(chain, [7, 7, 7, 7, 8, token, 1, 2])
         kin.add(chain, [7, 7, 7, 7, 8, token, 1, 2], settled=SIZE + 1)
@@ -156,7 +156,7 @@ def test_of_many_that_run_only_the_nearest_are_looked_at() -> None:
 def test_one_tenant_learns_nothing_of_anothers() -> None:
     cache = Cache()
     cache.run(list(range(40)), salt="a")
-    running = Chain("a", SIZE)
+    running = Chain(b"a", SIZE)
     cache.manager.match(running, list(range(40)))
     for prompt in (list(range(40)), [*range(10), 999, *range(20)]):
         assert cache.explain(prompt, salt="b", running=[(running, list(range(40)))]) == Finding(record.NOTHING_ALIKE)
@@ -176,7 +176,7 @@ def test_memory_of_what_is_gone_is_bounded() -> None:
 
 def test_what_should_not_have_been_cached_is_not_recalled() -> None:
     cache = Cache()
-    chain, tokens = Chain("", SIZE), list(range(20))
+    chain, tokens = Chain(b"", SIZE), list(range(20))
     table = cache.manager.claim(cache.manager.match(chain, tokens), 20, 20, 0)
     assert table is not None
     cache.manager.advance(table, chain, tokens, 20)

@@ -16,7 +16,7 @@ def manager(*windows: int, blocks: int = 40, prefix_caching: bool = True) -> Cac
 
 def start(cache: CacheManager, tokens: list[int]) -> tuple[Table, Chain, int]:
     """Claim for all tokens, as a sequence that may compute them in one step; gives the hit's length too."""
-    chain = Chain("", 4)
+    chain = Chain(b"", 4)
     hit = cache.match(chain, tokens)
     table = cache.claim(hit, len(tokens), len(tokens), reserve=0)
     assert table is not None
@@ -32,7 +32,7 @@ def leave_cached(cache: CacheManager, tokens: list[int], upto: int) -> None:
 
 
 def cached(cache: CacheManager, tokens: list[int], salt: str = "") -> int:
-    return cache.match(Chain(salt, 4), tokens).tokens
+    return cache.match(Chain(salt.encode(), 4), tokens).tokens
 
 
 @pytest.mark.parametrize(("length", "expected"), [(1, 0), (4, 0), (5, 4), (8, 4), (9, 8), (16, 12), (17, 16), (60, 16)])
@@ -60,7 +60,7 @@ def test_what_is_not_settled_cannot_be_matched() -> None:
 def test_a_window_needs_only_the_blocks_it_reaches() -> None:
     cache = manager(6)
     leave_cached(cache, TOKENS[:24], upto=24)
-    hit = cache.match(Chain("", 4), TOKENS[:24])
+    hit = cache.match(Chain(b"", 4), TOKENS[:24])
     # The query at 20 sees 15 .. 20: blocks 3 and 4 of the five that are cached.
     assert hit.tokens == 20
     assert [bool(block) for block in hit.blocks[0]] == [False, False, False, True, True]
@@ -70,7 +70,7 @@ def test_groups_agree_on_the_longest_start_that_suits_all() -> None:
     cache = manager(0, 6)
     leave_cached(cache, TOKENS[:24], upto=24)
     full, window = cache._pools
-    chain = Chain("", 4)
+    chain = Chain(b"", 4)
     chain.grow(TOKENS, 6)
     keys = [link.key for link in chain.links]
     _evict(window, keys[3])
@@ -101,7 +101,7 @@ def test_a_second_sequence_shares_blocks_and_writes_to_its_own() -> None:
 def test_claim_is_all_or_nothing_and_counts_the_cached_blocks_it_takes() -> None:
     cache = manager(0, 0, blocks=6)
     leave_cached(cache, TOKENS[:16], upto=16)  # four of six blocks are cached, two are free
-    chain = Chain("", 4)
+    chain = Chain(b"", 4)
     tokens = TOKENS[:16] + [0] * 8
     before = cache.usage()
     assert cache.claim(cache.match(chain, tokens), len(tokens), 0, reserve=1) is None
@@ -247,7 +247,7 @@ def test_demand_is_what_one_sequence_really_takes(block_size: int, window: int, 
             computed = first if not computed else min(context, computed + step_tokens)
             cache.extend(table, computed)
             most = max(most, cache.usage()[0].held)
-            cache.advance(table, Chain("", block_size), TOKENS, computed)
+            cache.advance(table, Chain(b"", block_size), TOKENS, computed)
         cache.release(table)
     demand = cache.demand(context, step_tokens)[0]
     assert most <= demand

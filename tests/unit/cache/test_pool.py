@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 
 
 def link(token: int) -> Link:
-    chain = Chain("", 1)
+    chain = Chain(b"", 1)
     chain.grow([token], 1)
     return chain.links[0]
 

@@ -10,7 +10,7 @@ from penstock.flow import Request, SamplingParams
 from penstock.intake.visit import Visit
 from penstock.observe import events
 
-SCOPE: dict[str, Any] = {"state": {"request_id": "req-1", "accepted": 1.0, "trace": None}}
+SCOPE: dict[str, Any] = {"state": {"request_id": "req-1", "accepted": 1.0, "trace": None, "tenant": ""}}
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,8 @@ class Engine(RuleBasedStateMachine):
         end_tokens=st.sampled_from([(), (), (), (2,), (2, 4)]),
         stop_tokens=st.sampled_from([(), (), (), (4,), (1, 2)]),
         seed=st.integers(0, 2),
-        salt=st.sampled_from(["", "", "tenant"]),
+        salt=st.sampled_from(["", "", "salt"]),
+        tenant=st.sampled_from(["", "", "other"]),
         priority=st.integers(0, 2),
         timeout_s=st.sampled_from([None, None, None, 3.0, 10.0]),
         logprobs=st.sampled_from([None, None, 0]),
@@ -99,7 +100,8 @@ class Engine(RuleBasedStateMachine):
     def follow_up(self, which: int, own: list[int]) -> None:
         """The next turn of a conversation: what was said before is in the prompt."""
         before = self._client(which)
-        submit(self.world, before.message.tokens + before.tokens + own, salt=before.message.salt)
+        whose = {"salt": before.message.salt, "tenant": before.message.tenant}
+        submit(self.world, before.message.tokens + before.tokens + own, **whose)
 
     @rule(count=st.integers(1, 12))
     def steps(self, count: int) -> None:

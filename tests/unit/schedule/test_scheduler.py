@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.cache import CacheManager, prefix
-from penstock.cache.prefix import digest
 from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError, QueueFull
 from penstock.flow import Cancel, FinishReason, RowResult, SamplingParams, StepResult, Submit, Task, TokenLogprobs
+from penstock.flow.prefix import block_key
 from penstock.schedule import Scheduler
 from penstock.schedule.scheduler import DEADLINES_KEPT
 from penstock.store.spec import CacheGroup
@@ -36,9 +36,9 @@ def test_the_choices_of_a_request_are_hashed_once(monkeypatch: pytest.MonkeyPatc
     def counted(parent: bytes, packed: bytes) -> bytes:
         nonlocal hashed
         hashed += 1
-        return digest(parent, packed)
+        return block_key(parent, packed)
 
-    monkeypatch.setattr(prefix, "digest", counted)
+    monkeypatch.setattr(prefix, "block_key", counted)
     world = World(step_tokens=64)
     for salt in ("", "", "", "another"):
         world.submit(PROMPT, salt=salt)

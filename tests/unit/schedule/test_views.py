@@ -39,7 +39,7 @@ def test_the_prefix_tree_marks_what_is_a_sequences_own() -> None:
 
 def test_a_prompt_is_explained_by_what_is_cached() -> None:
     views = running().views
-    assert views.explain(PROMPT, "")["cached"] == 8
-    parted = views.explain([*PROMPT[:6], 99, 99, 99], "")
+    assert views.explain("", PROMPT, "")["cached"] == 8
+    parted = views.explain("", [*PROMPT[:6], 99, 99, 99], "")
     assert (parted["cached"], parted["finding"][:2]) == (4, [record.DIVERGED, 6])
-    assert views.explain(PROMPT, "another tenant's")["finding"][0] == record.NOTHING_ALIKE
+    assert views.explain("", PROMPT, "another tenant's")["finding"][0] == record.NOTHING_ALIKE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import msgspec
 
@@ -22,40 +23,64 @@ class Kept(msgspec.Struct, frozen=True):
         return len(self.body) + len(self.said)
 
 
+class Shelf:
+    """What one tenant keeps, the one unused for longest first."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.kept: OrderedDict[str, Kept] = OrderedDict()
+
+    def drop(self, name: str) -> None:
+        self.bytes -= self.kept.pop(name).size
+
+
 class ResponseStore:
-    """Those that have not been used for longest go first. Their ids cannot be guessed: who has one may use it."""
+    """Each response is its tenant's: for others there is no such response. Where there is no room for all, the tenant
+    that takes the most of it loses the one it has not used for longest: nobody can push out what another keeps."""
 
     def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
         self.max_responses = max_responses
         self.max_bytes = max_bytes
-        self.bytes = 0
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._shelves: dict[str, Shelf] = {}  # by tenant
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return sum(len(shelf.kept) for shelf in self._shelves.values())
 
-    def keep(self, name: str, body: bytes, said: list[Message]) -> None:
+    @property
+    def num_bytes(self) -> int:
+        return sum(shelf.bytes for shelf in self._shelves.values())
+
+    def keep(self, tenant: str, name: str, body: bytes, said: list[Message]) -> None:
         """Each has all of its conversation, so that it does not need those before it."""
-        self._kept[name] = kept = Kept(body, msgspec.json.encode(said))
-        self.bytes += kept.size
-        while len(self._kept) > self.max_responses or self.bytes > self.max_bytes:
-            self.bytes -= self._kept.popitem(last=False)[1].size
+        kept = Kept(body, msgspec.json.encode(said))
+        shelf = self._shelves.setdefault(tenant, Shelf())
+        shelf.kept[name] = kept
+        shelf.bytes += kept.size
+        while self.num_bytes > self.max_bytes:
+            self._make_room(lambda shelf: shelf.bytes)
+        while len(self) > self.max_responses:
+            self._make_room(lambda shelf: len(shelf.kept))
 
-    def body(self, name: str) -> bytes:
-        return self._find(name, "response_id").body
+    def body(self, tenant: str, name: str) -> bytes:
+        return self._find(tenant, name, "response_id").body
 
-    def said(self, name: str) -> list[Message]:
-        return list(msgspec.json.decode(self._find(name, "previous_response_id").said))
+    def said(self, tenant: str, name: str) -> list[Message]:
+        return list(msgspec.json.decode(self._find(tenant, name, "previous_response_id").said))
 
-    def drop(self, name: str) -> None:
-        self.bytes -= self._find(name, "response_id").size
-        del self._kept[name]
+    def drop(self, tenant: str, name: str) -> None:
+        self._find(tenant, name, "response_id")
+        self._shelves[tenant].drop(name)
 
-    def _find(self, name: str, param: str) -> Kept:
-        if name not in self._kept:
+    def _make_room(self, taken: Callable[[Shelf], int]) -> None:
+        fullest = max(self._shelves.values(), key=taken)
+        fullest.drop(next(iter(fullest.kept)))
+
+    def _find(self, tenant: str, name: str, param: str) -> Kept:
+        shelf = self._shelves.get(tenant)
+        if shelf is None or name not in shelf.kept:
             raise NotFound(
                 f"there is no response {name[:64]!r}: it was not stored, has been deleted, or made room for newer ones",
                 param=param,
             )
-        self._kept.move_to_end(name)
-        return self._kept[name]
+        shelf.kept.move_to_end(name)
+        return shelf.kept[name]
