@@ -64,6 +64,13 @@ def whole(threads: ThreadPoolExecutor, client: openai.OpenAI, **request: Any) ->
     return threads.submit(client.completions.create, **request)
 
 
+def stop_next_engine(server: Server, before: list[int]) -> int:
+    """Until SIGCONT; as soon as it is there, long before it could be ready."""
+    (engine,) = until(lambda: [pid for pid in server.engines() if pid not in before], "the next engine")
+    os.kill(engine, signal.SIGSTOP)
+    return engine
+
+
 # --- the engine
 
 
@@ -79,7 +86,11 @@ def test_kill_9_under_load(tiny: Path, threads: ThreadPoolExecutor) -> None:
         queued_stream = threads.submit(lambda: list(client.completions.create(**short, stream=True)))
         until(lambda: waiting(server) == 2, "the queue")
 
+        engines = server.engines()
         server.kill_engine()
+        stopped = threads.submit(
+            stop_next_engine, server, engines
+        )  # so that there is time to look at a server without one
         with pytest.raises(openai.APIError, match="signal 9") as caught:
             begun_stream.rest()
         assert caught.value.code == "engine_died"
@@ -95,6 +106,7 @@ def test_kill_9_under_load(tiny: Path, threads: ThreadPoolExecutor) -> None:
         assert (refused.value.status_code, refused.value.code) == (503, "engine_died")
         metrics = server.metrics()
         assert metrics["penstock_ready"] == 0
+        os.kill(stopped.result(PATIENCE_S), signal.SIGCONT)
 
         assert queued_whole.result(PATIENCE_S).choices[0].text == calm
         assert "".join(chunk.choices[0].text for chunk in queued_stream.result(PATIENCE_S)) == calm
@@ -170,12 +182,13 @@ def test_an_engine_that_dies_again_and_again(tiny: Path, threads: ThreadPoolExec
         stream = Stream(client, model=server.model, **ENDLESS)
         queued = whole(threads, client, model=server.model, **SHORT)
         until(lambda: waiting(server) == 1, "the queue")
+        engines = server.engines()
         server.kill_engine()
         with pytest.raises(openai.APIError):
             stream.rest()
         assert not queued.done()
-        until(server.engines, "the next engine")
-        server.kill_engine()
+        next_engine = stop_next_engine(server, engines)
+        os.kill(next_engine, signal.SIGKILL)
         with pytest.raises(openai.InternalServerError, match="could not be started again"):
             queued.result(PATIENCE_S)  # it has waited for one engine, that is enough
         until(lambda: "starting another in 1.0 s" in server.log, "back-off")
@@ -219,7 +232,7 @@ def test_a_full_queue(tiny: Path) -> None:
 
 @pytest.mark.parametrize("to_all", [False, True], ids=["SIGTERM", "SIGINT to all processes"])
 def test_what_runs_is_finished(tiny: Path, to_all: bool) -> None:
-    with Server(tiny, "--kv-memory", "100MB") as server, server.client() as client:
+    with Server(tiny, "--kv-memory", "100MB", "--drain-s", PATIENCE_S) as server, server.client() as client:
         engines = server.engines()
         client.models.list()  # the SDK's first call takes long, and there is no time for that below
         stream = httpx.Client(timeout=PATIENCE_S)

@@ -59,14 +59,15 @@ def ended(http: httpx.Client, name: object) -> dict[str, Any]:
 
 
 def test_the_stages_of_a_request_add_up_to_what_its_client_measures(http: httpx.Client) -> None:
-    """Within 5%: what is missing is the client's own share, which a busy machine may make large now and then. It is
-    the same for short answers and long ones, so this one is long."""
+    """Within 5%: what is missing is the client's own share, which is the same for short answers and long ones, so this
+    one is long. A busy machine may make it large all the same: then another request is looked at."""
     model = http.get("/v1/models").json()["data"][0]["id"]
+    deadline = time.monotonic() + PATIENCE_S
     for stream in (False, True):
         body = {"model": model, "prompt": "a stormy night", "max_tokens": 2000, "ignore_eos": True, "stream": stream}
         shares: list[float] = []
         while not shares or abs(shares[-1] - 1) >= 0.05:
-            assert len(shares) < 5, shares
+            assert time.monotonic() < deadline, shares
             begin = time.monotonic()
             answer = http.post("/v1/completions", json=body)
             measured_us = (time.monotonic() - begin) * 1e6

@@ -109,6 +109,36 @@ def test_again_and_edit(visit: Visit, server: Server) -> None:
     expect(page.locator("article.question .bubble")).to_contain_text("The same question")
 
 
+def test_escape_closes_one_thing_at_a_time(visit: Visit, server: Server) -> None:
+    """The topmost, and only when nothing is open it stops the answer."""
+    page = visit("playground", width=1000)
+    ask(page, "Never end", max_tokens=ENDLESS_TOKENS)
+    until(lambda: not server.idle(), "the request reaching the engine")
+    page.get_by_role("button", name="Tokens", exact=True).click()
+    page.get_by_label("Parameters", exact=True).first.click()
+    panel = page.get_by_role("complementary", name="Parameters")
+    expect(panel).to_be_visible()
+    page.get_by_label("Copy as code").press("Enter")  # the drawer lies over it
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(panel).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+    page.get_by_label("Edit, and ask anew").click()
+    expect(page.get_by_label("Edit the question")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_label("Edit the question")).to_have_count(0)
+    expect(page.locator("article.answer")).to_have_attribute("data-state", "streaming")
+    page.keyboard.press("Escape")
+    expect(page.locator("[data-figure=end]")).to_have_text("stopped")
+    page.locator(".token-text .tok").first.click()
+    expect(page.locator(".token-popover")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".token-popover")).to_have_count(0)
+    until(server.idle, "the engine being idle after a stop")
+
+
 def corner(part: Locator) -> tuple[float, float]:
     box = part.bounding_box()
     assert box is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from browser import Watched
 from server_process import PATIENCE_S, Server
@@ -39,17 +39,20 @@ def violations(page: Page) -> list[str]:
 
 
 def settle(page: Page, name: str) -> None:
+    """Every part of the page that waits for an answer of the server has had it: a part that comes later would be laid
+    out after it was looked at, or while it is."""
     ready = {
-        "playground": "[data-page=playground]",
-        "requests": ".split-detail .stages",
-        "requests list": "a.request-row",
-        "batch": ".timeline[data-empty=false]",
-        "cache": ".page-map",
-        "lab": ".matrix tr[data-token]",
-        "planner": "[data-part=output]",
-        "dashboard": "tr[data-objective]",
+        "playground": ("[data-page=playground]", ".welcome h2, .bubble"),
+        "requests": (".split-detail .stages", ".waterfall canvas"),
+        "requests list": ("a.request-row",),
+        "batch": (".timeline[data-empty=false]", "[data-run=continuous] figcaption"),
+        "cache": (".page-map", ".tree-scroll canvas"),
+        "lab": (".matrix tr[data-token]",),
+        "planner": ("[data-part=output]", "[data-plan=count]", "[data-plan=kv_bytes_per_token]"),
+        "dashboard": ("tr[data-objective]", ".chart canvas"),
     }
-    page.wait_for_selector(ready[name])
+    for part in ready[name]:
+        page.wait_for_selector(part)
 
 
 def explain(page: Page) -> None:
@@ -111,6 +114,44 @@ def test_nothing_is_wider_than_a_phone(visit: Visit, used: Server, name: str, wi
     assert page.evaluate(CLIPPED) == []
     assert not re.search("– (ago|bits|tok)|undefined|NaN", page.locator("main").inner_text())
     expect(page.get_by_role("link", name="Dashboard")).to_be_visible()
+
+
+def test_a_plan_of_long_figures_is_no_wider_than_a_phone(opened: Visit, used: Server) -> None:
+    """What was measured has as many digits as the machine makes of it."""
+    page = opened(used.url, width=280, height=720)
+
+    def lengthen(route: Route) -> None:
+        plan = (answer := route.fetch()).json()
+        for row in plan["measured"]["rows"]:
+            row |= {"theory": 1023.4e12, "measured": 1023.4e12, "ratio": 12345.6}
+        route.fulfill(response=answer, json=plan)
+
+    page.route("**/plan", lengthen)
+    page.goto(f"{used.url}/ui/#/planner")
+    settle(page, "planner")
+    expect(page.get_by_text("1234560%").first).to_be_attached()
+    assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
+    assert page.evaluate(CLIPPED) == []
+
+
+def test_escape_closes_what_lies_over_a_page_and_nothing_else(visit: Visit, used: Server) -> None:
+    page = visit("requests/1")
+    for place in range(1, len(PAGES) + 1):
+        page.keyboard.press(str(place))
+        page.wait_for_selector(f"[data-page={PAGES[place - 1]}] h1")
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+    page.goto(f"{used.url}/ui/#/requests/1")
+    settle(page, "requests")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.locator(".split-detail .stages")).to_be_visible()
+    page.keyboard.press("Escape")  # and now it is the page's
+    expect(page.locator(".split-detail .stages")).to_have_count(0)
 
 
 def test_everything_can_be_reached_by_keyboard(visit: Visit, used: Server) -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock import copies as module
 from penstock.copies import Copies
+from server_process import PATIENCE_S
 
 
 def fails() -> None:
@@ -45,11 +47,13 @@ def test_every_task_is_done_once(tmp_path: Path) -> None:
     assert nobody_is_left(ids)
 
 
-@pytest.mark.parametrize(("task", "status"), [(fails, 1 << 8), (hangs, int(signal.SIGALRM))])
+@pytest.mark.parametrize(
+    ("task", "patience_s", "status"), [(fails, 60, 1 << 8), (hangs, 1, int(signal.SIGALRM))], ids=["fails", "hangs"]
+)
 def test_what_cannot_be_done_holds_nobody_up(
-    task: Callable[[], None], status: int, caplog: pytest.LogCaptureFixture
+    task: Callable[[], None], patience_s: int, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    copies = Copies([task], 1, patience_s=1)
+    copies = Copies([task], 1, patience_s=patience_s)
     ids = copies.ids.copy()
     copies.wait()
     assert f"status {status}" in caplog.text
@@ -61,7 +65,9 @@ def test_a_task_that_fails_does_not_keep_its_copy_from_the_next(tmp_path: Path) 
     assert (tmp_path / "done").exists()
 
 
-def test_once_stopped_no_task_is_begun(tmp_path: Path) -> None:
+def test_once_stopped_no_task_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first task ends when `stop` has taken the others back and waits for the copy."""
+    status = module._status
     first, later = tmp_path / "first", tmp_path / "later"
 
     def waits() -> None:
@@ -72,7 +78,12 @@ def test_once_stopped_no_task_is_begun(tmp_path: Path) -> None:
     copies = Copies([waits, later.touch], 1, patience_s=60)
     while not first.exists():
         time.sleep(0.01)
-    threading.Timer(0.2, (tmp_path / "go").touch).start()
+
+    def status_of(copy: int) -> int:
+        (tmp_path / "go").touch()
+        return status(copy)
+
+    monkeypatch.setattr(module, "_status", status_of)
     copies.stop()
     assert not later.exists()
 
@@ -90,7 +101,7 @@ def test_copies_hold_no_files_of_the_process_open() -> None:
     copies = Copies([hangs], 1, patience_s=60)
     try:
         os.close(held)
-        assert select.select([watched], [], [], 10)[0]  # the end: nobody has the other side any more
+        assert select.select([watched], [], [], PATIENCE_S)[0]  # the end: nobody has the other side any more
     finally:
         os.close(watched)
         copies.kill()

@@ -116,6 +116,8 @@ def run(
         try:
             async with asyncio.timeout(30):
                 await story(replica, engines)
+                if ends:
+                    await until(supervising.done)
             assert supervising.done() == ends
         finally:
             supervising.cancel()

@@ -1,6 +1,6 @@
 /** Keyboard shortcuts: pages register theirs while they are shown, the help overlay lists what is registered. */
 import { signal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 
 export interface Shortcut {
   keys: string; // "?", "Escape", "mod+Enter"
@@ -15,6 +15,7 @@ export interface Group {
 
 export const groups = signal<Group[]>([]);
 export const helpShown = signal(false);
+const layers: { close: () => void }[] = []; // what lies over the page, the topmost last
 
 function matches(event: KeyboardEvent, keys: string): boolean {
   const parts = keys.split("+");
@@ -31,7 +32,13 @@ function typing(target: EventTarget | null): boolean {
 }
 
 addEventListener("keydown", (event) => {
-  if (document.querySelector("dialog[open]") && event.key !== "Escape") return;
+  const top = layers.at(-1);
+  if (top && event.key === "Escape") {
+    event.preventDefault();
+    top.close();
+    return;
+  }
+  if (document.querySelector("dialog[open]")) return;
   const inText = typing(event.target);
   for (const group of groups.value.toReversed())
     for (const shortcut of group.shortcuts)
@@ -41,6 +48,18 @@ addEventListener("keydown", (event) => {
         return;
       }
 });
+
+/** While `shown`, Escape closes this before it means anything to the page: dialogs, popovers, drawers, open editors. */
+export function useEscape(shown: boolean, close: () => void): void {
+  const latest = useRef(close);
+  latest.current = close;
+  useLayoutEffect(() => {
+    if (!shown) return;
+    const layer = { close: () => latest.current() };
+    layers.push(layer);
+    return () => void layers.splice(layers.indexOf(layer), 1);
+  }, [shown]);
+}
 
 /** Registers them while the component is shown. `run` is looked up when a key is pressed, so it may close over state. */
 export function useShortcuts(title: string, shortcuts: Shortcut[]): void {

@@ -1,5 +1,5 @@
 /** The small parts every page is made of. */
-import type { ButtonHTMLAttributes, ComponentChildren } from "preact";
+import type { ButtonHTMLAttributes, ComponentChildren, CSSProperties } from "preact";
 import { useId, useState } from "preact/hooks";
 import { Icon, type IconName } from "./icons";
 import { Lesson } from "./lesson";
@@ -62,6 +62,17 @@ export function Card({
       {note && <p class="note">{note}</p>}
       {children}
     </section>
+  );
+}
+
+/** A table that scrolls by itself where the page is too narrow for what its cells say. */
+export function Table({ label, class: name = "", style, children }: { label: string; class?: string; style?: CSSProperties } & Children) {
+  return (
+    <div class="scroll-x" tabIndex={0} role="region" aria-label={label}>
+      <table class={`table ${name}`} style={style}>
+        {children}
+      </table>
+    </div>
   );
 }
 

@@ -1,6 +1,7 @@
-/** Modal dialogs on the browser's own <dialog>: focus trap, Escape and backdrop come with it. */
+/** Modal dialogs on the browser's own <dialog>: focus trap and backdrop come with it. */
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
+import { useEscape } from "../lib/shortcuts";
 import { Button } from "./basics";
 
 export function Dialog({
@@ -19,6 +20,7 @@ export function Dialog({
   useEffect(() => {
     box.current?.showModal();
   }, []);
+  useEscape(true, () => box.current?.close());
   return (
     <dialog
       ref={box}

@@ -6,7 +6,7 @@ import { usePolling } from "../../lib/frames";
 import { askJson, explained } from "../../lib/http";
 import { wallClock } from "../../lib/live";
 import { useShortcuts } from "../../lib/shortcuts";
-import { Button, Card, PageHeader, Problem, Stat } from "../../parts/basics";
+import { Button, Card, PageHeader, Problem, Stat, Table } from "../../parts/basics";
 import { Explainer } from "./explainer";
 import { PageMap } from "./page-map";
 import { PrefixTree } from "./prefix-tree";
@@ -89,7 +89,7 @@ function Evictions({ now }: { now: CacheMap }) {
       {recent.length === 0 ? (
         <p class="muted">Nothing has been evicted: there has been room for everything.</p>
       ) : (
-        <table class="table">
+        <Table label="Evicted lately">
           <thead>
             <tr>
               <th>When</th>
@@ -108,7 +108,7 @@ function Evictions({ now }: { now: CacheMap }) {
               </tr>
             ))}
           </tbody>
-        </table>
+        </Table>
       )}
     </Card>
   );

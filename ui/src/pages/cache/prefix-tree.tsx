@@ -6,7 +6,7 @@ import { count, seconds } from "../../lib/format";
 import { usePolling } from "../../lib/frames";
 import { askJson, explained } from "../../lib/http";
 import { requests, requestsVersion } from "../../lib/live";
-import { Card, Empty, Legend, Problem } from "../../parts/basics";
+import { Card, Empty, Legend, Problem, Table } from "../../parts/basics";
 import { font, ink, useCanvas } from "../../parts/canvas";
 import { Tip, TipRows } from "../../parts/tip";
 
@@ -152,7 +152,7 @@ export function PrefixTree({ held }: { held: boolean }) {
         </div>
       )}
       {top.length > 0 && (
-        <table class="table">
+        <Table label="Found most often">
           <thead>
             <tr>
               <th>Found most often</th>
@@ -171,7 +171,7 @@ export function PrefixTree({ held }: { held: boolean }) {
               </tr>
             ))}
           </tbody>
-        </table>
+        </Table>
       )}
       {hover && (
         <Tip x={hover.x} y={hover.y}>

@@ -7,7 +7,7 @@ import { usePolling } from "../../lib/frames";
 import { askJson, explained } from "../../lib/http";
 import { stats, wallClock } from "../../lib/live";
 import { CAUSES } from "../../lib/words";
-import { Badge, Card, Empty, PageHeader, Problem, Segmented, Stat } from "../../parts/basics";
+import { Badge, Card, Empty, PageHeader, Problem, Segmented, Stat, Table } from "../../parts/basics";
 import { Chart, type Line } from "../../parts/chart";
 
 const SPANS = [
@@ -83,36 +83,34 @@ function Objectives({ slo }: { slo: Slo }) {
       aside={<span>over the last {seconds(slo.window_s)}</span>}
       note={set ? undefined : "No objective is set; --slo-ttft-p95 and its like set them. What is measured is shown all the same."}
     >
-      <div class="scroll-x" tabIndex={0} role="region" aria-label="Objectives">
-        <table class="table">
-          <thead>
-            <tr>
-              <th>Objective</th>
-              <th class="num">Promised</th>
-              <th class="num">Measured</th>
-              <th class="num wide-only">Samples</th>
-              <th>State</th>
+      <Table label="Objectives">
+        <thead>
+          <tr>
+            <th>Objective</th>
+            <th class="num">Promised</th>
+            <th class="num">Measured</th>
+            <th class="num wide-only">Samples</th>
+            <th>State</th>
+          </tr>
+        </thead>
+        <tbody>
+          {slo.objectives.map((one) => (
+            <tr key={one.name} data-objective={one.name} data-ok={String(one.ok)}>
+              <td>{one.title}</td>
+              <td class="num">{one.target === null ? <span class="muted">not set</span> : `${one.op === "<=" ? "≤" : "≥"} ${shown(one.target, one.unit)}`}</td>
+              <td class="num">{shown(one.value, one.unit)}</td>
+              <td class="num wide-only">{count(one.samples)}</td>
+              <td>
+                {one.ok === null ? (
+                  <Badge>{one.target === null ? "watched" : "no data"}</Badge>
+                ) : (
+                  <Badge tone={one.ok ? "good" : "bad"}>{one.ok ? "kept" : "missed"}</Badge>
+                )}
+              </td>
             </tr>
-          </thead>
-          <tbody>
-            {slo.objectives.map((one) => (
-              <tr key={one.name} data-objective={one.name} data-ok={String(one.ok)}>
-                <td>{one.title}</td>
-                <td class="num">{one.target === null ? <span class="muted">not set</span> : `${one.op === "<=" ? "≤" : "≥"} ${shown(one.target, one.unit)}`}</td>
-                <td class="num">{shown(one.value, one.unit)}</td>
-                <td class="num wide-only">{count(one.samples)}</td>
-                <td>
-                  {one.ok === null ? (
-                    <Badge>{one.target === null ? "watched" : "no data"}</Badge>
-                  ) : (
-                    <Badge tone={one.ok ? "good" : "bad"}>{one.ok ? "kept" : "missed"}</Badge>
-                  )}
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+          ))}
+        </tbody>
+      </Table>
       {slo.alerts.map((alert) => (
         <AlertLine key={alert.id} alert={alert} />
       ))}

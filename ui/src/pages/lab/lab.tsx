@@ -3,7 +3,7 @@ import { useEffect } from "preact/hooks";
 import type { LabAnswer, LabStage } from "../../lib/api";
 import { count, duration, percent, visible } from "../../lib/format";
 import { useShortcuts } from "../../lib/shortcuts";
-import { Button, Card, Empty, Field, PageHeader, Problem, Segmented, Stat } from "../../parts/basics";
+import { Button, Card, Empty, Field, PageHeader, Problem, Segmented, Stat, Table } from "../../parts/basics";
 import { Icon } from "../../parts/icons";
 import * as lab from "./state";
 
@@ -179,41 +179,39 @@ function Matrix({ now }: { now: LabAnswer }) {
         <Stat name="Kept tokens" value={count(last?.kept)} detail={`of ${count(now.vocab_size)}`} />
         <Stat name="Drawn" value={<span class="mono">{now.drawn ? visible(now.drawn.text) : "nothing"}</span>} detail={`with seed ${lab.seed.value}`} />
       </dl>
-      <div class="scroll-x" tabIndex={0} role="region" aria-label="Probabilities behind each stage">
-        <table class="table matrix" style={{ minWidth: `${178 + 94 * stages.length}px` }}>
-          <colgroup>
-            <col class="token" />
-            <col class="logit" />
-          </colgroup>
-          <thead>
-            <tr>
-              <th scope="col">Token</th>
-              <th scope="col" class="num">
-                Logit
+      <Table label="Probabilities behind each stage" class="matrix" style={{ minWidth: `${178 + 94 * stages.length}px` }}>
+        <colgroup>
+          <col class="token" />
+          <col class="logit" />
+        </colgroup>
+        <thead>
+          <tr>
+            <th scope="col">Token</th>
+            <th scope="col" class="num">
+              Logit
+            </th>
+            {stages.map((stage) => (
+              <Head key={stage.name} stage={stage} />
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {now.tokens.map((token, place) => (
+            <tr key={token.id} data-token={token.id} data-drawn={token.id === now.drawn?.id} data-out={last?.probs[place] === 0}>
+              <th scope="row">
+                <button type="button" class="choose mono" title={`Go on with this one (token ${token.id})`} onClick={() => lab.choose(token.id)}>
+                  {visible(token.text)}
+                  {token.id === now.drawn?.id && <Icon name="check" size={13} />}
+                </button>
               </th>
+              <td class="num muted">{token.logit.toFixed(2)}</td>
               {stages.map((stage) => (
-                <Head key={stage.name} stage={stage} />
+                <Cell key={stage.name} stage={stage.name} prob={stage.probs[place] ?? 0} most={most} />
               ))}
             </tr>
-          </thead>
-          <tbody>
-            {now.tokens.map((token, place) => (
-              <tr key={token.id} data-token={token.id} data-drawn={token.id === now.drawn?.id} data-out={last?.probs[place] === 0}>
-                <th scope="row">
-                  <button type="button" class="choose mono" title={`Go on with this one (token ${token.id})`} onClick={() => lab.choose(token.id)}>
-                    {visible(token.text)}
-                    {token.id === now.drawn?.id && <Icon name="check" size={13} />}
-                  </button>
-                </th>
-                <td class="num muted">{token.logit.toFixed(2)}</td>
-                {stages.map((stage) => (
-                  <Cell key={stage.name} stage={stage.name} prob={stage.probs[place] ?? 0} most={most} />
-                ))}
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+          ))}
+        </tbody>
+      </Table>
     </Card>
   );
 }

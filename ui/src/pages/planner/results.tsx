@@ -1,6 +1,6 @@
 /** The plan: what fits, how fast, how many, how dear. */
 import { bytes, count, percent, seconds, short } from "../../lib/format";
-import { Badge, Button, Card, Computed, Stat } from "../../parts/basics";
+import { Badge, Button, Card, Computed, Stat, Table } from "../../parts/basics";
 import type { Plan } from "./api";
 import { setNumber } from "./state";
 
@@ -97,7 +97,7 @@ function Measured({ measured }: { measured: NonNullable<Plan["measured"]> }) {
       }
       note={`From ${count(measured.requests)} requests of ${count(measured.prompt_tokens)} prompt and ${count(measured.output_tokens)} output tokens in the mean. The ceiling is what the hardware allows for the same work.`}
     >
-      <table class="table">
+      <Table label="Theory, and this server">
         <thead>
           <tr>
             <th>Figure</th>
@@ -118,7 +118,7 @@ function Measured({ measured }: { measured: NonNullable<Plan["measured"]> }) {
             </tr>
           ))}
         </tbody>
-      </table>
+      </Table>
     </Card>
   );
 }
@@ -135,38 +135,36 @@ function Speed({ plan: { prefill, decode } }: { plan: Plan }) {
         </dl>
       )}
       {decode.curve.length > 0 && (
-        <div class="scroll-x" tabIndex={0} role="region" aria-label="Decoding by batch size">
-          <table class="table decode">
-            <thead>
-              <tr>
-                <th class="num">Batch</th>
-                <th>Decoding, all together</th>
-                <th class="num">Each</th>
-                <th class="num">Step</th>
-                <th>Bound by</th>
-              </tr>
-            </thead>
-            <tbody>
-              {decode.curve.map((point) => (
-                <tr key={point.batch}>
-                  <td class="num">{count(point.batch)}</td>
-                  <td>
-                    <span class="bar-cell two">
-                      <span class="under">
-                        <i class="ceiling" style={{ width: `${(point.ceiling_tokens_per_s / most) * 100}%` }} />
-                        <i style={{ width: `${(point.tokens_per_s / most) * 100}%` }} />
-                      </span>
-                      <b>{rate(point.tokens_per_s)}</b>
+        <Table label="Decoding by batch size" class="decode">
+          <thead>
+            <tr>
+              <th class="num">Batch</th>
+              <th>Decoding, all together</th>
+              <th class="num">Each</th>
+              <th class="num">Step</th>
+              <th>Bound by</th>
+            </tr>
+          </thead>
+          <tbody>
+            {decode.curve.map((point) => (
+              <tr key={point.batch}>
+                <td class="num">{count(point.batch)}</td>
+                <td>
+                  <span class="bar-cell two">
+                    <span class="under">
+                      <i class="ceiling" style={{ width: `${(point.ceiling_tokens_per_s / most) * 100}%` }} />
+                      <i style={{ width: `${(point.tokens_per_s / most) * 100}%` }} />
                     </span>
-                  </td>
-                  <td class="num">{short(point.request_tokens_per_s)}</td>
-                  <td class="num">{seconds(point.expected_s)}</td>
-                  <td>{point.bound}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+                    <b>{rate(point.tokens_per_s)}</b>
+                  </span>
+                </td>
+                <td class="num">{short(point.request_tokens_per_s)}</td>
+                <td class="num">{seconds(point.expected_s)}</td>
+                <td>{point.bound}</td>
+              </tr>
+            ))}
+          </tbody>
+        </Table>
       )}
     </Card>
   );
@@ -204,7 +202,7 @@ function Replicas({ plan }: { plan: NonNullable<Plan["replicas"]> }) {
         <Stat name="Queue wait, p95" value={seconds(plan.wait_p95_s)} detail={`${percent(plan.wait_probability)} wait at all`} />
         <Stat name="Answer" value={seconds(plan.request_s)} detail={`first token after ${seconds(plan.first_token_s)}`} />
       </dl>
-      <table class="table">
+      <Table label="Replicas">
         <thead>
           <tr>
             <th class="num">Replicas</th>
@@ -221,7 +219,7 @@ function Replicas({ plan }: { plan: NonNullable<Plan["replicas"]> }) {
             </tr>
           ))}
         </tbody>
-      </table>
+      </Table>
     </Card>
   );
 }
@@ -242,45 +240,43 @@ function Cost({ cost }: { cost: NonNullable<Plan["cost"]> }) {
 function Parallel({ plan: { parallel } }: { plan: Plan }) {
   return (
     <Card title="Tensor parallelism" aside={<Computed />} note="Weights and KV heads are split over devices; what they exchange grows with each step.">
-      <div class="scroll-x" tabIndex={0} role="region" aria-label="Tensor parallelism">
-        <table class="table">
-          <thead>
-            <tr>
-              <th class="num">Devices</th>
-              <th class="num">Weights each</th>
-              <th class="num">Requests at once</th>
-              <th class="num">Prefill</th>
-              <th class="num">Step</th>
-              <th class="num">Throughput</th>
-              <th class="num">Exchanged per token</th>
-            </tr>
-          </thead>
-          <tbody>
-            {parallel.map((one) =>
-              one.possible ? (
-                <tr key={one.degree}>
-                  <td class="num">{one.degree}</td>
-                  <td class="num">
-                    {bytes(one.weights_bytes)} {!one.fits && <Badge tone="bad">too large</Badge>}
-                  </td>
-                  <td class="num">{count(one.concurrent_requests)}</td>
-                  <td class="num">{seconds(one.prefill_s)}</td>
-                  <td class="num">{seconds(one.decode_s)}</td>
-                  <td class="num">{rate(one.tokens_per_s)}</td>
-                  <td class="num">{bytes(one.allreduce_bytes_per_token)}</td>
-                </tr>
-              ) : (
-                <tr key={one.degree}>
-                  <td class="num">{one.degree}</td>
-                  <td colSpan={6} class="muted">
-                    {one.problem}
-                  </td>
-                </tr>
-              ),
-            )}
-          </tbody>
-        </table>
-      </div>
+      <Table label="Tensor parallelism">
+        <thead>
+          <tr>
+            <th class="num">Devices</th>
+            <th class="num">Weights each</th>
+            <th class="num">Requests at once</th>
+            <th class="num">Prefill</th>
+            <th class="num">Step</th>
+            <th class="num">Throughput</th>
+            <th class="num">Exchanged per token</th>
+          </tr>
+        </thead>
+        <tbody>
+          {parallel.map((one) =>
+            one.possible ? (
+              <tr key={one.degree}>
+                <td class="num">{one.degree}</td>
+                <td class="num">
+                  {bytes(one.weights_bytes)} {!one.fits && <Badge tone="bad">too large</Badge>}
+                </td>
+                <td class="num">{count(one.concurrent_requests)}</td>
+                <td class="num">{seconds(one.prefill_s)}</td>
+                <td class="num">{seconds(one.decode_s)}</td>
+                <td class="num">{rate(one.tokens_per_s)}</td>
+                <td class="num">{bytes(one.allreduce_bytes_per_token)}</td>
+              </tr>
+            ) : (
+              <tr key={one.degree}>
+                <td class="num">{one.degree}</td>
+                <td colSpan={6} class="muted">
+                  {one.problem}
+                </td>
+              </tr>
+            ),
+          )}
+        </tbody>
+      </Table>
     </Card>
   );
 }
@@ -298,35 +294,33 @@ function Speculation({ plan }: { plan: NonNullable<Plan["speculation"]> }) {
         <Stat name="Speed-up" value={plan.speedup === null ? "–" : `${plan.speedup.toFixed(2)}×`} />
         <Stat name="Best" value={plan.best_speedup === null ? "–" : `${plan.best_speedup.toFixed(2)}×`} detail={plan.best_drafts === null ? "" : `with ${plan.best_drafts} drafts`} />
       </dl>
-      <div class="scroll-x" tabIndex={0} role="region" aria-label="Speed-up by acceptance and drafts">
-        <table class="table heat">
-          <thead>
-            <tr>
-              <th>Acceptance</th>
-              {columns.map((drafts) => (
-                <th key={drafts} class="num">
-                  k = {drafts}
-                </th>
-              ))}
-            </tr>
-          </thead>
-          <tbody>
-            {rows.map((acceptance) => (
-              <tr key={acceptance}>
-                <td>{percent(acceptance, 0)}</td>
-                {columns.map((drafts) => {
-                  const speedup = cell(acceptance, drafts);
-                  return (
-                    <td key={drafts} class="num" data-heat={heat(speedup)}>
-                      {speedup === null ? "–" : `${speedup.toFixed(2)}×`}
-                    </td>
-                  );
-                })}
-              </tr>
+      <Table label="Speed-up by acceptance and drafts" class="heat">
+        <thead>
+          <tr>
+            <th>Acceptance</th>
+            {columns.map((drafts) => (
+              <th key={drafts} class="num">
+                k = {drafts}
+              </th>
             ))}
-          </tbody>
-        </table>
-      </div>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((acceptance) => (
+            <tr key={acceptance}>
+              <td>{percent(acceptance, 0)}</td>
+              {columns.map((drafts) => {
+                const speedup = cell(acceptance, drafts);
+                return (
+                  <td key={drafts} class="num" data-heat={heat(speedup)}>
+                    {speedup === null ? "–" : `${speedup.toFixed(2)}×`}
+                  </td>
+                );
+              })}
+            </tr>
+          ))}
+        </tbody>
+      </Table>
     </Card>
   );
 }

@@ -1,5 +1,6 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { count, ms, percent, seconds } from "../../lib/format";
+import { useEscape } from "../../lib/shortcuts";
 import { Button, CopyButton, Problem } from "../../parts/basics";
 import { Markdown } from "../../parts/markdown";
 import { again, busy, type Message, modelName, say, show, siblings } from "./chat";
@@ -18,6 +19,7 @@ function Question({ message }: { message: Message }) {
   useEffect(() => {
     field.current?.focus();
   }, [editing]);
+  useEscape(editing, () => setDraft(null));
   const send = (): void => {
     if (draft?.trim()) say(draft, message.parent);
     setDraft(null);
@@ -37,7 +39,6 @@ function Question({ message }: { message: Message }) {
             value={draft}
             onInput={(event) => setDraft(event.currentTarget.value)}
             onKeyDown={(event) => {
-              if (event.key === "Escape") setDraft(null);
               if (event.key === "Enter" && !event.shiftKey) {
                 event.preventDefault();
                 send();

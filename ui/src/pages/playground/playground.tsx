@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { askJson, explained, storedKey } from "../../lib/http";
 import { facts } from "../../lib/live";
-import { useShortcuts } from "../../lib/shortcuts";
+import { useEscape, useShortcuts } from "../../lib/shortcuts";
 import { Button, CopyButton, Problem, Segmented } from "../../parts/basics";
 import { Dialog } from "../../parts/dialog";
 import { Icon } from "../../parts/icons";
@@ -18,6 +18,8 @@ const EXAMPLES = [
   "Write a Python function that reverses a string.",
   "Tell me a very short story about a lighthouse.",
 ];
+
+const DRAWER = matchMedia("(max-width: 1160px)"); // where the parameters lie over the conversation: playground.css
 
 export function Playground() {
   const [view, setView] = useState<View>("text");
@@ -40,6 +42,7 @@ export function Playground() {
     { keys: "n", label: "New conversation", run: clear },
     { keys: "p", label: "Parameters (narrow screens)", run: () => setPanel(!panel) },
   ]);
+  useEscape(panel && DRAWER.matches, () => setPanel(false));
   return (
     <div class="playground">
       <div class="conversation">

@@ -1,6 +1,7 @@
 /** An answer token by token: coloured by how sure the model was, with what else it considered. */
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { percent, visible } from "../../lib/format";
+import { useEscape } from "../../lib/shortcuts";
 import { Icon } from "../../parts/icons";
 import { type Alternative, branch, type Message, type Token } from "./chat";
 
@@ -27,6 +28,7 @@ export function TokenText({ message }: { message: Message }) {
     const index = (event.target as Element).closest?.("[data-i]")?.getAttribute("data-i");
     if (index != null) at(Number(index));
   };
+  useEscape(shown !== null, () => setShown(null));
   useEffect(() => {
     if (!shown) return;
     const away = (event: Event): void => {
@@ -53,8 +55,7 @@ export function TokenText({ message }: { message: Message }) {
       onClick={pointed}
       onKeyDown={(event) => {
         const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-        if (event.key === "Escape") setShown(null);
-        else if (move) {
+        if (move) {
           event.preventDefault();
           at(Math.max(0, Math.min(tokens.length - 1, (shown?.index ?? (move > 0 ? -1 : tokens.length)) + move)));
         }

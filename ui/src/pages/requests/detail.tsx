@@ -6,7 +6,7 @@ import { askJson, explained } from "../../lib/http";
 import { facts, requests, requestsVersion, wallClock } from "../../lib/live";
 import { go } from "../../lib/router";
 import { FINISHES, STAGES, STAGE_COLOURS, WAITS, finishTone } from "../../lib/words";
-import { Badge, Button, Card, CopyButton, Problem, Stat } from "../../parts/basics";
+import { Badge, Button, Card, CopyButton, Problem, Stat, Table } from "../../parts/basics";
 import { ExplanationView } from "../../parts/explanation";
 import { elapsed, stateOf } from "./row";
 import { Waterfall } from "./waterfall";
@@ -94,7 +94,7 @@ function Stages({ request }: { request: RequestDetail }) {
           />
         ))}
       </div>
-      <table class="table stages">
+      <Table label="Stages" class="stages">
         <thead>
           <tr>
             <th>Stage</th>
@@ -123,7 +123,7 @@ function Stages({ request }: { request: RequestDetail }) {
             <th class="num">100%</th>
           </tr>
         </tfoot>
-      </table>
+      </Table>
     </Card>
   );
 }
@@ -238,32 +238,30 @@ function More({ request }: { request: RequestDetail }) {
       )}
       <details>
         <summary>{count(request.events.length)} events</summary>
-        <div class="scroll-x" tabIndex={0} role="region" aria-label="Events">
-          <table class="table">
-            <thead>
-              <tr>
-                <th class="num">At</th>
-                <th>Event</th>
-                <th>Details</th>
+        <Table label="Events">
+          <thead>
+            <tr>
+              <th class="num">At</th>
+              <th>Event</th>
+              <th>Details</th>
+            </tr>
+          </thead>
+          <tbody>
+            {request.events.slice(0, 500).map(({ t, name, seq, ...details }, place) => (
+              <tr key={place}>
+                <td class="num">{duration(t - request.t)}</td>
+                <td>
+                  {name} {seq !== null && <span class="muted">seq {seq}</span>}
+                </td>
+                <td class="small muted">
+                  {Object.entries(details)
+                    .map(([key, value]) => `${key} ${typeof value === "object" ? JSON.stringify(value) : String(value)}`)
+                    .join(", ")}
+                </td>
               </tr>
-            </thead>
-            <tbody>
-              {request.events.slice(0, 500).map(({ t, name, seq, ...details }, place) => (
-                <tr key={place}>
-                  <td class="num">{duration(t - request.t)}</td>
-                  <td>
-                    {name} {seq !== null && <span class="muted">seq {seq}</span>}
-                  </td>
-                  <td class="small muted">
-                    {Object.entries(details)
-                      .map(([key, value]) => `${key} ${typeof value === "object" ? JSON.stringify(value) : String(value)}`)
-                      .join(", ")}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+            ))}
+          </tbody>
+        </Table>
       </details>
     </Card>
   );
