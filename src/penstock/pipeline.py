@@ -91,7 +91,9 @@ class Pipeline:
         reading = self._reading(request, text)
         params = self._constrained(request, reading)
         submits = self._submits(request, tokens, params)
-        answers = [Answer(choice, params, self._text_stream(tokens, reading), reading) for choice in range(params.n)]
+        answers = [
+            Answer(choice, params, self._text_stream(tokens, params, reading), reading) for choice in range(params.n)
+        ]
         return Flight(request.id, submits, answers, request.warnings)
 
     def tokenize(self, request: Request) -> list[int]:
@@ -105,7 +107,7 @@ class Pipeline:
     def _render(self, request: Request) -> str:
         """The prompt's text; "" for one of token ids."""
         if request.messages is None:
-            for name in ("tools", "reasoning_effort"):
+            for name in ("tools", "reasoning_effort", "enable_thinking"):
                 if getattr(request, name) is not None:
                     raise InvalidRequest(f"{name} goes with messages only", param=name)
             return request.text or ""
@@ -249,13 +251,15 @@ class Pipeline:
         asked = request.params.max_tokens
         return asked if asked is not None else self.context - len(tokens)
 
-    def _text_stream(self, prompt: Sequence[int], reading: Reading | None) -> TextStream:
+    def _text_stream(self, prompt: Sequence[int], params: SamplingParams, reading: Reading | None) -> TextStream:
         if self.tokenizer is None:
             return _NoText()
+        skip = params.skip_special_tokens
         if reading is None:
-            return self.tokenizer.text_stream(prompt)
+            return self.tokenizer.text_stream(prompt, skip_special=skip)
         marks = map(self.tokenizer.mark, reading.marks)
-        return self.tokenizer.text_stream(prompt, show=frozenset(mark for mark in marks if mark is not None))
+        shown = frozenset(mark for mark in marks if mark is not None)
+        return self.tokenizer.text_stream(prompt, skip_special=skip, show=shown)
 
 
 class Flight:

@@ -139,6 +139,39 @@ def test_echo(server: Server, client: openai.OpenAI, llm: LLM) -> None:
         assert "".join(chunk.choices[0].text for chunk in stream) == PROMPT + greedy.text
 
 
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"ignore_eos": True}, ""),
+        ({"ignore_eos": True, "skip_special_tokens": False}, "</s></s>"),
+        ({"skip_special_tokens": False}, ""),  # it is the end, and no part of what it ends
+        ({"include_stop_str_in_output": True}, ""),
+        ({"include_stop_str_in_output": True, "skip_special_tokens": False}, "</s>"),
+    ],
+)
+def test_special_tokens(server: Server, client: openai.OpenAI, fields: dict[str, Any], text: str) -> None:
+    asked: dict[str, Any] = {"model": server.model, "logit_bias": {"1": 100}, "max_tokens": 2, "extra_body": fields}
+    assert client.completions.create(prompt=PROMPT, **asked).choices[0].text == text
+    chunks = list(client.chat.completions.create(messages=TALK, stream=True, **asked))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
+
+
+def test_usage_in_every_chunk(server: Server, client: openai.OpenAI) -> None:
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = list(
+        client.chat.completions.create(
+            model=server.model, messages=TALK, stream=True, stream_options=options, **GREEDY, extra_body=IDS
+        )
+    )
+    used = [chunk.usage for chunk in chunks if chunk.usage is not None]
+    assert len(used) == len(chunks)
+    drawn = 0
+    for chunk, usage in zip(chunks, used, strict=True):
+        drawn += sum(len(getattr(choice, "token_ids", ())) for choice in chunk.choices)
+        assert (usage.completion_tokens, usage.total_tokens) == (drawn, drawn + usage.prompt_tokens)
+    assert (used[0].completion_tokens, used[-1].completion_tokens) == (0, 24)
+
+
 def test_log_probabilities(server: Server, client: openai.OpenAI, llm: LLM) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=12, logprobs=3, ignore_eos=True)
     (wanted,) = llm.chat(TALK, params).choices
@@ -385,7 +418,18 @@ def test_neutral_values_are_taken(server: Server, client: openai.OpenAI) -> None
         user="me",
         stop=None,
         seed=None,
+        extra_body={
+            "skip_special_tokens": True,
+            "spaces_between_special_tokens": True,
+            "include_stop_str_in_output": False,
+            "include_reasoning": True,
+            "cache_prompt": True,
+            "top_k": -1,
+            "best_of": 1,
+            "chat_template_kwargs": {"enable_thinking": False},
+        },
     )
+    client.completions.create(model=server.model, prompt=PROMPT, extra_body={"max_completion_tokens": 1, "top_k": -1.0})
 
 
 def test_models(server: Server, client: openai.OpenAI) -> None:

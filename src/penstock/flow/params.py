@@ -48,6 +48,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stop: tuple[str, ...] = ()  # strings that end the answer and are not part of it
     stop_tokens: tuple[int, ...] = ()  # ids that end it, beside the model's own
     ignore_eos: bool = False  # go on past the model's own end tokens
+    include_stop_str_in_output: bool = False  # what ended the answer is part of it: a stop string, a stop token's text
+    skip_special_tokens: bool = True  # special tokens are no text; False: they are, but for the marks of calls and such
     timeout_s: float | None = None  # from the request's arrival; what there is by then is the answer
 
     logprobs: int | None = None  # None: none; 0: of the drawn token; k: and of the k likeliest

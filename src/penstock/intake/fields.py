@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -83,12 +83,27 @@ def whole_text(given: str | Sequence[HasText]) -> str:
     return given if isinstance(given, str) else "\n".join([part.text for part in given])
 
 
-# --- fields that all of them have
+# --- fields that several of them have
 
 MODEL = Field(None, description="The model, as `GET /v1/models` names it. Default: the one that is served.")
 STREAM = Field(None, description="Send the answer as server-sent events while it is made.")
 TEMPERATURE = "0: always the likeliest token. Default: what the model's makers recommend, else 1."
 TOP_P = Field(None, gt=0, le=1, description="Draw from the likeliest tokens that have this share of the probability.")
+
+
+class CacheControl(Strict):
+    """A hint that never changes an answer: prefixes are cached and found by their tokens, marked or not."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+    scope: str | None = Field(None, max_length=64, description="Who shares the prefix. Not used: tenants never do.")
+
+
+CACHE_MARK = Field(
+    None,
+    description="Where a prefix ends that is worth keeping. Not needed here: prefixes are cached and found by their "
+    "tokens. Taken for compatibility, not used.",
+)
 
 
 def _check_arguments(value: dict[str, Any]) -> dict[str, Any]:

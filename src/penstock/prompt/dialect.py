@@ -61,7 +61,7 @@ class Dialect:
 
     def _arguments(self, request: Request) -> dict[str, Any]:
         """What the template is told beside the messages: how much to reason, in its own words."""
-        effort, arguments = request.reasoning_effort, request.template_arguments
+        effort, arguments = request.reasoning_effort, self._switched(request)
         if unknown := sorted(arguments.keys() - self.template.variables):
             raise InvalidRequest(
                 f"chat_template_kwargs has {unknown[0][:64]!r}, which this model's chat template does not ask for",
@@ -83,6 +83,24 @@ class Dialect:
             if arguments.get(name, value) != value:
                 raise _wrong_effort(f"is {effort}, but chat_template_kwargs.{name} says otherwise")
         return {**arguments, **told}
+
+    def _switched(self, request: Request) -> dict[str, Any]:
+        """The template's arguments, with the switch for reasoning as this template calls it. Models that do not reason,
+        or always do, have none, and need not be asked for what they do anyway."""
+        arguments, known = dict(request.template_arguments), self.template.variables
+        wanted = {"enable_thinking": request.enable_thinking} if request.enable_thinking is not None else {}
+        for name in SWITCHES:
+            if name not in known and isinstance(arguments.get(name), bool):
+                wanted[f"chat_template_kwargs.{name}"] = arguments.pop(name)
+        for param, on in wanted.items():
+            if self.switch is None and on != (self.thinking is not None):
+                raise InvalidRequest(
+                    f"{param} is not supported: this model's chat template has no switch for reasoning",
+                    param=param.partition(".")[0],
+                )
+            if self.switch is not None and arguments.setdefault(self.switch, on) != on:
+                raise InvalidRequest(f"{param} says otherwise than {self.switch}", param=param.partition(".")[0])
+        return arguments
 
 
 def _takes_system(template: ChatTemplate) -> bool:

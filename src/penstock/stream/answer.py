@@ -23,7 +23,7 @@ from penstock.flow import (
 from penstock.stream.parts import Part, Splitter
 from penstock.stream.stops import StopMatcher
 
-# Their last token ended the sequence; it counts as output, but its text is not part of the answer.
+# Their last token ended the sequence; it counts as output, but its text is not part of the answer unless asked for.
 _BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)
 
 
@@ -36,7 +36,8 @@ class Answer:
         self.decoder = text
         spaced = any(stop[-1:].isspace() for stop in params.stop)
         self.splitter = None if reading is None else Splitter(reading, spaced=spaced)
-        self.stops = StopMatcher(params.stop)
+        self.include_stop = params.include_stop_str_in_output
+        self.stops = StopMatcher(params.stop, include=self.include_stop)
         self.text: list[str] = []
         self.reasoning: list[str] | None = None if reading is None or reading.thinking is None else []
         self.calls: list[CallDelta] = []
@@ -77,7 +78,8 @@ class Answer:
         for place, token in enumerate(delta.tokens):
             if place == last and delta.finish in _BY_TOKEN:
                 self.stop = token if delta.finish is FinishReason.STOP_TOKEN else None
-                break
+                if not self.include_stop:
+                    break
             if self.splitter is not None and self.splitter.thinking:
                 self.reasoning_tokens += 1
             self._show(self._split(self.decoder.push(token)), shown)

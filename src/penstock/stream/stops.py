@@ -8,8 +8,10 @@ from penstock.stream.tape import find_first, overlap
 
 
 class StopMatcher:
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        """`include`: the stop string is shown with what stands before it."""
         self.stops = tuple(stops)
+        self.include = include
         self.held = ""
         self.matched: str | None = None
 
@@ -20,7 +22,7 @@ class StopMatcher:
         self.held += text
         if found := find_first(self.held, self.stops):
             place, self.matched = found
-            shown, self.held = self.held[:place], ""
+            shown, self.held = self.held[: place + len(self.matched) * self.include], ""
             return shown
         keep = overlap(self.held, self.stops)
         shown, self.held = self.held[: len(self.held) - keep], self.held[len(self.held) - keep :]

@@ -112,6 +112,38 @@ def test_effort_that_cannot_be_had_is_refused(source: str, fields: dict[str, Any
     assert caught.value.param == "reasoning_effort"
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_switch_is_called_as_the_template_calls_it(wanted: bool) -> None:
+    other = SWITCHED.replace("enable_thinking", "thinking")
+    plain = reading(SWITCHED, asked(template_arguments={"enable_thinking": wanted}))
+    assert reading(SWITCHED, asked(enable_thinking=wanted)) == plain
+    assert reading(other, asked(enable_thinking=wanted)) == plain
+    assert reading(other, asked(template_arguments={"enable_thinking": wanted})) == plain
+
+
+@pytest.mark.parametrize("given", ["field", "argument"])
+def test_a_model_without_a_switch_does_what_it_does(given: str) -> None:
+    def request(wanted: bool) -> Request:
+        field = given == "field"
+        return asked(enable_thinking=wanted) if field else asked(template_arguments={"enable_thinking": wanted})
+
+    assert reading(PLAIN, request(False)) == reading(PLAIN, asked())
+    assert reading(ALWAYS, request(True)) == reading(ALWAYS, asked())
+    for source, wanted in ((PLAIN, True), (ALWAYS, False)):
+        with pytest.raises(InvalidRequest, match="has no switch") as caught:
+            reading(source, request(wanted))
+        assert caught.value.param == ("enable_thinking" if given == "field" else "chat_template_kwargs")
+
+
+def test_two_words_on_thinking_that_contradict_each_other() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        reading(SWITCHED, asked(enable_thinking=True, template_arguments={"enable_thinking": False}))
+    assert caught.value.param == "enable_thinking"
+    with pytest.raises(InvalidRequest) as caught:
+        reading(SWITCHED, asked(enable_thinking=True, reasoning_effort="none"))
+    assert caught.value.param == "reasoning_effort"
+
+
 def test_variables_that_a_template_does_not_ask_for_are_refused() -> None:
     dialect = Dialect(ChatTemplate(SWITCHED, {}))
     assert dialect.render(asked(template_arguments={"enable_thinking": False}))

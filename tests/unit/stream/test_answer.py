@@ -49,6 +49,20 @@ def test_a_stop_token_is_counted_but_not_shown() -> None:
     assert (chunk.text, chunk.tokens, chunk.stop) == ("ok", ids("ok!"), ord("!"))
 
 
+def test_or_is_shown_where_that_is_asked_for() -> None:
+    params = SamplingParams(stop_tokens=(ord("!"),), include_stop_str_in_output=True)
+    for finish, stop in ((FinishReason.STOP_TOKEN, ord("!")), (FinishReason.END, None)):
+        chunk = Answer(0, params, Letters("�")).push(Delta(id="x/0", tokens=ids("ok!"), finish=finish, timings=ENDED))
+        assert (chunk.text, chunk.tokens, chunk.stop, chunk.finish) == ("ok!�", ids("ok!"), stop, finish)
+
+
+def test_so_is_a_stop_string() -> None:
+    answer = Answer(0, SamplingParams(stop=("END",), include_stop_str_in_output=True), Letters())
+    texts = [answer.push(Delta(id="x/0", tokens=ids(text))).text for text in ("abE", "N", "Dxyz")]
+    assert (texts, answer.tokens) == (["ab", "", "END"], ids("abEND"))
+    assert (answer.finish, answer.stop) == (FinishReason.STOP_STRING, "END")
+
+
 def test_tokens_behind_a_stop_string_are_surplus() -> None:
     answer = Answer(0, SamplingParams(stop=("END",), logprobs=0), Letters())
     logprobs = [TokenLogprobs(token, -1.0, 1, []) for token in ids("abENDxyz")]

@@ -42,10 +42,7 @@ THINKING = {
     "display": Inert(("summarized",)),  # the default; thoughts come whole
 }
 
-# Taken whatever they say. A cache mark is a hint that never changes an answer: prefixes are cached and found by their
-# tokens, marked or not.
+# Taken whatever they say.
 HINTS = {
-    "cache_control": "Where a prefix ends that is worth keeping. Not needed here: prefixes are cached and found by "
-    "their tokens. Taken for compatibility, not used.",
     "metadata": "The client's name for its end user. Taken for compatibility, not used.",
 }

@@ -12,17 +12,20 @@ from pydantic import ConfigDict, Field, model_validator
 from penstock.flow.params import MAX_STOPS
 from penstock.flow.tools import MAX_TOOLS
 from penstock.intake.anthropic import neutral
-from penstock.intake.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, Arguments, NotEmpty, Strict, wrong
+from penstock.intake.fields import (
+    CACHE_MARK,
+    MAX_INT,
+    MODEL,
+    STREAM,
+    TEMPERATURE,
+    TOP_P,
+    Arguments,
+    CacheControl,
+    NotEmpty,
+    Strict,
+    wrong,
+)
 from penstock.intake.unions import By, Either
-
-
-class CacheControl(Strict):
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
-    scope: str | None = Field(None, max_length=64, description="Who shares the prefix. Not used: tenants never do.")
-
-
-_CACHE = Field(None, description=neutral.HINTS["cache_control"])
 
 # --- blocks
 
@@ -32,7 +35,7 @@ class TextBlock(Strict):
 
     type: Literal["text"]
     text: str
-    cache_control: CacheControl | None = _CACHE
+    cache_control: CacheControl | None = CACHE_MARK
     citations: Annotated[Any, neutral.TEXT_BLOCK["citations"]] = None
 
 
@@ -56,7 +59,7 @@ class ToolUseBlock(Strict):
     id: str = Field(min_length=1)
     name: str = Field(min_length=1)
     input: Arguments
-    cache_control: CacheControl | None = _CACHE
+    cache_control: CacheControl | None = CACHE_MARK
     caller: Annotated[Any, neutral.TOOL_USE_BLOCK["caller"]] = None
     toolset_name: Annotated[Any, neutral.TOOL_USE_BLOCK["toolset_name"]] = None
 
@@ -69,7 +72,7 @@ class ToolReferenceBlock(Strict):
 
     type: Literal["tool_reference"]
     tool_name: str
-    cache_control: CacheControl | None = _CACHE
+    cache_control: CacheControl | None = CACHE_MARK
 
     @property
     def text(self) -> str:
@@ -87,7 +90,7 @@ class ToolResultBlock(Strict):
     tool_use_id: str = Field(description="The `id` of a `tool_use` block before it.")
     content: Result | None = Field(None, description="What the tool gave, as text.")
     is_error: bool | None = Field(None, description="The tool failed: the model is shown `Error: ` in front of it.")
-    cache_control: CacheControl | None = _CACHE
+    cache_control: CacheControl | None = CACHE_MARK
     toolset_name: Annotated[Any, neutral.TOOL_USE_BLOCK["toolset_name"]] = None
 
 
@@ -128,7 +131,7 @@ class ClientTool(Strict):
     input_schema: dict[str, Any] = Field(description="JSON Schema of the tool's input, which is an object.")
     strict: bool | None = Field(None, description="The input is always held to its schema once a call has begun.")
     type: Literal["custom"] | None = None
-    cache_control: CacheControl | None = _CACHE
+    cache_control: CacheControl | None = CACHE_MARK
     defer_loading: bool | None = Field(None, description="Tools are never searched for: all are shown to the model.")
     eager_input_streaming: Annotated[Any, neutral.TOOL["eager_input_streaming"]] = None
     allowed_callers: Annotated[Any, neutral.TOOL["allowed_callers"]] = None
@@ -233,7 +236,7 @@ class CountTokensRequest(Strict):
         description="Whether to think. For models whose chat template has a switch for it, or takes a budget.",
     )
     output_config: OutputConfig | None = Field(None, description="The form of the answer, and the effort for it.")
-    cache_control: CacheControl | None = _CACHE
+    cache_control: CacheControl | None = CACHE_MARK
     context_management: ContextManagement | None = Field(
         None, description="What to leave out of the conversation. Taken for compatibility: all of it stays."
     )

@@ -151,7 +151,9 @@ class ChatCompletionChunk(Body, kw_only=True, frozen=True):
     created: int
     model: str
     choices: list[ChatChunkChoice]
-    usage: Usage | UnsetType | None = UNSET  # with stream_options.include_usage: null on all chunks but the last
+    # With stream_options.include_usage: null on all chunks but the last. With continuous_usage_stats: what was used so
+    # far.
+    usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET  # on the first chunk
     timings: Timings | UnsetType = UNSET  # on the last chunk
 

@@ -55,7 +55,7 @@ def to_requests(
     params = sampling_params(
         body,
         recommended,
-        max_tokens=body.max_completion_tokens or body.max_tokens,
+        max_tokens=body.most_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
     )
@@ -68,6 +68,7 @@ def to_requests(
             salt=body.cache_salt or "",
             tools=tool_use([tool.function for tool in body.tools or ()], body.tool_choice, body.parallel_tool_calls),
             reasoning_effort=body.reasoning_effort,
+            enable_thinking=body.enable_thinking,
             **body.template_options(),
         )
     ]
@@ -88,16 +89,19 @@ class ChatWriter(Plain):
         self._wishes = Wishes(body, vocabulary)
         self._every_token = bool(body.logprobs or body.return_token_ids)  # even those that complete no character
         self._opening = _OPENING_TO_CALL if body.tools and body.tool_choice != "none" else _OPENING
+        self._include_reasoning = body.include_reasoning is not False
         self._called: set[int] = set()  # choices of a stream that have made a call
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
+        self._wishes.begun(prompt, len(prompt_tokens), cached_tokens)
         ids = self._wishes.ids(prompt_tokens) if choice == 0 else UNSET
         return [self._chunk([ChatChunkChoice(index=choice, delta=self._opening)], prompt_token_ids=ids)]
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
         """Nothing if there is nothing to show yet. Of a sequence that failed, only its text: an error must follow."""
         written = []
-        deltas = _deltas(chunk)
+        self._wishes.went_on(len(chunk.tokens))
+        deltas = _deltas(chunk, reasoning=self._include_reasoning)
         if not deltas and self._every_token and chunk.tokens:
             deltas = [ChatDelta(content="")]
         for place, delta in enumerate(deltas):
@@ -145,7 +149,7 @@ class ChatWriter(Plain):
             index=choice.index,
             message=ChatMessage(
                 content=choice.text if choice.text or not choice.calls else None,
-                reasoning_content=choice.reasoning or UNSET,
+                reasoning_content=(choice.reasoning if self._include_reasoning else None) or UNSET,
                 tool_calls=[_tool_call(call) for call in choice.calls] or UNSET,
             ),
             logprobs=self._logprobs(self._wishes.logprobs(choice.logprobs, choice.finish)),
@@ -157,7 +161,8 @@ class ChatWriter(Plain):
     def _logprobs(self, entries: list[TokenLogprobs] | None) -> ChatLogprobs | None:
         if entries is None:
             return None
-        return ChatLogprobs(content=[per_token(entry, self._vocabulary) for entry in entries])
+        wishes = self._wishes
+        return ChatLogprobs(content=[per_token(entry, self._vocabulary, as_ids=wishes.as_ids) for entry in entries])
 
     def _chunk(
         self,
@@ -173,17 +178,17 @@ class ChatWriter(Plain):
                 created=self._created,
                 model=self._model,
                 choices=choices,
-                usage=usage or self._wishes.no_usage,
+                usage=usage or self._wishes.chunk_usage,
                 prompt_token_ids=prompt_token_ids,
                 timings=timings,
             )
         )
 
 
-def _deltas(chunk: Chunk) -> list[ChatDelta]:
+def _deltas(chunk: Chunk, *, reasoning: bool = True) -> list[ChatDelta]:
     """What a chunk has to show, in the order in which models write it."""
     deltas = []
-    if chunk.reasoning:
+    if chunk.reasoning and reasoning:
         deltas.append(ChatDelta(reasoning_content=chunk.reasoning))
     if chunk.text:
         deltas.append(ChatDelta(content=chunk.text))

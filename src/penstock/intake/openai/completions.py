@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock.flow import Choice, Chunk, Completion, Request
+from penstock.flow import Choice, Chunk, Completion, Request, TokenLogprobs
 from penstock.intake.events import Plain
 from penstock.intake.openai.answers import FINISH, TextChoice, TextCompletion, TextLogprobs, Timings, Usage, usage
 from penstock.intake.openai.fields import each
@@ -33,7 +33,7 @@ def to_requests(body: CompletionRequest, *, request_id: str, recommended: Mappin
     params = sampling_params(
         body,
         recommended,
-        max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
+        max_tokens=DEFAULT_MAX_TOKENS if body.most_tokens is None else body.most_tokens,
         logprobs=body.logprobs,
         prompt_logprobs=max((count for count in asked if count is not None), default=None),
     )
@@ -73,10 +73,11 @@ class CompletionWriter(Plain):
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
         """The echo, if it is wanted."""
+        self._wishes.begun(prompt, len(prompt_tokens), cached_tokens)
         text = self._echoed(prompt, prompt_tokens)
         index = self._index(prompt, choice)
         if self._k is not None:
-            self._logprobs[index] = TextLogprobsWriter(self._vocabulary, prompt_tokens, len(text))
+            self._logprobs[index] = self._lists_writer(prompt_tokens, len(text))
         if not (text or self._wishes.token_ids):
             return []
         return [self._body([TextChoice(text=text, index=index, prompt_token_ids=self._wishes.ids(prompt_tokens))])]
@@ -84,6 +85,7 @@ class CompletionWriter(Plain):
     def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
         """Nothing if there is nothing to show yet. Of a sequence that failed, only its text: an error must follow."""
         reason = FINISH.get(chunk.finish)
+        self._wishes.went_on(len(chunk.tokens))
         if not (chunk.text or reason or (self._every_token and chunk.tokens)):
             return []
         index = self._index(prompt, chunk.choice)
@@ -132,10 +134,19 @@ class CompletionWriter(Plain):
         if entries is None or self._k is None:
             return None
         tokens = completion.prompt_tokens
-        lists = TextLogprobsWriter(self._vocabulary, tokens, len(echoed)).push(entries, self._k)
+        lists = self._lists_writer(tokens, len(echoed)).push(entries, self._k)
         if not self._echo or completion.prompt_logprobs is None:
             return lists
-        return joined(for_prompt(echoed, tokens, completion.prompt_logprobs, self._k, self._vocabulary), lists)
+        return joined(self._prompt_lists(echoed, tokens, completion.prompt_logprobs), lists)
+
+    def _prompt_lists(self, echoed: str, tokens: list[int], entries: Sequence[TokenLogprobs | None]) -> TextLogprobs:
+        return for_prompt(echoed, tokens, entries, self._k or 0, self._vocabulary, as_ids=self._wishes.as_ids)
+
+    def _lists_writer(self, prompt_tokens: list[int], offset: int) -> TextLogprobsWriter:
+        wishes = self._wishes
+        return TextLogprobsWriter(
+            self._vocabulary, prompt_tokens, offset, as_ids=wishes.as_ids, skip_special=wishes.skip_special
+        )
 
     def _index(self, prompt: int, choice: int) -> int:
         return prompt * self._choices_per_prompt + choice
@@ -160,7 +171,7 @@ class CompletionWriter(Plain):
                 created=self._created,
                 model=self._model,
                 choices=choices,
-                usage=usage or self._wishes.no_usage,
+                usage=usage or self._wishes.chunk_usage,
                 timings=timings,
             )
         )

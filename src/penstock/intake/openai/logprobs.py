@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from penstock.flow import TextStream, TokenLogprobs
@@ -24,19 +24,26 @@ class Vocabulary(Protocol):
     def text_stream(self, prompt: Sequence[int], *, skip_special: bool = True) -> TextStream: ...
 
 
-def per_token(entry: TokenLogprobs, vocabulary: Vocabulary) -> TokenLogprob:
+def per_token(entry: TokenLogprobs, vocabulary: Vocabulary, *, as_ids: bool = False) -> TokenLogprob:
+    """`as_ids`: tokens are called by their ids. Their bytes are what they stand for in any case."""
     spelling = vocabulary.token_bytes(entry.token)
     return TokenLogprob(
-        token=spelling.decode(errors="replace"),
+        token=by_id(entry.token) if as_ids else spelling.decode(errors="replace"),
         logprob=max(entry.logprob, LEAST),
         bytes=list(spelling),
-        top_logprobs=[_top(token, logprob, vocabulary) for token, logprob in entry.top],
+        top_logprobs=[_top(token, logprob, vocabulary, as_ids) for token, logprob in entry.top],
     )
 
 
-def _top(token: int, logprob: float, vocabulary: Vocabulary) -> TopLogprob:
+def _top(token: int, logprob: float, vocabulary: Vocabulary, as_ids: bool) -> TopLogprob:
     spelling = vocabulary.token_bytes(token)
-    return TopLogprob(token=spelling.decode(errors="replace"), logprob=max(logprob, LEAST), bytes=list(spelling))
+    name = by_id(token) if as_ids else spelling.decode(errors="replace")
+    return TopLogprob(token=name, logprob=max(logprob, LEAST), bytes=list(spelling))
+
+
+def by_id(token: int) -> str:
+    """As vLLM writes it."""
+    return f"token_id:{token}"
 
 
 # --- completions
@@ -46,22 +53,37 @@ class TextLogprobsWriter:
     """Of one choice. Keeps count of the characters before each token, for which it decodes the tokens itself: the text
     of a chunk says nothing about where its tokens begin, and some of it may have been held back."""
 
-    def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int], offset: int) -> None:
-        """`offset` is where the answer begins: the length of the echoed prompt."""
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        prompt: Sequence[int],
+        offset: int,
+        *,
+        as_ids: bool = False,
+        skip_special: bool = True,
+    ) -> None:
+        """`offset` is where the answer begins: the length of the echoed prompt. `skip_special`: as in the text."""
         self._vocabulary = vocabulary
-        self._stream = vocabulary.text_stream(prompt)
+        self._stream = vocabulary.text_stream(prompt, skip_special=skip_special)
         self._offset = offset
+        self._as_ids = as_ids
 
     def push(self, entries: Sequence[TokenLogprobs], k: int) -> TextLogprobs:
         offsets = []
         for entry in entries:
             offsets.append(self._offset)
             self._offset += len(self._stream.push(entry.token))
-        return _lists([entry.token for entry in entries], entries, offsets, k, self._vocabulary)
+        return _lists([entry.token for entry in entries], entries, offsets, k, self._vocabulary, self._as_ids)
 
 
 def for_prompt(
-    text: str, tokens: Sequence[int], entries: Sequence[TokenLogprobs | None], k: int, vocabulary: Vocabulary
+    text: str,
+    tokens: Sequence[int],
+    entries: Sequence[TokenLogprobs | None],
+    k: int,
+    vocabulary: Vocabulary,
+    *,
+    as_ids: bool = False,
 ) -> TextLogprobs:
     """Of an echoed prompt. Special tokens that are not in its text, as one put in front of it, have no width."""
     stream = vocabulary.text_stream((), skip_special=False)
@@ -72,7 +94,7 @@ def for_prompt(
         offsets.append(offset)
         if not special or text.startswith(piece, offset):
             offset += len(piece)
-    return _lists(tokens, entries, offsets, k, vocabulary)
+    return _lists(tokens, entries, offsets, k, vocabulary, as_ids)
 
 
 def joined(first: TextLogprobs, second: TextLogprobs) -> TextLogprobs:
@@ -90,20 +112,22 @@ def _lists(
     offsets: list[int],
     k: int,
     vocabulary: Vocabulary,
+    as_ids: bool,
 ) -> TextLogprobs:
+    name = by_id if as_ids else lambda token: _text(vocabulary.token_bytes(token))
     return TextLogprobs(
-        tokens=[_text(vocabulary.token_bytes(token)) for token in tokens],
+        tokens=[name(token) for token in tokens],
         token_logprobs=[None if entry is None else max(entry.logprob, LEAST) for entry in entries],
-        top_logprobs=[None if entry is None else _ranking(entry, k, vocabulary) for entry in entries],
+        top_logprobs=[None if entry is None else _ranking(entry, k, name) for entry in entries],
         text_offset=offsets,
     )
 
 
-def _ranking(entry: TokenLogprobs, k: int, vocabulary: Vocabulary) -> dict[str, float]:
+def _ranking(entry: TokenLogprobs, k: int, name: Callable[[int], str]) -> dict[str, float]:
     """The k likeliest, and the token itself. Of tokens that read the same, the likelier counts."""
     ranking: dict[str, float] = {}
     for token, logprob in [*entry.top[:k], (entry.token, entry.logprob)]:
-        ranking.setdefault(_text(vocabulary.token_bytes(token)), max(logprob, LEAST))
+        ranking.setdefault(name(token), max(logprob, LEAST))
     return ranking
 
 

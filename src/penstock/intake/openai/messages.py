@@ -7,7 +7,16 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from penstock.flow import Message
-from penstock.intake.fields import MAX_MEMBERS, NotEmpty, Strict, TextOrParts, whole_text, wrong
+from penstock.intake.fields import (
+    CACHE_MARK,
+    MAX_MEMBERS,
+    CacheControl,
+    NotEmpty,
+    Strict,
+    TextOrParts,
+    whole_text,
+    wrong,
+)
 from penstock.intake.openai.fields import TemplateKwargs
 from penstock.intake.openai.neutral import ASSISTANT_MESSAGE
 from penstock.intake.unions import By
@@ -18,6 +27,7 @@ class TextPart(Strict):
 
     type: Literal["text"]
     text: str
+    cache_control: CacheControl | None = CACHE_MARK
 
 
 Content = TextOrParts[TextPart]
@@ -76,6 +86,7 @@ class AssistantMessage(Strict):
     reasoning_content: str | None = Field(
         None, description="Extension. What the assistant thought, for chat templates that show it."
     )
+    reasoning: str | None = Field(None, description="Extension. Another name of `reasoning_content`.")
     function_call: Annotated[Any, ASSISTANT_MESSAGE["function_call"]] = None
     audio: Annotated[Any, ASSISTANT_MESSAGE["audio"]] = None
     refusal: Annotated[Any, ASSISTANT_MESSAGE["refusal"]] = None
@@ -87,7 +98,13 @@ class AssistantMessage(Strict):
     def _check_content(self) -> AssistantMessage:
         if self.content is None and not self.tool_calls:
             raise wrong("is required where there are no tool_calls", "content")
+        if None not in (thoughts := (self.reasoning, self.reasoning_content)) and thoughts[0] != thoughts[1]:
+            raise wrong("and reasoning_content, its other name, are not the same", "reasoning")
         return self
+
+    @property
+    def thoughts(self) -> str | None:
+        return self.reasoning if self.reasoning_content is None else self.reasoning_content
 
 
 class ToolMessage(Strict):
@@ -146,8 +163,8 @@ def _to_template(message: AnyMessage) -> Message:
     elif isinstance(message, AssistantMessage):
         if message.tool_calls:
             shown["tool_calls"] = [call.model_dump() for call in message.tool_calls]
-        if message.reasoning_content is not None:
-            shown["reasoning_content"] = message.reasoning_content
+        if message.thoughts is not None:
+            shown["reasoning_content"] = message.thoughts
     if message.name is not None:
         shown["name"] = message.name
     return shown

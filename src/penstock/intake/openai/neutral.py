@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from penstock.intake.inert import Inert
 
+# Fields of vLLM and llama.cpp, of chat and completions alike.
+GENERATION = {
+    # Where special tokens are shown, there are no spaces between them: decoders of a tokenizer.json put none there.
+    "spaces_between_special_tokens": Inert((True, False)),
+    "cache_prompt": Inert((True,)),  # the prefix cache is the server's setting
+}
+
 CHAT = {
     # What `tools` and `tool_choice` were before they had these names.
     "functions": Inert(([],)),

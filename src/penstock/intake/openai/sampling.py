@@ -14,7 +14,6 @@ _SAME = (
     "n",
     "seed",
     "temperature",
-    "top_k",
     "top_p",
     "min_p",
     "typical_p",
@@ -23,6 +22,8 @@ _SAME = (
     "frequency_penalty",
     "min_tokens",
     "ignore_eos",
+    "skip_special_tokens",
+    "include_stop_str_in_output",
 )
 
 
@@ -35,8 +36,10 @@ def sampling_params(
     prompt_logprobs: int | None,
 ) -> SamplingParams:
     """As the body has it; the defaults are OpenAI's."""
+    given = {name: getattr(body, name) for name in _SAME}
+    given["top_k"] = 0 if body.top_k == -1 else body.top_k
     return SamplingParams(
-        **over(recommended, {name: getattr(body, name) for name in _SAME}),
+        **over(recommended, given),
         max_tokens=max_tokens,
         logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()},
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),

@@ -23,6 +23,9 @@ class StreamOptions(Strict):
     include_usage: bool | None = Field(
         None, description="End the stream with one more chunk that has the `usage` of the request and no choices."
     )
+    continuous_usage_stats: bool | None = Field(
+        None, description="Extension. Put the `usage` so far, of all choices together, into every chunk."
+    )
     include_obfuscation: Annotated[Any, neutral.STREAM_OPTIONS["include_obfuscation"]] = None
 
 
@@ -47,7 +50,13 @@ class Generation(Strict):
     )
     user: str | None = Field(None, description=neutral.LABELS["user"])
 
-    top_k: int | None = Field(None, ge=0, le=MAX_INT, description="Extension. Draw from this many tokens. 0: all.")
+    max_tokens: int | None = Field(None, ge=1, le=MAX_INT, description="Most tokens of the answer.")
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_INT, description="The newer name of `max_tokens`.")
+    best_of: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Only the value of `n` is supported.")
+
+    top_k: int | None = Field(
+        None, ge=-1, le=MAX_INT, description="Extension. Draw from this many tokens. 0 or -1: all."
+    )
     min_p: float | None = Field(
         None, ge=0, le=1, description="Extension. Leave out tokens less likely than this share of the likeliest."
     )
@@ -62,6 +71,18 @@ class Generation(Strict):
         None, max_length=128, fail_fast=True, description="Extension. Tokens that end the answer."
     )
     ignore_eos: bool | None = Field(None, description="Extension. Go on behind the model's own end.")
+    include_stop_str_in_output: bool | None = Field(
+        None,
+        description="Extension. Leave in the text what ended it: the stop string, or the text of the stop token. "
+        "That of a special token is shown only with `skip_special_tokens: false`.",
+    )
+    skip_special_tokens: bool | None = Field(
+        None,
+        description="Extension. false: show special tokens in the text. Those that mark reasoning and tool calls are "
+        "read as such in any case. Default: true.",
+    )
+    spaces_between_special_tokens: Annotated[Any, neutral.GENERATION["spaces_between_special_tokens"]] = None
+    cache_prompt: Annotated[Any, neutral.GENERATION["cache_prompt"]] = None
     timeout: float | None = Field(
         None, gt=0, description="Extension. Seconds after which the answer ends as it is, with finish_reason `timeout`."
     )
@@ -86,6 +107,9 @@ class Generation(Strict):
         description="Extension. Send `prompt_token_ids` and `token_ids`. `logprobs` then has the token that ended "
         "the answer as well, so that the two go together.",
     )
+    return_tokens_as_token_ids: bool | None = Field(
+        None, description="Extension. Name tokens in log-probabilities by their ids, as `token_id:42`."
+    )
     include_timings: bool | None = Field(
         None, description="Extension. Send `timings`; in a stream with its last chunk."
     )
@@ -98,6 +122,19 @@ class Generation(Strict):
             raise wrong("cannot be streamed", "prompt_logprobs")
         return self
 
+    @model_validator(mode="after")
+    def _check_counts(self) -> Generation:
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise wrong("is not supported: leave it out, or send the value of n", "best_of")
+        if None not in (asked := (self.max_tokens, self.max_completion_tokens)) and asked[0] != asked[1]:
+            raise wrong(f"is {asked[1]}, but max_tokens, its older name, is {asked[0]}", "max_completion_tokens")
+        return self
+
+    @property
+    def most_tokens(self) -> int | None:
+        """By either of its names."""
+        return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
+
 
 class ChatCompletionRequest(Generation, Templated):
     model_config = ConfigDict(
@@ -108,7 +145,6 @@ class ChatCompletionRequest(Generation, Templated):
     max_tokens: int | None = Field(
         None, ge=1, le=MAX_INT, description="Most tokens of the answer. Default: to the end of the context."
     )
-    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_INT, description="The newer name of `max_tokens`.")
     logprobs: bool | None = Field(None, description="Send the log-probability of each token of the answer.")
     top_logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, description="And of this many likeliest tokens at its place. Needs `logprobs`."
@@ -127,6 +163,12 @@ class ChatCompletionRequest(Generation, Templated):
         None,
         description="How much to think before answering, where the model's chat template has a say in that; `none` and "
         "`minimal` switch it off. Default: what the template has.",
+    )
+    enable_thinking: bool | None = Field(
+        None, description="Extension. Whether to think before answering. Default: what the model's chat template has."
+    )
+    include_reasoning: bool | None = Field(
+        None, description="Extension. false: leave out what the model thought. Default: true."
     )
     functions: Annotated[Any, neutral.CHAT["functions"]] = None
     function_call: Annotated[Any, neutral.CHAT["function_call"]] = None
@@ -147,8 +189,6 @@ class ChatCompletionRequest(Generation, Templated):
             raise wrong("needs logprobs: true", "top_logprobs")
         if self.tool_choice not in (None, "none", "auto") and not self.tools:
             raise wrong("needs tools", "tool_choice")
-        if None not in (asked := (self.max_tokens, self.max_completion_tokens)) and asked[0] != asked[1]:
-            raise wrong(f"is {asked[1]}, but max_tokens, its older name, is {asked[0]}", "max_completion_tokens")
         return self
 
 
@@ -167,13 +207,10 @@ class CompletionRequest(Generation):
         description="Send the log-probability of each token, and of this many likeliest ones. With `echo` those of the "
         "prompt too, but not in a stream. OpenAI's bound is 5.",
     )
-    best_of: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Only the value of `n` is supported.")
     suffix: Annotated[Any, neutral.COMPLETIONS["suffix"]] = None
 
     @model_validator(mode="after")
     def _check_pairs(self) -> CompletionRequest:
-        if self.best_of is not None and self.best_of != (self.n or 1):
-            raise wrong("is not supported: leave it out, or send the value of n", "best_of")
         if self.echo and self.stream and self.logprobs is not None:
             raise wrong("cannot be streamed together with logprobs", "echo")
         return self

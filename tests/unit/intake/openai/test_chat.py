@@ -75,6 +75,8 @@ def test_every_sampling_field_arrives() -> None:
         "min_tokens": 3,
         "max_tokens": 9,
         "ignore_eos": True,
+        "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
         "prompt_logprobs": 4,
     }
     made = request(
@@ -93,6 +95,16 @@ def test_zeros_are_not_taken_for_nothing() -> None:
     made = request({"temperature": 0.7, "top_k": 20}, temperature=0, top_k=0, prompt_logprobs=0)
 
     assert made.params == SamplingParams(max_tokens=None, temperature=0, top_k=0, prompt_logprobs=0)
+
+
+def test_a_top_k_of_minus_one_is_off() -> None:
+    assert request({"top_k": 20}, top_k=-1).params.top_k == 0
+
+
+def test_the_other_name_of_past_reasoning() -> None:
+    (message,) = request(messages=[{"role": "assistant", "content": "a", "reasoning": "hm"}]).messages or []
+
+    assert message == {"role": "assistant", "content": "a", "reasoning_content": "hm"}
 
 
 def test_what_the_makers_recommend_counts_where_the_client_says_nothing() -> None:
@@ -303,6 +315,31 @@ def test_usage_is_null_until_the_end_if_it_is_wanted(vocabulary: Tokenizer) -> N
     }
 
 
+def test_usage_in_every_chunk(vocabulary: Tokenizer) -> None:
+    write = writer(vocabulary, n=2, stream=True, stream_options={"continuous_usage_stats": True})
+
+    texts = write.first(0, 0, PROMPT, 2) + write.chunk(0, Chunk(0, "a", [1, 2]))
+    texts += write.first(0, 1, PROMPT, 2) + write.chunk(0, Chunk(1, "b", [3], finish=FinishReason.LENGTH))
+    chunks = decoded(texts)
+
+    counted = [(chunk["usage"]["prompt_tokens"], chunk["usage"]["completion_tokens"]) for chunk in chunks]
+    assert counted == [(3, 0), (3, 2), (3, 2), (3, 3), (3, 3)]
+    assert chunks[-1]["usage"]["total_tokens"] == 6
+    assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+    assert write.last([completion(PROMPT, choice(0, "a", [1, 2]), choice(1, "b", [3]))]) == []  # not asked for
+
+
+def test_usage_in_every_chunk_and_behind_them(vocabulary: Tokenizer) -> None:
+    options = {"continuous_usage_stats": True, "include_usage": True}
+    write = writer(vocabulary, stream=True, stream_options=options)
+    write.first(0, 0, PROMPT)
+    write.chunk(0, Chunk(0, "a", [1]))
+
+    (last,) = decoded(write.last([completion(PROMPT, choice(0, "a", [1]))]))
+
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 1)
+
+
 def test_timings_come_last(vocabulary: Tokenizer) -> None:
     done = completion(PROMPT, choice(0, "abcde", [1, 2, 3, 4, 5]), cached_tokens=2)
     wanted = {
@@ -406,6 +443,19 @@ def test_reasoning_is_streamed_apart(vocabulary: Tokenizer) -> None:
 
 
 # --- whole answers
+
+
+def test_reasoning_can_be_left_out(vocabulary: Tokenizer) -> None:
+    write = writer(vocabulary, include_reasoning=False)
+    thought = choice(0, "Yes", [1, 2], reasoning="hm", reasoning_tokens=1)
+
+    body = answered(write.whole([completion(PROMPT, thought)]))
+
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": "Yes", "refusal": None}
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 1}  # though it was paid for
+    assert write.chunk(0, Chunk(0, "", [1], reasoning="hm")) == []
+    (delta,) = decoded(write.chunk(0, Chunk(0, "Yes", [2], reasoning="m")))
+    assert delta["choices"][0]["delta"] == {"content": "Yes"}
 
 
 def test_a_whole_answer_with_calls_and_reasoning(vocabulary: Tokenizer) -> None:
@@ -519,6 +569,30 @@ def test_the_token_that_ends_an_answer_is_no_part_of_it(vocabulary: Tokenizer, f
 
     assert "".join(shown()) == "ab"
     assert "".join(shown(return_token_ids=True)) == "ab<|end|>"  # one for each token id
+
+
+@pytest.mark.parametrize("finish", [FinishReason.END, FinishReason.STOP_TOKEN])
+def test_unless_it_is_shown(vocabulary: Tokenizer, finish: FinishReason) -> None:
+    done = choice(0, "a", [5, 6], finish, logprobs=[logprob(5), logprob(6)])
+
+    write = writer(vocabulary, logprobs=True, include_stop_str_in_output=True)
+    body = answered(write.whole([completion(PROMPT, done)]))
+
+    assert len(body["choices"][0]["logprobs"]["content"]) == 2
+
+
+def test_tokens_by_their_ids(vocabulary: Tokenizer) -> None:
+    (a, b) = vocabulary.encode("xz", add_special=False)
+    done = choice(0, "x", [a], logprobs=[logprob(a, top=[(b, -0.25)])])
+    fields: dict[str, Any] = {"logprobs": True, "prompt_logprobs": 0, "return_tokens_as_token_ids": True}
+
+    write = writer(vocabulary, **fields)
+    body = answered(write.whole([completion([a, b], done, prompt_logprobs=[None, logprob(b)])]))
+
+    (entry,) = body["choices"][0]["logprobs"]["content"]
+    assert (entry["token"], entry["bytes"]) == (f"token_id:{a}", [ord("x")])
+    assert entry["top_logprobs"][0]["token"] == f"token_id:{b}"
+    assert body["prompt_logprobs"][1]["token"] == f"token_id:{b}"
 
 
 def test_streamed_logprobs_are_those_of_the_whole(vocabulary: Tokenizer) -> None:

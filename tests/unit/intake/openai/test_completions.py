@@ -38,6 +38,11 @@ def checked(text: bytes) -> dict[str, Any]:
 # --- requests
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_both_names_of_the_limit(name: str) -> None:
+    assert requests(**{name: 7})[0].params.max_tokens == 7
+
+
 def test_a_plain_request_has_openais_defaults() -> None:
     (made,) = requests()
 
@@ -196,6 +201,40 @@ def test_logprobs_in_lists(vocabulary: Tokenizer) -> None:
         "top_logprobs": [{"abc": -0.25, "ab": -0.5}, {"ab": -0.125, "abc": -3.0}],
         "text_offset": [0, 2],
     }
+
+
+def test_tokens_by_their_ids(vocabulary: Tokenizer) -> None:
+    ab, abc = vocabulary.encode("ab", add_special=False) + vocabulary.encode("abc", add_special=False)
+    fields: dict[str, Any] = {"logprobs": 1, "return_tokens_as_token_ids": True}
+
+    found = lists(vocabulary, "ab", [logprob(ab, -0.5, [(abc, -0.25)])], **fields)
+
+    assert (found["tokens"], found["text_offset"]) == ([f"token_id:{ab}"], [0])
+    assert found["top_logprobs"] == [{f"token_id:{abc}": -0.25, f"token_id:{ab}": -0.5}]
+
+
+def test_special_tokens_that_are_shown_have_their_width(vocabulary: Tokenizer) -> None:
+    tokens = vocabulary.encode("a<|end|>b", add_special=False)
+    entries = [logprob(token) for token in tokens]
+
+    shown = lists(vocabulary, "a<|end|>b", entries, logprobs=0, skip_special_tokens=False)
+
+    assert shown["text_offset"] == [0, 1, 8]
+    assert lists(vocabulary, "ab", entries, logprobs=0)["text_offset"] == [0, 1, 1]
+
+
+def test_usage_in_every_chunk(vocabulary: Tokenizer) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    write = writer(vocabulary, prompt=["a", "b"], stream=True, stream_options=options)
+
+    write.first(0, 0, [1, 2], 1)
+    one = write.chunk(0, Chunk(0, "x", [7]))
+    write.first(1, 0, [3], 0)
+    two = write.chunk(1, Chunk(0, "y", [8, 9]))
+
+    counted = [checked(text)["usage"] for text in one + two]
+    assert [(usage["prompt_tokens"], usage["completion_tokens"]) for usage in counted] == [(2, 1), (3, 3)]
+    assert counted[1]["prompt_tokens_details"] == {"cached_tokens": 1}
 
 
 def test_tokens_of_one_character_share_its_place(vocabulary: Tokenizer) -> None:

@@ -17,8 +17,22 @@ GENERATION: Table = {
     "model": (("m", ""), NO_STRINGS),
     "stream": ((True, False), NO_BOOLEANS),
     "stream_options": (
-        ({}, {"include_usage": True}, {"include_usage": None}, {"include_obfuscation": False}),
-        (True, [], {"include_usage": 1}, {"include_obfuscation": True}, {"include": True}),
+        (
+            {},
+            {"include_usage": True},
+            {"include_usage": None},
+            {"include_obfuscation": False},
+            {"continuous_usage_stats": True},
+            {"continuous_usage_stats": False},
+        ),
+        (
+            True,
+            [],
+            {"include_usage": 1},
+            {"continuous_usage_stats": 1},
+            {"include_obfuscation": True},
+            {"include": True},
+        ),
     ),
     "n": ((1, 128), (0, 129, -1, *NO_INTEGERS)),
     "seed": ((0, -(2**63), 2**63 - 1), (2**63, -(2**63) - 1, *NO_INTEGERS)),
@@ -73,18 +87,26 @@ GENERATION: Table = {
         ),
     ),
     "user": (("somebody", ""), NO_STRINGS),
-    "top_k": ((0, 40), (-1, 2**31, *NO_INTEGERS)),
+    "max_tokens": ((1, 5.0, 2**31 - 1), (0, -1, 2**31, *NO_INTEGERS)),
+    "max_completion_tokens": ((1,), (0, -1, 2**31, *NO_INTEGERS)),
+    "best_of": ((1,), (0, 129, *NO_INTEGERS)),
+    "top_k": ((0, -1, 40), (-2, 2**31, *NO_INTEGERS)),
     "min_p": ((0, 0.1, 1), (-0.1, 1.1, *NO_NUMBERS)),
     "typical_p": ((0.1, 1), (0, 1.1, *NO_NUMBERS)),
     "repetition_penalty": ((0.5, 1, 100), (0, -1, 101, *NO_NUMBERS)),
     "min_tokens": ((0, 5), (-1, 2**31, *NO_INTEGERS)),
     "stop_token_ids": (([], [0, 5]), ([-1], [2**31], ["1"], [True], [1.5], [0] * 129, 1, "1", {})),
     "ignore_eos": ((True, False), NO_BOOLEANS),
+    "include_stop_str_in_output": ((True, False), NO_BOOLEANS),
+    "skip_special_tokens": ((True, False), NO_BOOLEANS),
+    "spaces_between_special_tokens": ((True, False), NO_BOOLEANS),
+    "cache_prompt": ((True,), (False, 1)),
     "timeout": ((0.5, 60), (0, -1, *NO_NUMBERS)),
     "priority": ((-5, 0, 5), (2**31, -(2**31), *NO_INTEGERS)),
     "cache_salt": (("salt",), ("", "s" * 257, *NO_STRINGS)),
     "prompt_logprobs": ((0, 20), (-1, 21, *NO_INTEGERS)),
     "return_token_ids": ((True, False), NO_BOOLEANS),
+    "return_tokens_as_token_ids": ((True, False), NO_BOOLEANS),
     "include_timings": ((True, False), NO_BOOLEANS),
 }
 TEMPLATED: Table = {
@@ -121,6 +143,8 @@ MESSAGES = (
     [{"role": "user", "content": [PART, PART]}, {"role": "tool", "content": [PART], "tool_call_id": "1"}],
     [{"role": "assistant", "content": "b", "refusal": None, "annotations": [], "tool_calls": [], "audio": None}],
     [{"role": "assistant", "content": "b", "reasoning_content": "a"}],
+    [{"role": "assistant", "content": "b", "reasoning": "a", "reasoning_content": None}],
+    [{"role": "user", "content": [{**PART, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]}],
     [{"role": "assistant", "tool_calls": [CALL, CALL]}],
     [
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -159,6 +183,8 @@ NO_MESSAGES = (
     [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": {}}}]}],
     [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "", "arguments": "{}"}}]}],
     [{"role": "assistant", "content": "a", "reasoning_content": 1}],
+    [{"role": "assistant", "content": "a", "reasoning": 1}],
+    [{"role": "user", "content": [{**PART, "cache_control": {"type": "forever"}}]}],
     [{"role": "assistant", "content": "a", "refusal": "no"}],
 )
 NO_PROMPTS = (None, [], [[]], [["a"]], [None], ["a", 1], [1, "a"], [1, [1]], [-1], [True], [1.5], 1, {}, ["a"] * 2049)
@@ -169,8 +195,8 @@ TABLES: dict[type[BaseModel], Table] = {
     | TEMPLATED
     | {
         "messages": (MESSAGES, (*NO_MESSAGES, None)),
-        "max_tokens": ((1, 2**31 - 1), (0, -1, 2**31, *NO_INTEGERS)),
-        "max_completion_tokens": ((1,), (0, -1, 2**31, *NO_INTEGERS)),
+        "enable_thinking": ((True, False), NO_BOOLEANS),
+        "include_reasoning": ((True, False), NO_BOOLEANS),
         "logprobs": ((True, False), NO_BOOLEANS),
         "top_logprobs": ((0, 20), (-1, 21, *NO_INTEGERS)),
         "metadata": (
@@ -202,10 +228,8 @@ TABLES: dict[type[BaseModel], Table] = {
     completions.REQUEST: GENERATION
     | {
         "prompt": (PROMPTS, NO_PROMPTS),
-        "max_tokens": ((1, 2**31 - 1), (0, -1, 2**31, *NO_INTEGERS)),
         "echo": ((True, False), NO_BOOLEANS),
         "logprobs": ((0, 5, 20), (-1, 21, *NO_INTEGERS)),
-        "best_of": ((1,), (0, 129, *NO_INTEGERS)),
         "suffix": (("",), (" and so on", 1, [])),
     },
     embeddings.REQUEST: {
@@ -296,6 +320,13 @@ def test_null_is_as_good_as_nothing(schema: type[BaseModel]) -> None:
         (chat.REQUEST, {"top_logprobs": 0}, "top_logprobs"),
         (chat.REQUEST, {"top_logprobs": 1, "logprobs": False}, "top_logprobs"),
         (chat.REQUEST, {"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens"),
+        (completions.REQUEST, {"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens"),
+        (chat.REQUEST, {"best_of": 2}, "best_of"),
+        (
+            chat.REQUEST,
+            {"messages": [{"role": "assistant", "content": "", "reasoning": "a", "reasoning_content": "b"}]},
+            "messages[0].reasoning",
+        ),
         (chat.REQUEST, {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
         (chat.REQUEST, {"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
         (chat.REQUEST, {"tool_choice": "required"}, "tool_choice"),
@@ -342,6 +373,8 @@ def test_the_neutral_values_are_those_of_the_table() -> None:
     """The table is what people read; a field that is in it must be checked by it."""
     for schema, table in (
         (chat.REQUEST, neutral.CHAT),
+        (chat.REQUEST, neutral.GENERATION),
+        (completions.REQUEST, neutral.GENERATION),
         (completions.REQUEST, neutral.COMPLETIONS),
         (embeddings.REQUEST, neutral.EMBEDDINGS),
     ):
