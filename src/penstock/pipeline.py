@@ -37,14 +37,14 @@ from penstock.flow import (
     Submit,
     TextStream,
     TokenLogprobs,
-    ToolUse,
     record,
 )
 from penstock.flow import Tokenizer as TokenizerProtocol
 from penstock.observe import events
 from penstock.observe.events import Emit
+from penstock.prompt.arguments import enforceable
 from penstock.prompt.dialect import Dialect
-from penstock.prompt.language import closed
+from penstock.prompt.language import constraint_of
 from penstock.prompt.template import ChatTemplate
 from penstock.store.spec import ModelSpec
 from penstock.stream.answer import Answer
@@ -89,12 +89,12 @@ class Pipeline:
         tokens = self._tokenize(request, text)
         self._check(request, tokens)
         reading = self._reading(request, text)
-        params = self._constrained(request, reading)
+        params, warnings = self._constrained(request, reading)
         submits = self._submits(request, tokens, params)
         answers = [
             Answer(choice, params, self._text_stream(tokens, params, reading), reading) for choice in range(params.n)
         ]
-        return Flight(request.id, submits, answers, request.warnings)
+        return Flight(request.id, submits, answers, (*request.warnings, *warnings))
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt as the model will see it, whether it fits or not."""
@@ -194,27 +194,30 @@ class Pipeline:
         reading = self.dialect.reading(request, text)
         return reading if reading.calls is not None or reading.thinking is not None else None
 
-    def _constrained(self, request: Request, reading: Reading | None) -> SamplingParams:
-        """The request's parameters with what its tools and the model's reasoning make of the constraint."""
+    def _constrained(self, request: Request, reading: Reading | None) -> tuple[SamplingParams, tuple[str, ...]]:
+        """The request's parameters with what its tools and the model's reasoning make of the constraint, and warnings
+        of what in the tools' schemas is not enforced."""
         params = request.params
+        warnings: tuple[str, ...] = ()
         if request.task != "generate":
-            return params
+            return params, warnings
         check = self.constraints.check if self.constraints is not None else _pass
         if params.constraint is not None:
             check(params.constraint)
         if reading is None or self.dialect is None or self.tokenizer is None:
-            return params
-        if request.tools is not None:
-            _check_tools(request.tools, check)
-        whole = self.dialect.constraint(request, reading, self.tokenizer.mark)
+            return params, warnings
+        use = request.tools
+        if use is not None and reading.calls is not None:
+            use, warnings = enforceable(use, reading.calls, self.tokenizer.mark, check)
+        whole = constraint_of(reading, use, params.constraint, self.tokenizer.mark)
         if whole is None or whole == params.constraint:
-            return params
+            return params, warnings
         try:
             check(whole)
         except InvalidRequest as error:  # each part of it was fine
             field = "tools" if request.tools is not None else (params.constraint or whole).param
             raise type(error)(error.message, param=field) from None
-        return msgspec.structs.replace(params, constraint=whole)
+        return msgspec.structs.replace(params, constraint=whole), warnings
 
     def _submits(self, request: Request, tokens: list[int], params: SamplingParams) -> list[Submit]:
         """One sequence for each choice."""
@@ -335,16 +338,6 @@ class Flight:
             message, code = self.error or ("the request ended without an embedding", None)
             raise by_code(code, message)
         return self._embedding
-
-
-def _check_tools(use: ToolUse, check: Callable[[Constraint], None]) -> None:
-    """Each by itself, for an error that names the one that is wrong."""
-    for place, tool in enumerate(use.tools):
-        try:
-            check(Constraint.json_schema(closed(tool.parameters)))
-        except InvalidRequest as error:
-            field = f"tools[{place}].function.parameters"
-            raise type(error)(f"{field} ({tool.name}): {error.message}", param=field) from None
 
 
 def _pass(constraint: Constraint) -> None:

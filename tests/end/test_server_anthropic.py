@@ -211,7 +211,11 @@ WRONG: list[tuple[type[anthropic.APIStatusError], str, dict[str, Any]]] = [
     (anthropic.BadRequestError, "messages[0].role", {"messages": [{"role": "robot", "content": ""}]}),
     (anthropic.BadRequestError, "messages[0].content[0].type", {"messages": [{"role": "user", "content": [IMAGE]}]}),
     (anthropic.BadRequestError, "tools[0].type", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
-    (anthropic.BadRequestError, "tools[0].input_schema", {"tools": [{**TOOL, "input_schema": NO_SCHEMA}]}),
+    (
+        anthropic.BadRequestError,
+        "tools[0].input_schema",
+        {"tools": [{**TOOL, "strict": True, "input_schema": NO_SCHEMA}]},
+    ),
     (anthropic.BadRequestError, "tool_choice", {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}),
     (
         anthropic.BadRequestError,

@@ -198,7 +198,7 @@ WRONG: list[tuple[type[openai.APIStatusError], str, dict[str, Any]]] = [
     (openai.BadRequestError, "temprature", {"extra_body": {"temprature": 1}}),
     (openai.BadRequestError, "input[0].content[0].type", {"input": [{"role": "user", "content": [IMAGE]}]}),
     (openai.BadRequestError, "tools[0].type", {"tools": [{"type": "web_search"}]}),
-    (openai.BadRequestError, "tools[0].parameters", {"tools": [{**TOOL, "parameters": NO_SCHEMA}]}),
+    (openai.BadRequestError, "tools[0].parameters", {"tools": [{**TOOL, "strict": True, "parameters": NO_SCHEMA}]}),
     (openai.BadRequestError, "tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}),
     (
         openai.BadRequestError,

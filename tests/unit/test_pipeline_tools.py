@@ -140,6 +140,30 @@ def test_a_tool_whose_schema_cannot_be_used_is_named(llama: Any) -> None:
     assert caught.value.param == "tools[1].function.parameters"
 
 
+TAGS = {"type": "object", "properties": {"tags": {"type": "array", "items": {"enum": ["a"]}, "uniqueItems": True}}}
+
+
+@pytest.mark.parametrize("how", [{}, {"choice": "required"}, {"choice": "named", "name": "tag"}])
+def test_what_cannot_be_enforced_of_a_tool_is_left_out_with_a_warning(llama: Any, how: dict[str, Any]) -> None:
+    request = asked(ToolUse(tools=(*TOOLS, Tool(name="tag", parameters=TAGS)), **how))
+    request = msgspec.structs.replace(request, warnings=("first",))
+    flight = llama[0].accept(request)
+    assert flight.warnings == ("first", "calls of the tool tag are not held to uniqueItems of its parameters")
+    assert calls(answered(llama, request, '{"name": "tag", "parameters": {"tags": ["a", "a"]}}')) == [
+        ("tag", '{"tags": ["a", "a"]}')
+    ]
+    matcher = llama[1].compile(flight.submits[0].params.constraint)
+    wrong = llama[2].encode('{"name": "tag", "parameters": {"tags": ["b', add_special=False)
+    assert matcher.try_consume_tokens(wrong) < len(wrong)
+    assert "uniqueItems" in llama[2].decode(flight.submits[0].tokens)  # the model is shown all of it
+
+
+def test_what_cannot_be_enforced_of_a_strict_tool_is_refused(llama: Any) -> None:
+    with pytest.raises(InvalidRequest, match="uniqueItems") as caught:
+        llama[0].accept(asked(ToolUse(tools=(Tool(name="tag", parameters=TAGS, strict=True),))))
+    assert caught.value.param == "tools[0].function.parameters"
+
+
 def test_json_beside_the_calls_of_a_llama_is_refused(llama: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         llama[0].accept(asked(ToolUse(tools=TOOLS), params=SamplingParams(constraint=Constraint.json_object())))

@@ -24,7 +24,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str = ""  # for the model
     parameters: dict[str, Any] = {}  # JSON Schema of the arguments, which calls are held to
-    strict: bool = False  # OpenAI's: taken, since arguments are held to the schema either way
+    strict: bool = False  # a schema that cannot be enforced whole is refused; else what cannot be is left out
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -2,6 +2,8 @@
 
 source.py     Constraint -> a grammar as llguidance reads it
 neutral.py    a JSON schema less the keywords that say nothing
+closing.py    a JSON schema whose objects have no room for properties that they do not name
+relax.py      a JSON schema less the keywords that cannot be enforced, for tools that are not strict
 compiler.py   that grammar and a vocabulary -> a matcher, or an error that says what is wrong
 checker.py    the frontend's: is this a constraint that can be compiled, within bounds? Asks worker.py, in a process
               of its own, which a hostile one may hang or crash

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint
+from penstock.grammar.closing import close_objects
 from penstock.grammar.neutral import without_neutral
 
 MAX_SOURCE_BYTES = 1 << 19
@@ -71,7 +72,7 @@ def grammar_of(constraint: Constraint) -> str:
 
 def json_rule(schema: dict[str, Any]) -> str:
     """What stands for a JSON value of this schema in a Lark rule, white space bounded as everywhere."""
-    plain = without_neutral(json.loads(json.dumps(schema)))
+    plain = close_objects(without_neutral(json.loads(json.dumps(schema))))
     return "%json " + json.dumps({**plain, "x-guidance": OPTIONS}, ensure_ascii=False)
 
 
@@ -86,7 +87,7 @@ def _of_schema(constraint: Constraint, schema: Any) -> str:
     schema = {} if schema is True else {"not": {}} if schema is False else schema
     if not isinstance(schema, dict):
         raise unusable(constraint, "it must be an object")
-    schema = without_neutral(schema)
+    schema = close_objects(without_neutral(schema))
     _check_counts(constraint, schema)
     options: Any = OPTIONS
     try:

@@ -1,7 +1,8 @@
 """Messages as a family's chat template wants them: tools, tool calls and their results above all.
 
 Messages come in OpenAI's shape. Templates that know about tools get arguments as objects, the names of tools beside
-their results, and ids they can take. For the others all of it is written into texts.
+their results, and ids they can take. For the others all of it is written into texts. Arguments that are no object are
+up to the caller (`raw`).
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.flow import CallSyntax, Message, Tool
 from penstock.flow.tools import MAX_DEPTH, nested_deeper
 from penstock.prompt.families import Family
 
+Raw = Callable[[str], Any]
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -27,10 +31,11 @@ def as_openai(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 
 
 def for_template(
-    messages: Sequence[Message], family: Family, tools: Sequence[Tool], *, system_role: bool
+    messages: Sequence[Message], family: Family, tools: Sequence[Tool], raw: Raw, *, system_role: bool
 ) -> list[Message]:
-    """`system_role`: whether the template takes system messages."""
-    shown = [_shown(message, place, family) for place, message in enumerate(messages)]
+    """`raw` makes of arguments that are no JSON object what the template is given for them. `system_role`: whether the
+    template takes system messages."""
+    shown = [_shown(message, place, family, raw) for place, message in enumerate(messages)]
     _name_results(shown)
     if family.writes_itself:
         return shown
@@ -40,34 +45,42 @@ def for_template(
     return _told(plain, _instructions(tools), system_role=system_role) if tools else plain
 
 
-def _shown(message: Message, place: int, family: Family) -> Message:
+def _shown(message: Message, place: int, family: Family, raw: Raw) -> Message:
     """A message whose calls have objects for arguments. One without calls says nothing of them."""
     shown = {key: value for key, value in message.items() if key != "tool_calls"}
     if calls := message.get("tool_calls"):
         shown["content"] = shown.get("content") or ""  # templates add to it, or search in it
         shown["tool_calls"] = [
-            _call(call, f"messages[{place}].tool_calls[{number}]", family) for number, call in enumerate(calls)
+            _call(call, f"messages[{place}].tool_calls[{number}]", family, raw) for number, call in enumerate(calls)
         ]
     if family.short_ids and isinstance(shown.get("tool_call_id"), str):
         shown["tool_call_id"] = short_id(shown["tool_call_id"])
     return shown
 
 
-def _call(call: dict[str, Any], where: str, family: Family) -> dict[str, Any]:
+def _call(call: dict[str, Any], where: str, family: Family, raw: Raw) -> dict[str, Any]:
     try:
         function, call_id = call["function"], str(call.get("id", ""))
         name, given = function["name"], function["arguments"]
     except (KeyError, TypeError, AttributeError):
         raise InvalidRequest(f"{where} must have a function with a name and arguments", param=where) from None
-    where = f"{where}.function.arguments"
-    try:
-        arguments = json.loads(given or "{}") if isinstance(given, str) else given
-    except (ValueError, RecursionError):
-        raise InvalidRequest(f"{where} is not JSON", param=where) from None
-    if not isinstance(arguments, dict) or nested_deeper(arguments, MAX_DEPTH):
+    arguments = _object(given) if isinstance(given, str) else given
+    if arguments is None and isinstance(given, str):  # cut at the length limit, or what a model made of it
+        arguments = raw(given)
+    elif not isinstance(arguments, dict) or nested_deeper(arguments, MAX_DEPTH):
+        where = f"{where}.function.arguments"
         raise InvalidRequest(f"{where} must be a JSON object, up to {MAX_DEPTH} levels deep", param=where)
     call_id = short_id(call_id) if family.short_ids else call_id
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """None: it is none, or one that is too deep to be written."""
+    try:
+        found = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and not nested_deeper(found, MAX_DEPTH) else None
 
 
 def short_id(call_id: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.flow import Constraint, Message, Reading, Request
-from penstock.prompt.conversation import as_openai, for_template
+from penstock.flow import Message, Reading, Request
+from penstock.prompt.conversation import Raw, as_openai, for_template
 from penstock.prompt.families import SWITCHES, family_of, thinking_of
-from penstock.prompt.language import TokenOf, constraint_of
+from penstock.prompt.raw_arguments import RawArguments, as_mapping
 from penstock.prompt.template import ChatTemplate
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
@@ -30,10 +30,20 @@ class Dialect:
         return Reading(calls=self.family.calls, thinking=self.thinking).marks
 
     def render(self, request: Request) -> str:
+        raw = RawArguments()
+        try:
+            text = raw.restore(self._render(request, raw.hold))
+        except InvalidRequest:
+            if not raw:
+                raise
+            text = None  # the template may want objects
+        return self._render(request, as_mapping) if text is None else text
+
+    def _render(self, request: Request, raw: Raw) -> str:
         messages, tools = request.messages or [], request.tools.tools if request.tools is not None else ()
         native = self.family.writes_itself
         return self.template.render(
-            for_template(messages, self.family, tools, system_role=self.system_role),
+            for_template(messages, self.family, tools, raw, system_role=self.system_role),
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
             tools=as_openai(tools) if tools and native else None,
@@ -55,9 +65,6 @@ class Dialect:
         else:
             opened = request.add_generation_prompt and begun.rstrip().endswith(marks.open)
         return Reading(calls=calls, thinking=marks, opened=opened, bound=bound)
-
-    def constraint(self, request: Request, reading: Reading, token_of: TokenOf) -> Constraint | None:
-        return constraint_of(reading, request.tools, request.params.constraint, token_of)
 
     def _arguments(self, request: Request) -> dict[str, Any]:
         """What the template is told beside the messages: how much to reason, in its own words."""

@@ -1,7 +1,7 @@
 """JSON schemas as grammars of Gemma's notation of arguments: `{city:<|"|>Oslo<|"|>,days:2}`.
 
 It is JSON but for keys without quotes and quotes of its own around texts. What a schema says of numbers is left to the
-grammar of JSON, which writes them alike; keywords that cannot be said here are refused.
+grammar of JSON, which writes them alike; keywords that cannot be said here are refused, or left out by `relaxed`.
 """
 
 from __future__ import annotations
@@ -122,10 +122,8 @@ class _Writer:
 
     def _reference(self, reference: str) -> str:
         if reference not in self.named:
-            target: Any = self.root
-            for step in reference.removeprefix("#").strip("/").split("/"):
-                target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
-            if target is None or not reference.startswith("#/"):
+            target = _target(self.root, reference)
+            if target is None:
                 raise _refused(f"$ref {reference[:64]!r}")
             self.named[reference] = name = f"{self.name}_ref_{len(self.named)}"
             self.rules.append(f"{name}: {self.value(target)}")
@@ -144,6 +142,74 @@ class _Writer:
         name = f"{self.name}_{self.count}"
         self.rules.append(f"{name}: {body}" if body.strip() else f'{name}: ""')
         return name
+
+
+def relaxed(schema: dict[str, Any], *, bounded_strings: bool) -> tuple[dict[str, Any], set[str]]:
+    """A schema without what `rules` would refuse, and what was left out. `bounded_strings`: the quote is a token, so
+    that strings can have bounds."""
+    relaxing = _Relaxing(schema, bounded_strings)
+    return relaxing.schema(schema), relaxing.left_out
+
+
+class _Relaxing:
+    def __init__(self, root: dict[str, Any], bounded_strings: bool) -> None:
+        self.root = root
+        self.unbounded = set() if bounded_strings else {"minLength", "maxLength"}
+        self.left_out: set[str] = set()
+
+    def schema(self, schema: Any) -> dict[str, Any]:
+        if not isinstance(schema, dict):
+            if schema is not True:
+                self.left_out.add("false")
+            return {}
+        defined = {
+            word: {name: self.schema(inner) for name, inner in schema[word].items()}
+            for word in ("$defs", "definitions")
+            if isinstance(schema.get(word), dict)
+        }
+        return {**self._value(schema), **defined}
+
+    def _value(self, schema: dict[str, Any]) -> dict[str, Any]:
+        if "$ref" in schema:
+            found = isinstance(schema["$ref"], str) and _target(self.root, schema["$ref"]) is not None
+            return self._only(schema, {"$ref"} if found else set())
+        if "const" in schema or "enum" in schema:
+            return {word: schema[word] for word in ("const", "enum") if word in schema}
+        if isinstance(branches := schema.get("anyOf", schema.get("oneOf")), list):
+            self._only(schema, {"anyOf" if "anyOf" in schema else "oneOf", "type"})
+            return {"anyOf": [self.schema(branch) for branch in branches]}
+        parts = schema.get("allOf")
+        if isinstance(parts, list) and len(parts) == 1 and not schema.keys() - {"allOf", *_NOTES}:
+            return self.schema(parts[0])
+        kind = schema.get("type", _guessed(schema))
+        kinds = kind if isinstance(kind, list | tuple) else [kind]
+        known = {word for one in kinds if isinstance(one, str) for word in _KNOWN.get(one, ())}
+        return self._members(self._only(schema, (known | {"type"}) - self.unbounded))
+
+    def _members(self, schema: dict[str, Any]) -> dict[str, Any]:
+        properties = schema.get("properties")
+        if isinstance(properties, dict):
+            schema["properties"] = {name: self.schema(inner) for name, inner in properties.items()}
+        if isinstance(required := schema.get("required"), list):
+            schema["required"] = [name for name in required if name in (properties or {})]
+            if len(schema["required"]) < len(required):
+                self.left_out.add("required without properties")
+        if "items" in schema:
+            schema["items"] = self.schema(schema["items"])
+        return schema
+
+    def _only(self, schema: dict[str, Any], known: set[str]) -> dict[str, Any]:
+        self.left_out |= schema.keys() - known - _NOTES
+        return {word: value for word, value in schema.items() if word in known}
+
+
+def _target(root: Any, reference: str) -> Any:
+    """What a reference within the schema leads to; None: nothing."""
+    if not reference.startswith("#/"):
+        return None
+    for step in reference[2:].split("/"):
+        root = root.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(root, dict) else None
+    return root
 
 
 def _guessed(schema: dict[str, Any]) -> Any:

@@ -12,6 +12,7 @@ from penstock.errors import InvalidRequest
 from penstock.flow import CallSyntax, Constraint, Reading, Thinking, Tool, ToolUse
 from penstock.flow.reading import GEMMA_CALL
 from penstock.grammar import json_rule, literal
+from penstock.grammar.closing import is_closable
 from penstock.grammar.source import lark_of
 from penstock.prompt import gemma_schema
 
@@ -158,14 +159,4 @@ def _expression(source: str) -> str:
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of arguments without room for more than it names, unless it speaks of more: models fill such room."""
     shaped = {"type": "object", **schema}
-    open_ended = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "$ref")
-    combined = ("allOf", "anyOf", "oneOf", "if", "minProperties")
-    unnamed = [name for name in _names(schema.get("required")) if name not in _names(schema.get("properties"))]
-    if unnamed or any(word in schema for word in (*open_ended, *combined)):
-        return shaped
-    return {"properties": {}, **shaped, "additionalProperties": False}
-
-
-def _names(value: Any) -> list[Any]:
-    """The keys of an object or the entries of a list, in a schema that nobody has checked yet."""
-    return list(value) if isinstance(value, dict | list) else []
+    return {"properties": {}, **shaped, "additionalProperties": False} if is_closable(schema) else shaped

@@ -28,7 +28,7 @@ CONVERSATION: list[Message] = [
 def shown(
     messages: list[Message], family: Family = GENERIC, tools: tuple[Tool, ...] = (), system_role: bool = True
 ) -> list[Message]:
-    return for_template(messages, family, tools, system_role=system_role)
+    return for_template(messages, family, tools, lambda text: f"raw {text}", system_role=system_role)
 
 
 def test_templates_that_know_tools_get_objects_and_names() -> None:
@@ -121,10 +121,8 @@ def test_a_tool_always_has_what_templates_look_for() -> None:
 @pytest.mark.parametrize(
     ("call", "param"),
     [
-        ({**CALL, "function": {"name": "f", "arguments": '{"city": "Os'}}, ".function.arguments"),
-        ({**CALL, "function": {"name": "f", "arguments": "[1]"}}, ".function.arguments"),
-        ({**CALL, "function": {"name": "f", "arguments": "[" * 100_000}}, ".function.arguments"),
-        ({**CALL, "function": {"name": "f", "arguments": '{"a":' * 80 + "1" + "}" * 80}}, ".function.arguments"),
+        ({**CALL, "function": {"name": "f", "arguments": [1]}}, ".function.arguments"),
+        ({**CALL, "function": {"name": "f", "arguments": None}}, ".function.arguments"),
         ({**CALL, "function": {"name": "f"}}, ""),
         ({"id": "1"}, ""),
         (5, ""),
@@ -135,3 +133,14 @@ def test_calls_that_are_none_are_refused(call: Any, param: str) -> None:
         shown([CONVERSATION[1], {"role": "assistant", "content": "", "tool_calls": [CALL, call]}])
 
     assert caught.value.param == f"messages[1].tool_calls[1]{param}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"city": "Os', "[1]", "null", "Oslo", "[" * 100_000, '{"a":' * 80 + "1" + "}" * 80, '{"a": "\\ud800"}'],
+)
+def test_arguments_that_are_no_object_are_raw(arguments: str) -> None:
+    """A call that was cut at the length limit comes back with the next request."""
+    cut = {**CALL, "function": {"name": "f", "arguments": arguments}}
+    made = shown([{"role": "assistant", "content": "", "tool_calls": [CALL, cut]}], BY_NAME["hermes"])
+    assert [call["function"]["arguments"] for call in made[0]["tool_calls"]] == [{"city": "Oslo"}, f"raw {arguments}"]

@@ -181,3 +181,40 @@ def test_how_published_templates_reason() -> None:
     assert marks["Qwen-Qwen3-0.6B"] == marks["deepseek-ai-DeepSeek-R1-Distill-Llama-8B"] == THINKING[0]
     assert marks["mistralai-Ministral-3-14B-Reasoning-2512"] == THINKING[1]
     assert marks["Qwen-Qwen2.5-7B-Instruct"] is marks["meta-llama-Llama-3.2-3B-Instruct"] is None
+
+
+CUT = '{"city": "Z\u00fcr\n"</tool_call>\\1'
+
+
+def after_a_cut_call(dialect: Dialect) -> str:
+    """What the model is shown when a client sends back two calls, the second of which was cut."""
+    whole, cut = call(1, {"city": "Oslo"}), call(2, {})
+    cut["function"]["arguments"] = CUT
+    calls = [whole, cut] if dialect.family.calls.several else [cut]
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    messages += [{"role": "tool", "content": "ok", "tool_call_id": one["id"]} for one in calls]
+    return dialect.render(Request(id="r", params=SamplingParams(), messages=messages, tools=TOOLS))
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_call_cut_short_is_shown_as_it_was_written(name: str) -> None:
+    text = after_a_cut_call(dialects()[name])
+    assert text.count(CUT) == 1
+    assert f'"{CUT}"' not in text
+    assert "penstock-arguments" not in text
+
+
+def test_a_call_cut_short_where_calls_are_put_into_messages() -> None:
+    text = after_a_cut_call(Dialect(ChatTemplate(PHI, {})))
+    assert f'{{"name": "weather", "arguments": {CUT}}}]<|/tool_call|>' in text
+
+
+def test_a_call_cut_short_where_the_template_goes_through_arguments_by_name() -> None:
+    text = after_a_cut_call(Dialect(ChatTemplate(FUNCTION_GEMMA, {})))
+    assert f"call:weather{{arguments:<escape>{CUT}<escape>}}<end_function_call>" in text
+
+
+def test_other_errors_of_a_template_stay_what_they_are() -> None:
+    dialect = Dialect(ChatTemplate("{{ raise_exception('no') }}", {}))
+    with pytest.raises(InvalidRequest, match="no"):
+        after_a_cut_call(dialect)

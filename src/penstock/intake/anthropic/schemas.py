@@ -129,7 +129,11 @@ class ClientTool(Strict):
     name: str
     description: str | None = None
     input_schema: dict[str, Any] = Field(description="JSON Schema of the tool's input, which is an object.")
-    strict: bool | None = Field(None, description="The input is always held to its schema once a call has begun.")
+    strict: bool | None = Field(
+        None,
+        description="Refuse a schema that cannot be enforced whole. Default: calls keep to what can be, and the "
+        "header `x-penstock-warnings` names the rest.",
+    )
     type: Literal["custom"] | None = None
     cache_control: CacheControl | None = CACHE_MARK
     defer_loading: bool | None = Field(None, description="Tools are never searched for: all are shown to the model.")

@@ -57,7 +57,7 @@ class UserMessage(Strict):
 
 class PastFunction(Strict):
     name: str = Field(min_length=1)
-    arguments: str = Field(description="A JSON object.")
+    arguments: str = Field(description="A JSON object. Anything else, such as the beginning of one, is shown as it is.")
 
 
 class PastCall(Strict):

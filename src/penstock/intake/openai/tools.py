@@ -21,7 +21,9 @@ class Function(Strict):
         None, description="JSON Schema of the arguments, which are an object. Default: there are none."
     )
     strict: bool | None = Field(
-        None, description="Calls always keep to `parameters`, so this changes nothing. Taken for compatibility."
+        None,
+        description="Refuse `parameters` that cannot be enforced whole. Default: calls keep to what can be, and "
+        "the header `x-penstock-warnings` names the rest.",
     )
 
 

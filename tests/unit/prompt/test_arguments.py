@@ -1,0 +1,67 @@
+"""Which of the tools' schemas calls are held to, in the notations of different families."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import InvalidRequest
+from penstock.flow import Constraint, Reading, Tool, ToolUse
+from penstock.prompt.arguments import enforceable
+from penstock.prompt.families import FAMILIES
+from penstock.prompt.language import closed, constraint_of
+
+GEMMA = next(family.calls for family in FAMILIES if family.name == "gemma 4")
+LEFT_OUT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"type": "string", "pattern": "x"}, {"type": "string"}, "pattern"),
+    ({"allOf": [{"type": "string", "format": "date"}]}, {"type": "string"}, "format"),
+    ({"allOf": [{"type": "string"}, {"minLength": 1}]}, {}, "allOf"),
+    ({"$ref": "https://example.org/a", "title": "t"}, {}, "$ref"),
+    ({"$ref": "#/$defs/d"}, {"$ref": "#/$defs/d"}, "patternProperties"),
+    ({"type": "object", "properties": {"b": {}}, "required": ["c"]}, {}, "required without properties"),
+    ({"oneOf": [{"type": "string", "pattern": "x"}, {"type": "null"}]}, {}, "pattern"),
+    ({"type": ["string", "null"], "pattern": "x"}, {"type": ["string", "null"]}, "pattern"),
+    ({"items": {"const": 1, "type": "integer"}, "uniqueItems": True}, {}, "uniqueItems"),
+    ({"type": "string", "minLength": 2}, {"type": "string"}, "minLength"),
+    (False, {}, "false"),  # type: ignore[list-item]
+]
+
+
+def passed(constraint: Constraint) -> None: ...
+
+
+@pytest.mark.parametrize(("inner", "made", "word"), LEFT_OUT)
+def test_what_gemmas_notation_cannot_say_is_left_out(inner: Any, made: Any, word: str) -> None:
+    defined = {"d": {"type": "object", "patternProperties": {"^x": {}}}} if word == "patternProperties" else {}
+    tool = Tool(name="f", parameters={"properties": {"a": inner}, "$defs": defined})
+    use, warnings = enforceable(ToolUse(tools=(tool,)), GEMMA, lambda mark: None, passed)
+    assert warnings == (f"calls of the tool f are not held to {word} of its parameters",)
+    if made:
+        assert use.tools[0].parameters["properties"]["a"] == made
+    constraint_of(Reading(calls=GEMMA), use, None, lambda mark: None)  # which refuses what it does not know
+
+
+def test_bounds_of_strings_stay_where_quotes_are_tokens() -> None:
+    tool = Tool(name="f", parameters={"properties": {"a": {"type": "string", "minLength": 2}}})
+    assert enforceable(ToolUse(tools=(tool,)), GEMMA, lambda mark: 7, passed) == (ToolUse(tools=(tool,)), ())
+
+
+def test_a_strict_tool_stays_as_it_is() -> None:
+    tool = Tool(name="f", parameters={"properties": {"a": {"type": "string", "pattern": "x"}}}, strict=True)
+    use, warnings = enforceable(ToolUse(tools=(tool,)), GEMMA, lambda mark: None, passed)
+    assert (use.tools, warnings) == ((tool,), ())
+    with pytest.raises(InvalidRequest, match="pattern"):
+        constraint_of(Reading(calls=GEMMA), use, None, lambda mark: None)
+
+
+def test_arguments_that_a_relaxed_schema_left_open_stay_open() -> None:
+    def check(constraint: Constraint) -> None:
+        if "propertyNames" in constraint.source:
+            raise InvalidRequest("no", param="x")
+
+    tool = Tool(name="f", parameters={"properties": {"a": {}}, "propertyNames": {"pattern": "a"}})
+    use, _ = enforceable(ToolUse(tools=(tool,)), FAMILIES[-1].calls, lambda mark: None, check)
+    assert closed(use.tools[0].parameters) == {
+        "type": "object", "properties": {"a": {}}, "additionalProperties": True,
+    }  # fmt: skip
