@@ -15,12 +15,12 @@ help:  ## show this list
 setup: $(INSTALLED)  ## make the virtual environment and install everything into it
 
 define install
-	@echo 'Installing into $(VENV), once: torch and all else. That takes a minute or more, and pip is silent meanwhile.'
+	@echo 'Installing into $(VENV), once: torch and all else. That takes a minute or more.'
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)  # also where one is half made
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '$(1)'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
+	@$(BIN)/python install.py '$(1)'
 endef
-SOURCES := pyproject.toml constraints.txt setup.py build_native.py $(wildcard src/penstock/kernels/cpu/native/*)
+SOURCES := install.py pyproject.toml constraints.txt setup.py build_native.py $(wildcard src/penstock/kernels/cpu/native/*)
 
 $(SERVES): $(SOURCES)  # what a server needs
 	$(call install,.)
@@ -33,8 +33,8 @@ $(INSTALLED): $(SOURCES)  # that, and what tests and development need
 ui: setup  ## build the web interface, if its sources have changed
 	@$(BIN)/python build_ui.py
 
-serve: $(SERVES)  ## pull the default model and serve it on http://127.0.0.1:8000 (MODEL=... for another)
-	@$(BIN)/penstock serve $(MODEL)
+serve: $(SERVES)  ## pull the default model and serve it on http://127.0.0.1:8000 (MODEL=..., PORT=..., HOST=... for others)
+	@$(BIN)/penstock serve $(MODEL) $(if $(PORT),--port $(PORT)) $(if $(filter command,$(firstword $(origin HOST))),--host $(HOST))
 
 test: setup  ## pull the default model and run all tests
 	-$(BIN)/python build_ui.py

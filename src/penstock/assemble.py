@@ -113,9 +113,15 @@ def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASG
     metrics = Metrics(files.name)
     watch = _watch(settings, tokenizer, replica, metrics) if settings.observe.events else None
     emit = replica.emit = None if watch is None else watch.journal.take
+    pipeline = _pipeline(settings, files, tokenizer, emit)
+
+    def adopt(facts: dict[str, Any]) -> None:
+        pipeline.context = facts["context"]  # less than the model's, if memory is short; the next engine may have more
+
+    replica.on_ready = adopt
     desk = Desk(
         files,
-        _pipeline(settings, files, tokenizer, emit),
+        pipeline,
         tokenizer,
         replica,
         metrics,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from penstock import assemble, settings
+from penstock import assemble, preflight, settings
 from penstock.driver import Driver
 from penstock.errors import InvalidRequest
 from penstock.flow import (
@@ -59,11 +59,17 @@ class LLM:
         if ignored := settings.strays():
             logger.warning("%s", ignored)
         self.model = assemble.model(self.settings, pulling)
+        preflight.check(self.settings, self.model.spec)
         self.pipeline = assemble.pipeline(self.settings, self.model)
         self.defaults: dict[str, Any] = dict(self.model.sampling)  # used where no params are given
+        self._before_load()
         engine, self.facts = assemble.engine(self.settings)
+        self.pipeline.context = self.facts["context"]  # less than the model's, if memory is short
         self._driver = Driver(engine, min(MAX_OPEN, self.settings.schedule.max_waiting))
         self._numbers = itertools.count()
+
+    def _before_load(self) -> None:
+        """For subclasses: what else can be wrong is said before the model is loaded."""
 
     @overload
     def generate(self, prompts: Prompt, params: Params = ..., *, progress: bool | None = ...) -> Completion: ...
@@ -77,8 +83,9 @@ class LLM:
         """Continue plain texts or lists of token ids.
 
         `params` are for all prompts, or a list with one for each. Bad ones raise InvalidRequest before anything is
-        computed; what goes wrong with a single request later is in its Completion's `error`. Of long batches a progress
-        bar is shown on a terminal, or as `progress` says.
+        computed; what goes wrong with a single request later is in its Completion's `error`. Long batches show
+        their progress on standard error, as a bar or, where that is no terminal, a line every ten seconds; `progress`
+        True or False says so of any batch.
         """
         single = _is_single(prompts)
         batch: list[Any] = [prompts] if single else list(prompts)

@@ -59,7 +59,7 @@ class ModelSettings(Section, frozen=True):
         ),
     ] = None
     context: Annotated[
-        Positive | None, Meta(description="Most tokens of a sequence. [default: what the model was made for]")
+        Positive | None, Meta(description="Most tokens of a sequence. [default: what the model was made for, or what fits]")
     ] = None
 
 

@@ -77,7 +77,7 @@ class Decided:
     """What is to be built: every "auto" of the settings as the value it stands for here."""
 
     files: ModelFiles
-    context: int
+    context: int  # most tokens of a sequence; where none was asked for, short memory makes it less: CacheSize.context
     device: torch.device
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -187,7 +187,7 @@ def _facts(decided: Decided, built: Built, laps: Laps) -> dict[str, Any]:
         "dtype": _name(decided.dtype),
         "kv_dtype": _name(decided.kv_dtype),
         "kernels": decided.kernels,
-        "context": decided.context,
+        "context": size.context,
         "weights_bytes": built.model.num_bytes,
         "kv_bytes": size.num_bytes,
         "block_size": size.block_size,
@@ -217,7 +217,7 @@ def _scheduler(settings: Settings, decided: Decided, size: CacheSize, secret: by
         max_waiting=settings.schedule.max_waiting,
         policy=settings.schedule.policy,
         lookahead=limits.lookahead,
-        context=decided.context,
+        context=size.context,
         recorded=settings.observe.events,
     )
 
@@ -227,7 +227,7 @@ def _cpu_runner(settings: Settings, decided: Decided, grammars: Grammars, laps: 
     model = _load(settings, decided)
     laps.end("weights")
     size = _size(settings, decided)
-    context, sequences = decided.context, decided.limits.max_sequences
+    context, sequences = size.context, decided.limits.max_sequences
     runner: Runner
     if decided.native:
         runner = NativeRunner(
@@ -268,8 +268,14 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps:
     laps.end("rehearsal")
     size = _size(settings, decided)
     pages = allocate_pages(spec, size, decided.kv_dtype, decided.device)
-    sequences = limits.max_sequences
-    runner = ModelRunner(model, CudaOperations(), pages, context=context, max_sequences=sequences, grammars=grammars)
+    runner = ModelRunner(
+        model,
+        CudaOperations(),
+        pages,
+        context=size.context,
+        max_sequences=limits.max_sequences,
+        grammars=grammars,
+    )
     laps.end("cache")
     capture(runner, sizes, recorder)
     laps.end("graphs")
@@ -288,7 +294,7 @@ def _load(settings: Settings, decided: Decided) -> Decoder:
     dummy = settings.model.load_format == "dummy"
     source = DummySource(device) if dummy else open_source(files.weights, files.format)
     needed = packed_bytes(spec, source, packing) if packing else weight_bytes(spec, dtype=dtype, device=device)
-    check_weights(needed, device)
+    check_weights(needed, settings.cache, device)
     return load(spec, source, dtype=dtype, device=device, context=decided.context, packing=packing)
 
 
@@ -298,7 +304,7 @@ def _size(settings: Settings, decided: Decided) -> CacheSize:
         settings.cache,
         dtype=decided.kv_dtype,
         device=decided.device,
-        context=decided.context,
+        context=settings.model.context,
         max_sequences=decided.limits.max_sequences,
         step_tokens=decided.limits.step_tokens,
     )

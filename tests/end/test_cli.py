@@ -56,6 +56,8 @@ def test_a_chat_through_a_pipe(folder: Path) -> None:
     [
         (["run", "hi", "--model", "nonesuch"], "no model 'nonesuch'"),
         (["run", "hi", "--temperature", "-1"], "temperature must be in"),
+        (["run", "hi", "--temperature", "99"], "temperature must be in [0.0, 2.0], got 99.0"),
+        (["chat", "--temperature", "2.1"], "temperature must be in [0.0, 2.0]"),
         (["run", "hi", "--n", "0"], "n must be in"),
         (["run", "hi", "--block-size", "0"], "block_size"),
         (["run", " "], "the prompt is empty"),
@@ -97,7 +99,7 @@ def test_standard_input_may_be_closed(command: str) -> None:
     ("arguments", "says"),
     [
         (["nonesuch"], "no model 'nonesuch'"),
-        (["FOLDER", "--kv-memory", "1KiB"], "(kv_memory)"),
+        (["FOLDER", "--kv-memory", "1KiB"], "kv_memory: 1.0 KiB were asked for"),
         (["--kv-memory", "much"], "kv_memory must be a size"),
         (["--config", "/nonexistent.toml"], "cannot read settings file"),
     ],
@@ -128,6 +130,23 @@ def test_a_missing_extra_is_told_before_an_engine_is_started(folder: Path, tmp_p
     done = penstock("serve", str(folder), *options, PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
     assert done.stderr == "error: otel_endpoint needs the extra: pip install 'penstock[otel]'\n"
+
+
+def test_what_cannot_work_is_told_before_a_model_is_loaded(folder: Path, tmp_path: Path) -> None:
+    """Without torch there is none."""
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['torch'] = None")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    schema = tmp_path / "bad.json"
+    schema.write_text('{"type": "nonsense"}')
+    for arguments, says in (
+        (["--schema", str(schema)], "nonsense"),
+        (["--kv-memory", "10TB"], "kv_memory: "),
+    ):
+        done = penstock("run", "hi", "--model", str(folder), *arguments, PYTHONPATH=path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("error: ")
+        assert says in done.stderr
+        assert "torch" not in done.stderr
 
 
 def test_debug_shows_the_trace() -> None:

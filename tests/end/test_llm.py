@@ -23,6 +23,7 @@ from penstock.errors import (
     WeightsMismatch,
 )
 from penstock.flow import FinishReason
+from penstock.preflight import LEAST_CONTEXT
 
 SHORT = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 QUESTION = [{"role": "user", "content": "the tea"}]
@@ -290,6 +291,16 @@ def test_unknown_model() -> None:
 def test_unknown_setting() -> None:
     with pytest.raises(InvalidSetting, match="blocksize"):
         LLM("smollm2", blocksize=4)
+
+
+def test_without_a_context_it_is_as_long_as_memory_allows(folder: Path) -> None:
+    """A block of 8 tokens takes 3 KiB in 16 bit, and one is nobody's."""
+    with LLM(str(folder), kv_memory="150KiB", block_size=8, threads=1, device="cpu") as llm:
+        fits = llm.facts["context"]
+        assert LEAST_CONTEXT <= fits < llm.model.spec.context
+        with pytest.raises(ContextOverflow, match=f"the context holds {fits}"):
+            llm.generate([5] * fits, SamplingParams(max_tokens=1))
+        assert len(llm.generate([5] * (fits - 4), SamplingParams(max_tokens=4, ignore_eos=True)).tokens) == 4
 
 
 def test_more_context_than_the_model_has(folder: Path) -> None:

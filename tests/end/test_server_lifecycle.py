@@ -329,7 +329,8 @@ def test_a_port_in_use(tiny: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --port"
-        assert refused(tiny, "--port", port).startswith(said)
+        assert refused(tiny, "--port", port).startswith(f"{said} or PENSTOCK_PORT")
+        assert "no model 'nosuch'" in refused("nosuch", "--port", port)
 
 
 def test_a_host_that_is_not_here(tiny: Path) -> None:

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from starlette.testclient import TestClient
 
+import tiny_models
 from penstock import assemble, settings
-from penstock.flow import SamplingParams
+from penstock.errors import ContextOverflow
+from penstock.flow import Request, SamplingParams
+from penstock.route.replica import Replica
 from penstock.store.disk import CACHE_VARIABLE
 from store_samples import LLAMA, TOKENIZER, write_gguf
 
@@ -28,3 +34,24 @@ def test_recommendations_out_of_bounds_are_ignored_and_named(
     assert all(text.startswith("x recommends a sampling that cannot be, and is ignored: ") for text in told)
     for words in ("temperature must be in [0.0, 100.0], got -1.0", "top_k must be", "min_p", "repetition_penalty"):
         assert sum(words in text for text in told) == 1
+
+
+class FakeReplica:
+    """Of a server whose engine is yet to come."""
+
+    emit = on_ready = None
+    facts: dict[str, Any] = {}  # noqa: RUF012
+
+
+def test_the_context_is_what_the_engine_found_room_for(tmp_path: Path) -> None:
+    chosen = settings.load({"model": str(tiny_models.make("llama", tmp_path / "tiny"))}, environ={})
+    files = assemble.model(chosen)
+    replica = FakeReplica()
+    app, desk, _ = assemble.server(chosen, files, cast(Replica, replica))
+    with closing(desk), TestClient(app, base_url="http://127.0.0.1") as client:
+        assert client.get("/v1/models").json()["data"][0]["max_model_len"] == files.spec.context
+        assert replica.on_ready is not None
+        replica.on_ready({"context": 48})
+        assert client.get("/v1/models").json()["data"][0]["max_model_len"] == 48
+    with pytest.raises(ContextOverflow, match="the context holds 48"):
+        desk.pipeline.accept(Request(id="a", params=SamplingParams(max_tokens=8), tokens=[5] * 41))

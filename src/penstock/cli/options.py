@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, SamplingParams
+from penstock.flow.params import MAX_TEMPERATURE
 from penstock.settings import SECTIONS, Settings
 
 ENGINE = ("model", "cache", "schedule", "engine")
@@ -63,7 +64,7 @@ def sampling_options(command: Command) -> Command:
     """What people change from the command line. None when not given: then the model's own defaults hold."""
     options = [
         click.option("--max-tokens", type=int, help="Most tokens of the answer."),
-        click.option("--temperature", type=float, help="0 is greedy."),
+        click.option("--temperature", type=float, help="0 is greedy, 2 the most."),
         click.option("--top-p", type=float, help="Keep the likeliest tokens that make up this share."),
         click.option("--top-k", type=int, help="Keep the k likeliest tokens."),
         click.option("--min-p", type=float, help="Keep tokens at least this likely, relative to the likeliest."),
@@ -80,7 +81,12 @@ def sampling_params(defaults: dict[str, Any], values: dict[str, Any], **extra: A
     """Takes the sampling options out of a command's values."""
     names = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "seed")
     given = {name: value for name in names if (value := values.pop(name)) not in (None, ())}
-    return SamplingParams(**{**defaults, **given, **extra})
+    params = SamplingParams(**{**defaults, **given, **extra})
+    if params.temperature > MAX_TEMPERATURE:
+        raise InvalidRequest(
+            f"temperature must be in [0.0, {MAX_TEMPERATURE}], got {params.temperature}", param="temperature"
+        )
+    return params
 
 
 def constraint_options(command: Command) -> Command:

@@ -39,7 +39,7 @@ def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, **val
         raise InvalidRequest("--system has no place in a --raw prompt", param="system")
     constraint = constraint_of(values)
     sampling_params({}, dict(values), n=n)  # what is wrong with these is said before anything is loaded
-    with open_model(values) as llm:
+    with open_model(values, constraint) as llm:
         params = sampling_params(llm.defaults, values, n=n, constraint=constraint)
         question = text if raw or llm.pipeline.template is None else _conversation(system, text)
         if as_json or n > 1:

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock import assemble
+from penstock import assemble, preflight
 from penstock.cli.options import ENGINE, given_settings, settings_options
 from penstock.cli.progress import download_bar
-from penstock.cli.text import size_text
+from penstock.cli.text import context_note, size_text
 from penstock.errors import PenstockError
 from penstock.intake.port import bind
 from penstock.observe.logs import configure
 from penstock.settings import ENV_PREFIX, LOOPBACK, Settings, load, strays
+from penstock.store.resolve import check_name
 
 if TYPE_CHECKING:
     from penstock.store.files import ModelFiles
@@ -67,9 +68,11 @@ def _start(values: dict[str, Any]) -> None:
         from penstock.observe.spans import exporter_class
 
         exporter_class()  # or it would be missed only once an engine has been started
+    check_name(settings.model.model)  # before the port: who mistypes both is told of the first word first
     listener = bind(settings.serve)
     with download_bar(None if for_people else say) as bar:
         files = assemble.model(settings, bar)
+    preflight.check(settings, files.spec)
     say(f"model {files.name}: {files.spec.architecture}, {files.spec.weights}")
     sys.exit(_run(_serve(settings, files, listener, say)))
 
@@ -118,6 +121,8 @@ async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket,
                 return 0
             facts = replica.facts
             say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
+            if note := context_note(facts["context"], files.spec.context, settings):
+                say(note)
             announce = functools.partial(_announce, files.name, facts, say, settings.observe.log_format == "human")
             asked = settings.serve
             return await serve_http(app, desk, watch, listener, announce, drain_s=asked.drain_s, hang_s=asked.hang_s)
@@ -135,7 +140,8 @@ def _announce(model: str, facts: dict[str, Any], say: Callable[[str], None], for
         "model": model,
         "device": f"{facts['device']}, {facts['kernels']} kernels, {facts['dtype']}",
         "KV cache": f"{facts['kv_tokens']:,} tokens of {facts['kv_dtype']} ({size_text(facts['kv_bytes'])}), "
-        f"{facts['kv_tokens'] // facts['context']} requests at the full context of {facts['context']:,}",
+        f"{facts['kv_tokens'] // facts['context']} requests at the full context",
+        "context": f"{facts['context']:,} tokens",
         "interface": f"{url}/ui",
         "docs": f"{url}/docs",
     }

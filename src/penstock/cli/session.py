@@ -11,7 +11,8 @@ import click
 
 from penstock.cli.options import given_settings
 from penstock.cli.progress import download_bar
-from penstock.flow import Chunk
+from penstock.cli.text import context_note
+from penstock.flow import Chunk, Constraint
 from penstock.offline import LLM
 
 
@@ -32,14 +33,32 @@ class Shower:
             self.thinking = False
 
 
+class _Checked(LLM):
+    """Refuses a constraint that cannot be compiled before the weights are loaded."""
+
+    def __init__(self, constraint: Constraint | None, **options: Any) -> None:
+        self._constraint = constraint
+        super().__init__(**options)
+
+    def _before_load(self) -> None:
+        if self._constraint is not None and self.pipeline.constraints is not None:
+            try:
+                self.pipeline.constraints.check(self._constraint)
+            except BaseException:
+                self.pipeline.close()
+                raise
+
+
 @contextmanager
-def open_model(values: dict[str, Any]) -> Iterator[LLM]:
-    """`values` are those of settings_options; sampling values are left in it."""
+def open_model(values: dict[str, Any], constraint: Constraint | None = None) -> Iterator[LLM]:
+    """`values` are those of settings_options; sampling values are left in it. `constraint` is of what will be asked."""
     config = values.get("config")
     settings = given_settings(values)
     started = time.monotonic()
     with download_bar() as pulling:
-        llm = LLM(config=config, pulling=pulling, **settings)
+        llm = _Checked(constraint, config=config, pulling=pulling, **settings)
     with llm:
+        if note := context_note(llm.facts["context"], llm.model.spec.context, llm.settings):
+            click.echo(click.style(note, dim=True), err=True)
         click.echo(click.style(f"{llm.model.name} ready in {time.monotonic() - started:.1f} s", dim=True), err=True)
         yield llm

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+from penstock.settings import Settings
+
+
+def context_note(context: int, models_own: int, settings: Settings) -> str | None:
+    """What is to be said if memory has made the context shorter than the model's."""
+    if settings.model.context is not None or context >= models_own:
+        return None
+    knob = "--kv-memory" if settings.cache.kv_memory else "--memory-fraction"
+    return (
+        f"context {context:,} tokens: that is what fits the KV cache; the model was made for {models_own:,} "
+        f"(more with {knob}, or --kv-dtype int8)"
+    )
+
 
 def size_text(size_bytes: float) -> str:
     for unit in ("B", "kB", "MB"):

@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
+from penstock.cli.keys import quitting_on_q
 from penstock.cli.options import debug_option
 from penstock.cli.remote import DEFAULT_URL, Remote, key_option
 from penstock.errors import InvalidRequest, PenstockError, Unauthorized
 
 RETRY_S = 1.0
 HISTORY = "/observe/history?seconds=120&points=60"
+MINUTE = "/observe/history?seconds=60&points=1"
 RATES = ("tokens_per_s", "prompt_tokens_per_s")
 
 
@@ -24,7 +26,7 @@ RATES = ("tokens_per_s", "prompt_tokens_per_s")
 @key_option
 @debug_option
 def top(url: str, interval: float, once: bool, api_key: str | None) -> None:
-    """Watch the server at URL: throughput, latencies, queue, KV cache, requests. Ctrl-C leaves."""
+    """Watch the server at URL: throughput, latencies, queue, KV cache, requests. q or Ctrl-C leaves."""
     from rich.console import Console
     from rich.live import Live
 
@@ -38,7 +40,8 @@ def top(url: str, interval: float, once: bool, api_key: str | None) -> None:
     if once:
         console.print(frame(first, console.width, height=None))
         return
-    with Live(frame(first, console.width, console.height), console=console, screen=True, auto_refresh=False) as live:
+    shown = frame(first, console.width, console.height)
+    with quitting_on_q(), Live(shown, console=console, screen=True, auto_refresh=False) as live:
         while True:
             try:
                 for snapshot in frames:
@@ -68,4 +71,5 @@ def snapshots(remote: Remote, interval_s: float) -> Iterator[dict[str, Any]]:
             "open": remote.get("/observe/requests?state=open&limit=100")["requests"],
             "cache": remote.get("/observe/cache"),
             "history": history,
+            "minute": remote.get(MINUTE),
         }

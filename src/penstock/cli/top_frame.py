@@ -36,7 +36,7 @@ def frame(snapshot: dict[str, Any], width: int, height: int | None) -> Renderabl
 
 
 def lost(reason: str) -> RenderableType:
-    return Panel(Text(f"{reason}\ntrying again; Ctrl-C leaves"), title="no server", border_style="red")
+    return Panel(Text(f"{reason}\ntrying again; q leaves"), title="no server", border_style="red")
 
 
 def spark(values: Sequence[float | None], width: int) -> str:
@@ -112,14 +112,14 @@ def _throughput(snapshot: dict[str, Any], sparks: int) -> Panel:
 
 
 def _latencies(snapshot: dict[str, Any]) -> Panel:
-    stats, history = snapshot["stats"], snapshot["history"]
+    stats, minute = snapshot["stats"], snapshot["minute"]
     return _panel(
         "latencies, last minute",
         {
-            "first token p50": _time(stats["ttft_us_p50"]),
-            "first token p95": _time(stats["ttft_us_p95"]),
-            "between tokens": _time(_last(history["inter_token_us_p50"])),
-            "request p95": _time(_last(history["e2e_us_p95"])),
+            "first token p50": _time(_last(minute["ttft_us_p50"])),
+            "first token p95": _time(_last(minute["ttft_us_p95"])),
+            "between tokens": _time(_last(minute["inter_token_us_p50"])),
+            "request p95": _time(_last(minute["e2e_us_p95"])),
             "errors": str(stats["errors"]),
             "GPU": _gpu(stats["gpu"]),
         },
@@ -207,7 +207,7 @@ def _requests(snapshot: dict[str, Any], width: int, rows: int | None) -> Table:
 
 
 def _last(values: Sequence[float | None]) -> float | None:
-    return next((value for value in reversed(values) if value is not None), None)
+    return values[-1] if values else None
 
 
 def _rate(value: float | None) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock.flow.constraint import Constraint
 
+MAX_TEMPERATURE = 2.0  # that clients may ask for, over HTTP and on the command line; the library goes to 100
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
 MAX_STOPS = 16

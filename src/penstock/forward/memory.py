@@ -16,6 +16,7 @@ from penstock import available
 from penstock.errors import OutOfMemory
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.interface import Pages
+from penstock.preflight import LEAST_CONTEXT, check_most, readable
 from penstock.settings import CacheSettings, parse_bytes
 from penstock.store.spec import CacheGroup, ModelSpec
 
@@ -30,6 +31,7 @@ class CacheSize:
     block_size: int  # tokens
     blocks: tuple[int, ...]  # [groups], block 0 included
     block_bytes: tuple[int, ...]  # [groups]
+    context: int = 0  # most tokens of a sequence, for which there is room
 
     @property
     def num_bytes(self) -> int:
@@ -42,53 +44,62 @@ def size_cache(
     *,
     dtype: torch.dtype,
     device: torch.device,
-    context: int,
+    context: int | None,
     max_sequences: int,
     step_tokens: int,
 ) -> CacheSize:
     """As many blocks as the settings allow and the sequences can use. Call it once the weights are in memory.
 
+    `context` None asks for the longest that fits, up to what the model was made for; any other must fit.
+
     All groups get room for equally many tokens, since that is what short sequences need; a group with a window is full
     when it has all that `max_sequences` can hold at once, and the rest goes to the others.
     """
     budget, free, source = _budget(settings, device)
+    if settings.kv_memory is not None:
+        check_most(budget, free)
     block_size = settings.block_size
     block_bytes = tuple(block_bytes_of(spec, group, block_size, dtype) for group in spec.cache_groups)
-    one = [group.most_blocks(context, step_tokens, block_size) for group in spec.cache_groups]
+
+    def one_sequence(context: int) -> CacheSize:
+        held = (group.most_blocks(context, step_tokens, block_size) + 1 for group in spec.cache_groups)
+        return CacheSize(block_size, tuple(held), block_bytes, context)
+
+    least = one_sequence(context or spec.context)
+    if least.num_bytes > budget:
+        places = range(block_size, spec.context + 1, block_size)  # whole blocks: none is left half used
+        fitting = bisect_right(places, budget, key=lambda tokens: one_sequence(tokens).num_bytes) * block_size
+        if context is not None or fitting < LEAST_CONTEXT:
+            knob = "kv_memory" if settings.kv_memory else "memory_fraction"
+            raise OutOfMemory(
+                f"a sequence of {least.context} tokens needs {readable(least.num_bytes)} of KV cache, but there is "
+                f"{readable(budget)} ({source}): {readable(least.num_bytes - budget)} are missing; lower context "
+                f"({fitting} tokens would fit) or raise {knob}",
+                param=knob,
+            )
+        least = one_sequence(fitting)
+    one = [count - 1 for count in least.blocks]
     most = [count * max_sequences for count in one]
 
     def sized(blocks: int) -> CacheSize:
         held = (min(max(blocks, low), high) + 1 for low, high in zip(one, most, strict=True))
-        return CacheSize(block_size, tuple(held), block_bytes)
+        return CacheSize(block_size, tuple(held), block_bytes, least.context)
 
-    least = sized(0)
-    if least.num_bytes > budget:
-        knob = "kv_memory" if settings.kv_memory else "memory_fraction"
-        raise OutOfMemory(
-            f"a sequence of {context} tokens needs {_readable(least.num_bytes)} of KV cache, but there is "
-            f"{_readable(budget)} ({source}): {_readable(least.num_bytes - budget)} are missing; lower context or "
-            f"raise {knob}",
-            param=knob,
-        )
-    size = sized(bisect_right(range(max(most) + 1), budget, key=lambda blocks: sized(blocks).num_bytes) - 1)
-    if size.num_bytes > free:
-        raise OutOfMemory(
-            f"kv_memory allows {_readable(size.num_bytes)} of KV cache, but only {_readable(free)} are free: "
-            f"{_readable(size.num_bytes - free)} are missing; lower kv_memory",
-            param="kv_memory",
-        )
-    return size
+    return sized(bisect_right(range(max(most) + 1), budget, key=lambda blocks: sized(blocks).num_bytes) - 1)
 
 
-def check_weights(num_bytes: int, device: torch.device) -> None:
-    """Whether the weights fit, before minutes are spent on loading them."""
+def check_weights(num_bytes: int, settings: CacheSettings, device: torch.device) -> None:
+    """Whether the weights fit, and beside them as much KV cache as was asked for, before minutes are spent on loading
+    them."""
     free = available.host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
     if num_bytes > free:
         raise OutOfMemory(
-            f"the weights take {_readable(num_bytes)}, but {device} has {_readable(free)} free: "
-            f"{_readable(num_bytes - free)} are missing. Choose a smaller model or a smaller dtype",
+            f"the weights take {readable(num_bytes)}, but {device} has {readable(free)} free: "
+            f"{readable(num_bytes - free)} are missing. Choose a smaller model or a smaller dtype",
             param="model",
         )
+    if settings.kv_memory is not None:
+        check_most(parse_bytes(settings.kv_memory, "kv_memory"), free - num_bytes)
 
 
 def allocate_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype, device: torch.device) -> list[Pages]:
@@ -135,7 +146,7 @@ def _native_pages(spec: ModelSpec, block_size: int, dtype: torch.dtype, memory: 
 
 def _unallocated(size: CacheSize, error: Exception) -> OutOfMemory:
     return OutOfMemory(
-        f"{_readable(size.num_bytes)} for the KV cache could not be allocated: {error}. Lower kv_memory or "
+        f"{readable(size.num_bytes)} for the KV cache could not be allocated: {error}. Lower kv_memory or "
         "memory_fraction",
         param="kv_memory",
     )
@@ -147,27 +158,16 @@ def _budget(settings: CacheSettings, device: torch.device) -> tuple[int, int, st
         free = available.host_bytes()
         fraction = settings.memory_fraction or CPU_FRACTION
         budget = int(free * fraction)
-        source = f"memory_fraction {fraction} of the {_readable(free)} that are free"
+        source = f"memory_fraction {fraction} of the {readable(free)} that are free"
     else:
         free, total = torch.cuda.mem_get_info(device)
         fraction = settings.memory_fraction or DEVICE_FRACTION
         budget = max(0, int(total * fraction) - (total - free))
-        source = f"memory_fraction {fraction} of {_readable(total)}, less the {_readable(total - free)} in use"
+        source = f"memory_fraction {fraction} of {readable(total)}, less the {readable(total - free)} in use"
     if settings.kv_memory is not None:
         budget, source = parse_bytes(settings.kv_memory, "kv_memory"), "kv_memory"
     return budget, free, source
 
 
 def block_bytes_of(spec: ModelSpec, group: CacheGroup, block_size: int, dtype: torch.dtype) -> int:
-    scale = 4 if dtype == torch.int8 else 0  # of each head of each token
-    head = spec.head_dim * dtype.itemsize + scale
-    return 2 * len(group.layers) * block_size * spec.num_kv_heads * head
-
-
-def _readable(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.2f} GiB"
+    return spec.block_bytes(group, block_size, dtype.itemsize, 4 if dtype == torch.int8 else 0)

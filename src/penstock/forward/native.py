@@ -14,6 +14,7 @@ from penstock.flow import Row, StepPlan, StepResult
 from penstock.forward.launched import Launched
 from penstock.forward.orders import Orders
 from penstock.forward.slots import Slots
+from penstock.kernels.cpu.prefault import Prefault
 from penstock.kernels.cpu.program import PAGE_TYPES, DrawTable, Layout, Pool, Program
 from penstock.kernels.cpu.record import Recordable, record
 from penstock.kernels.interface import Pages
@@ -47,9 +48,13 @@ class NativeRunner:
         self.model = NativeModel(model, spec, pool, pages, self._slots, step_tokens=step_tokens)
         tokens = self._slots.tokens
         self._orders = Orders(spec.vocab_size, tokens, grammars, natively=True, most_rows=max_sequences)
+        ahead = -(-step_tokens // block_size)
+        self._prefaults = [Prefault(pages[group.layers[0]].keys, ahead) for group in spec.cache_groups]
 
     def launch(self, plan: StepPlan) -> None:
         self._slots.apply(plan.admits, plan.extends)
+        if plan.admits or plan.extends:
+            self._prefault(plan)
         self._orders.admit(plan.admits)
         rows = plan.rows
         sampled = [row for row in rows if row.sample]
@@ -78,6 +83,12 @@ class NativeRunner:
         starts = list(accumulate((row.count for row in rows), initial=0))
         prompts, pooled = self._orders.read(rows, starts, self.model.hidden(starts[-1]), self.model.logits)
         return Launched(plan.number, rows, tokens, draws, prompts, pooled)
+
+    def _prefault(self, plan: StepPlan) -> None:
+        for group, memory in enumerate(self._prefaults):
+            taken = [admit.blocks[group] for admit in plan.admits]
+            taken += [extend.blocks for extend in plan.extends if extend.group == group]
+            memory.cover(max((max(blocks) for blocks in taken if blocks), default=0))
 
     def collect(self) -> StepResult:
         return self._orders.collect()

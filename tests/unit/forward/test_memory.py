@@ -5,7 +5,15 @@ import torch
 
 from penstock import available
 from penstock.errors import OutOfMemory
-from penstock.forward.memory import CacheSize, allocate_native_pages, allocate_pages, block_bytes_of, size_cache
+from penstock.forward.memory import (
+    CacheSize,
+    allocate_native_pages,
+    allocate_pages,
+    block_bytes_of,
+    check_weights,
+    size_cache,
+)
+from penstock.preflight import LEAST_CONTEXT
 from penstock.settings import CacheSettings
 from penstock.store.spec import ModelSpec, Rope
 
@@ -82,10 +90,53 @@ def test_says_what_is_missing_for_one_sequence() -> None:
 
 @pytest.mark.usefixtures("free")
 def test_refuses_kv_memory_that_is_not_there() -> None:
-    with pytest.raises(OutOfMemory, match=r"only 2\.0 MiB are free") as caught:
-        size(settings=CacheSettings(kv_memory="5MiB"))
+    """Though the sequences could not use all of it."""
+    for sequences in (1, 8):
+        with pytest.raises(OutOfMemory, match=r"5\.0 MiB were asked for, but only 2\.0 MiB are free") as caught:
+            size(settings=CacheSettings(kv_memory="5MiB"), max_sequences=sequences)
+        assert caught.value.param == "kv_memory"
+    assert size(settings=CacheSettings(kv_memory="2MiB"), max_sequences=1).blocks == (257,)
+
+
+@pytest.mark.usefixtures("free")
+def test_without_a_context_the_longest_that_fits_is_taken() -> None:
+    """Half a MiB is 128 blocks, of which one is nobody's."""
+    fitting = size(context=None)
+    assert (fitting.context, fitting.blocks) == (127 * 16, (128,))
+    assert size(context=fitting.context).blocks == (128,)
+    with pytest.raises(OutOfMemory, match=f"{fitting.context} tokens would fit"):
+        size(context=fitting.context + 1)
+    roomy = size(context=None, settings=CacheSettings(kv_memory="2MiB"))
+    assert (roomy.context, roomy.blocks) == (4096, (512,))
+
+
+def test_no_context_is_made_so_short_that_it_is_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(available, "host_bytes", lambda: 4 * 17 * BLOCK_BYTES)
+    assert size(context=None).context == LEAST_CONTEXT == 256
+    monkeypatch.setattr(available, "host_bytes", lambda: 4 * 17 * BLOCK_BYTES - 4)
+    with pytest.raises(OutOfMemory, match="240 tokens would fit"):
+        size(context=None)
+
+
+def test_windows_are_counted_when_a_context_is_made_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every layer but one sees 100 tokens: their blocks do not grow with the context."""
+    model = spec(100, 0, 100, 100)
+    monkeypatch.setattr(available, "host_bytes", lambda: 2 << 20)
+    fitting = size(model, context=None)
+    assert fitting.num_bytes <= 512 << 10
+    windows = 1 + -(-(100 - 2 + 256) // 16)
+    assert fitting.blocks == (fitting.context // 16 + 1, windows + 1)
+    with pytest.raises(OutOfMemory):
+        size(model, context=fitting.context + 1)
+
+
+@pytest.mark.usefixtures("free")
+def test_weights_and_the_kv_memory_that_was_asked_for_must_fit_together() -> None:
+    check_weights(1 << 20, CacheSettings(), CPU)
+    check_weights(1 << 20, CacheSettings(kv_memory="1MiB"), CPU)
+    with pytest.raises(OutOfMemory, match=r"only 1\.0 MiB are free") as caught:
+        check_weights(1 << 20, CacheSettings(kv_memory="1.1MiB"), CPU)
     assert caught.value.param == "kv_memory"
-    assert size(settings=CacheSettings(kv_memory="5GiB"), max_sequences=1).blocks == (257,)
 
 
 class TestWindows:

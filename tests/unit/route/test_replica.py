@@ -225,6 +225,18 @@ def test_no_engine_is_started_once_it_is_closed(monkeypatch: pytest.MonkeyPatch)
     run(story, Engine, ends=True)
 
 
+def test_the_facts_of_every_engine_are_handed_on() -> None:
+    told: list[dict[str, Any]] = []
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        replica.on_ready = told.append
+        engines[0].die()
+        await until(lambda: len(engines) == 2 and replica.state is State.READY)
+        assert told == [engines[1].facts]
+
+    run(story, Engine)
+
+
 def test_what_has_not_begun_goes_to_the_next_engine() -> None:
     async def story(replica: Replica, engines: list[Engine]) -> None:
         begun, queued, left = (

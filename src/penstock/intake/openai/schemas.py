@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from penstock.flow.params import MAX_CHOICES, MAX_LOGPROBS
+from penstock.flow.params import MAX_CHOICES, MAX_LOGPROBS, MAX_TEMPERATURE
 from penstock.intake.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, Strict, wrong
 from penstock.intake.openai import neutral
 from penstock.intake.openai.fields import LogitBias, Metadata, Prompts, Stop, TokenId
@@ -39,7 +39,7 @@ class Generation(Strict):
     seed: int | None = Field(
         None, ge=-(2**63), le=2**63 - 1, description="The same seed gives the same answer. Default: a fresh one."
     )
-    temperature: float | None = Field(None, ge=0, le=2, description=TEMPERATURE)
+    temperature: float | None = Field(None, ge=0, le=MAX_TEMPERATURE, description=TEMPERATURE)
     top_p: float | None = TOP_P
     presence_penalty: float | None = Field(None, ge=-2, le=2, description="Taken from tokens that have been used.")
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="Taken from tokens for each use so far.")

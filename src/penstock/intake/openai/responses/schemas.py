@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from penstock.flow.params import MAX_TEMPERATURE
 from penstock.flow.tools import MAX_TOOLS
 from penstock.intake.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, NotEmpty, Strict, TextOrParts, wrong
 from penstock.intake.openai.fields import Metadata
@@ -170,7 +171,7 @@ class ResponseRequest(Strict):
     max_output_tokens: int | None = Field(
         None, ge=1, le=MAX_INT, description="Most tokens of the answer. Default: to the end of the context."
     )
-    temperature: float | None = Field(None, ge=0, le=2, description=TEMPERATURE)
+    temperature: float | None = Field(None, ge=0, le=MAX_TEMPERATURE, description=TEMPERATURE)
     top_p: float | None = TOP_P
     tools: Annotated[list[ResponseTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
         None, description="Functions that the model may call."

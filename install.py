@@ -1,0 +1,107 @@
+"""Installs the package with pip and shows how far it is: `python install.py '.[dev]'`. The Makefile calls it.
+
+On a terminal that is one line, rewritten; elsewhere a line for each large download and each phase. What pip itself says
+is kept back, and shown if it fails.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+LARGE_BYTES = 5_000_000  # a download of its own line, where there is no terminal
+BEAT_S = 15.0  # and a line at least so often
+UNITS = {"kB": 1_000, "MB": 1_000_000, "GB": 1_000_000_000, "bytes": 1}
+WIDTH = 78
+
+DOWNLOAD = re.compile(r"\s+Downloading (\S+?)(?:\.metadata)? \(([\d.]+) (bytes|kB|MB|GB)\)")
+PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
+PHASES = (
+    (re.compile(r"\s*Preparing editable metadata .*started|\s*Installing build dependencies: started"), "preparing"),
+    (re.compile(r"Installing collected packages: (.*)"), "installing {count} packages"),
+    (re.compile(r"\s*Building editable for (\S+) .*started"), "building {name}: native kernels and web interface"),
+)
+
+
+class Status:
+    """What pip is doing, from what it prints."""
+
+    def __init__(self) -> None:
+        self.text = "looking for packages"
+        self.share: float | None = None  # of the download
+        self.large = True  # worth a line of its own
+
+    def read(self, line: str) -> bool:
+        """Whether something new has begun."""
+        if match := PROGRESS.match(line):
+            self.share = int(match[1]) / max(1, int(match[2]))
+            return False
+        if match := DOWNLOAD.match(line):
+            name = match[1].rpartition("/")[2].split("-")[0]
+            size = float(match[2]) * UNITS[match[3]]
+            self._begin(f"downloading {name} ({match[2]} {match[3]})", large=size >= LARGE_BYTES)
+            return True
+        for pattern, text in PHASES:
+            if match := pattern.match(line):
+                found = match[1] if pattern.groups else ""
+                self._begin(text.format(count=found.count(",") + 1, name=found), large=True)
+                return True
+        return False
+
+    def _begin(self, text: str, *, large: bool) -> None:
+        self.text, self.share, self.large = text, None, large
+
+    def __str__(self) -> str:
+        return self.text + ("" if self.share is None else f", {self.share:.0%}")
+
+
+def follow(lines: Iterable[str], say: Callable[[str], None], *, terminal: bool) -> list[str]:
+    """Say how it goes while `lines` come; gives all of them."""
+    status, begun, over = Status(), time.monotonic(), threading.Event()
+    kept: list[str] = []
+
+    def seconds() -> str:
+        return f"{time.monotonic() - begun:4.0f} s  "
+
+    def tick() -> None:
+        while not over.wait(0.2 if terminal else BEAT_S):
+            text = (seconds() + str(status))[:WIDTH]
+            say(f"\r{text:{WIDTH}}" if terminal else f"{text}\n")
+
+    ticking = threading.Thread(target=tick, daemon=True)
+    ticking.start()
+    try:
+        for line in lines:
+            if not PROGRESS.match(line):
+                kept.append(line)
+            if status.read(line) and status.large and not terminal:
+                say(f"{seconds()}{status}\n")
+    finally:
+        over.set()
+        ticking.join()
+        say(("\r" + " " * WIDTH + "\r" if terminal else "") + f"{seconds()}done with pip\n")
+    return kept
+
+
+def main() -> int:
+    def say(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+    command = [sys.executable, "-m", "pip", "install", "--progress-bar", "raw", "--constraint", "constraints.txt"]
+    with subprocess.Popen(
+        [*command, "--editable", *sys.argv[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as pip:
+        assert pip.stdout is not None
+        kept = follow(pip.stdout, say, terminal=sys.stderr.isatty())
+    if pip.returncode:
+        say("".join(kept))
+    return pip.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
