@@ -59,7 +59,7 @@ class ModelSettings(Section, frozen=True):
         ),
     ] = None
     context: Annotated[
-        Positive | None, Meta(description="Most tokens of a sequence. [default: what the model was made for, or what fits]")
+        Positive | None, Meta(description="Most tokens of a sequence. [default: the model's own, or what fits memory]")
     ] = None
 
 
