@@ -114,8 +114,8 @@ class LLM:
         """Answer conversations, each a list of {"role": ..., "content": ...}, through the model's chat template.
 
         `options` are fields of flow.Request: continue_final_message, add_generation_prompt, template_arguments, salt,
-        priority, reasoning_effort, and tools: a ToolUse, or a list of tools as OpenAI writes them. All else is as in
-        `generate`.
+        priority, reasoning_effort, thinking_budget, and tools: a ToolUse, or a list of tools as OpenAI writes them. All
+        else is as in `generate`.
         """
         if not isinstance(messages, list | tuple):
             raise InvalidRequest(f"messages is a list of messages, or of those, not {messages!r}", param="messages")

@@ -88,7 +88,7 @@ class Pipeline:
         self._check_text(request, text)
         tokens = self._tokenize(request, text)
         self._check(request, tokens)
-        reading = self._reading(request, text)
+        reading = self._reading(request, text, self._max_output(request, tokens))
         params, warnings = self._constrained(request, reading)
         submits = self._submits(request, tokens, params)
         answers = [
@@ -107,7 +107,7 @@ class Pipeline:
     def _render(self, request: Request) -> str:
         """The prompt's text; "" for one of token ids."""
         if request.messages is None:
-            for name in ("tools", "reasoning_effort", "enable_thinking"):
+            for name in ("tools", "reasoning_effort", "enable_thinking", "thinking_budget"):
                 if getattr(request, name) is not None:
                     raise InvalidRequest(f"{name} goes with messages only", param=name)
             return request.text or ""
@@ -187,11 +187,13 @@ class Pipeline:
         if request.pooling not in POOLINGS:
             raise InvalidRequest(f"pooling must be {' or '.join(POOLINGS)}, got {request.pooling!r}", param="pooling")
 
-    def _reading(self, request: Request, text: str) -> Reading | None:
+    def _reading(self, request: Request, text: str, max_output: int) -> Reading | None:
         """How the answer is to be read; None: as it is."""
         if request.messages is None or self.dialect is None:
             return None
         reading = self.dialect.reading(request, text)
+        if reading.budget is not None and reading.budget >= max_output:  # it cannot be spent
+            reading = msgspec.structs.replace(reading, budget=None)
         return reading if reading.calls is not None or reading.thinking is not None else None
 
     def _constrained(self, request: Request, reading: Reading | None) -> tuple[SamplingParams, tuple[str, ...]]:

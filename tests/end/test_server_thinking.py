@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
+import httpx
 import pytest
 
 import tiny_models
@@ -65,3 +66,54 @@ def test_responses(thinker: Server, effort: Any, kind: str) -> None:
             events: list[Any] = list(stream)
         deltas = {event.type for event in events if hasattr(event, "delta")}
         assert deltas == {"response.reasoning_text.delta" if kind == "reasoning" else "response.output_text.delta"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("field", ["thinking_token_budget", "reasoning_budget"])
+def test_a_budget_of_thoughts(thinker: Server, field: str, stream: bool) -> None:
+    """The marks are letters here, and a random model closes nothing by itself."""
+    asked: dict[str, Any] = {
+        "model": thinker.model,
+        "messages": [{"role": "user", "content": ASKED}],
+        "seed": 1,
+        "n": 2,
+    }
+    asked |= {"max_tokens": 40, field: 7}
+    forms = {"response_format": {"type": "regex", "regex": "(yes|no) it is"}}
+    if stream:
+        with httpx.stream("POST", f"{thinker.url}/v1/chat/completions", json={**asked, **forms, "stream": True}) as got:
+            chunks = [json.loads(line[6:]) for line in got.iter_lines() if line.startswith("data: {")]
+        deltas = [choice for chunk in chunks for choice in chunk["choices"]]
+        texts = [
+            "".join(one["delta"].get("content") or "" for one in deltas if one["index"] == index) for index in (0, 1)
+        ]
+        assert all(any(one["delta"].get("reasoning_content") for one in deltas if one["index"] == n) for n in (0, 1))
+    else:
+        answer = httpx.post(f"{thinker.url}/v1/chat/completions", json={**asked, **forms}, timeout=PATIENCE_S).json()
+        texts = [choice["message"]["content"] for choice in answer["choices"]]
+        thoughts = [choice["message"]["reasoning_content"] for choice in answer["choices"]]
+        assert all("</think>" not in thought for thought in thoughts)
+        closing = len("</think>")  # at most: some letters have tokens together
+        spent = answer["usage"]["completion_tokens_details"]["reasoning_tokens"]
+        assert 2 * 7 < spent <= 2 * (7 + closing)
+    assert {*texts} <= {"yes it is", "no it is"}
+
+
+def test_budgets_that_mean_nothing(thinker: Server) -> None:
+    asked: dict[str, Any] = {"model": thinker.model, "messages": [{"role": "user", "content": ASKED}], "max_tokens": 9}
+    url = f"{thinker.url}/v1/chat/completions"
+    for budget in ({"reasoning_budget": -1}, {"thinking_token_budget": None}, {"thinking_token_budget": 9}):
+        answer = httpx.post(url, json={**asked, **COLD, **budget}, timeout=PATIENCE_S).json()
+        assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 9
+    answer = httpx.post(url, json={**asked, **COLD, "reasoning_budget": 0}, timeout=PATIENCE_S).json()
+    assert "reasoning_content" not in answer["choices"][0]["message"]
+
+
+def test_budgets_of_models_that_do_not_think(server: Server) -> None:
+    asked: dict[str, Any] = {"model": server.model, "messages": [{"role": "user", "content": ASKED}], "max_tokens": 2}
+    for field in ("thinking_token_budget", "reasoning_budget"):
+        refused = httpx.post(f"{server.url}/v1/chat/completions", json={**asked, field: 5}, timeout=PATIENCE_S)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+        assert field in refused.json()["error"]["message"]
+        none = httpx.post(f"{server.url}/v1/chat/completions", json={**asked, field: 0}, timeout=PATIENCE_S)
+        assert none.status_code == 200

@@ -50,6 +50,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     calls: CallSyntax | None = None  # None: no tools were offered
     thinking: Thinking | None = None  # None: the family does not reason aloud
     opened: bool = False  # the prompt ends within the reasoning
+    budget: int | None = None  # most tokens of the reasoning
     bound: bool = False  # the answer is calls and nothing else: what is not yet one was to become one
 
     @property

@@ -36,6 +36,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     pooling: Pooling = "mean"  # of an embedding
     tools: ToolUse | None = None
     reasoning_effort: str | None = None  # for templates that know it
+    thinking_budget: int | None = None  # most tokens of the reasoning, which is closed there; 0: none
     enable_thinking: bool | None = None  # for templates that have a switch; None: as the template has it
     forced: int = 0  # as in Submit
     inspect: int = 0  # as in Submit

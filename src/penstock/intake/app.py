@@ -86,9 +86,11 @@ def _add_generation(app: FastAPI, desk: Desk) -> None:
             desk.check_model(body.model)
             about = {"model": desk.files.name, "created": int(time.time()), "vocabulary": desk.tokenizer}
             writer = written(body, request_id=visit.name, **about)
-            asked = to_requests(body, request_id=visit.name, recommended=desk.files.sampling)
-            visit.validated(asked)
-            return _respond(desk, await desk.submit(asked, visit.tenant), writer, stream=body.stream)
+            with called(body.names()):
+                asked = to_requests(body, request_id=visit.name, recommended=desk.files.sampling)
+                visit.validated(asked)
+                ticket = await desk.submit(asked, visit.tenant)
+            return _respond(desk, ticket, writer, stream=body.stream)
 
     @app.post("/v1/chat/completions", **documented(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
     async def chat_completions(request: Request) -> Response:

@@ -160,7 +160,7 @@ class Desk:
         def accept() -> list[Flight]:
             return [self.pipeline.accept(request) for request in requests]
 
-        if any(request.params.constraint or request.tools for request in requests):
+        if any(request.params.constraint or request.tools or request.thinking_budget for request in requests):
             return await asyncio.get_running_loop().run_in_executor(self._constrained, accept)
         return await asyncio.to_thread(accept) if is_long(requests) else accept()
 

@@ -54,6 +54,8 @@ class Dialect:
         """`prompt` is what was rendered for this request."""
         calls, marks = self.family.calls if request.tools is not None else None, self.thinking
         bound = request.tools is not None and request.tools.choice != "auto"
+        if request.thinking_budget is not None:
+            self._check_budget(request.thinking_budget)
         if marks is None:
             return Reading(calls=calls, bound=bound)
         # What the model goes on with. The client's own words further up may have marks in them that mean nothing.
@@ -64,7 +66,16 @@ class Dialect:
             opened = begun.rfind(marks.open) > begun.rfind(marks.close)
         else:
             opened = request.add_generation_prompt and begun.rstrip().endswith(marks.open)
-        return Reading(calls=calls, thinking=marks, opened=opened, bound=bound)
+        return Reading(calls=calls, thinking=marks, opened=opened, bound=bound, budget=request.thinking_budget)
+
+    def _check_budget(self, budget: int) -> None:
+        if budget < 0:
+            raise InvalidRequest(f"thinking_budget must be 0 or more, got {budget}", param="thinking_budget")
+        if budget and self.thinking is None:
+            raise InvalidRequest(
+                "thinking_budget is not supported: this model does not think before it answers",
+                param="thinking_budget",
+            )
 
     def _arguments(self, request: Request) -> dict[str, Any]:
         """What the template is told beside the messages: how much to reason, in its own words."""
@@ -75,7 +86,8 @@ class Dialect:
                 param="chat_template_kwargs",
             )
         if effort is None:
-            return arguments
+            off = request.thinking_budget == 0 and self.switch is not None
+            return {str(self.switch): False, **arguments} if off else arguments
         if effort not in EFFORTS:
             raise _wrong_effort(f"must be one of {', '.join(EFFORTS)}, got {effort[:64]!r}")
         if "reasoning_effort" in self.template.variables:

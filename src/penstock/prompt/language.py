@@ -28,7 +28,7 @@ def constraint_of(
     reading: Reading, use: ToolUse | None, asked: Constraint | None, token_of: TokenOf
 ) -> Constraint | None:
     """`asked` is what the client wants of the answer: it does not bind the reasoning, and calls stand in its place."""
-    if use is None and (asked is None or reading.thinking is None):
+    if use is None and (reading.thinking is None or (asked is None and reading.budget is None)):
         return asked
     return _Writer(reading, use, asked, token_of).write()
 
@@ -45,25 +45,33 @@ class _Writer:
     def write(self) -> Constraint:
         thought = self._thought(self.reading.thinking) if self.reading.thinking is not None else ""
         if self.use is None:
-            assert self.asked is not None
-            answer = self._asked(self.asked)
+            answer = self._asked(self.asked) if self.asked is not None else "TEXT"
         else:
             assert self.reading.calls is not None
             answer = self._with_calls(self.reading.calls, self.use)
         lines = [f"start: {thought} answer", f"answer: {answer}", *self.rules, _SPACE]
-        lines.append(_NO_OBJECT if self.reading.calls is not None and not self.reading.calls.open else _TEXT)
+        text = _NO_OBJECT if self.reading.calls is not None and not self.reading.calls.open else _TEXT
+        lines.append(text + self._no_thought())
         grammar = "\n".join(lines)
-        if self.others:
+        if self.others or self.reading.budget is not None:  # where it stands, options of rules are not refused
             grammar = json.dumps({"grammars": [{"lark_grammar": grammar}, *self.others]}, ensure_ascii=False)
         return Constraint("grammar", grammar)
 
     def _thought(self, marks: Thinking) -> str:
         self.rules.append(r"ANYTHING: /(.|\n)*/")
-        self.rules.append(f"thought: {self._upto('ANYTHING', marks.close)} SPACE?")
+        thoughts = self._within(self.reading.budget, marks.close) if self.reading.budget is not None else ""
+        self.rules.append(f"thought: {thoughts or self._upto('ANYTHING', marks.close)} SPACE?")
         if self.reading.opened:
             return "thought"
         self.rules.append(f"opened: SPACE? {self._mark(marks.open)} thought")
         return "opened?"
+
+    def _no_thought(self) -> str:
+        """What keeps a text from being reasoning, where that has a budget: it is read by its letters."""
+        marks = self.reading.thinking
+        if marks is None or self.reading.budget is None or self.reading.opened:
+            return ""
+        return " & ~" + _expression(rf"[ \t\r\n]*{re.escape(marks.open)}(.|\n)*")
 
     def _with_calls(self, syntax: CallSyntax, use: ToolUse) -> str:
         several = use.parallel and syntax.several and use.choice != "named"
@@ -131,6 +139,20 @@ class _Writer:
             case "grammar":
                 self.others.append({"name": "asked", "lark_grammar": lark_of(asked)})
                 return "@asked"
+
+    def _within(self, budget: int, mark: str) -> str:
+        """At most so many tokens to behind a mark. A rule with `max_tokens` ends there, whatever its text is, and of
+        several the first: `cut`, behind which nothing but the mark can follow. `spelt` ends with the mark's letters."""
+        close = self._mark(mark)
+        if budget == 0:
+            return close
+        within = _expression(rf"(.|\n)*{re.escape(mark)}(.|\n)*")
+        self.rules += [
+            f"cut[max_tokens={budget}]: UNCLOSED",
+            f"UNCLOSED: ANYTHING & ~{within}",
+            f"spelt[lazy, max_tokens={budget}]: ANYTHING {literal(mark)}",
+        ]
+        return f"(cut {close} | spelt)"
 
     def _upto(self, text: str, mark: str) -> str:
         """Text to behind a mark, be it written as the token it has or letter by letter."""

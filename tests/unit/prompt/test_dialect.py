@@ -157,3 +157,23 @@ def test_past_reasoning_reaches_templates_that_read_it() -> None:
     request = Request(id="1", params=SamplingParams(), messages=[{"role": "user", "content": "Hi"}, said])
     assert "<think>hm</think>Yes." in Dialect(ChatTemplate(SWITCHED, {})).render(request)
     assert "assistant: Yes." in Dialect(ChatTemplate(PLAIN, {})).render(request)
+
+
+def test_a_budget_is_for_what_the_model_thinks() -> None:
+    assert reading(ALWAYS, asked(thinking_budget=3)) == Reading(thinking=MARKS, opened=True, budget=3)
+    assert reading(SWITCHED, asked(thinking_budget=3)).budget == 3
+    assert reading(SWITCHED, asked(thinking_budget=3, reasoning_effort="none")) == Reading()
+
+
+def test_a_budget_of_nothing_switches_thinking_off_where_that_can_be_done() -> None:
+    assert reading(SWITCHED, asked(thinking_budget=0)) == Reading()
+    assert reading(SWITCHED, asked(thinking_budget=0, enable_thinking=True)).budget == 0
+    assert reading(ALWAYS, asked(thinking_budget=0)) == Reading(thinking=MARKS, opened=True, budget=0)
+    assert reading(PLAIN, asked(thinking_budget=0)) == Reading()
+
+
+@pytest.mark.parametrize(("source", "budget"), [(PLAIN, 3), (ALWAYS, -1)])
+def test_budgets_that_cannot_be_kept_are_refused(source: str, budget: int) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        reading(source, asked(thinking_budget=budget))
+    assert caught.value.param == "thinking_budget"

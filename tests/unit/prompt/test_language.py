@@ -212,6 +212,52 @@ def test_a_constraint_beside_tools_is_what_an_answer_without_calls_keeps_to(kind
     assert not words.takes(constraint, f"{right}{CALL}")
 
 
+@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "letters"])
+@pytest.mark.parametrize("kind", [None, *ASKED])
+@pytest.mark.parametrize("marks", [THINK, Thinking("[THINK]", "[/THINK]")], ids=["think", "THINK"])
+def test_reasoning_is_closed_when_its_budget_is_spent(
+    kind: str | None, tokens: bool, marks: Thinking, vocabulary: Any
+) -> None:
+    asked, right, wrong = (None, "any", None) if kind is None else ASKED[kind]
+    for opened in (False, True):
+        reading = Reading(thinking=marks, opened=opened, budget=40)
+        words = vocabulary(reading.marks if tokens else ())
+        constraint = constraint_of(reading, None, asked, words.tokenizer.mark)
+        before = "" if opened else f"{marks.open}"
+        for thought in ("", "x" * 7, f"{marks.close[:-1]}x", "x" * 40):  # a byte is a token here
+            assert words.takes(constraint, f"{before}{thought}{marks.close}\n{right}"), thought
+            assert wrong is None or not words.takes(constraint, f"{before}{thought}{marks.close}{wrong}")
+        assert not words.takes(constraint, f"{before}{'x' * 41}{marks.close}{right}")
+        assert words.takes(constraint, right) is not opened
+
+        # Wherever a sequence is taken up again, as after a preemption, there is one way on.
+        matcher = words.compiler.compile(constraint)
+        assert matcher.consume_tokens(words.tokenizer.encode(f"{before}{'x' * 40}", add_special=False))
+        closing = words.tokenizer.encode(marks.close, add_special=False)
+        for token in closing:
+            mask = int.from_bytes(matcher.compute_bitmask(), "little")
+            assert [one for one in range(words.tokenizer.vocab_size) if mask >> one & 1] == [token]
+            assert matcher.consume_token(token)
+
+
+def test_reasoning_without_a_budget_is_closed_at_once(vocabulary: Any) -> None:
+    for budget, taken in ((0, False), (1, True)):
+        reading = Reading(thinking=THINK, opened=True, budget=budget)
+        words = vocabulary(reading.marks)
+        constraint = constraint_of(reading, None, None, words.tokenizer.mark)
+        assert words.takes(constraint, "</think>x")
+        assert words.takes(constraint, "x</think>x") is taken
+
+
+def test_a_budget_goes_with_tools(vocabulary: Any) -> None:
+    reading = Reading(calls=TAGGED.calls, thinking=THINK, opened=True, budget=5)
+    words = vocabulary(reading.marks)
+    constraint = constraint_of(reading, use("required"), None, words.tokenizer.mark)
+    assert words.takes(constraint, f"hmmmm</think>\n{CALL}")
+    assert not words.takes(constraint, f"hmmmmm</think>\n{CALL}")
+    assert not words.takes(constraint, "hmmmm</think>\nNo.")
+
+
 def test_as_many_choices_as_there_may_be_behind_reasoning(vocabulary: Any) -> None:
     reading = Reading(thinking=THINK)
     words = vocabulary(reading.marks)

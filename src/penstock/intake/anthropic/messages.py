@@ -97,6 +97,7 @@ def names(body: CountTokensRequest) -> dict[str, str]:
         "reasoning_effort": "thinking" if _effort(body) is None else "output_config.effort",
         "constraint.json_schema": "output_config.format.schema",
         ".function.parameters": ".input_schema",
+        "thinking_budget": "thinking.budget_tokens",
     }
 
 
@@ -193,15 +194,10 @@ def _thinking(body: CountTokensRequest, variables: Collection[str]) -> dict[str,
             return {"reasoning_effort": "none"}
         case ThinkFreely():
             return {"reasoning_effort": (effort or "medium") if switched else None}
-        case ThinkWithin() if _BUDGET not in variables:
-            raise InvalidRequest(
-                "thinking.budget_tokens is not supported: this model's chat template has no word for a budget; "
-                'send {"type": "adaptive"} to let it think without one',
-                param="thinking.budget_tokens",
-            )
         case ThinkWithin(budget_tokens=budget):
             told = {"reasoning_effort": effort or "medium"} if switched else {}
-            return {**told, "template_arguments": {_BUDGET: budget}}
+            hint = {"template_arguments": {_BUDGET: budget}} if _BUDGET in variables else {}
+            return {**told, **hint, "thinking_budget": budget}
     return {"reasoning_effort": effort}
 
 

@@ -69,6 +69,7 @@ def to_requests(
             tools=tool_use([tool.function for tool in body.tools or ()], body.tool_choice, body.parallel_tool_calls),
             reasoning_effort=body.reasoning_effort,
             enable_thinking=body.enable_thinking,
+            thinking_budget=body.thinking_budget,
             **body.template_options(),
         )
     ]

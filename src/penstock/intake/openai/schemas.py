@@ -130,6 +130,10 @@ class Generation(Strict):
             raise wrong(f"is {asked[1]}, but max_tokens, its older name, is {asked[0]}", "max_completion_tokens")
         return self
 
+    def names(self) -> dict[str, str]:
+        """Of what is called otherwise behind `intake`."""
+        return {}
+
     @property
     def most_tokens(self) -> int | None:
         """By either of its names."""
@@ -167,6 +171,16 @@ class ChatCompletionRequest(Generation, Templated):
     enable_thinking: bool | None = Field(
         None, description="Extension. Whether to think before answering. Default: what the model's chat template has."
     )
+    thinking_token_budget: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_INT,
+        description="Extension. Most tokens of the thoughts: they are closed there, and the answer begins. 0: none. "
+        "For models that think.",
+    )
+    reasoning_budget: int | None = Field(
+        None, ge=-1, le=MAX_INT, description="Extension. llama.cpp's name of `thinking_token_budget`; -1: no bound."
+    )
     include_reasoning: bool | None = Field(
         None, description="Extension. false: leave out what the model thought. Default: true."
     )
@@ -189,7 +203,19 @@ class ChatCompletionRequest(Generation, Templated):
             raise wrong("needs logprobs: true", "top_logprobs")
         if self.tool_choice not in (None, "none", "auto") and not self.tools:
             raise wrong("needs tools", "tool_choice")
+        if None not in (asked := (self.thinking_token_budget, self.reasoning_budget)) and asked[0] != asked[1]:
+            raise wrong(f"is {asked[1]}, but thinking_token_budget is {asked[0]}", "reasoning_budget")
         return self
+
+    def names(self) -> dict[str, str]:
+        budget = "reasoning_budget" if self.thinking_token_budget is None else "thinking_token_budget"
+        return {**super().names(), "thinking_budget": budget}
+
+    @property
+    def thinking_budget(self) -> int | None:
+        """By either of its names."""
+        asked = self.reasoning_budget if self.thinking_token_budget is None else self.thinking_token_budget
+        return None if asked == -1 else asked
 
 
 class CompletionRequest(Generation):

@@ -277,6 +277,8 @@ WITHIN = {"thinking": {"type": "enabled", "budget_tokens": 2000}}
         ({"thinking": {"type": "adaptive"}}, frozenset(), None, {}),
         ({"output_config": {"effort": "high"}}, frozenset(), "high", {}),
         ({"output_config": {"effort": "high"}, "thinking": {"type": "adaptive"}}, SWITCH, "high", {}),
+        (WITHIN, frozenset(), None, {}),
+        (WITHIN, SWITCH, "medium", {}),
         (WITHIN, BUDGET, None, {"thinking_budget": 2000}),
         (WITHIN, BUDGET | SWITCH, "medium", {"thinking_budget": 2000}),
     ],
@@ -285,13 +287,7 @@ def test_thinking(fields: dict[str, Any], variables: frozenset[str], effort: str
     made = request(variables=variables, **fields)
 
     assert (made.reasoning_effort, made.template_arguments) == (effort, arguments)
-
-
-def test_a_budget_needs_a_template_that_knows_one() -> None:
-    with pytest.raises(InvalidRequest, match="adaptive") as caught:
-        request(variables=SWITCH, **WITHIN)
-
-    assert caught.value.param == "thinking.budget_tokens"
+    assert made.thinking_budget == (2000 if fields == WITHIN else None)
 
 
 @pytest.mark.parametrize(

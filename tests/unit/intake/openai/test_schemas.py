@@ -218,6 +218,8 @@ TABLES: dict[type[BaseModel], Table] = {
         "modalities": ((["text"],), (["text", "audio"], ["audio"], [], "text")),
         "audio": ((), ({"voice": "alloy", "format": "wav"}, {})),
         "verbosity": (("medium",), ("low", "high", 1)),
+        "thinking_token_budget": ((0, 5), (-1, 1.5, "5", True)),
+        "reasoning_budget": ((-1, 0, 5), (-2, 1.5, "5", True)),
         "reasoning_effort": (("none", "minimal", "low", "medium", "high", "xhigh"), ("", "most", 1, True)),
         "prediction": ((), ({"type": "content", "content": "a"},)),
         "web_search_options": ((), ({},)),
