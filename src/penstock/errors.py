@@ -14,6 +14,7 @@
     ├── PullFailed                   502  the source of a model did not deliver it
     ├── OutOfMemory                  507  the model or its cache does not fit
     ├── RequestTooLarge              413  more bytes than the server reads
+    ├── HostNotAllowed               421  sent to a name that the server does not answer to
     ├── MediaTypeUnsupported         415  a body that is not JSON, by its own account
     ├── QueueFull                    429
     ├── EngineDied                   503  the engine process is gone; the request may be sent again
@@ -95,6 +96,11 @@ class OutOfMemory(PenstockError):
 class RequestTooLarge(PenstockError):
     status = 413
     code = "request_too_large"
+
+
+class HostNotAllowed(PenstockError):
+    status = 421
+    code = "host_not_allowed"
 
 
 class MediaTypeUnsupported(PenstockError):

@@ -82,9 +82,10 @@ class Pipeline:
         self.emit = emit
         self._numbers = itertools.count()  # of sequences
 
-    def accept(self, request: Request) -> Flight:
-        """Turn a request into sequences for the engine, or raise InvalidRequest before any model time is spent."""
-        text = self._render(request)
+    def accept(self, request: Request, *, may_wait: bool = True) -> Flight:
+        """Turn a request into sequences for the engine, or raise InvalidRequest before any model time is spent. Raises
+        NotCheap instead of waiting for the process that renders what takes long, unless it `may_wait`."""
+        text = self._render(request, may_wait=may_wait)
         self._check_text(request, text)
         tokens = self._tokenize(request, text)
         self._check(request, tokens)
@@ -101,10 +102,12 @@ class Pipeline:
         return self._tokenize(request, self._render(request))
 
     def close(self) -> None:
+        if self.template is not None:
+            self.template.close()
         if self.constraints is not None:
             self.constraints.close()
 
-    def _render(self, request: Request) -> str:
+    def _render(self, request: Request, *, may_wait: bool = True) -> str:
         """The prompt's text; "" for one of token ids."""
         if request.messages is None:
             for name in ("tools", "reasoning_effort", "enable_thinking", "thinking_budget"):
@@ -116,7 +119,7 @@ class Pipeline:
         if self.dialect is None:
             raise InvalidRequest("this model has no chat template: give a plain prompt", param="messages")
         start = self.clock()
-        text = self.dialect.render(request)
+        text = self.dialect.render(request, may_wait=may_wait)
         if self.emit is not None:
             self.emit(events.Rendered(request.id, self.clock(), start))
         return text

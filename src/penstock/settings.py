@@ -123,6 +123,13 @@ class ServeSettings(Section, frozen=True):
             "between, or *: any. [default: none]"
         ),
     ] = None
+    allow_host: Annotated[
+        str | None,
+        Meta(
+            description="Name that clients may call this server by where no key is required, such as penstock.lan or "
+            "*.example.com, beside localhost and IP addresses; several with commas between, or *: any. [default: none]"
+        ),
+    ] = None
     unprotected: Annotated[bool, Meta(description="Allow another host than loopback without an API key.")] = False
     drain_s: Annotated[float, Meta(ge=0, description="Seconds that requests get to finish at shutdown.")] = 30.0
     stall_s: Annotated[float, Meta(gt=0, description="Seconds a client may leave unread what it was sent.")] = 60.0
@@ -138,6 +145,10 @@ class ServeSettings(Section, frozen=True):
     @property
     def origins(self) -> tuple[str, ...]:
         return tuple(origin.lower() for origin in _listed(self.allow_origin))  # as browsers write them
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(host.lower() for host in _listed(self.allow_host))
 
 
 class ObserveSettings(Section, frozen=True):
@@ -329,6 +340,12 @@ def _check(settings: Settings) -> None:
             raise InvalidSetting(
                 f"allow_origin must be * or an origin such as https://app.example, without a path; got {origin!r}",
                 param="allow_origin",
+            )
+    for host in settings.serve.hosts:
+        if not re.fullmatch(r"\*|(\*\.)?[a-z0-9_.-]+|\[[0-9a-f:.]+\]", host):
+            raise InvalidSetting(
+                f"allow_host must be a host name such as penstock.lan, without a port, or *; got {host!r}",
+                param="allow_host",
             )
     for name in ("otel_endpoint", "slo_webhook"):
         url = getattr(settings.observe, name)

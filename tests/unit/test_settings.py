@@ -77,6 +77,8 @@ def test_settings_cross_a_process_border() -> None:
         ({"api_key": "good,schlüssel"}, "api_key"),
         ({"api_key": "two\nlines"}, "api_key"),
         ({"allow_origin": "app.example"}, "allow_origin"),
+        ({"allow_host": "https://app.example"}, "allow_host"),
+        ({"allow_host": "app.example:8000"}, "allow_host"),
         ({"allow_origin": "https://app.example/"}, "allow_origin"),
         ({"allow_origin": "https://a.example, https://*.example"}, "allow_origin"),
         ({"step_tokens": 4, "max_sequences": 8}, "step_tokens"),

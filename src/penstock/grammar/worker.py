@@ -1,16 +1,7 @@
-"""Compiles what clients send, in a process of its own:
-
-    python -m penstock.grammar.worker TOKENIZER VOCAB_SIZE ENDS CPU_LIMIT_S
-
-Started by `checker`, not by people. A line of JSON in, a line of JSON out; it ends with its input. Whatever hangs here
-is killed, and whatever crashes here crashes alone.
-"""
+"""Compiles what clients send, in a process of its own: `checker` starts it, as a `killable.Helper`."""
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
 from pathlib import Path
 
 import msgspec
@@ -18,10 +9,15 @@ import msgspec
 from penstock.errors import PenstockError
 from penstock.flow import Constraint
 from penstock.grammar.compiler import Compiler
+from penstock.killable import Answer, answer_questions
 
-# A fraction of what the engine has: its main thread has 8 MiB, and it compiles on more (see `library`).
-STACK_BYTES = 1 << 20
-MEMORY_BYTES = 512 << 20  # beyond what the vocabulary takes
+
+class Vocabulary(msgspec.Struct):
+    """The greeting: what a compiler is made of."""
+
+    tokenizer: str
+    size: int
+    end_tokens: tuple[int, ...]
 
 
 class Verdict(msgspec.Struct):
@@ -30,14 +26,13 @@ class Verdict(msgspec.Struct):
     param: str | None = None
 
 
-def main(tokenizer: str, vocab_size: str, ends: str, cpu_limit_s: str) -> None:
-    compiler = Compiler(Path(tokenizer), int(vocab_size), tuple(map(int, filter(None, ends.split(",")))))
-    _say(_judge(compiler, None))
-    _bound_memory()
-    for line in sys.stdin.buffer:
-        _set_alarm(float(cpu_limit_s))
-        _say(_judge(compiler, msgspec.json.decode(line, type=Constraint)))
-        _set_alarm(0.0)
+def prepare(greeting: bytes) -> Answer | bytes:
+    asked = msgspec.json.decode(greeting, type=Vocabulary)
+    compiler = Compiler(Path(asked.tokenizer), asked.size, asked.end_tokens)
+    unusable = _judge(compiler, None)
+    if unusable.error is not None:
+        return msgspec.json.encode(unusable)
+    return lambda line: msgspec.json.encode(_judge(compiler, msgspec.json.decode(line, type=Constraint)))
 
 
 def _judge(compiler: Compiler, constraint: Constraint | None) -> Verdict:
@@ -51,36 +46,5 @@ def _judge(compiler: Compiler, constraint: Constraint | None) -> Verdict:
     return Verdict()
 
 
-def _say(verdict: Verdict) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(verdict) + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def _set_alarm(cpu_s: float) -> None:
-    """Die of SIGPROF after so much more CPU time, whoever is left to notice; 0: not any more."""
-    if hasattr(signal, "setitimer"):  # not everywhere
-        signal.setitimer(signal.ITIMER_PROF, cpu_s)
-
-
-def _bound_memory() -> None:
-    try:
-        import resource
-    except ImportError:  # not everywhere
-        return
-    used = sum(int(line.split()[1]) << 10 for line in _status() if line.startswith("VmData:"))
-    if used:
-        resource.setrlimit(resource.RLIMIT_DATA, (used + MEMORY_BYTES, used + MEMORY_BYTES))
-
-
-def _status() -> list[str]:
-    path = Path("/proc/self/status")
-    return path.read_text().splitlines() if path.exists() else []
-
-
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the process that started this one
-        signal.signal(number, signal.SIG_IGN)
-    threading.stack_size(STACK_BYTES)
-    thread = threading.Thread(target=main, args=sys.argv[1:5])
-    thread.start()
-    thread.join()
+    answer_questions(prepare)

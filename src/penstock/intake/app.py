@@ -28,6 +28,7 @@ from penstock.intake.described import EXPOSITION, FACTS, STATUS, documented, sta
 from penstock.intake.desk import Desk
 from penstock.intake.failure import failure
 from penstock.intake.guards import OPEN_PATHS, BodyLimit, Heads, Keys, RequestIds, shared
+from penstock.intake.hosts import Hosts
 from penstock.intake.openai import chat, completions, embeddings, models, tokens
 from penstock.intake.openai.responses import items
 from penstock.intake.openai.responses import writer as responses
@@ -69,6 +70,7 @@ def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp
     guarded: ASGIApp = BodyLimit(app, parse_bytes(settings.serve.max_body, "max_body"))
     guarded = shared(Heads(Keys(guarded, keys)), settings.serve.origins)
     guarded = Unversioned(guarded, [route.path for route in app.routes if isinstance(route, Route)])
+    guarded = Hosts(guarded, settings.serve, always=OPEN_PATHS)
     return RequestIds(guarded, traced=settings.observe.otel_endpoint is not None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.observe.metrics import Metrics
 from penstock.pipeline import Flight, Pipeline, check_ids
+from penstock.prompt.template import NotCheap
 from penstock.route.replica import Replica, State
 from penstock.route.ticket import Ticket
 from penstock.store.files import ModelFiles
@@ -157,12 +159,15 @@ class Desk:
             raise ShuttingDown("the server is shutting down and takes no more requests")
 
     async def _accept(self, requests: list[Request]) -> list[Flight]:
-        def accept() -> list[Flight]:
-            return [self.pipeline.accept(request) for request in requests]
+        def accept(*, may_wait: bool = True) -> list[Flight]:
+            return [self.pipeline.accept(request, may_wait=may_wait) for request in requests]
 
         if any(request.params.constraint or request.tools or request.thinking_budget for request in requests):
             return await asyncio.get_running_loop().run_in_executor(self._constrained, accept)
-        return await asyncio.to_thread(accept) if is_long(requests) else accept()
+        if not is_long(requests):
+            with contextlib.suppress(NotCheap):
+                return accept(may_wait=False)
+        return await asyncio.to_thread(accept)
 
 
 def is_long(requests: list[Request]) -> bool:

@@ -29,17 +29,18 @@ class Dialect:
         """All that stand for themselves in the text of an answer."""
         return Reading(calls=self.family.calls, thinking=self.thinking).marks
 
-    def render(self, request: Request) -> str:
+    def render(self, request: Request, *, may_wait: bool = True) -> str:
+        """`may_wait`: see ChatTemplate.render."""
         raw = RawArguments()
         try:
-            text = raw.restore(self._render(request, raw.hold))
+            text = raw.restore(self._render(request, raw.hold, may_wait=may_wait))
         except InvalidRequest:
             if not raw:
                 raise
             text = None  # the template may want objects
-        return self._render(request, as_mapping) if text is None else text
+        return self._render(request, as_mapping, may_wait=may_wait) if text is None else text
 
-    def _render(self, request: Request, raw: Raw) -> str:
+    def _render(self, request: Request, raw: Raw, *, may_wait: bool) -> str:
         messages, tools = request.messages or [], request.tools.tools if request.tools is not None else ()
         native = self.family.writes_itself
         return self.template.render(
@@ -48,6 +49,7 @@ class Dialect:
             continue_final_message=request.continue_final_message,
             tools=as_openai(tools) if tools and native else None,
             arguments=self._arguments(request),
+            may_wait=may_wait,
         )
 
     def reading(self, request: Request, prompt: str) -> Reading:

@@ -11,6 +11,10 @@ import re
 import secrets
 from typing import Any
 
+from penstock.errors import InvalidRequest
+
+MAX_TIMES = 8  # that a template may show each of them
+
 
 class RawArguments:
     """Those of one rendering."""
@@ -30,12 +34,14 @@ class RawArguments:
     def restore(self, rendered: str) -> str | None:
         """With the texts in their places; None if the template has shown none of one."""
         shown = set()
+        place = rf"{self._name}-(\d+)\."
+        if len(re.findall(place, rendered)) > MAX_TIMES * len(self._texts):  # nothing has bounded what would come of it
+            raise InvalidRequest("the chat template shows the arguments of a call too often", param="messages")
 
         def text(found: re.Match[str]) -> str:
             shown.add(int(found[1]))
             return self._texts[int(found[1])]
 
-        place = rf"{self._name}-(\d+)\."
         restored = re.sub(rf'"{place}"', text, rendered)
         restored = re.sub(place, text, restored)
         return restored if len(shown) == len(self._texts) else None

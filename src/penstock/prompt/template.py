@@ -1,32 +1,47 @@
-"""Chat templates: a conversation and the model's own Jinja template give the prompt's text."""
+"""Chat templates: a conversation and the model's own Jinja template give the prompt's text.
+
+A rendering that is cheap happens here and now. One that turns out not to be begins anew in a process that is killed if
+it takes too long (`worker`).
+"""
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from typing import Any
 
-import jinja2
 import jinja2.meta
 
-from penstock.errors import InvalidRequest, ModelInvalid
+from penstock.errors import InvalidRequest
 from penstock.flow import Message
-from penstock.prompt.sandbox import Sandbox, TemplateStop, render
+from penstock.killable import Crashed, Helper, OutOfTime
+from penstock.prompt.meter import OutOfWork
+from penstock.prompt.run import cheap_work, compiled, run
+from penstock.prompt.sandbox import Sandbox
+
+RENDER_LIMIT_S = 5.0  # of CPU time
+MEMORY_BYTES = 512 << 20
 
 # Stands at the end of the final message while one that is to be continued is rendered; the prompt is cut there.
 _CUT = "\ue000penstock-continue\ue001"
 
 
+class NotCheap(Exception):
+    """This rendering has to wait for another process: ask again from a thread that may wait."""
+
+
 class ChatTemplate:
     """Compiled once, rendered per request; safe to use from several threads."""
 
-    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
+    def __init__(self, source: str, special_tokens: dict[str, str], *, limit_s: float = RENDER_LIMIT_S) -> None:
         """`special_tokens` are the names templates know them by: bos_token, eos_token, ..."""
         self.source = source
         self.special_tokens = special_tokens
-        try:
-            self.compiled = Sandbox().from_string(source)
-        except (jinja2.TemplateError, SyntaxError, RecursionError) as error:  # the latter two where it is nested deeply
-            raise ModelInvalid(f"the model's chat template does not compile: {error}", param="model") from None
+        self.compiled = compiled(source)
+        self._limit_s = limit_s
+        self._helper = Helper(
+            "penstock.prompt.worker", json.dumps(source).encode(), cpu_limit_s=limit_s, memory_bytes=MEMORY_BYTES
+        )
 
     @cached_property
     def variables(self) -> frozenset[str]:
@@ -41,7 +56,9 @@ class ChatTemplate:
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         arguments: dict[str, Any] | None = None,
+        may_wait: bool = True,
     ) -> str:
+        """Raises NotCheap instead of waiting for another process, unless it `may_wait`."""
         if not messages:
             raise InvalidRequest("messages must not be empty", param="messages")
         if continue_final_message:
@@ -51,32 +68,48 @@ class ChatTemplate:
                     param="continue_final_message",
                 )
             messages = [*messages[:-1], _marked(messages[-1])]
-        text = self._run(
-            {
-                "documents": None,
-                **(arguments or {}),
-                **self.special_tokens,
-                "messages": messages,
-                "tools": tools,
-                "add_generation_prompt": add_generation_prompt,
-            }
-        )
-        if not continue_final_message:
-            return text
-        return _cut(text)
+        variables = {
+            "documents": None,
+            **(arguments or {}),
+            **self.special_tokens,
+            "messages": messages,
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        text = self._run(variables, may_wait=may_wait)
+        return _cut(text) if continue_final_message else text
 
-    def _run(self, variables: dict[str, Any]) -> str:
+    def close(self) -> None:
+        """End the process, if there is one."""
+        self._helper.close()
+
+    def _run(self, variables: dict[str, Any], *, may_wait: bool) -> str:
         try:
-            return render(self.compiled, variables)
-        except TemplateStop as error:
-            raise InvalidRequest(
-                f"the model's chat template rejects these messages: {error}", param="messages"
-            ) from None
-        except jinja2.TemplateError as error:
-            raise InvalidRequest(f"the chat template failed: {error}", param="messages") from None
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
-            # A template's own mistake on messages of a shape it does not expect.
-            raise InvalidRequest(f"the chat template cannot show these messages: {error}", param="messages") from None
+            return run(self.compiled, variables, cheap_work(variables))
+        except InvalidRequest as error:
+            if not isinstance(error.__cause__, OutOfWork):
+                raise
+        if not may_wait:
+            raise NotCheap
+        return self._run_elsewhere(variables)
+
+    def _run_elsewhere(self, variables: dict[str, Any]) -> str:
+        try:
+            question = json.dumps(variables).encode()
+        except (TypeError, ValueError, RecursionError) as error:  # in a library: HTTP brings nothing else
+            raise InvalidRequest(f"messages must be of what JSON can hold: {error}", param="messages") from None
+        try:
+            answer = self._helper.ask(question)
+        except OutOfTime:
+            why = f"it takes more than {self._limit_s:g} s"
+        except Crashed:
+            why = "it takes too much memory"
+        else:
+            rendered: dict[str, str] = json.loads(answer)
+            if "text" in rendered:
+                return rendered["text"]
+            raise InvalidRequest(rendered["error"], param="messages")
+        raise InvalidRequest(f"the chat template failed: {why}", param="messages")
 
 
 def _marked(message: Message) -> Message:

@@ -48,13 +48,18 @@ def test_what_hangs_is_refused_and_so_is_what_crashes_and_others_are_served(chec
 def test_a_process_that_was_killed_is_no_verdict(checker: Checker) -> None:
     """By whoever is short of memory, say: before the next question comes, or while it is being answered."""
     checker.check(FINE)
-    assert checker._worker is not None
-    checker._worker.kill()
-    checker._worker._process.wait()
+    child = checker._helper._child
+    assert child is not None
+    child.kill()
+    child._process.wait()
     checker.check(Constraint.regex("[a-c]{3,9}81070"))
-    checker._worker.ask = lambda constraint: checker._worker.kill()  # type: ignore[method-assign, union-attr]
+    child = checker._helper._child
+    assert child is not None
+    child.ask = lambda question: child.kill()  # type: ignore[method-assign]
     checker.check(Constraint.regex("[a-c]{3,9}81071"))
-    checker._worker.kill()
+    child = checker._helper._child
+    assert child is not None
+    child.kill()
     assert "too large or too deep" in refused(checker, CRASHES).message  # the new one has died of it
 
 
@@ -77,8 +82,8 @@ def test_closing_waits_for_nobody(tokenizer_file: Path) -> None:
     """Also while something hangs there; no process is left."""
     checker = Checker(tokenizer_file, tiny_models.VOCAB, (tiny_models.END_TOKEN,), limit_s=1000.0)
     checker.check(FINE)
-    assert checker._worker is not None
-    process: subprocess.Popen[bytes] = checker._worker._process
+    assert checker._helper._child is not None
+    process: subprocess.Popen[bytes] = checker._helper._child._process
     told: list[Exception] = []
 
     def wait() -> None:

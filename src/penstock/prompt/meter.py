@@ -1,0 +1,144 @@
+"""The work of one rendering: what a chat template is charged for, and when it has to stop.
+
+A unit is about a microsecond of Python, or the copying of a short text. The meter of the rendering under way is held in
+a context variable: it is no variable of the template, and no object that a template can reach refers to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from jinja2.exceptions import SecurityError
+from jinja2.utils import Namespace
+
+MAX_WORK = 500_000  # units of one rendering; a conversation of a thousand messages needs some ten thousand
+LOOKS = 32  # at each character of the messages, beside that
+CHARS_PER_UNIT = 64
+ITEMS_PER_UNIT = 32  # of a list
+ENTRIES_PER_UNIT = 8  # of a dict
+BITS_PER_UNIT = 128  # of an integer
+COMPARISONS_PER_UNIT = 1024  # of characters
+MAX_NUMBER = 10_000  # as an argument of a filter or a string method: widths, counts, precisions
+MAX_BITS = 4096  # of an integer that is computed
+MAX_DEPTH = 256  # of containers in each other: hashing a tuple recurses in C, without a bound of its own
+
+_NOTHING: dict[str, str] = {}
+# What a template may have beside containers; it has no iterators.
+LAZY = (range, type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.items()))
+_TEXTS, _LISTS, _HOLDING = (str, bytes), (list, tuple, range), (list, tuple, *LAZY[1:])  # tuples: unions are slow
+
+
+class OutOfWork(SecurityError):
+    """The template has used up its units."""
+
+
+class Extent(NamedTuple):
+    """Of a value that may be compared, hashed or written out."""
+
+    items: int
+    depth: int
+    chars: int
+
+
+class Meter:
+    __slots__ = ("left",)
+
+    def __init__(self, units: int) -> None:
+        self.left = units
+
+    def charge(self, units: int) -> None:
+        if units > 0:  # a charge gives nothing back, however it was computed
+            self.left -= units
+        if self.left < 0:
+            raise OutOfWork("the chat template does not come to an end")
+
+    def size(self, value: Any) -> None:
+        """One unit, and what a text or container that was made or looked at takes; not what lies in it."""
+        if isinstance(value, _TEXTS):
+            self.charge(1 + len(value) // CHARS_PER_UNIT)
+        elif isinstance(value, _LISTS):
+            self.charge(1 + len(value) // ITEMS_PER_UNIT)
+        elif isinstance(value, dict):
+            self.charge(1 + len(value) // ENTRIES_PER_UNIT)
+        elif isinstance(value, int):
+            if value.bit_length() > MAX_BITS:
+                raise SecurityError("the number is too large for a chat template")
+            self.charge(1 + value.bit_length() // BITS_PER_UNIT)
+        else:
+            self.charge(1)
+
+    def weigh(self, value: Any) -> Extent:
+        """What it costs to write a value out, to hash it or to compare it: containers may hold each other many times
+        over."""
+        if isinstance(value, str):
+            self.charge(1 + len(value) // CHARS_PER_UNIT)
+            return Extent(1, 1, len(value))
+        items = depth = chars = 0
+        level: list[Any] = [value]
+        while level:
+            if depth > MAX_DEPTH:
+                raise SecurityError("the chat template nests values too deeply")
+            below: list[Any] = []
+            for item in level:
+                self.size(item)
+                if isinstance(item, str):
+                    chars += len(item)
+                else:
+                    below += _inside(item)
+            items, depth, level = items + len(level), depth + 1, below
+        return Extent(items, depth, chars)
+
+    def arguments(self, values: Iterable[Any]) -> None:
+        for value in values:
+            if isinstance(value, int) and abs(value) > MAX_NUMBER:
+                raise SecurityError("a number is too large for a chat template")
+
+    def margin(self, lines: int, width: Any) -> None:
+        """So many lines are moved to the right, by a number of spaces or by a text."""
+        self.charge(lines * (width if isinstance(width, int) else len(str(width))) // CHARS_PER_UNIT)
+
+    def format(self, pattern: Any, values: Extent) -> None:
+        """Each field of the pattern may show all values, padded to a width of four digits at most."""
+        if not isinstance(pattern, str):
+            return
+        if re.search(r"\d{5,}|\*|\{[^}]*\{", pattern.replace("{{", "")):
+            raise SecurityError("the format is too wide for a chat template")
+        fields = pattern.count("{") + pattern.count("%")
+        width = MAX_NUMBER if re.search(r"\d{3}", pattern) else 100
+        self.charge(fields * (width + values.chars + values.items * 8) // CHARS_PER_UNIT)
+
+    def replacement(self, text: str, old: Any, new: Any) -> None:
+        """str.replace may put `new` at every place where `old` is."""
+        self.charge(text.count(str(old)) * len(str(new)) // CHARS_PER_UNIT)
+
+    def search(self, text: Any, part: Any) -> None:
+        """CPython searches short texts forwards in up to len(text) * len(part) steps, long ones in linear time."""
+        if isinstance(text, str) and isinstance(part, str):
+            long, short = len(text), len(part)
+            if long < 2500 or short < 6 or (short < 100 and long < 30_000):
+                self.charge(long * short // COMPARISONS_PER_UNIT)
+
+    def scan(self, text: Any, part: Any) -> None:
+        """Backwards, or for one of many characters, it may take that many steps for texts of any length."""
+        if isinstance(text, str) and isinstance(part, str):
+            self.charge(len(text) * len(part) // COMPARISONS_PER_UNIT)
+
+
+def current() -> Meter:
+    return METER.get()
+
+
+METER: ContextVar[Meter] = ContextVar("meter of the rendering")
+
+
+def _inside(item: Any) -> Iterable[Any]:
+    if isinstance(item, dict):
+        return [*item.keys(), *item.values()]
+    if isinstance(item, _HOLDING):
+        return item
+    if isinstance(item, Namespace):  # its representation shows all it holds
+        return _inside(item._Namespace__attrs)
+    return ()

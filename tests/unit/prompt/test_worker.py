@@ -1,0 +1,66 @@
+"""What is not cheap is rendered in a process that may be killed."""
+
+import contextlib
+from contextlib import closing
+
+import pytest
+
+import reference_data
+from penstock.errors import InvalidRequest, ShuttingDown
+from penstock.killable import Helper
+from penstock.prompt import template as module
+from penstock.prompt.template import ChatTemplate, NotCheap
+
+HI = [{"role": "user", "content": "hi ü"}]
+LOOP = "{% for i in range(40000) %}{% if i %}{% endif %}{% endfor %}{{ messages[0].content }}{{ bos_token }}"
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the process was asked, instead of cheap renderings."""
+    asked: list[bytes] = []
+    ask = Helper.ask
+    monkeypatch.setattr(Helper, "ask", lambda self, question: [asked.append(question), ask(self, question)][1])
+    return asked
+
+
+def test_a_long_rendering_gives_the_same_text_elsewhere(process: list[bytes]) -> None:
+    with closing(ChatTemplate(LOOP + "{{ 1 / (messages | length - 1) }}", {"bos_token": "<s>"})) as template:
+        with pytest.raises(NotCheap):
+            template.render(HI, may_wait=False)
+        assert not process
+        with pytest.raises(InvalidRequest, match="cannot show these messages: division by zero"):
+            template.render(HI)
+        assert template.render([*HI, *HI]) == "hi ü<s>1.0"
+        halved = [{"role": "user", "content": "half \ud83d"}, *HI]
+        assert template.render(halved) == "half \ud83d<s>1.0"
+        assert len(process) == 3
+        with pytest.raises(InvalidRequest, match="what JSON can hold"):
+            template.render([*HI, {"role": "user", "content": object()}])
+    with pytest.raises(ShuttingDown):
+        template.render(HI)
+
+
+def test_a_rendering_that_takes_too_long_is_killed(process: list[bytes]) -> None:
+    with closing(ChatTemplate(LOOP * 10, {}, limit_s=0.001)) as template:
+        with pytest.raises(InvalidRequest, match=r"the chat template failed: it takes more than 0\.001 s") as caught:
+            template.render(HI)
+        assert caught.value.param == "messages"
+    assert len(process) == 1
+
+
+def test_a_rendering_that_takes_too_much_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MEMORY_BYTES", 1 << 20)
+    source = LOOP + "{% if messages | length > 1 %}{{ ('a' * 3000000) | length }}{% endif %}"
+    with closing(ChatTemplate(source, {})) as template:
+        with pytest.raises(InvalidRequest, match="too much memory"):
+            template.render([*HI, *HI])
+        assert template.render(HI) == "hi ü"  # the same process goes on
+
+
+def test_an_ordinary_chat_needs_no_process(process: list[bytes]) -> None:
+    for path in reference_data.chat_templates()[::8]:
+        messages = [{"role": ("user", "assistant")[turn % 2], "content": "a" * 500} for turn in range(21)]
+        with contextlib.suppress(InvalidRequest):  # from those that want something else
+            ChatTemplate(path.read_text(), {"bos_token": "<s>", "eos_token": "</s>"}).render(messages)
+    assert not process
