@@ -1,11 +1,18 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from penstock.errors import PullFailed
 from penstock.store.files import ModelFiles
 from penstock.store.resolve import resolve
+
+# A run depends on the code alone: the same examples each time, however long a busy machine takes for one.
+hypothesis.settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("repeatable")
 
 # Threads that spin while they wait make everything crawl where two test runs share a machine. Read as torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -140,7 +140,7 @@ def _announce(model: str, facts: dict[str, Any], say: Callable[[str], None], for
         "model": model,
         "device": f"{facts['device']}, {facts['kernels']} kernels, {facts['dtype']}",
         "KV cache": f"{facts['kv_tokens']:,} tokens of {facts['kv_dtype']} ({size_text(facts['kv_bytes'])}), "
-        f"{facts['kv_tokens'] // facts['context']} requests at the full context",
+        f"room for {facts['kv_tokens'] / facts['context']:.1f} requests at the full context",
         "context": f"{facts['context']:,} tokens",
         "interface": f"{url}/ui",
         "docs": f"{url}/docs",

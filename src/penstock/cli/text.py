@@ -11,8 +11,7 @@ def context_note(context: int, models_own: int, settings: Settings) -> str | Non
         return None
     knob = "--kv-memory" if settings.cache.kv_memory else "--memory-fraction"
     return (
-        f"context {context:,} tokens: that is what fits the KV cache; the model was made for {models_own:,} "
-        f"(more with {knob}, or --kv-dtype int8)"
+        f"context {context:,} tokens, as the KV cache holds; the model was made for {models_own:,} (more with {knob})"
     )
 
 
