@@ -1,114 +1,234 @@
-"""What the HTTP frontend costs: a real server on a tiny model, so that the engine is as good as free.
+"""What the HTTP frontend costs under saturation, with an engine that computes nothing (`stub_engine.py`).
 
-    python bench/frontend.py [--streams 64] [--tokens 128] [--profile profile.txt]
+    python bench/frontend.py [--model smollm2] [--streams 256] [--seconds 6] [--api chat] [--json FILE]
+    python bench/frontend.py --source A/src --source B/src --rounds 3      # two checkouts, interleaved
 
-Prints, for streaming chat requests over loopback: requests per second, time to first token, tokens per second, and the
-CPU time the frontend process spent per streamed token (read from /proc, so a busy machine does not spoil it). With
---profile the frontend runs under cProfile, which makes it slower; look at the shares then, not at the figures.
+Three figures of one frontend process, which has a core of its own where there are two:
+
+cost     CPU time (user and system, from /proc) per streamed token, at `--streams` streams and one token per stream and
+         step of 10 ms
+gaps     between tokens of a stream, as clients see them, at 80% of the ceiling that follows from the cost: in ms and in
+         engine steps
+burst    600 requests with prompts of 512 tokens at once: when first tokens come, beside when the engine alone has them
+
+Clients are processes of their own that read raw sockets and count events.
 """
 
+from __future__ import annotations
+
 import argparse
-import asyncio
 import json
+import multiprocessing
 import os
 import re
+import selectors
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-
-import httpx
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-import tiny_models
+from typing import Any
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+STUB = Path(__file__).with_name("stub_engine.py")
+CLIENTS = 2  # processes
+BURST, BURST_TOKENS, PREFILL_PER_S = 600, 512, 280_000.0
+COST_STEP_MS = 10.0
+APIS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "messages": "/v1/messages"}
+WORDS = "the river runs over old stones and under the bridge where people stand and look at the water going by "
+
+
+class Server:
+    def __init__(self, source: Path, model: str, step_ms: float) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        self.cores = {cores[0]}
+        others = ",".join(map(str, cores[1:] or cores))
+        env = {
+            **os.environ, "PYTHONPATH": str(source), "STUB_STEP_MS": str(step_ms), "STUB_CORES": others,
+            "STUB_PREFILL": str(PREFILL_PER_S), "PENSTOCK_MAX_WAITING": "4096",
+        }  # fmt: skip
+        log = tempfile.NamedTemporaryFile()  # noqa: SIM115
+        self.process = subprocess.Popen([sys.executable, str(STUB), "serve", model, "--port", "0"], stderr=log, env=env)
+        while not (found := re.search(r"url +http://([\d.]+):(\d+)/v1", Path(log.name).read_text())):
+            if self.process.poll() is not None:
+                raise SystemExit(f"the server did not start: {Path(log.name).read_text()}")
+            time.sleep(0.05)
+        self.address = (found[1], int(found[2]))
+        os.sched_setaffinity(self.process.pid, self.cores)
+        for thread in Path(f"/proc/{self.process.pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), self.cores)
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+class Stream:
+    """A request under way, and when its tokens came."""
+
+    def __init__(self, address: tuple[str, int], request: bytes) -> None:
+        self.socket = socket.create_connection(address)
+        self.request = request
+        self.sent = self.first = self.last = 0.0
+        self.tokens = 0
+        self.gaps: list[float] = []
+        self.tail = b""
+
+    def read(self, now: float) -> bool:
+        """Take what has come; False once the stream is over."""
+        data = self.socket.recv(1 << 18)
+        count = data.count(b'"content":"') + data.count(b'"text":"')
+        if count:
+            if self.last:
+                self.gaps += [now - self.last] + [0.0] * (count - 1)
+            else:
+                self.first = now
+            self.last = now
+            self.tokens += count
+        self.tail = (self.tail + data)[-64:]
+        if not data and not self.tail.endswith(b"0\r\n\r\n"):
+            raise SystemExit(f"a stream broke off: {self.tail!r}")
+        return bool(data)
+
+
+def client(address: tuple[str, int], requests: list[bytes], cores: list[int], barrier: Any, results: Any) -> None:
+    os.sched_setaffinity(0, cores)
+    selector = selectors.EpollSelector()
+    streams = [Stream(address, request) for request in requests]
+    barrier.wait()
+    for stream in streams:
+        stream.sent = time.monotonic()
+        stream.socket.sendall(stream.request)
+        selector.register(stream.socket, selectors.EVENT_READ, stream)
+    left = len(streams)
+    while left:
+        for key, _ in selector.select():
+            if not key.data.read(time.monotonic()):
+                selector.unregister(key.fileobj)
+                left -= 1
+    results.put([(one.sent, one.first, one.last, one.tokens, one.gaps) for one in streams])
+
+
+def load(server: Server, requests: list[bytes]) -> tuple[list[Any], float, float]:
+    """What each stream saw; CPU seconds of the frontend, and seconds it took."""
+    context = multiprocessing.get_context("fork")
+    barrier, results = context.Barrier(CLIENTS + 1), context.Queue()
+    cores = sorted(os.sched_getaffinity(0))
+    others = cores[1:] or cores
+    workers = [
+        context.Process(target=client, args=(server.address, requests[place::CLIENTS], others, barrier, results))
+        for place in range(CLIENTS)
+    ]
+    for worker in workers:
+        worker.start()
+    barrier.wait()
+    before, started = server.cpu_s(), time.monotonic()
+    seen = [one for _ in workers for one in results.get()]
+    spent, elapsed = server.cpu_s() - before, time.monotonic() - started
+    for worker in workers:
+        worker.join()
+    return seen, spent, elapsed
+
+
+def request(api: str, model: str, place: int, prompt_words: int, tokens: int) -> bytes:
+    text = f"{place} " + " ".join((WORDS * (prompt_words // 19 + 1)).split()[:prompt_words])
+    body: dict[str, Any] = {"model": model, "max_tokens": tokens, "stream": True}
+    if api == "completions":
+        body["prompt"] = text
+    else:
+        body["messages"] = [{"role": "user", "content": text}]
+    if api != "messages":
+        body["ignore_eos"] = True
+    data = json.dumps(body).encode()
+    head = f"POST {APIS[api]} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else float("nan")
+
+
+def measure(source: Path, options: argparse.Namespace) -> dict[str, float]:
+    def requests(tokens: int) -> list[bytes]:
+        return [request(options.api, options.model, place, 40, tokens) for place in range(options.streams)]
+
+    result: dict[str, float] = {}
+    with Server(source, options.model, COST_STEP_MS) as server:
+        load(server, requests(20))
+        tokens = int(options.seconds * 1000 / COST_STEP_MS)
+        seen, spent, elapsed = load(server, requests(tokens))
+        count = options.streams * tokens
+        cost = spent / count
+        result |= {
+            "cpu_us_per_token": cost * 1e6,
+            "tokens_per_s": count / elapsed,
+            "events_per_token": sum(one[3] for one in seen) / count,
+        }
+    step_ms = options.streams * cost / 0.8 * 1000
+    with Server(source, options.model, step_ms) as server:
+        load(server, requests(20))
+        tokens = int(options.seconds * 1000 / step_ms)
+        seen, spent, elapsed = load(server, requests(tokens))
+        gaps = [gap for one in seen for gap in one[4]]
+        result |= {
+            "step_ms_at_80%": step_ms,
+            "tokens_per_s_at_80%": options.streams * tokens / elapsed,
+            "cpu_share_at_80%": spent / elapsed,
+            "gap_ms_p50": quantile(gaps, 0.5) * 1000,
+            "gap_ms_p99": quantile(gaps, 0.99) * 1000,
+            "gap_ms_max": max(gaps) * 1000,
+            "gap_steps_p99": quantile(gaps, 0.99) * 1000 / step_ms,
+        }
+    with Server(source, options.model, 5.0) as server:
+        load(server, [request(options.api, options.model, place, 480, 4) for place in range(32)])
+        burst = [request(options.api, options.model, place, 500, 64) for place in range(BURST)]
+        seen, spent, elapsed = load(server, burst)
+        begin = min(one[0] for one in seen)
+        firsts = [one[1] - begin for one in seen]
+        alone = BURST * BURST_TOKENS / PREFILL_PER_S
+        result |= {
+            "burst_first_s_p50": quantile(firsts, 0.5),
+            "burst_first_s_last": max(firsts),
+            "burst_engine_alone_s": alone,
+            "burst_ratio": max(firsts) / alone,
+        }
+    return result
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--streams", type=int, default=64)
-    arguments.add_argument("--tokens", type=int, default=128)
-    arguments.add_argument("--profile", type=Path)
+    arguments.add_argument("--model", default="smollm2")
+    arguments.add_argument("--streams", type=int, default=256)
+    arguments.add_argument("--seconds", type=float, default=6.0)
+    arguments.add_argument("--rounds", type=int, default=1)
+    arguments.add_argument("--api", choices=APIS, default="chat")
+    arguments.add_argument("--source", type=Path, action="append", help="src/ of a checkout; default: this one")
     arguments.add_argument("--json", type=Path)
     options = arguments.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        model = tiny_models.make("llama", Path(folder) / "tiny")
-        server, url = start(model, options.profile)
-        try:
-            asyncio.run(load(url, 4, 8))
-            result = measure(server.pid, url, options.streams, options.tokens)
-        finally:
-            server.terminate()
-            server.wait()
-    print(json.dumps(result, indent=2))
+    sources = options.source or [Path(__file__).parent.parent / "src"]
+    results: dict[str, list[dict[str, float]]] = {str(source): [] for source in sources}
+    for number in range(options.rounds):
+        for source in sources:
+            found = measure(source, options)
+            results[str(source)].append(found)
+            print(f"round {number + 1}  {source}", file=sys.stderr)
+            print("  " + "  ".join(f"{name} {value:.4g}" for name, value in found.items()), file=sys.stderr)
+    medians = {
+        source: {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+        for source, rounds in results.items()
+    }
+    print(json.dumps(medians, indent=2))
     if options.json:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
-
-
-def start(model: Path, profile: Path | None) -> tuple[subprocess.Popen[str], str]:
-    tool = ["-m", "cProfile", "-s", "tottime", "-o", str(profile)] if profile else []
-    command = [
-        sys.executable,
-        *tool,
-        str(Path(sys.executable).with_name("penstock")),
-        "serve",
-        str(model),
-        "--port",
-        "0",
-    ]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PENSTOCK_THREADS": "1"})
-    assert server.stderr is not None
-    for line in server.stderr:
-        if found := re.search(r"url +(http://\S+)/v1", line):
-            return server, found[1]
-    raise SystemExit("the server did not start")
-
-
-def measure(pid: int, url: str, streams: int, tokens: int) -> dict[str, float]:
-    before, started = cpu_s(pid), time.perf_counter()
-    firsts, events = asyncio.run(load(url, streams, tokens))
-    spent, elapsed = cpu_s(pid) - before, time.perf_counter() - started
-    return {
-        "streams": streams,
-        "tokens": events,
-        "requests_per_s": round(streams / elapsed, 1),
-        "tokens_per_s": round(events / elapsed, 1),
-        "first_token_ms_median": round(statistics.median(firsts) * 1000, 1),
-        "frontend_cpu_us_per_token": round(spent / events * 1e6, 1),
-    }
-
-
-async def load(url: str, streams: int, tokens: int) -> tuple[list[float], int]:
-    """Times to first token, and the number of tokens that came."""
-    async with httpx.AsyncClient(base_url=url, timeout=None, limits=httpx.Limits(max_connections=streams)) as client:
-        results = await asyncio.gather(*(stream(client, place, tokens) for place in range(streams)))
-    return [first for first, _ in results], sum(count for _, count in results)
-
-
-async def stream(client: httpx.AsyncClient, place: int, tokens: int) -> tuple[float, int]:
-    body = {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": f"number {place}"}],
-        "max_tokens": tokens,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    started, first, count = time.perf_counter(), 0.0, 0
-    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-        async for line in response.aiter_lines():
-            first = first or time.perf_counter() - started
-            if '"completion_tokens":' in line:
-                count = json.loads(line.removeprefix("data: "))["usage"]["completion_tokens"]
-    return first, count
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+        options.json.write_text(json.dumps(medians, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -295,16 +295,8 @@ class Flight:
     def push(self, delta: Delta) -> tuple[Chunk | None, Cancel | None]:
         """What this news means for the client, and for the engine."""
         answer = self._by_id[delta.id]
-        if answer.index == 0:
-            self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
-        if delta.prompt_logprobs is not None:
-            self.prompt_logprobs = [None, *delta.prompt_logprobs]
-        if delta.embedding is not None:
-            self._embedding = delta.embedding
-        if delta.inspection is not None:
-            self.inspection = delta.inspection
-        if delta.finish is FinishReason.ERROR and answer.finish is None and self.error is None:
-            self.error = (delta.error or "the engine failed", delta.code)
+        if delta.finish is not None or not answer.tokens:
+            self._note(answer, delta)
         try:
             chunk = answer.push(delta)
         except Exception:  # of one answer, which is not to take others along
@@ -315,6 +307,19 @@ class Flight:
         if answer.finish is FinishReason.STOP_STRING and not answer.done:
             return chunk, Cancel(delta.id, FinishReason.STOP_STRING, at_output=len(answer.tokens))
         return chunk, None
+
+    def _note(self, answer: Answer, delta: Delta) -> None:
+        """What only the first news of a sequence and the last have beside tokens."""
+        if answer.index == 0:
+            self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = [None, *delta.prompt_logprobs]
+        if delta.embedding is not None:
+            self._embedding = delta.embedding
+        if delta.inspection is not None:
+            self.inspection = delta.inspection
+        if delta.finish is FinishReason.ERROR and answer.finish is None and self.error is None:
+            self.error = (delta.error or "the engine failed", delta.code)
 
     def cancels(self) -> list[Cancel]:
         """What ends the sequences that still run, when the client has gone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -21,6 +21,19 @@ class Named(NamedTuple):
 
 Event = bytes | Named
 
+_SLOT = "\x1a\x1a"  # what no field of an event holds
+
+
+class TextEvent:
+    """A kind of event that is the same for every token but for one text: encoded once, and then only the text."""
+
+    def __init__(self, encode: Callable[[str], bytes]) -> None:
+        """`encode` gives the event's JSON with a text in it."""
+        self._head, self._tail = encode(_SLOT).split(_encode(_SLOT))
+
+    def holding(self, text: str) -> bytes:
+        return self._head + _encode(text) + self._tail
+
 
 def named(event: msgspec.Struct) -> Named:
     """Called by its tag."""
@@ -28,13 +41,12 @@ def named(event: msgspec.Struct) -> Named:
 
 
 def framed(events: Iterable[Event]) -> bytes:
-    return b"".join([_framed(event) for event in events])
+    return b"".join([b"data: %b\n\n" % event if type(event) is bytes else _named(event) for event in events])
 
 
-def _framed(event: Event) -> bytes:
-    if isinstance(event, Named):
-        return b"event: " + event.name.encode() + b"\ndata: " + event.data + b"\n\n"
-    return b"data: " + event + b"\n\n"
+def _named(event: Event) -> bytes:
+    assert isinstance(event, Named)
+    return b"event: %b\ndata: %b\n\n" % (event.name.encode(), event.data)
 
 
 class Plain:

@@ -18,10 +18,11 @@ from penstock.intake.events import Event, framed
 from penstock.intake.failure import failure, problem
 from penstock.intake.problems import Problem
 from penstock.intake.warnings import warning_header
+from penstock.intake.wire import BODY_EXTENSION, DirectBody
 from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.pipeline import Flight
-from penstock.route.ticket import Ticket
+from penstock.route.ticket import Chunks, Ticket
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +78,11 @@ class EventStream(Response):
     def __init__(self, desk: Desk, ticket: Ticket, writer: Writer) -> None:
         super().__init__()
         self.desk, self.ticket, self.writer = desk, ticket, writer
+        self.name = events.whole(ticket.flights[0].id)
         self.opened: set[tuple[int, int]] = set()  # choices whose first event is out, by prompt and choice
         self.over: float | None = None  # when the last of it was written
+        self.direct: DirectBody | None = None  # past ASGI's layers, where the server has such a way
+        self.broken: Exception | None = None  # what went wrong on that way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -98,12 +102,17 @@ class EventStream(Response):
             await failure(error, scope)(scope, receive, send)
             return
         await send({"type": "http.response.start", "status": 200, "headers": _stream_headers(self.ticket)})
+        self.direct = scope.get("extensions", {}).get(BODY_EXTENSION)
         try:
             while chunks:
+                if self.broken is not None:
+                    raise self.broken
                 await self._send_chunks(send, chunks)
                 if error := self.ticket.error:
                     raise error
-                chunks = await self.ticket.take()
+                chunks = await self.ticket.take(None if self.direct is None else self._write_through)
+            if error := self.ticket.error:
+                raise error
             completions = [flight.completion() for flight in self.ticket.flights]
             await self._send(send, [*self.writer.last(completions), *self.writer.end])
         except Stalled:
@@ -113,7 +122,24 @@ class EventStream(Response):
         await self._send(send, [], more=False)
         self.over = time.monotonic()
 
-    async def _send_chunks(self, send: Send, chunks: list[tuple[int, Chunk]]) -> None:
+    def _write_through(self, chunks: Chunks) -> bool:
+        """The sink of the ticket while the client keeps up: called by the replica, for every token. Must not raise."""
+        assert self.direct is not None
+        if not self.direct.ready:
+            return False
+        try:
+            data = framed([event for prompt, chunk in chunks for event in self._events(prompt, chunk)])
+        except Exception as error:  # for the task, which tells the client
+            self.broken = error
+            return False
+        if data:
+            self.direct.write(data)
+            if self.desk.emit is not None:
+                now = time.monotonic()  # writing does not wait
+                self.desk.emit(events.Flushed(self.name, now, now, len(data)))
+        return True
+
+    async def _send_chunks(self, send: Send, chunks: Chunks) -> None:
         """In portions, between which others have their turn: much may have piled up."""
         events: list[Event] = []
         tokens = 0
@@ -139,12 +165,12 @@ class EventStream(Response):
             finally:
                 tell_flushed(self.desk.emit, self.ticket, start, len(data))
 
-    def _events(self, prompt: int, chunk: Chunk) -> list[Event]:
-        opening: Sequence[Event] = ()
-        if (prompt, chunk.choice) not in self.opened:
-            self.opened.add((prompt, chunk.choice))
-            flight = self.ticket.flights[prompt]
-            opening = self.writer.first(prompt, chunk.choice, flight.submits[0].tokens, flight.cached_tokens)
+    def _events(self, prompt: int, chunk: Chunk) -> Sequence[Event]:
+        if (prompt, chunk.choice) in self.opened:
+            return self.writer.chunk(prompt, chunk)
+        self.opened.add((prompt, chunk.choice))
+        flight = self.ticket.flights[prompt]
+        opening = self.writer.first(prompt, chunk.choice, flight.submits[0].tokens, flight.cached_tokens)
         return [*opening, *self.writer.chunk(prompt, chunk)]
 
 
@@ -153,7 +179,7 @@ def tell_flushed(emit: Emit | None, ticket: Ticket, start: float, num_bytes: int
         emit(events.Flushed(events.whole(ticket.flights[0].id), time.monotonic(), start, num_bytes))
 
 
-def merged(chunks: list[tuple[int, Chunk]]) -> list[tuple[int, Chunk]]:
+def merged(chunks: Chunks) -> Chunks:
     """What piled up while the client was slow, as one chunk per choice, or one per portion."""
     if len(chunks) == 1:
         return chunks

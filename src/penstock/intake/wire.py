@@ -8,12 +8,32 @@ wants any.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEAD_BYTES = 64 * 1024  # of the request line and headers, give or take what one read brings
 SILENCE_S = 60.0  # for the whole head, and between two pieces of a body
+BODY_EXTENSION = "penstock.body"  # of the ASGI scope: a DirectBody
+
+
+class DirectBody:
+    """Writes pieces of a streamed answer's body straight to the connection. The head and the end of the answer go
+    through `send`, with all that ASGI's layers do to them; they do nothing to the pieces between, which are most."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._flow = cycle.flow
+        self._write = cycle.transport.write
+
+    @property
+    def ready(self) -> bool:
+        """Whether the client keeps up; where it does not, `send` waits for it."""
+        return not (self._flow.write_paused or self._cycle.disconnected)
+
+    def write(self, data: bytes) -> None:
+        """One piece, of a body of unknown length whose head has been sent. Goes out when the loop's turn ends."""
+        self._write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 class Protocol(HttpToolsProtocol):
@@ -55,7 +75,10 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._within_head = False
         self._expect()
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not None and self.cycle is not before:  # its task has not begun yet
+            cast(dict[str, Any], self.scope).setdefault("extensions", {})[BODY_EXTENSION] = DirectBody(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self._brought_body = True

@@ -196,13 +196,12 @@ class Journal:
     def _delivered(self, event: events.Delivered) -> None:
         settled = event.start
         if event.record is not None:
-            text_us = array("I")
-            by_id = self._by_id
+            text_us: list[int] = []
+            by_id, start = self._by_id, event.start
             for delta, t in zip(event.deltas, event.times, strict=True):
                 if (sequence := by_id.get(delta.id)) is not None:
-                    text_us.append(sequence.number)
-                    text_us.append(micros(t - event.start))
-            step = self.steps.add(event.record, event.start, text_us.tobytes())
+                    text_us += (sequence.number, int((t - start) * 1e6 + 0.5))  # it is one frame: no overflow
+            step = self.steps.add(event.record, event.start, array("I", text_us).tobytes())
             settled = step.start + step.settled_us * 1e-6
             self._stepped(step, settled)
         gaps: dict[float, int] = {}

@@ -90,7 +90,7 @@ class RequestTrace:
     answers: list[str] | None = None
 
     def wrote(self, start: float, end: float, num_bytes: int) -> None:
-        spent = micros(end - start)
+        spent = micros(end - start) if end != start else 0
         self.num_writes += 1
         self.write_us += spent
         self.written += num_bytes

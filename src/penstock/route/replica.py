@@ -54,6 +54,7 @@ class Replica:
         self._engine = spawn()
         self._tickets: dict[str, Ticket] = {}  # by sequence id
         self._news: deque[Frame | Reply] = deque()  # from the engine, to be delivered
+        self._unflushed: list[Ticket] = []  # whose sinks are to get what was delivered
         self._orphans: list[Submit] = []  # of a dead engine, for the next one
         self._retried: set[str] = set()  # sequences that have been orphans
         self._replies: dict[int, asyncio.Future[Any]] = {}
@@ -206,6 +207,7 @@ class Replica:
                 self._deliver(Delta(id=cancel.id, finish=FinishReason.CANCELLED))
             else:
                 self._engine.cancel(cancel)
+        self._flush()
         self._orphans = [submit for submit in self._orphans if submit.id in self._tickets]
         self._look_again()
 
@@ -215,6 +217,7 @@ class Replica:
         for name in list(self._tickets):
             self._engine.cancel(Cancel(name))
             self._deliver(_ended(name, why, ShuttingDown.code))
+        self._flush()
 
     async def ask(self, kind: str, **arguments: Any) -> Any:
         """An engine's answer about itself; see `engine.loop` for what it knows."""
@@ -269,6 +272,7 @@ class Replica:
         orphans, self._orphans = self._orphans, []
         for submit in orphans:
             self._deliver(_ended(submit.id, why, EngineDied.code))
+        self._flush()
 
     # --- news
 
@@ -284,8 +288,10 @@ class Replica:
         while self._news or self._receive():
             self._take_in(self._news.popleft())
             if time.monotonic() > until:
+                self._flush()
                 self._look_again()
                 return
+        self._flush()
         if self._engine.dead is not None and self.state is State.READY:
             self.state = State.RESTARTING
         if self.state is not State.READY:  # while it is, there is nothing that anybody waits for
@@ -301,13 +307,14 @@ class Replica:
             self._reply(message)
             return
         self._signs += 1
-        start, times, told = time.monotonic(), [], []
+        monotonic, deliver = time.monotonic, self._deliver
+        start, times, told = monotonic(), [], []
         for delta in message.deltas:
-            if delta.code == EngineDied.code:
+            if delta.code is not None and delta.code == EngineDied.code:
                 self._orphan(delta)
-            elif self._deliver(delta):
+            elif deliver(delta):
                 told.append(delta)
-                times.append(time.monotonic())
+                times.append(monotonic())
         if self.emit is not None:
             self.emit(events.Delivered("", times[-1] if times else start, start, message.record, told, times))
 
@@ -318,10 +325,18 @@ class Replica:
             return False
         if cancel := ticket.push(delta):
             self._engine.cancel(cancel)
+        if ticket.sink is not None:
+            self._unflushed.append(ticket)
         if delta.finish is not None:
             del self._tickets[delta.id]
             self._retried.discard(delta.id)
         return True
+
+    def _flush(self) -> None:
+        """Write what was delivered, before the loop turns to requests that have come in."""
+        unflushed, self._unflushed = self._unflushed, []
+        for ticket in unflushed:
+            ticket.flush()
 
     def _reply(self, reply: Reply) -> None:
         if reply.id == self._ping:

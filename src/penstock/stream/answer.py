@@ -38,6 +38,7 @@ class Answer:
         self.splitter = None if reading is None else Splitter(reading, spaced=spaced)
         self.include_stop = params.include_stop_str_in_output
         self.stops = StopMatcher(params.stop, include=self.include_stop)
+        self._as_it_comes = self.splitter is None and not params.stop and params.logprobs is None
         self.text: list[str] = []
         self.reasoning: list[str] | None = None if reading is None or reading.thinking is None else []
         self.calls: list[CallDelta] = []
@@ -56,6 +57,8 @@ class Answer:
             self.timings = delta.timings
         if self.finish is not None:
             return None
+        if self._as_it_comes and delta.finish is None:
+            return self._push_text(delta.tokens)
         shown = _Shown()
         used = self._decode(delta, shown)
         tokens = delta.tokens[:used]
@@ -71,6 +74,16 @@ class Answer:
             return None
         calls = tuple(shown.calls)
         return Chunk(self.index, shown.text, tokens, logprobs, self.finish, self.stop, shown.reasoning, calls)
+
+    def _push_text(self, tokens: list[int]) -> Chunk | None:
+        """What most Deltas bring: tokens that are text and nothing else. The short way for them."""
+        if not tokens:
+            return None
+        push = self.decoder.push
+        text = push(tokens[0]) if len(tokens) == 1 else "".join([push(token) for token in tokens])
+        self.text.append(text)
+        self.tokens += tokens
+        return Chunk(self.index, text, tokens)
 
     def _decode(self, delta: Delta, shown: _Shown) -> int:
         """What is safe to show, and how many of the delta's tokens it took to get there."""

@@ -8,7 +8,7 @@ tokens after what the prompt alone gave.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 LONGEST_CHARACTER_BYTES = 4
@@ -19,22 +19,39 @@ REPLACEMENT = "\ufffd"
 class ByteStream:
     """For vocabularies whose tokens are bytes (`spelling`): constant time per token."""
 
-    def __init__(self, to_bytes: Callable[[int], bytes], prompt: Sequence[int], *, drops_first_space: bool) -> None:
+    def __init__(
+        self,
+        to_bytes: Callable[[int], bytes],
+        prompt: Sequence[int],
+        *,
+        drops_first_space: bool,
+        texts: Mapping[int, str] | None = None,
+    ) -> None:
+        """`texts`: of tokens that are whole characters, as far as they are known; most tokens are."""
         self._to_bytes = to_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._texts = texts if texts is not None else {}
+        self._held = b""  # the beginning of a character
         tail = b""
         for token in reversed(prompt):
             tail = to_bytes(token) + tail
             if len(tail) >= LONGEST_CHARACTER_BYTES:  # what came before cannot matter any more
                 break
-        self._decoder.decode(tail)
+        self._decode(tail)
         self._drop_space = drops_first_space and not tail
 
     def push(self, token: int) -> str:
-        return self._trim(self._decoder.decode(self._to_bytes(token)))
+        if not self._held and not self._drop_space and (text := self._texts.get(token)) is not None:
+            return text
+        return self._trim(self._decode(self._to_bytes(token)))
 
     def flush(self) -> str:
-        return self._trim(self._decoder.decode(b"", final=True))
+        return self._trim(self._decode(b"", final=True))
+
+    def _decode(self, data: bytes, *, final: bool = False) -> str:
+        data = self._held + data
+        text, consumed = codecs.utf_8_decode(data, "replace", final)
+        self._held = data[consumed:]
+        return text
 
     def _trim(self, text: str) -> str:
         if self._drop_space and text:

@@ -7,6 +7,7 @@ replaces every byte of a run that is not UTF-8 throughout, which nobody can know
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class Tokenizer:
         self._backend = backend
         self._spelling = spelling
         self._bytes: dict[int, bytes] = {}  # of the tokens seen so far
+        self._texts: dict[int, str] = {}  # of those that are whole characters and not special
         # one more than the highest id: a model's embedding table may have more rows, an id in between may be unused
         vocabulary = backend.get_vocab()
         self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
@@ -80,7 +82,7 @@ class Tokenizer:
         spell = self._text_bytes if skip_special else self.token_bytes
         if show and skip_special:
             spell = lambda token: self.token_bytes(token) if token in show else self._text_bytes(token)  # noqa: E731
-        return ByteStream(spell, prompt, drops_first_space=self._spelling.drops_first_space)
+        return ByteStream(spell, prompt, drops_first_space=self._spelling.drops_first_space, texts=self._texts)
 
     def mark(self, text: str) -> int | None:
         """The token that was made for this very text, such as `<think>`; None if it takes several."""
@@ -93,7 +95,11 @@ class Tokenizer:
             return known
         if not 0 <= token < self.vocab_size:
             return b""
-        return self._bytes.setdefault(token, self._spell(token))
+        spelled = self._bytes.setdefault(token, self._spell(token))
+        if token not in self.special_ids:
+            with suppress(UnicodeDecodeError):
+                self._texts[token] = spelled.decode()
+        return spelled
 
     def _spell(self, token: int) -> bytes:
         if self._spelling is None:

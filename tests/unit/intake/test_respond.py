@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 import pytest
@@ -12,6 +12,7 @@ from penstock.intake.desk import Desk
 from penstock.intake.events import Event, Named, Plain
 from penstock.intake.problems import Problem
 from penstock.intake.respond import PORTION, EventStream, Whole, merged
+from penstock.intake.wire import BODY_EXTENSION
 from penstock.pipeline import Flight
 from penstock.route.ticket import Ticket
 from penstock.stream.answer import Answer
@@ -256,3 +257,158 @@ def test_what_was_accepted_without_effect_is_told_in_a_header(streamed: bool) ->
 
     asyncio.run(play())
     assert dict(sent[0]["headers"])[b"x-penstock-warnings"] == b"the field x is ignored"
+
+
+class Body:
+    """A connection past ASGI's layers; what goes either way is kept in one list."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.sent: list[tuple[str, bytes]] = []
+
+    def write(self, data: bytes) -> None:
+        self.sent.append(("direct", data))
+
+
+def stream_directly(
+    play: Callable[[Ticket, Body], Coroutine[None, None, None]], writer: Writer | None = None, *, choices: int = 1
+) -> tuple[list[tuple[str, bytes]], FakeDesk]:
+    """What is written, and by which way, while `play` brings the news, as a replica does."""
+    body, desk = Body(), FakeDesk()
+
+    async def main() -> None:
+        ticket = Ticket([flight(choices)])
+
+        async def send(message: Any) -> None:
+            if message["type"] == BODY:
+                body.sent.append(("send", message["body"]))
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        scope = {**SCOPE, "extensions": {BODY_EXTENSION: body}}
+        answering = asyncio.ensure_future(
+            EventStream(cast(Desk, desk), ticket, writer or Writer())(scope, receive, send)
+        )
+        await play(ticket, body)
+        await answering
+        assert desk.finished == [ticket]
+        assert ticket.sink is None
+
+    asyncio.run(main())
+    return body.sent, desk
+
+
+async def settle() -> None:
+    """Let the tasks do all that they can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def bring(ticket: Ticket, *deltas: Delta) -> None:
+    for delta in deltas:
+        ticket.push(delta)
+    ticket.flush()
+
+
+def test_tokens_of_a_client_that_keeps_up_are_written_without_waking_a_task() -> None:
+    async def play(ticket: Ticket, body: Body) -> None:
+        await bring(ticket, news("a"))
+        await settle()
+        await bring(ticket, news("b"), news("c"))  # no task has a turn in between
+        await bring(ticket, news("d"))
+        assert [way for way, _ in body.sent] == ["send", "direct", "direct"]
+        await bring(ticket, news("z", 0, FinishReason.LENGTH))
+
+    sent, _ = stream_directly(play)
+    assert sent == [
+        ("send", b"data: first 0.0\n\ndata: 0.0 a\n\n"),
+        ("direct", b"data: 0.0 b\n\ndata: 0.0 c\n\n"),  # one write of what came at once, an event for each
+        ("direct", b"data: 0.0 d\n\n"),
+        ("direct", b"data: 0.0 z\n\n"),
+        ("send", b"data: last\n\ndata: [DONE]\n\n"),
+        ("send", b""),
+    ]
+
+
+def test_a_client_that_falls_behind_is_waited_for_and_nothing_overtakes() -> None:
+    async def play(ticket: Ticket, body: Body) -> None:
+        await bring(ticket, news("a"))
+        await settle()
+        body.ready = False
+        await bring(ticket, news("b"))
+        body.ready = True
+        await bring(ticket, news("c"))  # what was left comes first, by the way that waits
+        await settle()
+        await bring(ticket, news("d"))
+        await bring(ticket, news("z", 0, FinishReason.LENGTH))
+
+    sent, _ = stream_directly(play)
+    assert [(way, data) for way, data in sent[1:4]] == [
+        ("send", b"data: 0.0 bc\n\n"),
+        ("direct", b"data: 0.0 d\n\n"),
+        ("direct", b"data: 0.0 z\n\n"),
+    ]
+
+
+def test_a_mistake_of_ours_on_the_direct_way_ends_in_an_error_event() -> None:
+    async def play(ticket: Ticket, body: Body) -> None:
+        await bring(ticket, news("a"))
+        await settle()
+        await bring(ticket, news("oops"))
+        await settle()
+        await bring(ticket, news("z", 0, FinishReason.LENGTH))
+
+    sent, _ = stream_directly(play, Writer(breaks_at="oops"))
+    assert [way for way, _ in sent] == ["send"] * 3
+    assert b"internal_error" in sent[1][1]
+
+
+def test_an_error_of_one_choice_ends_the_direct_way() -> None:
+    async def play(ticket: Ticket, body: Body) -> None:
+        await bring(ticket, news("a"), news("x", 1))
+        await settle()
+        await bring(ticket, news("b"), news("", 1, FinishReason.ERROR, error="it broke", code="internal_error"))
+        await settle()
+        await bring(ticket, news("z", 0, FinishReason.LENGTH))
+
+    sent, _ = stream_directly(play, choices=2)
+    assert [way for way, _ in sent] == ["send"] * 4
+    assert b"internal_error" in sent[2][1]
+    assert b"[DONE]" not in b"".join(data for _, data in sent)
+
+
+def test_a_stream_without_a_last_chunk_tells_its_error() -> None:
+    """The answer could not be read: there is nothing to show of it."""
+
+    class Unreadable(Letters):
+        def push(self, token: int) -> str:
+            if token == ord("!"):
+                raise ValueError
+            return chr(token)
+
+    async def play(ticket: Ticket, body: Body) -> None:
+        ticket.flights[0].answers[0].decoder = Unreadable()
+        await bring(ticket, news("a"))
+        await settle()
+        await bring(ticket, news("!"))
+        await bring(ticket, news("", 0, FinishReason.CANCELLED))
+
+    sent, _ = stream_directly(play)
+    assert b"internal_error" in sent[1][1]
+
+
+def test_an_answer_in_one_piece_wakes_no_task_before_its_end() -> None:
+    async def play() -> int:
+        ticket = Ticket([flight()])
+        waiting = asyncio.ensure_future(ticket.finished())
+        await settle()
+        for _ in range(3):
+            await bring(ticket, news("a"))
+            assert not ticket._news.is_set()
+        assert ticket.chunks == []
+        await bring(ticket, news("z", 0, FinishReason.LENGTH))
+        await waiting
+        return len(ticket.flights[0].answers[0].tokens)
+
+    assert asyncio.run(play()) == 4

@@ -25,6 +25,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body"})
         return
+    if scope["path"] == "/direct":
+        await stream_directly(scope, receive, send)
+        return
     body, more = b"", True
     while more:
         message = await receive()
@@ -36,6 +39,22 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.body", "body": b"first ", "more_body": True})
         await asyncio.sleep(5 * wire.SILENCE_S)
     await send({"type": "http.response.body", "body": body + b"all"})
+
+
+async def stream_directly(scope: Scope, receive: Receive, send: Send) -> None:
+    """Past `send`, as long as the client keeps up; then a word about that, which waits."""
+    body: wire.DirectBody = scope["extensions"][wire.BODY_EXTENSION]
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+    body.write(b"one ")
+    body.write(b"two ")
+    count = 0
+    while body.ready and count < 1000:
+        body.write(b"x" * 100_000)
+        count += 1
+    told = b"kept up" if body.ready else b"fell behind"
+    await send({"type": "http.response.body", "body": told, "more_body": False})
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, bytes]]
@@ -147,3 +166,15 @@ def test_a_body_may_be_longer_than_headers() -> None:
         return await reader.read()
 
     assert talk(whole).endswith(b"all\r\n0\r\n\r\n")
+
+
+def test_pieces_of_a_body_go_past_send_until_the_client_falls_behind() -> None:
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(GET.replace(b"/slow", b"/direct"))
+        begin = await reader.readuntil(b"two \r\n")
+        assert b"4\r\none \r\n4\r\ntwo \r\n" in begin
+        return await reader.read()
+
+    answer = talk(slow)
+    assert answer.endswith(b"b\r\nfell behind\r\n0\r\n\r\n")
+    assert len(answer) < 50_000_000

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.flow import CallDelta, Choice, Chunk, Completion, FinishReason, Request, TokenLogprobs
 from penstock.flow import ToolCall as Call
-from penstock.intake.events import Plain
+from penstock.intake.events import Plain, TextEvent
 from penstock.intake.openai.answers import (
     FINISH,
     CalledFunction,
@@ -92,6 +92,8 @@ class ChatWriter(Plain):
         self._opening = _OPENING_TO_CALL if body.tools and body.tool_choice != "none" else _OPENING
         self._include_reasoning = body.include_reasoning is not False
         self._called: set[int] = set()  # choices of a stream that have made a call
+        self._text_only = self._wishes.text_only and not body.logprobs
+        self._texts: dict[int, TextEvent] = {}  # by choice
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
         self._wishes.begun(prompt, len(prompt_tokens), cached_tokens)
@@ -100,6 +102,8 @@ class ChatWriter(Plain):
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
         """Nothing if there is nothing to show yet. Of a sequence that failed, only its text: an error must follow."""
+        if self._text_only and chunk.text and not (chunk.finish or chunk.reasoning or chunk.calls):
+            return [self._text_event(chunk.choice).holding(chunk.text)]
         written = []
         self._wishes.went_on(len(chunk.tokens))
         deltas = _deltas(chunk, reasoning=self._include_reasoning)
@@ -121,6 +125,14 @@ class ChatWriter(Plain):
             end = ChatChunkChoice(index=chunk.choice, delta=_NOTHING, finish_reason=reason, stop_reason=stop_reason)
             written.append(self._chunk([end]))
         return written
+
+    def _text_event(self, choice: int) -> TextEvent:
+        """What most chunks are."""
+        if (known := self._texts.get(choice)) is None:
+            known = self._texts[choice] = TextEvent(
+                lambda text: self._chunk([ChatChunkChoice(index=choice, delta=ChatDelta(content=text))])
+            )
+        return known
 
     def last(self, completions: Sequence[Completion]) -> list[bytes]:
         """What comes behind all choices: what the client asked to know of the request as a whole."""

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import Choice, Chunk, Completion, Request, TokenLogprobs
-from penstock.intake.events import Plain
+from penstock.intake.events import Plain, TextEvent
 from penstock.intake.openai.answers import FINISH, TextChoice, TextCompletion, TextLogprobs, Timings, Usage, usage
 from penstock.intake.openai.fields import each
 from penstock.intake.openai.logprobs import TextLogprobsWriter, Vocabulary, for_prompt, joined
@@ -70,6 +70,8 @@ class CompletionWriter(Plain):
         self._k = body.logprobs
         self._every_token = body.logprobs is not None or bool(body.return_token_ids)
         self._logprobs: dict[int, TextLogprobsWriter] = {}  # by choice, of a stream
+        self._text_only = self._wishes.text_only and body.logprobs is None
+        self._texts: dict[int, TextEvent] = {}  # by choice
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
         """The echo, if it is wanted."""
@@ -84,6 +86,8 @@ class CompletionWriter(Plain):
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
         """Nothing if there is nothing to show yet. Of a sequence that failed, only its text: an error must follow."""
+        if self._text_only and chunk.text and chunk.finish is None:
+            return [self._text_event(self._index(prompt, chunk.choice)).holding(chunk.text)]
         reason = FINISH.get(chunk.finish)
         self._wishes.went_on(len(chunk.tokens))
         if not (chunk.text or reason or (self._every_token and chunk.tokens)):
@@ -99,6 +103,12 @@ class CompletionWriter(Plain):
             token_ids=self._wishes.ids(chunk.tokens),
         )
         return [self._body([choice])]
+
+    def _text_event(self, index: int) -> TextEvent:
+        """What most chunks are."""
+        if (known := self._texts.get(index)) is None:
+            known = self._texts[index] = TextEvent(lambda text: self._body([TextChoice(text=text, index=index)]))
+        return known
 
     def last(self, completions: Sequence[Completion]) -> list[bytes]:
         """What comes behind all choices: what the client asked to know of the request as a whole."""

@@ -32,6 +32,11 @@ class Wishes:
         self.chunk_usage: Usage | UnsetType | None = None if self.stream_usage else UNSET
         self._running = RunningUsage() if options is not None and options.continuous_usage_stats else None
 
+    @property
+    def text_only(self) -> bool:
+        """Chunks of a stream are to tell nothing but text."""
+        return not self.token_ids and self._running is None
+
     def begun(self, prompt: int, prompt_tokens: int, cached_tokens: int) -> None:
         """A choice of this prompt has begun."""
         if self._running is not None:

@@ -381,6 +381,17 @@ def test_any_text(vocabulary: Tokenizer, text: str) -> None:
     assert body["choices"][0]["message"]["content"] == text
 
 
+@pytest.mark.parametrize("fields", [{}, {"stream": True, "stream_options": {"include_usage": True}}])
+def test_the_short_way_of_plain_text_writes_what_the_long_one_does(
+    vocabulary: Tokenizer, fields: dict[str, Any]
+) -> None:
+    short, long = writer(vocabulary, **fields), writer(vocabulary, **fields)
+    long._text_only = False
+    for place, text in enumerate(("a", '"\n\\', "é\x1a\x1a\u2028", "b")):
+        chunk = Chunk(place % 2, text, [1])
+        assert short.chunk(0, chunk) == long.chunk(0, chunk)
+
+
 def test_a_text_is_one_line_of_an_event_stream(vocabulary: Tokenizer) -> None:
     (text,) = writer(vocabulary, stream=True).chunk(0, Chunk(0, "a\nb\r\nc", [1]))
 

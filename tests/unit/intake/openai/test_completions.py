@@ -324,3 +324,12 @@ def test_the_token_that_ends_an_answer_is_no_part_of_it(vocabulary: Tokenizer) -
     (text,) = write.chunk(0, Chunk(0, "", [end], [logprob(end)], FinishReason.END))
 
     assert checked(text)["choices"][0]["logprobs"]["tokens"] == []
+
+
+def test_the_short_way_of_plain_text_writes_what_the_long_one_does(vocabulary: Tokenizer) -> None:
+    prompts = {"prompt": ["a", "b"], "n": 2}
+    short, long = writer(vocabulary, **prompts), writer(vocabulary, **prompts)
+    long._text_only = False
+    for place, text in enumerate(("a", '"\n', "é\u2028", "b")):
+        chunk = Chunk(place % 2, text, [1])
+        assert short.chunk(place // 2, chunk) == long.chunk(place // 2, chunk)

@@ -1,0 +1,162 @@
+"""An engine process that computes nothing: it speaks the real link (`engine.link`) and emits one token per sequence and
+step, so that a frontend can be measured by itself. `serve` of this file is `penstock serve` with such an engine.
+
+    python bench/stub_engine.py serve MODEL --port 8000      STUB_STEP_MS=5 STUB_PREFILL=280000 in the environment
+
+A step lasts STUB_STEP_MS at least; prompts are "computed" at STUB_PREFILL tokens per second. What a sequence answers is
+text from the middle of its own prompt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from array import array
+from collections import deque
+from typing import Any
+
+from penstock.engine import process
+from penstock.engine.link import Link, PeerGone, engine_link
+from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Ready, Reply, Submit, Timings, record
+from penstock.flow.messages import Stop, ToEngine
+
+MAX_RUNNING = 1024
+BLOCKS = [(1000, 0, 0, 0, 100_000)]
+FACTS = {
+    "load_s": 0.0, "weights_bytes": 0, "device": "stub", "kernels": "no", "dtype": "none", "kv_tokens": 1 << 20,
+    "kv_dtype": "none", "kv_bytes": 1 << 20, "context": 8192, "max_sequences": MAX_RUNNING, "block_size": 16,
+}  # fmt: skip
+
+
+class Sequence:
+    def __init__(self, submit: Submit) -> None:
+        self.submit = submit
+        middle = len(submit.tokens) // 2
+        self.text = submit.tokens[middle // 2 : middle + 1] or submit.tokens
+        self.output = 0
+        self.uncomputed = len(submit.tokens)
+        self.received = time.monotonic()
+        self.first: float | None = None
+
+    def next(self) -> Delta:
+        token = self.text[self.output % len(self.text)]
+        self.output += 1
+        now = time.monotonic()
+        self.first = self.first or now
+        if self.output < self.submit.max_output:
+            return Delta(id=self.submit.id, tokens=[token])
+        times = Timings(self.submit.arrival, self.received, self.first, now)
+        return Delta(id=self.submit.id, tokens=[token], finish=FinishReason.LENGTH, timings=times)
+
+
+class StubEngine:
+    def __init__(self, link: Link[ToEngine], step_s: float, prefill_per_s: float) -> None:
+        self.link = link
+        self.step_s = step_s
+        self.prefill = max(1, int(step_s * prefill_per_s))  # prompt tokens of a step
+        self.waiting: deque[Sequence] = deque()
+        self.running: dict[str, Sequence] = {}
+        self.steps = 0
+
+    def run(self) -> None:
+        self.link.receive(None)  # Start
+        self.link.send(Ready({**FACTS, "pid": os.getpid()}))
+        due = time.monotonic()
+        while True:
+            busy = bool(self.waiting or self.running)
+            wait_s = max(0.0, due - time.monotonic()) if busy else None
+            if not busy:
+                due = 0.0
+            elif wait_s and wait_s > 0.0005:
+                time.sleep(wait_s)
+            for message in self.link.receive(0.0 if busy else None):
+                if isinstance(message, Stop):
+                    return
+                self.handle(message)
+            if self.waiting or self.running:
+                now = time.monotonic()
+                due = max(due, now - self.step_s) + self.step_s
+                self.step(now)
+
+    def handle(self, message: Any) -> None:
+        match message:
+            case Submit():
+                self.waiting.append(Sequence(message))
+            case Cancel():
+                found = self.running.pop(message.id, None)
+                if found is None:
+                    found = next((one for one in self.waiting if one.submit.id == message.id), None)
+                    if found is not None:
+                        self.waiting.remove(found)
+                if found is not None:
+                    now = time.monotonic()
+                    times = Timings(found.submit.arrival, found.received, found.first, now)
+                    self.link.send(Frame([Delta(id=message.id, finish=message.finish, timings=times)]))
+            case Query():
+                stats = {
+                    "steps": self.steps, "running": len(self.running), "waiting": len(self.waiting),
+                    "blocks": [dict(zip(record.Blocks._fields, group, strict=True)) for group in BLOCKS],
+                }  # fmt: skip
+                self.link.send(Reply(message.id, value=stats))
+
+    def step(self, start: float) -> None:
+        self.steps += 1
+        let_in = self.compute_prompts()
+        rows = array("I")
+        deltas = []
+        for name, sequence in list(self.running.items()):
+            rows.extend((sequence.submit.number, record.DECODE | 1))
+            delta = sequence.next()
+            deltas.append(delta)
+            if delta.finish is not None:
+                del self.running[name]
+        state = (len(self.running), len(self.waiting), 0, 0, 0, 0)
+        packed = record.pack(self.steps, start, (100, 200, 300), state, BLOCKS, let_in, [], rows)
+        self.link.send(Frame(deltas, packed))
+
+    def compute_prompts(self) -> list[bytes]:
+        left, let_in = self.prefill, []
+        while left > 0 and self.waiting and len(self.running) < MAX_RUNNING:
+            first = self.waiting[0]
+            count = min(left, first.uncomputed)
+            first.uncomputed -= count
+            left -= count
+            if first.uncomputed == 0:
+                self.waiting.popleft()
+                self.running[first.submit.id] = first
+                entry = record.LetIn(
+                    first.submit.number, first.received, 0, (0,) * len(record.WAITS), 0, 0, record.Finding()
+                )
+                let_in.append(record.pack_let_in(entry))
+        return let_in
+
+
+def serve() -> None:
+    """`penstock serve …`, but the engine is this file's."""
+    popen = subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        if command[1:3] == ["-m", "penstock.worker"]:
+            command = [sys.executable, __file__, "engine", command[3]]
+        return popen(command, **options)
+
+    process.subprocess.Popen = start  # type: ignore[misc, assignment]
+    from penstock.cli import main
+
+    main()
+
+
+def engine(address: str) -> None:
+    if cores := os.environ.get("STUB_CORES"):
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    step_s = float(os.environ.get("STUB_STEP_MS", "5")) / 1000
+    prefill = float(os.environ.get("STUB_PREFILL", "280000"))
+    with contextlib.suppress(PeerGone):
+        StubEngine(engine_link(address, lifeline=sys.stdin.fileno()), step_s, prefill).run()
+
+
+if __name__ == "__main__":
+    engine(sys.argv[2]) if sys.argv[1] == "engine" else serve()
