@@ -17,7 +17,6 @@ setup: $(INSTALLED)  ## make the virtual environment and install everything into
 define install
 	@echo 'Installing into $(VENV), once: torch and all else. That takes a minute or more.'
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)  # also where one is half made
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
 	@$(BIN)/python install.py '$(1)'
 endef
 SOURCES := install.py pyproject.toml constraints.txt setup.py build_native.py $(wildcard src/penstock/kernels/cpu/native/*)

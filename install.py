@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 LARGE_BYTES = 5_000_000  # a download of its own line, where there is no terminal
 BEAT_S = 15.0  # and a line at least so often
@@ -92,15 +92,25 @@ def main() -> int:
         sys.stderr.write(text)
         sys.stderr.flush()
 
-    command = [sys.executable, "-m", "pip", "install", "--progress-bar", "raw", "--constraint", "constraints.txt"]
-    with subprocess.Popen(
-        [*command, "--editable", *sys.argv[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as pip:
-        assert pip.stdout is not None
-        kept = follow(pip.stdout, say, terminal=sys.stderr.isatty())
-    if pip.returncode:
+    # First pip itself: the one that came with Python may be too old to tell how far a download is.
+    runs = (["--progress-bar", "off", "pip"], ["--progress-bar", "raw", "--editable", *sys.argv[1:]])
+    code = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal code
+        for arguments in runs:
+            command = [sys.executable, "-m", "pip", "install", "--constraint", "constraints.txt", *arguments]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
+                assert pip.stdout is not None
+                yield from pip.stdout
+            code = pip.returncode
+            if code:
+                return
+
+    kept = follow(lines(), say, terminal=sys.stderr.isatty())
+    if code:
         say("".join(kept))
-    return pip.returncode
+    return code
 
 
 if __name__ == "__main__":

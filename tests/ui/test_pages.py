@@ -142,7 +142,14 @@ def test_the_timeline_draws_steps_as_they_happen(visit: Visit, busy: Server) -> 
     with busy.client() as client:
         client.completions.create(model=busy.model, prompt="more steps", max_tokens=20, extra_body={"ignore_eos": True})
     page.wait_for_function("before => document.querySelector('.overview figcaption').innerText !== before", arg=before)
-    page.locator(canvas).hover(position={"x": 900, "y": 90})
+
+    def pointed() -> bool:
+        """Steps may still move on beneath the pointer, which then has to be moved again."""
+        for x in (899, 900):
+            page.locator(canvas).hover(position={"x": x, "y": 90})
+        return page.locator(".tip").count() == 1
+
+    until(pointed, "a step beneath the pointer")
     expect(page.locator(".tip")).to_contain_text("Step #")
     expect(page.locator(".tip")).to_contain_text("batch")
     page.get_by_role("button", name="Pause").click()

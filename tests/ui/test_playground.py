@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from browser import Watched
 from server_process import Server, until
@@ -71,9 +71,9 @@ def test_tokens_show_probabilities_and_alternatives_to_branch_to(visit: Visit, s
     ask(page, "Branch", max_tokens=30, temperature=0)
     ended(page)
     page.get_by_role("button", name="Tokens", exact=True).click()
-    first = page.locator(".token-text").inner_text()
     tokens = page.locator(".token-text .tok")
-    assert tokens.count() == 30
+    expect(tokens).to_have_count(30)
+    first = page.locator(".token-text").inner_text()
     # One that ends a character, with another one to choose that does so as well.
     plain = "token => /^[ -~]+$/.test(token.textContent)"
     place = page.evaluate(f"[...document.querySelectorAll('.token-text .tok')].findIndex({plain})")
@@ -82,14 +82,14 @@ def test_tokens_show_probabilities_and_alternatives_to_branch_to(visit: Visit, s
     expect(options).to_have_count(5)
     shown = [float(text.strip("<%")) for text in page.locator(".token-popover .num").all_inner_texts()]
     assert shown == sorted(shown, reverse=True)
-    assert page.locator(".token-popover li button:disabled").count() == 1
+    expect(page.locator(".token-popover li button:disabled")).to_have_count(1)
     page.locator(".token-popover li button:not(:disabled)").first.click()
     expect(page.get_by_text("2 / 2")).to_be_visible()
     ended(page)
-    assert page.locator(".tok.given").count() == max(place, 0) + 1
+    expect(page.locator(".tok.given")).to_have_count(max(place, 0) + 1)
     page.get_by_label("Branch before").click()
     expect(page.get_by_text("1 / 2")).to_be_visible()
-    assert page.locator(".token-text").inner_text() == first
+    expect(page.locator(".token-text")).to_have_text(first, use_inner_text=True)
 
 
 def test_again_and_edit(visit: Visit, server: Server) -> None:
@@ -139,10 +139,16 @@ def test_escape_closes_one_thing_at_a_time(visit: Visit, server: Server) -> None
     until(server.idle, "the engine being idle after a stop")
 
 
-def corner(part: Locator) -> tuple[float, float]:
-    box = part.bounding_box()
-    assert box is not None
-    return box["x"], box["y"]
+def corners(page: Page, *selectors: str) -> list[tuple[float, float]]:
+    """Of what is found by each, all at one time: the page may be scrolled from one moment to the next."""
+    found = page.evaluate(
+        """selectors => selectors.map(selector => {
+          const { x, y } = document.querySelector(selector).getBoundingClientRect();
+          return [x, y];
+        })""",
+        selectors,
+    )
+    return [(x, y) for x, y in found]
 
 
 @pytest.mark.parametrize("width", [700, 800, 1000, 1400])
@@ -150,12 +156,13 @@ def test_what_can_be_done_with_a_message_is_in_one_line_below_it(visit: Visit, s
     page = visit("playground", width=width)
     ask(page, "One line", max_tokens=4)
     ended(page)
-    assert corner(page.locator(".figures"))[0] == corner(page.locator("article.answer"))[0]
+    (figures, _), (answer, _) = corners(page, ".figures", "article.answer")
+    assert figures == answer
     page.get_by_label("Answer again").click()
     expect(page.get_by_text("2 / 2")).to_be_visible()  # and takes room
     ended(page)
     for labels in (("Edit, and ask anew", "Copy the question"), ("Branch before", "Answer again", "Copy the answer")):
-        places = [corner(page.get_by_label(label)) for label in labels]
+        places = corners(page, *(f'[aria-label="{label}"]' for label in labels))
         assert places == sorted(places)
         assert len({top for _, top in places}) == 1
 
