@@ -197,7 +197,7 @@ WRONG: list[tuple[type[openai.APIStatusError], str, dict[str, Any]]] = [
     (openai.BadRequestError, "max_output_tokens", {"max_output_tokens": 1_000_000}),
     (openai.BadRequestError, "temprature", {"extra_body": {"temprature": 1}}),
     (openai.BadRequestError, "input[0].content[0].type", {"input": [{"role": "user", "content": [IMAGE]}]}),
-    (openai.BadRequestError, "tools[0].type", {"tools": [{"type": "web_search"}]}),
+    (openai.BadRequestError, "tools[0].type", {"tools": [{"type": "file_search"}]}),
     (openai.BadRequestError, "tools[0].parameters", {"tools": [{**TOOL, "strict": True, "parameters": NO_SCHEMA}]}),
     (openai.BadRequestError, "tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}),
     (
@@ -221,11 +221,80 @@ def test_errors(
     assert caught.value.type == "invalid_request_error"
 
 
-def test_a_response_cannot_be_streamed_again(server: Server, client: openai.OpenAI) -> None:
-    response = client.responses.create(model=server.model, input="a", max_output_tokens=1)
+def test_a_kept_response_is_streamed_again(server: Server, client: openai.OpenAI) -> None:
+    """With the events it had the first time, from any of them on."""
+    with client.responses.create(model=server.model, input=ASKED, stream=True, **GREEDY) as stream:
+        sent: list[Any] = list(stream)
+    name = sent[0].response.id
+    with client.responses.retrieve(name, stream=True) as stream:
+        assert list(stream) == sent
+    with client.responses.retrieve(name, stream=True, starting_after=4) as stream:
+        assert list(stream) == sent[5:]
+    for wrong, param in (
+        ({"starting_after": 1}, "starting_after"),
+        ({"include_obfuscation": True}, "include_obfuscation"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.responses.retrieve(name, **wrong)  # type: ignore[call-overload]
+        assert caught.value.param == param
+
+
+def test_the_items_it_answered(server: Server, client: openai.OpenAI) -> None:
+    first = client.responses.create(model=server.model, input=ASKED, **GREEDY)
+    again: Any = [user("And?"), {"role": "developer", "content": "be brief"}]
+    second = client.responses.create(model=server.model, input=again, previous_response_id=first.id, **GREEDY)
+    pages = client.responses.input_items.list(second.id, limit=1, order="asc", include=["reasoning.encrypted_content"])
+    listed: list[Any] = list(pages)
+    assert [item.role for item in listed] == ["user", "assistant", "user", "developer"]
+    assert listed[0].content[0].text == ASKED
+    assert listed[1].content[0].text == first.output_text
+    assert [item.id for item in client.responses.input_items.list(second.id)] == [item.id for item in listed[::-1]]
+
+
+def test_tokens_are_counted_as_they_are_used(server: Server, client: openai.OpenAI) -> None:
+    first = client.responses.create(model=server.model, input=ASKED, **GREEDY)
+    for more in ({}, {"instructions": "be brief"}, {"tools": [TOOL]}, {"previous_response_id": first.id}):
+        asked: dict[str, Any] = {"model": server.model, "input": "And?", **more}
+        usage = client.responses.create(**asked, max_output_tokens=1).usage
+        assert usage is not None
+        assert client.responses.input_tokens.count(**asked).input_tokens == usage.input_tokens
     with pytest.raises(openai.BadRequestError) as caught:
-        client.responses.retrieve(response.id, stream=True)
-    assert caught.value.param == "stream"
+        client.responses.input_tokens.count(model=server.model)
+    assert caught.value.param == "input"
+
+
+def test_there_is_nothing_to_cancel(server: Server, client: openai.OpenAI) -> None:
+    """Only what runs in the background can be: OpenAI answers alike."""
+    response = client.responses.create(model=server.model, input="a", max_output_tokens=1)
+    with pytest.raises(openai.BadRequestError, match="Cannot cancel a synchronous response") as caught:
+        client.responses.cancel(response.id)
+    assert caught.value.type == "invalid_request_error"
+    with pytest.raises(openai.NotFoundError):
+        client.responses.cancel("resp_0")
+
+
+def test_log_probabilities(server: Server, client: openai.OpenAI) -> None:
+    """The same as in chat completions."""
+    asked: dict[str, Any] = {"model": server.model, "input": ASKED, "top_logprobs": 2, **GREEDY}
+    asked["include"] = ["message.output_text.logprobs"]
+    response: Any = client.responses.create(**asked)
+    entries = response.output[0].content[0].logprobs
+    chat = client.chat.completions.create(
+        model=server.model,
+        messages=[user(ASKED)],
+        logprobs=True,
+        top_logprobs=2,
+        max_tokens=24,
+        **COLD,  # type: ignore[list-item]
+    )
+    assert chat.choices[0].logprobs is not None
+    wanted = chat.choices[0].logprobs.content or []
+    assert [entry.model_dump() for entry in entries] == [entry.model_dump() for entry in wanted]
+    with client.responses.create(**asked, stream=True) as stream:
+        events: list[Any] = list(stream)
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    assert [one.token for event in deltas for one in event.logprobs] == [entry.token for entry in entries]
+    assert client.responses.retrieve(response.id, include=["message.output_text.logprobs"]) == response
 
 
 def test_neutral_values_are_taken(server: Server, client: openai.OpenAI) -> None:
@@ -243,6 +312,7 @@ def test_neutral_values_are_taken(server: Server, client: openai.OpenAI) -> None
         background=False,
         metadata={"a": "b"},
         user="me",
+        extra_body={"presence_penalty": 0, "frequency_penalty": 0, "top_k": -1, "chat_template_kwargs": {}},
     )
     assert (response.metadata, response.user) == ({"a": "b"}, "me")
 

@@ -4,10 +4,8 @@ never by FastAPI."""
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,8 +17,8 @@ from starlette.types import ASGIApp, Scope
 
 import penstock
 from penstock import flow
-from penstock.errors import InvalidRequest, MethodNotAllowed, NotFound, PenstockError
-from penstock.intake import docs, glass, openapi, plan, ui
+from penstock.errors import MethodNotAllowed, NotFound, PenstockError
+from penstock.intake import docs, glass, openapi, plan, response_routes, ui
 from penstock.intake.anthropic import messages
 from penstock.intake.anthropic.problems import AnthropicErrorBody
 from penstock.intake.body import read, read_object
@@ -30,13 +28,10 @@ from penstock.intake.failure import failure
 from penstock.intake.guards import OPEN_PATHS, BodyLimit, Heads, Keys, RequestIds, shared
 from penstock.intake.hosts import Hosts
 from penstock.intake.openai import chat, completions, embeddings, models, tokens
-from penstock.intake.openai.responses import items
-from penstock.intake.openai.responses import writer as responses
 from penstock.intake.openai.responses.store import ResponseStore
 from penstock.intake.openai.schemas import Generation
 from penstock.intake.problems import called
 from penstock.intake.respond import EventStream, Whole, Writer
-from penstock.intake.tenants import tenant_of
 from penstock.intake.unversioned import Unversioned
 from penstock.intake.visit import CLIENT_GONE, Visit
 from penstock.observe.gpu import Gpu
@@ -56,7 +51,7 @@ STATS_WAIT_S = 2.0  # a scrape does not wait longer for an engine in a long step
 def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp:
     app = FastAPI(title="Penstock", version=penstock.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     _add_generation(app, desk)
-    _add_responses(app, desk, ResponseStore())
+    response_routes.add(app, desk, ResponseStore())
     _add_messages(app, desk)
     _add_embeddings(app, desk)
     _add_models_and_tokens(app, desk)
@@ -104,51 +99,6 @@ def _add_generation(app: FastAPI, desk: Desk) -> None:
         """Continue one or several prompts."""
         api = completions
         return await completed(request, "completion", api.REQUEST, api.to_requests, api.CompletionWriter)
-
-
-def _add_responses(app: FastAPI, desk: Desk, store: ResponseStore) -> None:
-    known = documented(
-        responses.REQUEST, responses.RESPONSE, events=responses.EVENTS, missing="No such model or response."
-    )
-    missing = "No such response."
-
-    @app.post("/v1/responses", **known)
-    async def create_response(request: Request) -> Response:
-        """Answer a conversation, and keep it for the next request."""
-        with Visit(request.scope, "response", desk.emit) as visit:
-            body = await read(responses.REQUEST, request)
-            visit.parsed(stream=bool(body.stream))
-            desk.check_model(body.model)
-            said = items.conversation(
-                body, store.said(visit.tenant, before) if (before := body.previous_response_id) else ()
-            )
-            with called(items.NAMES):
-                asked = items.to_request(body, said, request_id=visit.name, recommended=desk.files.sampling)
-                visit.validated([asked])
-                ticket = await desk.submit([asked], visit.tenant)
-            writer = responses.ResponseWriter(
-                body,
-                asked.params,
-                said,
-                request_id=secrets.token_hex(16),  # not the one that the glass box shows: it opens the conversation
-                model=desk.files.name,
-                created=int(time.time()),
-                keep=None if body.store is False else partial(store.keep, visit.tenant),
-            )
-            return _respond(desk, ticket, writer, stream=body.stream)
-
-    @app.get("/v1/responses/{response_id}", **documented(None, responses.RESPONSE, missing=missing, choosy=True))
-    async def retrieve_response(request: Request, response_id: str) -> Response:
-        """One that was kept, as it was sent."""
-        for name in request.query_params:
-            raise InvalidRequest(f"{name} is not supported here", param=name)
-        return _json(store.body(tenant_of(request.scope), response_id))
-
-    @app.delete("/v1/responses/{response_id}", **documented(None, responses.DELETED, missing=missing))
-    async def delete_response(request: Request, response_id: str) -> Response:
-        """Keep it no longer."""
-        store.drop(tenant_of(request.scope), response_id)
-        return _json(responses.deleted(response_id))
 
 
 def _add_messages(app: FastAPI, desk: Desk) -> None:

@@ -47,14 +47,17 @@ def documented(
     *,
     chunk: type[msgspec.Struct] | None = None,
     events: Sequence[type[msgspec.Struct]] = (),
+    streamed: Sequence[type[msgspec.Struct]] = (),
     computed: bool = False,
     error: type[msgspec.Struct] = ErrorBody,
     missing: str = "No such model.",
     choosy: bool = False,
+    parameters: Sequence[Parameter] = (),
 ) -> dict[str, Any]:
-    """Of a route that answers clients. `computed`: by the engine, as all that is streamed. `choosy`: though it takes no
-    body, there are requests that it refuses."""
-    described: dict[int | str, Any] = {200: openapi.response(answer, "The answer.", chunk=chunk, events=events)}
+    """Of a route that answers clients. `computed`: by the engine, as are `chunk` and `events`; `streamed` are events
+    that are there already. `choosy`: though it takes no body, there are requests that it refuses."""
+    given = openapi.response(answer, "The answer.", chunk=chunk, events=events or streamed)
+    described: dict[int | str, Any] = {200: given}
     described[401] = _no_key(error)
     if answer is not models.ModelList:
         described[404] = openapi.response(error, missing)
@@ -65,6 +68,8 @@ def documented(
     if computed or chunk is not None or events:
         described |= _of_queues(error)
     extra = openapi.request_body(request) if request is not None else {}
+    if parameters:
+        extra["parameters"] = [parameter.described() for parameter in parameters]
     return {"responses": described, "openapi_extra": extra, "response_class": Response}
 
 

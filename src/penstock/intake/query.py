@@ -17,26 +17,32 @@ class Parameter:
 
     name: str
     about: str
-    type: Literal["string", "integer", "number"] = "string"
+    type: Literal["string", "integer", "number", "boolean", "array"] = "string"  # an array is of strings
     bounds: tuple[float, float] = (0, 0)  # of numbers
     choices: tuple[str, ...] = ()  # of strings; none: any
     default: str | float | None = None
 
     def described(self) -> dict[str, Any]:
         schema: dict[str, Any] = {"type": self.type}
-        if self.type != "string":
+        if self.type in ("integer", "number"):
             schema |= {"minimum": self.bounds[0], "maximum": self.bounds[1]}
-        if self.choices:
+        if self.type == "array":
+            schema["items"] = {"enum": list(self.choices)} if self.choices else {"type": "string"}
+        elif self.choices:
             schema["enum"] = list(self.choices)
         if self.default is not None:
             schema["default"] = self.default
         return {"name": self.name, "in": "query", "required": False, "description": self.about, "schema": schema}
 
     def read(self, text: str) -> Any:
-        if self.type == "string":
+        if self.type in ("string", "array"):
             if self.choices and text not in self.choices:
                 raise InvalidRequest(f"{self.name} must be one of {', '.join(self.choices)}", param=self.name)
             return text
+        if self.type == "boolean":
+            if text not in ("true", "false"):
+                raise InvalidRequest(f"{self.name} must be true or false", param=self.name)
+            return text == "true"
         low, high = self.bounds
         value = _integer(text) if self.type == "integer" else _number(text)
         if not low <= value <= high:  # nor is what is no number
@@ -46,16 +52,26 @@ class Parameter:
 
 
 def read_query(request: Request, parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """The value of each parameter, by its name: what was given, else its default."""
-    given = dict(request.query_params)
-    known = {parameter.name: parameter for parameter in parameters}
+    """The value of each parameter, by its name: what was given, else its default. Of an array, the list of all values;
+    some clients write brackets behind its name."""
+    given, known = dict(request.query_params), {parameter.name: parameter for parameter in parameters}
+    arrays: dict[str, list[str]] = {}
+    for parameter in parameters:
+        if parameter.type == "array":
+            names = (parameter.name, f"{parameter.name}[]")
+            arrays[parameter.name] = [parameter.read(text) for name in names for text in _all(request, name)]
+            given = {name: text for name, text in given.items() if name not in names}
     for name in given:
         if name not in known:
             there = f"; there are {', '.join(known)}" if known else ""
             raise InvalidRequest(f"{name[:64]} is not a known parameter{there}", param=name[:64])
     return {
         name: parameter.read(given[name]) if name in given else parameter.default for name, parameter in known.items()
-    }
+    } | arrays
+
+
+def _all(request: Request, name: str) -> list[str]:
+    return request.query_params.getlist(name)
 
 
 def _integer(text: str) -> float:

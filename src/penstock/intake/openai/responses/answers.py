@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from penstock.flow import Choice, Completion, FinishReason
 from penstock.intake.answers import Body, Typed
+from penstock.intake.openai.answers import TokenLogprob
 
 Status = Literal["in_progress", "completed", "incomplete"]
 ResponseStatus = Literal[Status, "failed"]
@@ -19,7 +23,7 @@ _COMPLETE = (FinishReason.END, FinishReason.STOP_TOKEN, FinishReason.STOP_STRING
 class OutputTextPart(Typed, kw_only=True, frozen=True, tag="output_text"):
     text: str
     annotations: tuple[()] = ()
-    logprobs: tuple[()] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()  # if `include` asks for them
 
 
 class ReasoningTextPart(Typed, kw_only=True, frozen=True, tag="reasoning_text"):
@@ -45,6 +49,7 @@ class OutputReasoning(Typed, kw_only=True, frozen=True, tag="reasoning"):
     id: str
     summary: tuple[()] = ()
     content: list[ReasoningTextPart]
+    encrypted_content: str | UnsetType = UNSET  # the same again, for clients that send back only this (`thoughts`)
     status: Status
 
 
@@ -97,11 +102,12 @@ class TextState(Body, kw_only=True, frozen=True):
 
 
 class Response(Body, kw_only=True, frozen=True):
-    """What was asked for comes back with it."""
+    """What was asked for comes back with it. Has all that OpenResponses requires."""
 
     id: str
     object: Literal["response"] = "response"
     created_at: int  # seconds since 1970
+    completed_at: int | None = None  # null: it was not completed
     status: ResponseStatus
     error: ResponseFailure | None = None
     incomplete_details: IncompleteDetails | None = None
@@ -116,18 +122,41 @@ class Response(Body, kw_only=True, frozen=True):
     temperature: float
     text: TextState
     tool_choice: str | dict[str, Any]
-    tools: list[OfferedFunction]
+    tools: list[OfferedFunction]  # that the model was told of
     top_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    top_logprobs: int
     truncation: Literal["disabled"] = "disabled"
     usage: ResponseUsage | None
     user: str | None
+    safety_identifier: str | None
+    prompt_cache_key: str | None
     metadata: dict[str, str]
+    background: Literal[False] = False
+    service_tier: Literal["default"] = "default"
+    max_tool_calls: None = None
 
 
 class DeletedResponse(Body, kw_only=True, frozen=True):
     id: str
     object: Literal["response"] = "response"
     deleted: Literal[True] = True
+
+
+class InputTokens(Body, kw_only=True, frozen=True):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
+class InputItems(Body, kw_only=True, frozen=True):
+    """A page of the conversation that a response answered."""
+
+    object: Literal["list"] = "list"
+    data: list[Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]]
+    first_id: str | None  # null: the page is empty
+    last_id: str | None
+    has_more: bool
 
 
 # --- events
@@ -190,12 +219,12 @@ class ContentPartDone(Within, kw_only=True, frozen=True, tag="response.content_p
 
 class OutputTextDelta(Within, kw_only=True, frozen=True, tag="response.output_text.delta"):
     delta: str
-    logprobs: tuple[()] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class OutputTextDone(Within, kw_only=True, frozen=True, tag="response.output_text.done"):
     text: str
-    logprobs: tuple[()] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class ReasoningTextDelta(Within, kw_only=True, frozen=True, tag="response.reasoning_text.delta"):

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
+from msgspec import UNSET
+
+from penstock.intake.openai.answers import TokenLogprob
+from penstock.intake.openai.responses import thoughts
 from penstock.intake.openai.responses.answers import (
     ArgumentsDelta,
     ArgumentsDone,
@@ -43,7 +48,8 @@ class Draft(ABC):
     def opening(self) -> list[Told]:
         return []
 
-    def piece(self, text: str) -> Told:
+    def piece(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Told:
+        """`logprobs` are those of a message's tokens."""
         self.pieces.append(text)
         return self.delta, {"delta": text}
 
@@ -55,31 +61,56 @@ class Draft(ABC):
         """In progress it is empty: what it says comes in pieces."""
 
 
-class TextDraft(Draft):
-    """An item whose content is one part of text."""
+class MessageDraft(Draft):
+    prefix, delta = "msg", OutputTextDelta
 
-    done: type[Numbered]
-    part: type[OutputTextPart] | type[ReasoningTextPart]
-    kind: type[OutputMessage] | type[OutputReasoning]
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.logprobs: list[TokenLogprob] = []
 
     def opening(self) -> list[Told]:
-        return [(ContentPartAdded, {"part": self.part(text="")})]
+        return [(ContentPartAdded, {"part": OutputTextPart(text="")})]
+
+    def piece(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Told:
+        self.logprobs += logprobs
+        kind, fields = super().piece(text)
+        return kind, {**fields, "logprobs": tuple(logprobs)}
+
+    def closing(self) -> list[Told]:
+        part = self._part()
+        return [(OutputTextDone, {"text": part.text, "logprobs": part.logprobs}), (ContentPartDone, {"part": part})]
+
+    def item(self, status: Status) -> Item:
+        return OutputMessage(id=self.id, status=status, content=[] if status == "in_progress" else [self._part()])
+
+    def _part(self) -> OutputTextPart:
+        return OutputTextPart(text=self.text, logprobs=tuple(self.logprobs))
+
+
+class ReasoningDraft(Draft):
+    prefix, delta = "rs", ReasoningTextDelta
+
+    def __init__(self, name: str, *, packed: bool) -> None:
+        """`packed`: the finished item has `encrypted_content`, too."""
+        super().__init__(name)
+        self.packed = packed
+
+    def opening(self) -> list[Told]:
+        return [(ContentPartAdded, {"part": ReasoningTextPart(text="")})]
 
     def closing(self) -> list[Told]:
         text = self.text
-        return [(self.done, {"text": text}), (ContentPartDone, {"part": self.part(text=text)})]
+        return [(ReasoningTextDone, {"text": text}), (ContentPartDone, {"part": ReasoningTextPart(text=text)})]
 
     def item(self, status: Status) -> Item:
-        content: list[Any] = [] if status == "in_progress" else [self.part(text=self.text)]
-        return self.kind(id=self.id, status=status, content=content)
-
-
-class MessageDraft(TextDraft):
-    prefix, kind, part, delta, done = "msg", OutputMessage, OutputTextPart, OutputTextDelta, OutputTextDone
-
-
-class ReasoningDraft(TextDraft):
-    prefix, kind, part, delta, done = "rs", OutputReasoning, ReasoningTextPart, ReasoningTextDelta, ReasoningTextDone
+        if status == "in_progress":
+            return OutputReasoning(id=self.id, status=status, content=[])
+        return OutputReasoning(
+            id=self.id,
+            status=status,
+            content=[ReasoningTextPart(text=self.text)],
+            encrypted_content=thoughts.pack(self.text) if self.packed else UNSET,
+        )
 
 
 class CallDraft(Draft):

@@ -6,18 +6,22 @@ from collections.abc import Mapping, Sequence
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, Message, Request, SamplingParams
-from penstock.flow.tools import MAX_DEPTH
 from penstock.intake.fields import read_arguments, whole_text
 from penstock.intake.openai.formats import JsonObjectFormat
-from penstock.intake.openai.responses.schemas import (
+from penstock.intake.openai.responses import thoughts
+from penstock.intake.openai.responses.item_schemas import (
+    CustomToolCallItem,
+    CustomToolCallOutputItem,
     FunctionCallItem,
     FunctionCallOutputItem,
     Item,
-    JsonSchema,
+    LocalShellCallItem,
+    LocalShellCallOutputItem,
     MessageItem,
     ReasoningItem,
-    ResponseRequest,
+    SkippedItem,
 )
+from penstock.intake.openai.responses.schemas import DroppedTool, InputTokensRequest, JsonSchema, ResponseRequest
 from penstock.intake.openai.tools import tool_use
 from penstock.intake.recommended import over
 from penstock.intake.turns import Turns
@@ -33,14 +37,16 @@ NAMES = {
 }
 
 
-def conversation(body: ResponseRequest, before: Sequence[Message]) -> Turns:
+def conversation(body: InputTokensRequest, before: Sequence[Message]) -> Turns:
     """What has been said so far: `before` is what was kept of the previous response. Without the instructions."""
     turns = Turns(before)
     if isinstance(body.input, str):
         turns.say("user", body.input)
-        return turns
-    for place, item in enumerate(body.input):
-        _add(turns, item, f"input[{place}]")
+    else:
+        for place, item in enumerate(body.input or ()):
+            _add(turns, item, f"input[{place}]")
+    if not turns.messages:
+        raise InvalidRequest("input has no item that can be shown to the model", param="input")
     return turns
 
 
@@ -48,17 +54,31 @@ def to_request(
     body: ResponseRequest, said: Turns, *, request_id: str, recommended: Mapping[str, float | int]
 ) -> Request:
     """`said` is the conversation. Raises InvalidRequest for what the schema cannot tell."""
+    top_k = 0 if body.top_k == -1 else body.top_k
+    asked = {"temperature": body.temperature, "top_p": body.top_p, "top_k": top_k}
+    penalties = {"presence_penalty": body.presence_penalty, "frequency_penalty": body.frequency_penalty}
     params = SamplingParams(
-        **over(recommended, {"temperature": body.temperature, "top_p": body.top_p}),
+        **over(recommended, asked | penalties),
         max_tokens=body.max_output_tokens,
         constraint=_constraint(body),
+        logprobs=(body.top_logprobs or 0) if body.with_logprobs else None,
     )
+    return _request(body, said, request_id, params)
+
+
+def to_count(body: InputTokensRequest, said: Turns) -> Request:
+    return _request(body, said, "", SamplingParams())
+
+
+def _request(body: InputTokensRequest, said: Turns, request_id: str, params: SamplingParams) -> Request:
     return Request(
         id=request_id,
         params=params,
         messages=_instructed(said.messages, body.instructions),
-        tools=tool_use(body.tools or (), body.tool_choice, body.parallel_tool_calls),
+        tools=tool_use(body.functions, body.tool_choice, body.parallel_tool_calls),
         reasoning_effort=body.reasoning.effort if body.reasoning is not None else None,
+        template_arguments=body.chat_template_kwargs or {},
+        warnings=tuple(_warnings(body)),
     )
 
 
@@ -67,17 +87,48 @@ def _add(turns: Turns, item: Item, place: str) -> None:
         case MessageItem():
             turns.say("system" if item.role == "developer" else item.role, whole_text(item.content))
         case ReasoningItem():
-            turns.think("".join([part.text for part in item.content or ()]))
+            if text := _thoughts(item):
+                turns.think(text)
         case FunctionCallItem():
             given = read_arguments(item.arguments)
-            if given is None:
-                raise InvalidRequest(
-                    f"{place}.arguments is not a JSON object of at most {MAX_DEPTH} levels",
-                    param=f"{place}.arguments",
-                )
-            turns.call(item.call_id, item.name, given)
-        case FunctionCallOutputItem():
+            turns.call(item.call_id, _named(item), item.arguments if given is None else given)
+        case CustomToolCallItem():
+            turns.call(item.call_id, _named(item), {"input": item.input})
+        case LocalShellCallItem():
+            turns.call(item.call_id, "local_shell", item.action)
+        case FunctionCallOutputItem() | CustomToolCallOutputItem():
             turns.result(item.call_id, whole_text(item.output), param=f"{place}.call_id")
+        case LocalShellCallOutputItem():
+            turns.result(item.id, item.output, param=f"{place}.id")
+
+
+def _named(item: FunctionCallItem | CustomToolCallItem) -> str:
+    return item.name if item.namespace is None else f"{item.namespace}.{item.name}"
+
+
+def _thoughts(item: ReasoningItem) -> str:
+    if item.content:
+        return "".join([part.text for part in item.content])
+    return thoughts.unpack(item.encrypted_content or "") or ""
+
+
+def _warnings(body: InputTokensRequest) -> list[str]:
+    """What is taken without effect."""
+    found = {f"tools of type {tool.type} are left out" for tool in body.tools or () if isinstance(tool, DroppedTool)}
+    if any(tool.defer_loading for tool in body.functions):
+        found.add("defer_loading has no effect: all tools are shown to the model")
+    if body.text is not None and body.text.verbosity in ("low", "high"):
+        found.add("text.verbosity has no effect")
+    if body.reasoning is not None and {body.reasoning.summary, body.reasoning.generate_summary} - {None, "auto"}:
+        found.add("reasoning.summary has no effect: thoughts come whole")
+    if isinstance(body, ResponseRequest) and body.client_metadata:
+        found.add("client_metadata has no effect")
+    for item in body.input if isinstance(body.input, list) else ():
+        if isinstance(item, SkippedItem):
+            found.add(f"items of type {item.type} are left out")
+        elif isinstance(item, ReasoningItem) and item.encrypted_content and not _thoughts(item):
+            found.add("encrypted_content is left out: only the server that wrote it can read it")
+    return sorted(found)
 
 
 def _instructed(messages: list[Message], instructions: str | None) -> list[Message]:

@@ -17,51 +17,43 @@ RESPONSES = {
     "context_management": Inert(([],)),
     "service_tier": Inert(("auto", "default")),
     "max_tool_calls": Inert(),  # of OpenAI's own tools
-    "top_logprobs": Inert((0,)),
     "moderation": Inert(),
     "prompt_cache_options": Inert(),
     "prompt_cache_retention": Inert(("in_memory",)),  # which is what the prefix cache does
 }
 
-TEXT = {
-    "verbosity": Inert(("medium",)),  # as the model has it
-}
-
 REASONING = {
-    "summary": Inert(("auto",)),  # there is none: thoughts come whole
-    "generate_summary": Inert(("auto",)),
     "context": Inert(("auto",)),
     "mode": Inert(("standard",)),
 }
 
+# Taken whatever they say, with a warning where they ask for something.
+HINTS = {
+    "verbosity": "How much to say. Not used: the model says as much as it does.",
+    "summary": "How to sum up the thoughts. Not used: they come whole.",
+}
+
 TOOL = {
-    "defer_loading": Inert((False,)),
     "allowed_callers": Inert((["direct"],)),
     "output_schema": Inert(),
 }
 
 # What OpenAI's answers have in their items: clients send them back as they came.
-OUTPUT_TEXT = {
-    "annotations": Inert(([],)),
-    "logprobs": Inert(([],)),
-}
-MESSAGE = {
-    "phase": Inert(("final_answer",)),
-}
 FUNCTION_CALL = {
     "caller": Inert(({"type": "direct"},)),
-    "namespace": Inert(),
-}
-REASONING_ITEM = {
-    "encrypted_content": Inert(),  # thoughts come in the open, and go back so
 }
 
-# More of the results of tools that nobody can call here, and of thoughts, which are never encrypted: nothing to add.
+LOGPROBS = "message.output_text.logprobs"
+PACKED_THOUGHTS = "reasoning.encrypted_content"
+
+# The others would be more of the results of tools that nobody can call here: there is nothing to add.
 Includable = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
     "message.input_image.image_url",
+    "message.output_text.logprobs",
     "reasoning.encrypted_content",
     "web_search_call.action.sources",
+    "web_search_call.results",
 ]

@@ -15,12 +15,19 @@ MAX_BYTES = 128 * 2**20  # of bodies and conversations together
 
 
 class Kept(msgspec.Struct, frozen=True):
+    """A response with all of its conversation, so that it does not need those before it. JSON texts."""
+
     body: bytes  # as it was sent
-    said: bytes  # the conversation up to and including it, as JSON
+    said: bytes  # the conversation up to and including it, as messages
+    items: bytes = b"[]"  # the conversation up to it, as items
+    pieces: bytes = b"[]"  # of its items: see `transcript`
 
     @property
     def size(self) -> int:
-        return len(self.body) + len(self.said)
+        return len(self.body) + len(self.said) + len(self.items) + len(self.pieces)
+
+    def messages(self) -> list[Message]:
+        return list(msgspec.json.decode(self.said))
 
 
 class Shelf:
@@ -50,9 +57,7 @@ class ResponseStore:
     def num_bytes(self) -> int:
         return sum(shelf.bytes for shelf in self._shelves.values())
 
-    def keep(self, tenant: str, name: str, body: bytes, said: list[Message]) -> None:
-        """Each has all of its conversation, so that it does not need those before it."""
-        kept = Kept(body, msgspec.json.encode(said))
+    def keep(self, tenant: str, name: str, kept: Kept) -> None:
         shelf = self._shelves.setdefault(tenant, Shelf())
         shelf.kept[name] = kept
         shelf.bytes += kept.size
@@ -61,21 +66,8 @@ class ResponseStore:
         while len(self) > self.max_responses:
             self._make_room(lambda shelf: len(shelf.kept))
 
-    def body(self, tenant: str, name: str) -> bytes:
-        return self._find(tenant, name, "response_id").body
-
-    def said(self, tenant: str, name: str) -> list[Message]:
-        return list(msgspec.json.decode(self._find(tenant, name, "previous_response_id").said))
-
-    def drop(self, tenant: str, name: str) -> None:
-        self._find(tenant, name, "response_id")
-        self._shelves[tenant].drop(name)
-
-    def _make_room(self, taken: Callable[[Shelf], int]) -> None:
-        fullest = max(self._shelves.values(), key=taken)
-        fullest.drop(next(iter(fullest.kept)))
-
-    def _find(self, tenant: str, name: str, param: str) -> Kept:
+    def find(self, tenant: str, name: str, *, param: str = "response_id") -> Kept:
+        """`param`: what the client calls the id."""
         shelf = self._shelves.get(tenant)
         if shelf is None or name not in shelf.kept:
             raise NotFound(
@@ -84,3 +76,11 @@ class ResponseStore:
             )
         shelf.kept.move_to_end(name)
         return shelf.kept[name]
+
+    def drop(self, tenant: str, name: str) -> None:
+        self.find(tenant, name)
+        self._shelves[tenant].drop(name)
+
+    def _make_room(self, taken: Callable[[Shelf], int]) -> None:
+        fullest = max(self._shelves.values(), key=taken)
+        fullest.drop(next(iter(fullest.kept)))

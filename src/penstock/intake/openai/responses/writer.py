@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,51 +10,52 @@ import msgspec
 from pydantic import BaseModel
 
 from penstock.flow import CallDelta, Choice, Chunk, Completion, Message, SamplingParams
-from penstock.intake.events import Event, named
+from penstock.intake.events import Event
 from penstock.intake.fields import read_arguments
+from penstock.intake.openai.logprobs import Vocabulary
 from penstock.intake.openai.responses import answers
 from penstock.intake.openai.responses.answers import (
     DeletedResponse,
-    Item,
-    Numbered,
+    InputItems,
+    InputTokens,
     OfferedFunction,
-    OutputItemAdded,
-    OutputItemDone,
+    OutputMessage,
     ReasoningState,
     Response,
-    ResponseCompleted,
-    ResponseCreated,
     ResponseFailed,
     ResponseFailure,
-    ResponseIncomplete,
-    ResponseInProgress,
     ResponseStatus,
     ResponseUsage,
-    Status,
     TextState,
 )
-from penstock.intake.openai.responses.drafts import CallDraft, Draft, MessageDraft, ReasoningDraft, Told
-from penstock.intake.openai.responses.schemas import ResponseRequest
+from penstock.intake.openai.responses.drafts import CallDraft, MessageDraft, ReasoningDraft
+from penstock.intake.openai.responses.logprobs import TextTokens
+from penstock.intake.openai.responses.schemas import InputTokensRequest, ResponseRequest
+from penstock.intake.openai.responses.store import Kept
+from penstock.intake.openai.responses.transcript import Transcript
 from penstock.intake.problems import Problem
 from penstock.intake.turns import Turns
 
 REQUEST = ResponseRequest
 RESPONSE = Response
 DELETED = DeletedResponse
+COUNT = InputTokensRequest
+COUNTED = InputTokens
+LISTED = InputItems
 EVENTS = answers.EVENTS
 
 # For /openapi.json.
-REQUESTS: tuple[type[BaseModel], ...] = (REQUEST,)
-ANSWERS: tuple[type[msgspec.Struct], ...] = (RESPONSE, DELETED, *EVENTS)
+REQUESTS: tuple[type[BaseModel], ...] = (REQUEST, COUNT)
+ANSWERS: tuple[type[msgspec.Struct], ...] = (RESPONSE, DELETED, COUNTED, LISTED, *EVENTS)
 
-Keep = Callable[[str, bytes, list[Message]], None]
+Keep = Callable[[str, Kept], None]
 
 _encode = msgspec.json.Encoder().encode
 
 
 class ResponseWriter:
-    """A stream is `first`, then the chunks as they come, then `last`. `keep` is given what can be gone on from, once it
-    is whole: the response's id, its body and the conversation with it."""
+    """A stream is `first`, then the chunks as they come, then `last`. `keep` is given the response's id and what can be
+    gone on from, once it is whole."""
 
     end: Sequence[Event] = ()
 
@@ -65,107 +67,107 @@ class ResponseWriter:
         *,
         request_id: str,
         model: str,
-        created: int,
+        vocabulary: Vocabulary,
         keep: Keep | None,
+        items: bytes = b"[]",
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """`items`: the conversation, as in Kept. `clock` gives seconds since 1970."""
         self._name = request_id
         self._said = said
         self._keep = keep
+        self._items = items
+        self._clock = clock
         self._asked = _asked(body, params, stored=keep is not None)
-        self._asked |= {"id": f"resp_{request_id}", "created_at": created, "model": model}
-        self._number = 0  # of the next event
-        self._items: list[Item] = []  # that are complete
-        self._draft: Draft | None = None  # the one that is being written
+        self._asked |= {"id": f"resp_{request_id}", "created_at": int(clock()), "model": model}
+        self._packed = body.with_thoughts_packed
+        self._vocabulary = vocabulary if body.with_logprobs else None
+        self._tokens: TextTokens | None = None
+        self._script = Transcript()
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[Event]:
-        opened = self._response("in_progress")
-        return [self._event(ResponseCreated, response=opened), self._event(ResponseInProgress, response=opened)]
+        self._look_up_tokens(prompt_tokens)
+        return self._script.opening(self._response("in_progress"))
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[Event]:
-        events: list[Event] = []
+        tokens, script, events = self._tokens, self._script, []
+        if tokens is not None:
+            tokens.push(chunk.logprobs or (), chunk.finish)
         if chunk.reasoning:
-            events += self._piece(ReasoningDraft, chunk.reasoning)
+            if not isinstance(script.draft, ReasoningDraft):
+                events += script.begin(ReasoningDraft(self._item_name(), packed=self._packed))
+            events.append(script.piece(chunk.reasoning))
+            if tokens is not None:
+                tokens.skip(chunk.reasoning)
         if chunk.text:
-            events += self._piece(MessageDraft, chunk.text)
+            if not isinstance(script.draft, MessageDraft):
+                events += script.begin(MessageDraft(self._item_name()))
+            events.append(script.piece(chunk.text, tokens.take(chunk.text) if tokens is not None else ()))
         for call in chunk.calls:
             if call.id is not None:
-                events += self._begin(CallDraft(self._item_name(), call.id, call.name or ""))
-            if call.arguments and self._draft is not None:
-                events.append(self._tell(self._draft.piece(call.arguments)))
+                events += script.begin(CallDraft(self._item_name(), call.id, call.name or ""))
+            if call.arguments and script.draft is not None:
+                events.append(script.piece(call.arguments))
         return events
 
     def last(self, completions: Sequence[Completion]) -> list[Event]:
         (completion,) = completions
         closing, response = self._finished(completion)
-        kind = ResponseCompleted if response.status == "completed" else ResponseIncomplete
-        return [*closing, self._event(kind, response=response)]
+        return [*closing, self._script.end(response)]
 
     def failed(self, told: Problem) -> list[Event]:
-        closing = self._close("incomplete")
+        closing = self._script.close("incomplete")
         error = ResponseFailure(
             code="rate_limit_exceeded" if told.status == 429 else "server_error", message=told.message
         )
         response = self._response("failed", error=error)
-        return [*closing, self._event(ResponseFailed, response=response)]
+        return [*closing, self._script.event(ResponseFailed, response=response)]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The answer in one piece, of a completion that did not fail: made as a stream of one chunk would be."""
         (completion,) = completions
+        self._look_up_tokens(completion.prompt_tokens)
         self.chunk(0, _as_chunk(completion.choices[0]))
         return _encode(self._finished(completion)[1])
 
     def _finished(self, completion: Completion) -> tuple[list[Event], Response]:
         (choice,) = completion.choices
-        status, details = answers.status(choice), answers.incomplete_details(choice)
-        closing = self._close(status)
-        response = self._response(status, usage=answers.usage(completion), incomplete_details=details)
+        status = answers.status(choice)
+        closing = self._script.close(status)
+        response = self._response(
+            status,
+            usage=answers.usage(completion),
+            incomplete_details=answers.incomplete_details(choice),
+            completed_at=int(self._clock()) if status == "completed" else None,
+        )
         if self._keep is not None:
-            self._keep(response.id, _encode(response), _with(self._said, choice))
+            said, pieces = _encode(_with(self._said, choice)), _encode(self._script.pieces)
+            self._keep(response.id, Kept(_encode(response), said, self._items, pieces))
         return closing, response
 
-    # --- items
-
-    def _piece(self, kind: type[MessageDraft] | type[ReasoningDraft], text: str) -> list[Event]:
-        opening = [] if isinstance(self._draft, kind) else self._begin(kind(self._item_name()))
-        assert self._draft is not None
-        return [*opening, self._tell(self._draft.piece(text))]
-
-    def _begin(self, draft: Draft) -> list[Event]:
-        closing = self._close("completed")
-        self._draft = draft
-        added = self._event(OutputItemAdded, output_index=len(self._items), item=draft.item("in_progress"))
-        return [*closing, added, *map(self._tell, draft.opening())]
-
-    def _close(self, status: Status) -> list[Event]:
-        if self._draft is None:
-            return []
-        told = list(map(self._tell, self._draft.closing()))
-        item = self._draft.item(status)
-        done = self._event(OutputItemDone, output_index=len(self._items), item=item)
-        self._items.append(item)
-        self._draft = None
-        return [*told, done]
+    def _look_up_tokens(self, prompt_tokens: Sequence[int]) -> None:
+        if self._vocabulary is not None:
+            self._tokens = TextTokens(self._vocabulary, prompt_tokens)
 
     def _item_name(self) -> str:
-        return f"{self._name}_{len(self._items) + (self._draft is not None)}"
-
-    # --- events
-
-    def _tell(self, told: Told) -> Event:
-        assert self._draft is not None
-        kind, fields = told
-        return self._event(kind, item_id=self._draft.id, output_index=len(self._items), **fields)
-
-    def _event(self, kind: type[Numbered], **fields: Any) -> Event:
-        self._number += 1
-        return named(kind(sequence_number=self._number - 1, **fields))
+        return f"{self._name}_{len(self._script.pieces)}"
 
     def _response(self, status: ResponseStatus, *, usage: ResponseUsage | None = None, **more: Any) -> Response:
-        return Response(**self._asked, **more, status=status, usage=usage, output=list(self._items))
+        return Response(**self._asked, **more, status=status, usage=usage, output=list(self._script.items))
 
 
 def deleted(name: str) -> bytes:
     return _encode(DeletedResponse(id=name))
+
+
+def counted(tokens: Sequence[int]) -> bytes:
+    return _encode(InputTokens(input_tokens=len(tokens)))
+
+
+def has_logprobs(body: bytes) -> bool:
+    """Of a kept response."""
+    messages = [item for item in msgspec.json.decode(body, type=Response).output if isinstance(item, OutputMessage)]
+    return any(part.logprobs for message in messages for part in message.content)
 
 
 def _asked(body: ResponseRequest, params: SamplingParams, *, stored: bool) -> dict[str, Any]:
@@ -186,10 +188,15 @@ def _asked(body: ResponseRequest, params: SamplingParams, *, stored: bool) -> di
             OfferedFunction(
                 name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
             )
-            for tool in body.tools or ()
+            for tool in body.functions
         ],
         "top_p": params.top_p,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "top_logprobs": params.logprobs or 0,
         "user": body.user,
+        "safety_identifier": body.safety_identifier,
+        "prompt_cache_key": body.prompt_cache_key,
         "metadata": body.metadata or {},
     }
 
@@ -199,17 +206,19 @@ def _as_chunk(choice: Choice) -> Chunk:
         CallDelta(index=index, id=call.id, name=call.name, arguments=call.arguments)
         for index, call in enumerate(choice.calls)
     ]
-    return Chunk(choice.index, choice.text, [], reasoning=choice.reasoning or "", calls=tuple(calls))
+    return Chunk(
+        choice.index, choice.text, [], choice.logprobs, choice.finish, None, choice.reasoning or "", tuple(calls)
+    )
 
 
 def _with(said: Turns, choice: Choice) -> list[Message]:
-    """The conversation with its answer. A call that was cut short is none."""
+    """The conversation with its answer. The arguments of a call that was cut short are what there is of them."""
     turns = Turns(said.messages)
     if choice.reasoning:
         turns.think(choice.reasoning)
     if choice.text or not choice.calls:
         turns.say("assistant", choice.text)
     for call in choice.calls:
-        if (given := read_arguments(call.arguments)) is not None:
-            turns.call(call.id, call.name, given)
+        given = read_arguments(call.arguments)
+        turns.call(call.id, call.name, call.arguments if given is None else given)
     return turns.messages

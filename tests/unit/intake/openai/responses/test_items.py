@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, Message, Request, SamplingParams, Tool, ToolUse
-from penstock.intake.openai.responses import items
+from penstock.intake.openai.responses import items, thoughts
 from penstock.intake.openai.responses.schemas import ResponseRequest
 from penstock.intake.parse import parse
 from penstock.intake.problems import called
@@ -28,6 +28,27 @@ def test_a_plain_request_runs_to_the_end_of_the_context() -> None:
     assert request() == Request(
         id="r", params=SamplingParams(max_tokens=None), messages=[{"role": "user", "content": "Hi"}]
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"presence_penalty": 0, "frequency_penalty": 0.0, "top_k": -1}, {"top_k": 0}),
+        ({"presence_penalty": 1.5, "frequency_penalty": -1}, {"presence_penalty": 1.5, "frequency_penalty": -1}),
+        ({"top_k": 7}, {"top_k": 7}),
+        ({"include": ["message.output_text.logprobs"]}, {"logprobs": 0}),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 3}, {"logprobs": 3}),
+        ({"include": ["reasoning.encrypted_content"]}, {}),
+    ],
+)
+def test_what_decides_the_draw(fields: dict[str, Any], wanted: dict[str, Any]) -> None:
+    made = request(recommended={"top_k": 4}, **fields)
+
+    assert made.params == SamplingParams(**({"max_tokens": None, "top_k": 4} | wanted))
+
+
+def test_variables_of_the_template() -> None:
+    assert request(chat_template_kwargs={"enable_thinking": False}).template_arguments == {"enable_thinking": False}
 
 
 def test_sampling() -> None:
@@ -67,15 +88,109 @@ def test_an_earlier_conversation_comes_first_and_instructions_before_it() -> Non
     ]
 
 
+@pytest.mark.parametrize("arguments", ["", "{", "[]", '{"a":' * 5000, '{"a": "\\ud800"}', '{"town": "Zür'])
+def test_arguments_that_were_cut_short_stay_as_they_are(arguments: str) -> None:
+    (message,) = request(input=[{**CALL, "arguments": arguments}]).messages or ()
+
+    assert message["tool_calls"][0]["function"]["arguments"] == arguments
+
+
+SHELL = {"type": "local_shell_call", "call_id": "s1", "status": "completed", "action": {"command": ["ls"]}}
+PATCH = {
+    "type": "custom_tool_call",
+    "call_id": "p1",
+    "name": "apply_patch",
+    "input": "*** Begin",
+    "status": "completed",
+}
+RESULT = {"type": "function_call_output", "output": "ok"}
+
+
+def test_what_agents_did_elsewhere_is_shown_as_calls() -> None:
+    made = request(
+        input=[
+            SHELL,
+            PATCH,
+            {**CALL, "namespace": "mcp"},
+            {**CALL, "call_id": "c2"},
+            {"type": "local_shell_call_output", "id": "s1", "output": "a.py"},
+            {"type": "custom_tool_call_output", "call_id": "p1", "output": [{"type": "input_text", "text": "done"}]},
+            {**RESULT, "call_id": "c1"},
+            {**RESULT, "call_id": "c2"},
+        ]
+    )
+    messages = made.messages or []
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in messages[0]["tool_calls"]]
+    assert calls == [
+        ("local_shell", {"command": ["ls"]}),
+        ("apply_patch", {"input": "*** Begin"}),
+        ("mcp.f", {"a": "ü"}),
+        ("f", {"a": "ü"}),
+    ]
+    shown = [(message["name"], message["content"]) for message in messages[1:]]
+    assert shown == [("local_shell", "a.py"), ("apply_patch", "done"), ("mcp.f", "ok"), ("f", "ok")]
+    assert made.warnings == ()
+
+
+def test_what_cannot_be_shown_is_left_out_with_a_warning() -> None:
+    search = {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"type": "search", "query": "a"},
+    }
+    image = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "x"}
+    made = request(
+        input=[{"role": "user", "content": "Hi"}, search, search, image, {"role": "assistant", "content": "So."}]
+    )
+
+    assert made.messages == [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "So."}]
+    assert made.warnings == (
+        "items of type image_generation_call are left out",
+        "items of type web_search_call are left out",
+    )
+    with pytest.raises(InvalidRequest, match="no item that can be shown") as caught:
+        request(input=[search])
+    assert caught.value.param == "input"
+
+
+def test_interleaved_thoughts_keep_their_order() -> None:
+    """However they come back: in the open, packed, or unreadable because another server packed them."""
+    packed = thoughts.pack("second 🦙")
+    made = request(
+        instructions="Be brief.",
+        input=[
+            {"role": "user", "content": "Hi"},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "first"}]},
+            {"role": "assistant", "content": "I look."},
+            {"type": "reasoning", "summary": [], "content": None, "encrypted_content": packed},
+            CALL,
+            {**RESULT, "call_id": "c1"},
+            {"type": "reasoning", "summary": [], "encrypted_content": "gAAAAABo"},
+            {"type": "reasoning", "summary": [], "encrypted_content": None},
+            {"role": "assistant", "content": "So."},
+        ],
+    )
+    shown = [
+        (message.get("reasoning_content"), message["content"])
+        for message in made.messages or ()
+        if message["role"] == "assistant"
+    ]
+    assert shown == [("first", "I look."), ("second 🦙", ""), (None, "So.")]
+    assert made.warnings == ("encrypted_content is left out: only the server that wrote it can read it",)
+
+
+@pytest.mark.parametrize("packed", ["", "x", "penstock-1:", "penstock-1:%%%", "penstock-1:/w==", "penstock-2:aG0="])
+def test_what_was_not_packed_here(packed: str) -> None:
+    assert not thoughts.unpack(packed)
+
+
 @pytest.mark.parametrize(
     ("item", "param"),
     [
-        ({**CALL, "arguments": "{"}, "input[0].arguments"),
-        ({**CALL, "arguments": "[]"}, "input[0].arguments"),
-        ({**CALL, "arguments": '{"a":' * 128 + "{}" + "}" * 128}, "input[0].arguments"),
-        ({**CALL, "arguments": '{"a":' * 5000}, "input[0].arguments"),
-        ({**CALL, "arguments": '{"a": "\\ud800"}'}, "input[0].arguments"),
         ({"type": "function_call_output", "call_id": "c9", "output": ""}, "input[0].call_id"),
+        ({"type": "custom_tool_call_output", "call_id": "c9", "output": ""}, "input[0].call_id"),
+        ({"type": "local_shell_call_output", "id": "c9", "output": ""}, "input[0].id"),
     ],
 )
 def test_items_that_cannot_be(item: dict[str, Any], param: str) -> None:
@@ -99,6 +214,41 @@ def test_tools(fields: dict[str, Any], wanted: dict[str, Any]) -> None:
     tool = Tool(name="f", description="it", parameters={"type": "object"}, strict=True)
 
     assert request(tools=[TOOL], **fields).tools == ToolUse(tools=(tool,), **wanted)
+
+
+DROPPED = [
+    {"type": kind, "name": "x", "tools": []} for kind in ("custom", "namespace", "web_search", "image_generation")
+]
+
+
+def test_tools_that_cannot_be_called_are_left_out_with_a_warning() -> None:
+    made = request(tools=[*DROPPED, TOOL, {**DROPPED[0], "name": "y"}, {**TOOL, "name": "g", "defer_loading": True}])
+
+    assert made.tools is not None
+    assert [tool.name for tool in made.tools.tools] == ["f", "g"]
+    assert made.warnings == (
+        "defer_loading has no effect: all tools are shown to the model",
+        *[f"tools of type {kind} are left out" for kind in ("custom", "image_generation", "namespace", "web_search")],
+    )
+    assert request(tools=DROPPED).tools is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"client_metadata": {"x-codex-installation-id": "1"}}, "client_metadata"),
+        ({"client_metadata": {}}, None),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"verbosity": "medium"}}, None),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+        ({"reasoning": {"generate_summary": "concise"}}, "reasoning.summary"),
+        ({"reasoning": {"summary": "auto"}}, None),
+    ],
+)
+def test_what_has_no_effect_is_told(fields: dict[str, Any], named: str | None) -> None:
+    warnings = request(**fields).warnings
+
+    assert [warning.partition(" ")[0] for warning in warnings] == ([] if named is None else [named])
 
 
 @pytest.mark.parametrize("fields", [{"tool_choice": "none", "tools": [TOOL]}, {"tools": []}, {}])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import codecs
 import json
 from typing import Any
 
@@ -9,9 +10,11 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from openai_samples import choice, completion
-from penstock.flow import CallDelta, Chunk, FinishReason, Message, SamplingParams, ToolCall
+from penstock.flow import CallDelta, Chunk, FinishReason, SamplingParams, TokenLogprobs, ToolCall
 from penstock.intake.events import Event, Named
 from penstock.intake.openai.responses import answers, items, writer
+from penstock.intake.openai.responses.store import Kept
+from penstock.intake.openai.responses.transcript import replayed
 from penstock.intake.openai.responses.writer import ResponseWriter
 from penstock.intake.parse import parse
 from penstock.intake.problems import Problem
@@ -22,16 +25,38 @@ SDK_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 EVENTS = {str(kind.__struct_config__.tag): kind for kind in writer.EVENTS}
 
 
-def make(kept: dict[str, tuple[bytes, list[Message]]] | None = None, **fields: Any) -> ResponseWriter:
+class Bytes:
+    """A token is a byte; 124, which is |, is one of control."""
+
+    special_ids = (124,)
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token])
+
+    def text_stream(self, prompt: list[int]) -> Any:
+        return BytesDecoder()
+
+
+class BytesDecoder:
+    def __init__(self) -> None:
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        return "" if token in Bytes.special_ids else self.decoder.decode(bytes([token]))
+
+    def flush(self) -> str:
+        return self.decoder.decode(b"", final=True)
+
+
+def make(kept: dict[str, Kept] | None = None, **fields: Any) -> ResponseWriter:
     body = parse(writer.REQUEST, json.dumps({"model": "m", "input": "Hi", **fields}).encode())
-
-    def keep(name: str, data: bytes, said: list[Message]) -> None:
-        assert kept is not None
-        kept[name] = (data, said)
-
+    vocabulary: Any = Bytes()
+    params = SamplingParams(
+        temperature=0.5, max_tokens=body.max_output_tokens, logprobs=body.top_logprobs if body.with_logprobs else None
+    )
     return ResponseWriter(
-        body, SamplingParams(temperature=0.5, max_tokens=body.max_output_tokens), items.conversation(body, []),
-        request_id="1", model="tiny", created=1_700_000_000, keep=None if kept is None else keep,
+        body, params, items.conversation(body, []), request_id="1", model="tiny", vocabulary=vocabulary,
+        keep=None if kept is None else kept.__setitem__, items=b"[7]", clock=lambda: 1_700_000_000.9,
     )  # fmt: skip
 
 
@@ -83,6 +108,7 @@ def test_a_whole_answer() -> None:
         "id": "resp_1",
         "object": "response",
         "created_at": 1_700_000_000,
+        "completed_at": 1_700_000_000,
         "status": "completed",
         "error": None,
         "incomplete_details": None,
@@ -107,6 +133,9 @@ def test_a_whole_answer() -> None:
         "tool_choice": "auto",
         "tools": [],
         "top_p": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "top_logprobs": 0,
         "truncation": "disabled",
         "usage": {
             "input_tokens": 4,
@@ -116,7 +145,12 @@ def test_a_whole_answer() -> None:
             "total_tokens": 6,
         },
         "user": "me",
+        "safety_identifier": None,
+        "prompt_cache_key": None,
         "metadata": {"a": "b"},
+        "background": False,
+        "service_tier": "default",
+        "max_tool_calls": None,
     }
 
 
@@ -211,7 +245,7 @@ def test_a_stream_that_breaks_off() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_is_kept(stream: bool) -> None:
-    kept: dict[str, tuple[bytes, list[Message]]] = {}
+    kept: dict[str, Kept] = {}
     cut = ToolCall(id="c3", name="h", arguments='{"a"')
     finished: dict[str, Any] = {"finish": FinishReason.END, "reasoning": "hm", "calls": (*CALLS, cut)}
     if stream:
@@ -219,21 +253,23 @@ def test_what_is_kept(stream: bool) -> None:
     else:
         body = whole(make(kept, instructions="x"), "So.", **finished)
 
-    data, said = kept["resp_1"]
+    found = kept["resp_1"]
     assert body["store"] is True
-    assert json.loads(data) == body
+    assert json.loads(found.body) == body
+    assert found.items == b"[7]"
     calls = [
         {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}},
         {"id": "c2", "type": "function", "function": {"name": "g", "arguments": {}}},
+        {"id": "c3", "type": "function", "function": {"name": "h", "arguments": '{"a"'}},  # cut short: as it is
     ]
-    assert said == [
+    assert found.messages() == [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "So.", "reasoning_content": "hm", "tool_calls": calls},
     ]
 
 
 def test_what_breaks_off_is_not_kept() -> None:
-    kept: dict[str, tuple[bytes, list[Message]]] = {}
+    kept: dict[str, Kept] = {}
     write = make(kept)
     write.first(0, 0, PROMPT)
     write.failed(Problem(503, b"{}", "gone"))
@@ -243,3 +279,106 @@ def test_what_breaks_off_is_not_kept() -> None:
 
 def test_deleted() -> None:
     assert json.loads(writer.deleted("resp_1")) == {"id": "resp_1", "object": "response", "deleted": True}
+
+
+# As of the specification of 2026-04-24 (schema/components/schemas/ResponseResource.json, `required`).
+OPEN_RESPONSES = {
+    "id", "object", "created_at", "completed_at", "status", "incomplete_details", "model", "previous_response_id",
+    "instructions", "output", "error", "tools", "tool_choice", "truncation", "parallel_tool_calls", "text", "top_p",
+    "presence_penalty", "frequency_penalty", "top_logprobs", "temperature", "reasoning", "user", "usage",
+    "max_output_tokens", "max_tool_calls", "store", "background", "service_tier", "metadata", "safety_identifier",
+    "prompt_cache_key",
+}  # fmt: skip
+
+
+def test_all_that_openresponses_requires_is_there() -> None:
+    labels = {"safety_identifier": "s", "prompt_cache_key": "k"}
+    for finish in (FinishReason.END, FinishReason.LENGTH):
+        events = streamed(make(**labels), Chunk(0, "a", [1]), finish=finish)
+        for response in (events[0]["response"], events[-1]["response"], whole(make(**labels), "a", finish=finish)):
+            assert set(response) >= OPEN_RESPONSES
+            assert (response["completed_at"] is None) == (response["status"] != "completed")
+            assert labels.items() <= response.items()
+
+
+def test_thoughts_come_packed_for_those_who_send_back_nothing_else() -> None:
+    finished: dict[str, Any] = {"finish": FinishReason.END, "reasoning": "hm ü"}
+    for fields in ({"include": ["reasoning.encrypted_content"]}, {"store": False}):
+        (item,) = whole(make(**fields), **finished)["output"]
+        again = parse(writer.REQUEST, json.dumps({"input": [{**item, "content": None}]}).encode())
+        assert items.conversation(again, []).messages[0]["reasoning_content"] == "hm ü"
+        (last,) = streamed(make(**fields), Chunk(0, "", [1], reasoning="hm ü"), **finished)[-1]["response"]["output"]
+        assert last == item
+    assert "encrypted_content" not in whole(make(), **finished)["output"][0]
+
+
+def logprobs(text: str) -> list[TokenLogprobs]:
+    return [TokenLogprobs(token, -float(place), 1, [(token, -1.0)]) for place, token in enumerate(text.encode())]
+
+
+INCLUDE: dict[str, Any] = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+
+
+def test_log_probabilities_are_those_of_the_message() -> None:
+    """Not of thoughts, calls and what ends the answer; each is told once, with the first piece it has a part in."""
+    raw = "<hm>| Sü. {f}|"
+    entries = logprobs(raw)
+    finished: dict[str, Any] = {"finish": FinishReason.END, "reasoning": "hm", "calls": CALLS[:1], "logprobs": entries}
+    body = whole(make(**INCLUDE), "Sü.", **finished)
+    (part,) = body["output"][1]["content"]
+
+    assert [(one["token"], one["logprob"]) for one in part["logprobs"][::3]] == [("S", -6.0), (".", -9.0)]
+    assert bytes(byte for one in part["logprobs"] for byte in one["bytes"]).decode() == "Sü."
+    assert [one["top_logprobs"][0]["logprob"] for one in part["logprobs"]] == [-1.0] * 4
+    assert body["top_logprobs"] == 1
+    cuts = [Chunk(0, "", [], entries[:3], reasoning="hm"), Chunk(0, "", [], entries[3:8])]
+    cuts += [
+        Chunk(0, "Sü", [], entries[8:9]),
+        Chunk(0, ".", [], entries[9:], FinishReason.END, calls=(CallDelta(index=0, id="c1"),)),
+    ]
+    events = streamed(make(**INCLUDE), *cuts, **finished)
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert [[one["logprob"] for one in event["logprobs"]] for event in deltas] == [[-6.0, -7.0, -8.0], [-9.0]]
+    assert [event["logprobs"] for event in events if event["type"] == "response.output_text.done"] == [part["logprobs"]]
+
+
+def test_bytes_that_are_no_text_have_log_probabilities() -> None:
+    entries = [TokenLogprobs(token, -float(place), 1, []) for place, token in enumerate(b"a\xff\xffb\xe2\x82")]
+    cuts = [Chunk(0, "a", [], entries[:1]), Chunk(0, "", [], entries[5:5]), Chunk(0, "\ufffd\ufffdb", [], entries[1:4])]
+    cuts += [Chunk(0, "", [], entries[4:5]), Chunk(0, "\ufffd", [], entries[5:], FinishReason.LENGTH)]
+    finished: dict[str, Any] = {"finish": FinishReason.LENGTH, "logprobs": entries}
+    body = whole(make(**INCLUDE), "a\ufffd\ufffdb\ufffd", **finished)
+
+    assert [one["logprob"] for one in body["output"][0]["content"][0]["logprobs"]] == [-0.0, -1, -2, -3, -4, -5]
+    assert streamed(make(**INCLUDE), *cuts, **finished)[-1]["response"] == body
+
+
+def test_a_text_around_a_call_has_its_log_probabilities_too() -> None:
+    body = whole(make(**INCLUDE), "ab", finish=FinishReason.END, calls=CALLS[:1], logprobs=logprobs("a{f}b|"))
+
+    assert [one["logprob"] for one in body["output"][0]["content"][0]["logprobs"]] == [0.0, -4.0]
+
+
+@pytest.mark.parametrize("finish", [FinishReason.END, FinishReason.LENGTH])
+def test_a_kept_response_is_streamed_again_as_it_was(finish: FinishReason) -> None:
+    """With the same numbers, so that a stream can be taken up behind any event."""
+    kept: dict[str, Kept] = {}
+    pieces = [Chunk(0, one.text, one.tokens, logprobs(one.text), reasoning=one.reasoning) for one in PIECES[:2]]
+    finished: dict[str, Any] = {"finish": finish, "reasoning": "hm", "calls": CALLS}
+    fields: dict[str, Any] = {**INCLUDE, "include": [*INCLUDE["include"], "reasoning.encrypted_content"]}
+    sent = streamed(make(kept, **fields), *pieces, *PIECES[2:], **finished)
+
+    assert told(replayed(kept["resp_1"].body, kept["resp_1"].pieces)) == sent
+
+
+def test_a_response_that_was_not_streamed_is_so_in_one_piece_per_item() -> None:
+    kept: dict[str, Kept] = {}
+    body = whole(make(kept), "So.", finish=FinishReason.END, reasoning="hm", calls=CALLS)
+    events = told(replayed(kept["resp_1"].body, kept["resp_1"].pieces))
+
+    assert events[-1]["response"] == body
+    assert [event["delta"] for event in events if "delta" in event] == ["hm", "So.", '{"a": 1}', "{}"]
+
+
+def test_counted() -> None:
+    assert json.loads(writer.counted([1, 2])) == {"object": "response.input_tokens", "input_tokens": 2}
