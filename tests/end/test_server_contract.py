@@ -230,6 +230,8 @@ def test_unknown_paths(http: httpx.Client, path: str) -> None:
         ("POST", "/health", "GET, HEAD"),
         ("HEAD", "/tokenize", "POST"),
         ("PATCH", "/ready", "GET, HEAD"),
+        ("PUT", "/v1/responses/input_tokens", "POST"),
+        ("PUT", "/v1/responses/resp_0", "DELETE, GET, HEAD"),
     ],
 )
 def test_wrong_methods(http: httpx.Client, method: str, path: str, allowed: str) -> None:

@@ -294,7 +294,8 @@ def _add_failures(app: FastAPI) -> None:
 def _methods(app: FastAPI, scope: Scope) -> list[str]:
     """All that the path knows; Starlette tells those of its first route only, and HEAD goes where GET does."""
     routes = [route for route in app.routes if isinstance(route, Route) and route.matches(scope)[0] is Match.PARTIAL]
-    known = {method for route in routes for method in route.methods or ()}
+    exact = [route for route in routes if route.path == scope["path"]]  # others take its last part for a name
+    known = {method for route in exact or routes for method in route.methods or ()}
     return sorted(known | ({"HEAD"} if "GET" in known else set()))
 
 

@@ -133,8 +133,8 @@ def _turns(body: CountTokensRequest) -> Turns:
         if isinstance(content, str):
             turns.say(message.role, content)
             continue
-        if message.role == "assistant":  # it may have said nothing
-            turns.begin("assistant")
+        if not content or message.role == "assistant":  # which may have said nothing
+            turns.begin(message.role)
         for number, block in enumerate(content):
             _add(turns, message.role, block, f"messages[{place}].content[{number}]")
     return turns

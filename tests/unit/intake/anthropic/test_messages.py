@@ -154,10 +154,12 @@ def test_what_has_no_effect_is_told(fields: dict[str, Any], variables: tuple[str
     assert [warning.partition(" ")[0] for warning in made.warnings] == ([] if named is None else [named])
 
 
-def test_a_message_of_nothing_that_can_be_read() -> None:
-    said = [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}]
-
-    assert request(messages=said).messages == [{"role": "assistant", "content": ""}]
+@pytest.mark.parametrize(
+    ("role", "content"),
+    [("assistant", [{"type": "redacted_thinking", "data": "x"}]), ("assistant", []), ("system", [])],
+)
+def test_a_message_of_nothing_that_can_be_read(role: str, content: list[Any]) -> None:
+    assert request(messages=[{"role": role, "content": content}]).messages == [{"role": role, "content": ""}]
 
 
 def test_blocks_become_what_templates_know() -> None:
