@@ -19,5 +19,8 @@ def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwar
         body["max_tokens"] = 4
     if case.path == "/v1/responses" and body.get("max_output_tokens") is None:
         body["max_output_tokens"] = 4
+    options = body.get("options")
+    if case.path in ("/api/chat", "/api/generate") and (options is None or isinstance(options, dict)):
+        body["options"] = {"num_predict": 4, **(options or {})}
     if isinstance(body.get("previous_response_id"), str):
         del body["previous_response_id"]  # it would have to be one that there is

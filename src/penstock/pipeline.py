@@ -170,7 +170,7 @@ class Pipeline:
             check_ids(ids, self.spec.vocab_size, name)
         room = self.context - len(tokens)
         asked = params.max_tokens if params.max_tokens is not None else max(params.min_tokens, 1)
-        if asked > room:
+        if asked > room and not (request.fit_context and room > 0):
             field = "min_tokens" if params.max_tokens is None else "max_tokens"
             raise ContextOverflow(
                 f"the prompt has {len(tokens)} tokens and up to {asked} more were asked for, but the context holds "
@@ -256,8 +256,8 @@ class Pipeline:
         """Tokens that may come out."""
         if request.task == "embed":
             return 0
-        asked = request.params.max_tokens
-        return asked if asked is not None else self.context - len(tokens)
+        asked, room = request.params.max_tokens, self.context - len(tokens)
+        return room if asked is None else min(asked, room)
 
     def _text_stream(self, prompt: Sequence[int], params: SamplingParams, reading: Reading | None) -> TextStream:
         if self.tokenizer is None:

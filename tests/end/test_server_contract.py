@@ -257,7 +257,8 @@ def test_headers_alone(http: httpx.Client, path: str) -> None:
 
 
 def test_the_root_leads_to_the_interface(strict: Server) -> None:
-    response = httpx.get(strict.url, timeout=PATIENCE_S)  # as a browser asks: it has no key
+    as_a_browser = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}  # it has no key
+    response = httpx.get(strict.url, headers=as_a_browser, timeout=PATIENCE_S)
     assert (response.status_code, response.headers["location"]) == (307, "/ui/")
 
 
@@ -472,6 +473,32 @@ def test_errors_of_all_kinds_have_anthropics_body_on_its_paths(
     assert set(body) == {"type", "error", "request_id"}
     assert (body["type"], body["error"]["type"]) == ("error", kind)
     assert body["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
+
+
+# --- Ollama's bodies
+
+OLLAMA_ERRORS: list[tuple[str, str, dict[str, Any], int]] = [
+    ("POST", "/api/chat", {"content": b"{"}, 400),
+    ("POST", "/api/chat", {"json": {}, "headers": {"x-api-key": "wrong"}}, 401),
+    ("GET", "/api/tags", {"headers": {"x-api-key": "wrong"}}, 401),
+    ("GET", "/api/version", {"headers": {"x-api-key": "wrong"}}, 401),
+    ("POST", "/api/chat", {"json": NOBODY}, 404),
+    ("POST", "/api/nothing", {"json": {}}, 404),
+    ("GET", "/api/chat", {}, 405),
+    ("POST", "/api/chat", {"content": b" " * 3000}, 413),
+    ("POST", "/api/chat", {"content": b"{}", "headers": {**PLAIN, "origin": PAGE}}, 415),
+]
+
+
+@pytest.mark.parametrize(("verb", "path", "request_", "status"), OLLAMA_ERRORS)
+def test_errors_of_all_kinds_have_ollamas_body_on_its_paths(
+    strict: Server, verb: str, path: str, request_: dict[str, Any], status: int
+) -> None:
+    headers = {"x-api-key": KEYS[0], "content-type": "application/json", **request_.get("headers", {})}
+    response = httpx.request(verb, strict.url + path, **{**request_, "headers": headers}, timeout=PATIENCE_S)
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/json"
+    assert list(response.json()) == ["error"]
 
 
 def test_the_key_of_either_kind_of_client(strict: Server) -> None:

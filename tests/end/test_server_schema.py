@@ -57,8 +57,10 @@ def test_what_schemathesis_finds(short: Server, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     log = short.log
     generating = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+    ollama = ("/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show", "/api/pull")
     for path in (
         *generating,
+        *ollama,
         "/v1/messages/count_tokens",
         "/tokenize",
         "/detokenize",

@@ -7,6 +7,7 @@ from typing import Any
 
 import anthropic
 import httpx
+import ollama
 import pytest
 
 import tiny_models
@@ -117,3 +118,21 @@ def test_budgets_of_models_that_do_not_think(server: Server) -> None:
         assert field in refused.json()["error"]["message"]
         none = httpx.post(f"{server.url}/v1/chat/completions", json={**asked, field: 0}, timeout=PATIENCE_S)
         assert none.status_code == 200
+
+
+@pytest.mark.parametrize(("think", "thinks"), [(None, True), (True, True), ("low", True), (False, False)])
+def test_ollama(thinker: Server, think: Any, thinks: bool) -> None:
+    said: list[Any] = [{"role": "user", "content": ASKED}]
+    options = {"num_predict": 12, **COLD}
+    with ollama.Client(thinker.url, timeout=PATIENCE_S) as client:
+        assert "thinking" in (client.show(thinker.model).capabilities or ())
+        message = client.chat(thinker.model, said, options=options, think=think).message
+        assert (bool(message.thinking), bool(message.content)) == (thinks, not thinks)
+        generated = client.generate(thinker.model, ASKED, options=options, think=think)
+        assert (generated.thinking or generated.response) == (message.thinking or message.content)
+        said += [message, {"role": "user", "content": "Why?"}]
+        pieces = [
+            piece.message for piece in client.chat(thinker.model, said, options=options, think=think, stream=True)
+        ]
+        shown = (any(piece.thinking for piece in pieces), any(piece.content for piece in pieces))
+        assert shown == (thinks, not thinks)

@@ -29,6 +29,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     template_arguments: dict[str, Any] = {}
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    fit_context: bool = False  # `max_tokens` is cut to what the context holds, instead of being refused
     priority: int = 0  # smaller runs first, under the priority policy
     salt: str = ""  # cached prefixes are shared among requests of the same tenant and salt only
     tenant: str = ""  # whose it is; "": of the only one there is

@@ -27,6 +27,7 @@ from penstock.intake.desk import Desk
 from penstock.intake.failure import failure
 from penstock.intake.guards import OPEN_PATHS, BodyLimit, Heads, Keys, RequestIds, shared
 from penstock.intake.hosts import Hosts
+from penstock.intake.ollama import routes as ollama
 from penstock.intake.openai import chat, completions, embeddings, models, tokens
 from penstock.intake.openai.responses.store import ResponseStore
 from penstock.intake.openai.schemas import Generation
@@ -55,6 +56,7 @@ def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp
     _add_messages(app, desk)
     _add_embeddings(app, desk)
     _add_models_and_tokens(app, desk)
+    ollama.add(app, desk)
     _add_planner(app, desk, watch)
     _add_operations(app, desk)
     glass.add(app, desk, watch, settings)

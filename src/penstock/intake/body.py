@@ -19,9 +19,10 @@ LONG_BODY = 256 * 1024  # bytes: checking more than that would hold up everybody
 Read = TypeVar("Read")
 
 
-async def read(schema: type[Schema], request: Request) -> Schema:
-    """Raises InvalidRequest for what the schema does not take."""
-    return await _read(request, partial(parse, schema))
+async def read(schema: type[Schema], request: Request, *, any_type: bool = False) -> Schema:
+    """Raises InvalidRequest for what the schema does not take. `any_type`: the content-type counts only if the request
+    comes from a page."""
+    return await _read(request, partial(parse, schema), any_type and not _from_page(request))
 
 
 async def read_object(request: Request) -> dict[str, Any]:
@@ -29,15 +30,20 @@ async def read_object(request: Request) -> dict[str, Any]:
     return await _read(request, decoded)
 
 
-async def _read(request: Request, check: Callable[[bytes], Read]) -> Read:
-    raw = await _json(request)
+async def _read(request: Request, check: Callable[[bytes], Read], any_type: bool = False) -> Read:
+    raw = await _json(request, any_type)
     return await asyncio.to_thread(check, raw) if len(raw) > LONG_BODY else check(raw)
 
 
-async def _json(request: Request) -> bytes:
+def _from_page(request: Request) -> bool:
+    """Whether a browser sent it for a page: they say whose page it is, whatever else the page decides."""
+    return any(name in request.headers for name in ("origin", "referer", "sec-fetch-site"))
+
+
+async def _json(request: Request, any_type: bool) -> bytes:
     """Only what says that it is JSON: anything else a browser would send from any page, without asking first."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if kind != "application/json" and not any_type:
         given = f", not as {kind[:64]}" if kind else ""
         raise MediaTypeUnsupported(f"send the body with content-type: application/json{given}")
     packed = request.headers.get("content-encoding", "identity").strip().lower()

@@ -48,24 +48,25 @@ def documented(
     chunk: type[msgspec.Struct] | None = None,
     events: Sequence[type[msgspec.Struct]] = (),
     streamed: Sequence[type[msgspec.Struct]] = (),
+    lines: type[msgspec.Struct] | None = None,
     computed: bool = False,
     error: type[msgspec.Struct] = ErrorBody,
-    missing: str = "No such model.",
+    missing: str | None = "No such model.",
     choosy: bool = False,
     parameters: Sequence[Parameter] = (),
 ) -> dict[str, Any]:
-    """Of a route that answers clients. `computed`: by the engine, as are `chunk` and `events`; `streamed` are events
-    that are there already. `choosy`: though it takes no body, there are requests that it refuses."""
-    given = openapi.response(answer, "The answer.", chunk=chunk, events=events or streamed)
+    """Of a route that answers clients. `computed`: by the engine, as are `chunk`, `events` and `lines`; `streamed` are
+    events that are there already. `choosy`: though it takes no body, there are requests that it refuses."""
+    given = openapi.response(answer, "The answer.", chunk=chunk, events=events or streamed, lines=lines)
     described: dict[int | str, Any] = {200: given}
     described[401] = _no_key(error)
-    if answer is not models.ModelList:
+    if answer is not models.ModelList and missing is not None:
         described[404] = openapi.response(error, missing)
     if request is not None or choosy:
         described[400] = openapi.response(error, "A field is wrong; the message names it.")
     if request is not None:
         described |= _of_bodies(error)
-    if computed or chunk is not None or events:
+    if computed or chunk is not None or events or lines is not None:
         described |= _of_queues(error)
     extra = openapi.request_body(request) if request is not None else {}
     if parameters:

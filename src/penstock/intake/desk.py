@@ -70,7 +70,7 @@ class Desk:
 
     def check_model(self, name: str | None) -> None:
         """None: the only one there is."""
-        if name is not None and name != self.files.name:
+        if name is not None and name.removesuffix(":latest") != self.files.name:  # Ollama's clients add that
             raise ModelNotFound(
                 f"the model {name[:128]!r} does not exist; this server has {self.files.name!r}", param="model"
             )

@@ -1,4 +1,4 @@
-"""Server-sent events as they go over the wire."""
+"""Server-sent events, and lines of JSON, as they go over the wire."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ class Named(NamedTuple):
     data: bytes  # JSON
 
 
-Event = bytes | Named
+class JsonLine(NamedTuple):
+    """A line of a stream that is no stream of events (NDJSON)."""
+
+    data: bytes  # JSON
+
+
+Event = bytes | Named | JsonLine
 
 _SLOT = "\x1a\x1a"  # what no field of an event holds
 
@@ -41,10 +47,12 @@ def named(event: msgspec.Struct) -> Named:
 
 
 def framed(events: Iterable[Event]) -> bytes:
-    return b"".join([b"data: %b\n\n" % event if type(event) is bytes else _named(event) for event in events])
+    return b"".join([b"data: %b\n\n" % event if type(event) is bytes else _other(event) for event in events])
 
 
-def _named(event: Event) -> bytes:
+def _other(event: Event) -> bytes:
+    if isinstance(event, JsonLine):
+        return b"%b\n" % event.data
     assert isinstance(event, Named)
     return b"event: %b\ndata: %b\n\n" % (event.name.encode(), event.data)
 

@@ -12,9 +12,12 @@ from starlette.types import Scope
 from penstock.errors import PenstockError
 from penstock.intake import problems as openai
 from penstock.intake.anthropic import problems as anthropic
+from penstock.intake.ollama import problems as ollama
 from penstock.intake.problems import Problem
 
 logger = logging.getLogger(__name__)
+
+_APIS = ((anthropic.spoken, anthropic.describe), (ollama.spoken, ollama.describe))  # all other paths are OpenAI's
 
 
 def problem(error: Exception, scope: Scope) -> Problem:
@@ -23,7 +26,8 @@ def problem(error: Exception, scope: Scope) -> Problem:
         logger.error("request %s failed", request_id, exc_info=error, extra={"request_id": request_id})
     elif error.status >= 500:
         logger.error("request %s failed: %s", request_id, error, extra={"request_id": request_id})
-    return (anthropic.describe if anthropic.spoken(scope["path"]) else openai.describe)(error, request_id)
+    describe = next((describe for spoken, describe in _APIS if spoken(scope["path"])), openai.describe)
+    return describe(error, request_id)
 
 
 def failure(error: Exception, scope: Scope, headers: Mapping[str, str] | None = None) -> Response:

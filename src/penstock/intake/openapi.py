@@ -15,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 from penstock.intake import lab, plan
 from penstock.intake.anthropic import messages
+from penstock.intake.ollama import bodies as ollama
 from penstock.intake.openai import chat, completions, embeddings, models, tokens
 from penstock.intake.openai.responses import writer as responses
 from penstock.intake.problems import ErrorBody
@@ -33,6 +34,7 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     lab.ExplainRequest,
     *responses.REQUESTS,
     *messages.REQUESTS,
+    *ollama.REQUESTS,
 )
 ANSWERS: tuple[type[Struct], ...] = (
     chat.RESPONSE,
@@ -51,6 +53,7 @@ ANSWERS: tuple[type[Struct], ...] = (
     ErrorBody,
     *responses.ANSWERS,
     *messages.ANSWERS,
+    *ollama.ANSWERS,
 )
 
 _REF = "#/components/schemas/"
@@ -67,14 +70,17 @@ def response(
     *,
     chunk: type[Struct] | None = None,
     events: Sequence[type[Struct]] = (),
+    lines: type[Struct] | None = None,
 ) -> dict[str, Any]:
-    """For one status of a route's `responses`. Where the answer can be streamed, `chunk` is the data of an event, or
-    `events` are those of events that have names, which are their tags."""
+    """For one status of a route's `responses`. Where the answer can be streamed, `chunk` is the data of an event,
+    `events` are those of events that have names, which are their tags, or `lines` is each line of NDJSON."""
     content: dict[str, Any] = {"application/json": {"schema": _ref(answer)}}
     if chunk is not None:
         content["text/event-stream"] = {"schema": _event(chunk)}
     elif events:
         content["text/event-stream"] = {"schema": _named_event(events)}
+    elif lines is not None:
+        content["application/x-ndjson"] = {"schema": _ref(lines)}
     return {"description": description, "content": content}
 
 

@@ -26,6 +26,7 @@ from penstock.route.ticket import Chunks, Ticket
 
 logger = logging.getLogger(__name__)
 
+SERVER_SENT_EVENTS = "text/event-stream; charset=utf-8"
 PORTION = 256  # tokens written at once: with log-probabilities that takes ten milliseconds
 
 
@@ -75,10 +76,12 @@ class Whole(Response):
 class EventStream(Response):
     """Server-sent events, one per token as long as the client keeps up, several tokens in one when it does not."""
 
-    def __init__(self, desk: Desk, ticket: Ticket, writer: Writer) -> None:
+    def __init__(self, desk: Desk, ticket: Ticket, writer: Writer, *, content_type: str = SERVER_SENT_EVENTS) -> None:
+        """`content_type`: of the lines, where the writer writes lines instead of events."""
         super().__init__()
         self.desk, self.ticket, self.writer = desk, ticket, writer
         self.name = events.whole(ticket.flights[0].id)
+        self.content_type = content_type
         self.opened: set[tuple[int, int]] = set()  # choices whose first event is out, by prompt and choice
         self.over: float | None = None  # when the last of it was written
         self.direct: DirectBody | None = None  # past ASGI's layers, where the server has such a way
@@ -101,7 +104,8 @@ class EventStream(Response):
         if error := self.ticket.error:
             await failure(error, scope)(scope, receive, send)
             return
-        await send({"type": "http.response.start", "status": 200, "headers": _stream_headers(self.ticket)})
+        headers = _stream_headers(self.ticket, self.content_type)
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         self.direct = scope.get("extensions", {}).get(BODY_EXTENSION)
         try:
             while chunks:
@@ -239,11 +243,11 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def _stream_headers(ticket: Ticket) -> list[tuple[bytes, bytes]]:
+def _stream_headers(ticket: Ticket, content_type: str) -> list[tuple[bytes, bytes]]:
     arrival = ticket.flights[0].submits[0].arrival
     first_ms = (time.monotonic() - arrival) * 1000
     return [
-        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"content-type", content_type.encode()),
         (b"cache-control", b"no-cache"),
         (b"x-accel-buffering", b"no"),  # proxies must not hold tokens back
         (b"server-timing", f"first;dur={first_ms:.1f}".encode()),

@@ -8,11 +8,12 @@ from __future__ import annotations
 import mimetypes
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 import penstock
 from penstock.errors import NotFound
+from penstock.intake.ollama import routes as ollama
 
 FOLDER = Path(penstock.__file__).parent / "ui_dist"
 POLICY = (
@@ -44,8 +45,11 @@ def _file(folder: Path, path: str) -> Path | None:
 
 def add(app: FastAPI, folder: Path = FOLDER) -> None:
     @app.get("/", include_in_schema=False)
-    async def first() -> Response:
-        return RedirectResponse("/ui/")
+    async def first(request: Request) -> Response:
+        """Browsers are led here; other clients ask whether an Ollama answers."""
+        if "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse("/ui/", headers={"vary": "accept"})
+        return ollama.running()
 
     @app.get("/ui", include_in_schema=False)
     async def root() -> Response:

@@ -66,4 +66,6 @@ def _kind(branch: Any) -> type:
     plain = get_args(branch)[0] if get_origin(branch) is Annotated else branch
     if get_origin(plain) is list:
         return list
+    if get_origin(plain) is dict:
+        return dict
     return dict if isinstance(plain, type) and issubclass(plain, BaseModel) else str

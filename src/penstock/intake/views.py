@@ -10,7 +10,7 @@ from penstock.intake.query import Parameter
 from penstock.observe.journal import LAB
 from penstock.observe.window import MAX_COLUMNS
 
-KINDS = ("chat", "completion", "response", "message", "embedding", LAB)
+KINDS = ("chat", "completion", "response", "message", "ollama", "embedding", LAB)
 MAX_REPLAYED = 512
 
 _integer = partial(Parameter, type="integer")

@@ -282,7 +282,7 @@ class Journal:
             request.answers = [ended.text or "" for ended in event.sequences]
         finishes = [ended.finish for ended in event.sequences]
         worst = next((one for one in (FinishReason.ERROR, FinishReason.CANCELLED) if one in finishes), None)
-        request.finish = (worst or finishes[0]).value if finishes else None
+        request.finish = (worst or finishes[0]).value if finishes else FinishReason.END.value
         request.code, request.message = event.code, event.message
         self._close(request, event.t)
 

@@ -47,8 +47,16 @@ def test_one_that_is_let_in_tells_its_parameters_but_no_texts() -> None:
     assert told[1].params == {"temperature": 0.5, "stop": 1}
 
 
+def test_one_that_is_answered_at_once_is_finished() -> None:
+    told: list[events.Event] = []
+    with Visit(SCOPE, "ollama", told.append) as visit:
+        visit.answered()
+    assert [type(event) for event in told] == [events.Accepted, events.Finished]
+
+
 def test_nobody_listens() -> None:
     with Visit(SCOPE, "chat", None) as visit:
         visit.parsed()
         visit.validated([])
+        visit.answered()
     assert len(visit.name) == 32
