@@ -6,7 +6,8 @@ The way of a request, in its order:
     guards                   before any route: id, origin, key, size of the body
     app                      which route does what; `described` is what FastAPI is told of them
     body, decode, parse      bytes -> JSON -> a schema's instance, or an error that names the field
-    openai/, anthropic/      schemas -> flow.Request, and flow.Chunk -> bodies and events, in the words of each API
+    openai/, anthropic/,     schemas -> flow.Request, and flow.Chunk -> bodies and events, in the words of each API
+      ollama/
     visit, desk              the events on the way in; what all routes share, and the way to the engine
     respond, events          answers out, whole or streamed, while the client is watched
     failure, problems        errors on their way to the client

@@ -26,7 +26,7 @@ interface Page {
   total: number;
 }
 
-const KINDS = ["chat", "completion", "response", "message", "embedding", "lab"];
+const KINDS = ["chat", "completion", "response", "message", "ollama", "embedding", "lab"];
 const ENDS = Object.keys(FINISHES);
 
 function passes(one: Summary, { state, kind, finish, minMs }: Filters): boolean {
