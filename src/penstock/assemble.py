@@ -113,7 +113,7 @@ def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASG
     metrics = Metrics(files.name)
     watch = _watch(settings, tokenizer, replica, metrics) if settings.observe.events else None
     emit = replica.emit = None if watch is None else watch.journal.take
-    pipeline = _pipeline(settings, files, tokenizer, emit)
+    pipeline = _pipeline(settings, files, tokenizer, emit, settings.serve.default_max_tokens)
 
     def adopt(facts: dict[str, Any]) -> None:
         pipeline.context = facts["context"]  # less than the model's, if memory is short; the next engine may have more
@@ -133,7 +133,13 @@ def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASG
     return build(desk, settings, watch), desk, watch
 
 
-def _pipeline(settings: Settings, files: ModelFiles, tokenizer: Tokenizer | None, emit: Emit | None = None) -> Pipeline:
+def _pipeline(
+    settings: Settings,
+    files: ModelFiles,
+    tokenizer: Tokenizer | None,
+    emit: Emit | None = None,
+    default_max_tokens: int | None = None,
+) -> Pipeline:
     spec = files.spec
     return Pipeline(
         spec,
@@ -142,6 +148,7 @@ def _pipeline(settings: Settings, files: ModelFiles, tokenizer: Tokenizer | None
         context=chosen_context(spec, settings.model.context),
         constraints=Checker(files.tokenizer, spec.vocab_size, spec.end_tokens),
         by_priority=settings.schedule.policy == "priority",
+        default_max_tokens=default_max_tokens,
         emit=emit,
     )
 

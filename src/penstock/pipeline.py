@@ -48,6 +48,7 @@ from penstock.prompt.language import constraint_of
 from penstock.prompt.template import ChatTemplate
 from penstock.store.spec import ModelSpec
 from penstock.stream.answer import Answer
+from penstock.stream.scored import Scored
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +67,13 @@ class Pipeline:
         context: int,
         constraints: ConstraintChecker | None = None,
         by_priority: bool = True,
+        default_max_tokens: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         emit: Emit | None = None,
     ) -> None:
         """`context` is what prompt and output may have together. `constraints`: None takes whatever constraint comes,
-        for an engine that will say what is wrong with it. `by_priority`: whether the engine heeds priorities."""
+        for an engine that will say what is wrong with it. `by_priority`: whether the engine heeds priorities.
+        `default_max_tokens`: of requests that name no limit; None: to the end of the context."""
         self.spec = spec
         self.tokenizer = tokenizer
         self.template = template
@@ -78,6 +81,7 @@ class Pipeline:
         self.context = context
         self.constraints = constraints
         self.by_priority = by_priority
+        self.default_max_tokens = default_max_tokens
         self.clock = clock
         self.emit = emit
         self._numbers = itertools.count()  # of sequences
@@ -92,8 +96,9 @@ class Pipeline:
         reading = self._reading(request, text, self._max_output(request, tokens))
         params, warnings = self._constrained(request, reading)
         submits = self._submits(request, tokens, params)
+        kind = Scored if params.max_tokens == 0 else Answer
         answers = [
-            Answer(choice, params, self._text_stream(tokens, params, reading), reading) for choice in range(params.n)
+            kind(choice, params, self._text_stream(tokens, params, reading), reading) for choice in range(params.n)
         ]
         return Flight(request.id, submits, answers, (*request.warnings, *warnings))
 
@@ -136,8 +141,7 @@ class Pipeline:
 
     def _tokenize(self, request: Request, text: str) -> list[int]:
         if request.tokens is not None:
-            self._tell_tokenized(request, self.clock(), request.tokens)
-            return request.tokens
+            return self._tell_tokenized(request, self.clock(), self._truncate(request, request.tokens))
         field = _field(request)
         if self.tokenizer is None:
             raise InvalidRequest(f"this model has no tokenizer: give the {field} as token ids", param=field)
@@ -147,7 +151,16 @@ class Pipeline:
             tokens = self.tokenizer.encode(text, add_special=request.messages is None)
         except InvalidRequest as error:  # it does not know what the client calls the text
             raise InvalidRequest(error.message, param=field) from None
-        return self._tell_tokenized(request, start, tokens)
+        return self._tell_tokenized(request, start, self._truncate(request, tokens))
+
+    def _truncate(self, request: Request, tokens: list[int]) -> list[int]:
+        """The last of them, where the request allows for that."""
+        keep = request.truncate_prompt_tokens
+        if keep is None:
+            return tokens
+        if keep == -1:
+            keep = self.context - (0 if request.task == "embed" else _least_output(request.params))
+        return tokens[-keep:] if 0 < keep < len(tokens) else tokens
 
     def _tell_tokenized(self, request: Request, start: float, tokens: list[int]) -> list[int]:
         if self.emit is not None:
@@ -169,7 +182,7 @@ class Pipeline:
         for name, ids in params.token_ids().items():
             check_ids(ids, self.spec.vocab_size, name)
         room = self.context - len(tokens)
-        asked = params.max_tokens if params.max_tokens is not None else max(params.min_tokens, 1)
+        asked = _least_output(params)
         if asked > room and not (request.fit_context and room > 0):
             field = "min_tokens" if params.max_tokens is None else "max_tokens"
             raise ContextOverflow(
@@ -256,8 +269,10 @@ class Pipeline:
         """Tokens that may come out."""
         if request.task == "embed":
             return 0
-        asked, room = request.params.max_tokens, self.context - len(tokens)
-        return room if asked is None else min(asked, room)
+        room, params = self.context - len(tokens), request.params
+        if params.max_tokens is not None:
+            return min(max(params.max_tokens, 1), room)
+        return room if self.default_max_tokens is None else min(max(self.default_max_tokens, params.min_tokens), room)
 
     def _text_stream(self, prompt: Sequence[int], params: SamplingParams, reading: Reading | None) -> TextStream:
         if self.tokenizer is None:
@@ -304,6 +319,8 @@ class Flight:
             answer.finish = FinishReason.ERROR
             self.error = self.error or ("what the model wrote could not be read", None)
             return None, None if answer.done else Cancel(delta.id, at_output=len(answer.tokens))
+        if chunk is not None and delta.prompt_logprobs is not None:
+            chunk = msgspec.structs.replace(chunk, prompt_logprobs=self.prompt_logprobs)
         if answer.finish is FinishReason.STOP_STRING and not answer.done:
             return chunk, Cancel(delta.id, FinishReason.STOP_STRING, at_output=len(answer.tokens))
         return chunk, None
@@ -348,6 +365,11 @@ class Flight:
             message, code = self.error or ("the request ended without an embedding", None)
             raise by_code(code, message)
         return self._embedding
+
+
+def _least_output(params: SamplingParams) -> int:
+    """Tokens that the context must have room for beside the prompt."""
+    return max(params.min_tokens if params.max_tokens is None else params.max_tokens, 1)
 
 
 def _pass(constraint: Constraint) -> None:

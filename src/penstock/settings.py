@@ -136,6 +136,13 @@ class ServeSettings(Section, frozen=True):
     hang_s: Annotated[
         float, Meta(gt=0, description="Seconds an engine that has work may give no sign of life before it is replaced.")
     ] = 300.0
+    default_max_tokens: Annotated[
+        Positive | None,
+        Meta(
+            description="Most tokens of a chat answer whose request names no limit. [default: to the end of the "
+            "context]"
+        ),
+    ] = None
     max_body: Annotated[str, Meta(description="Largest request body, such as 16MiB.")] = "16MiB"
 
     @property

@@ -92,6 +92,76 @@ def test_without_max_tokens_a_request_may_fill_the_context() -> None:
 
 
 @pytest.mark.parametrize(
+    ("prompt", "params", "most"),
+    [
+        (10, {"max_tokens": None}, 6),
+        (10, {"max_tokens": 20}, 20),  # a limit of its own counts
+        (10, {"max_tokens": None, "min_tokens": 9}, 9),
+        (30, {"max_tokens": None}, 2),
+    ],
+)
+def test_or_as_much_as_the_server_has_for_it(prompt: int, params: dict[str, int | None], most: int) -> None:
+    capped = Pipeline(SPEC, Letters(), TEMPLATE, context=32, default_max_tokens=6)
+    asked = Request(id="r", params=SamplingParams(**params), tokens=[5] * prompt)
+    assert capped.accept(asked).submits[0].max_output == most
+
+
+@pytest.mark.parametrize(
+    ("keep", "fields", "left"),
+    [
+        (3, {}, [8, 9, 10]),
+        (99, {}, list(range(1, 11))),
+        (-1, {}, list(range(1, 11))),
+        (-1, {"params": SamplingParams(max_tokens=29)}, [8, 9, 10]),
+        (-1, {"tokens": [7] * 50, "params": SamplingParams(max_tokens=None)}, [7] * 31),
+        (-1, {"tokens": [7] * 50, "task": "embed"}, [7] * 32),
+        (5, {"tokens": None, "text": "abcdef"}, [*b"bcdef"]),
+    ],
+)
+def test_a_prompt_may_be_cut(keep: int, fields: dict[str, object], left: list[int]) -> None:
+    flight = accept(truncate_prompt_tokens=keep, **{"tokens": list(range(1, 11)), **fields})
+    assert flight.submits[0].tokens == left
+
+
+def test_what_is_left_must_fit() -> None:
+    with pytest.raises(ContextOverflow):
+        accept(tokens=[7] * 50, truncate_prompt_tokens=40)
+    with pytest.raises(ContextOverflow) as refused:
+        accept(tokens=[7] * 50, truncate_prompt_tokens=-1, params=SamplingParams(max_tokens=32))
+    assert refused.value.param == "prompt"
+
+
+def test_a_prompt_that_is_only_scored_gives_no_tokens() -> None:
+    flight = accept(tokens=[5, 6], params=SamplingParams(max_tokens=0, prompt_logprobs=0, logprobs=0))
+    assert flight.submits[0].max_output == 1  # what comes with it is what is wanted
+    entry = TokenLogprobs(6, -0.5, 1, [])
+    chunk, cancel = flight.push(
+        Delta(id="r/0", tokens=[0], logprobs=[entry], prompt_logprobs=[entry], finish=FinishReason.END, timings=ENDED)
+    )
+    assert (chunk.tokens, chunk.text, chunk.finish, cancel) == ([], "", FinishReason.LENGTH, None)
+    assert chunk.prompt_logprobs == [None, entry]
+    done = flight.completion()
+    assert (done.tokens, done.choices[0].logprobs, done.prompt_logprobs) == ([], [], [None, entry])
+    with pytest.raises(ContextOverflow):  # there must be room for one
+        accept(tokens=[5] * 32, params=SamplingParams(max_tokens=0))
+
+
+@pytest.mark.parametrize("finish", [FinishReason.ERROR, FinishReason.CANCELLED, FinishReason.TIMEOUT])
+def test_scoring_that_failed_says_so(finish: FinishReason) -> None:
+    flight = accept(tokens=[5, 6], params=SamplingParams(max_tokens=0))
+    chunk, _ = flight.push(Delta(id="r/0", finish=finish, timings=ENDED))
+    assert chunk.finish is finish
+
+
+def test_prompt_logprobs_come_with_the_chunk_they_came_with() -> None:
+    flight = accept(tokens=[5, 6], params=SamplingParams(max_tokens=4, prompt_logprobs=0))
+    entry = TokenLogprobs(6, -0.5, 1, [])
+    first, _ = flight.push(Delta(id="r/0", tokens=[97], prompt_logprobs=[entry]))
+    second, _ = flight.push(Delta(id="r/0", tokens=[98]))
+    assert (first.prompt_logprobs, second.prompt_logprobs) == ([None, entry], None)
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"tokens": []}, "prompt"),

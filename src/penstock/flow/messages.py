@@ -53,7 +53,7 @@ class Submit(Wire, frozen=True):
     tokens: list[int]
     params: SamplingParams
     seed: int  # params.seed, or the one drawn for the request
-    max_output: int  # tokens it may produce: params.max_tokens, or what is left of the context; 0 to embed
+    max_output: int  # tokens it may produce: params.max_tokens (1 if that is 0), or what fits; 0 to embed
     choice: int = 0
     end_tokens: tuple[int, ...] = ()  # end-of-sequence ids that count for this request
     priority: int = 0

@@ -25,7 +25,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     The order in which these act on the logits is documented in `penstock.sample`.
     """
 
-    max_tokens: int | None = 256  # None: to the end of the context
+    max_tokens: int | None = 256  # None: to the end of the context; 0: none, the prompt is only scored
     min_tokens: int = 0  # end and stop tokens are not drawn before
     n: int = 1  # choices, each drawn by itself from the same prompt
     seed: int | None = None  # None: a fresh one for every request
@@ -68,7 +68,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         self._check("n", 1, MAX_CHOICES)
         self._check("min_tokens", 0, 2**31 - 1)
         if self.max_tokens is not None:
-            self._check("max_tokens", 1, 2**31 - 1)
+            self._check("max_tokens", 0, 2**31 - 1)
             if self.min_tokens > self.max_tokens:
                 raise InvalidRequest(
                     f"min_tokens ({self.min_tokens}) is larger than max_tokens ({self.max_tokens})", param="min_tokens"

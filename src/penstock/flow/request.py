@@ -41,6 +41,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     enable_thinking: bool | None = None  # for templates that have a switch; None: as the template has it
     forced: int = 0  # as in Submit
     inspect: int = 0  # as in Submit
+    truncate_prompt_tokens: int | None = None  # keep the last so many; -1: those that fit; None: all, or it is refused
     warnings: tuple[str, ...] = ()  # what was accepted without effect, for the client to read
 
 
@@ -67,6 +68,7 @@ class Chunk(msgspec.Struct, frozen=True):
     stop: str | int | None = None  # the stop string or stop token that ended it
     reasoning: str = ""
     calls: tuple[CallDelta, ...] = ()
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # of the prompt, with the first chunk of choice 0
 
 
 class Choice(msgspec.Struct):

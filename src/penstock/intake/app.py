@@ -162,6 +162,7 @@ def _to_embed(body: embeddings.EmbeddingRequest, name: str) -> list[flow.Request
             tokens=None if isinstance(given, str) else given,
             task="embed",
             pooling=embeddings.pooling(body),
+            truncate_prompt_tokens=body.truncate_prompt_tokens,
         )
         for place, given in enumerate(embeddings.inputs(body))
     ]

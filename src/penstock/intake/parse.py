@@ -91,7 +91,7 @@ def _predicate(error: ErrorDetails, context: dict[str, Any]) -> str:
         case "literal_error":
             return f"must be {_quoted(context['expected'])}, got {given}"
         case "string_pattern_mismatch":
-            return "is not a token id"
+            return "is not a token id" if error["loc"][-1] == "[key]" else f"must be a name, got {given}"
     if kind in _EXPECTED:
         return f"must be {_EXPECTED[kind]}, got {given}"
     if kind in _BOUNDS:

@@ -210,6 +210,7 @@ def _joined(chunks: list[Chunk]) -> Chunk:
         last.stop,
         "".join([chunk.reasoning for chunk in chunks]),
         tuple([call for chunk in chunks for call in chunk.calls]),
+        chunks[0].prompt_logprobs,  # which come with the first
     )
 
 

@@ -13,11 +13,14 @@ from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 BRANCH = "\0"  # in front of its name: no name in a body has it
+_OTHER = "*"
+_OTHER_BRANCH = BRANCH + _OTHER
 
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """Of models: takes the one whose literal `field` is the value's. `default`: where there is no such field."""
+    """Of models: takes the one whose literal `field` is the value's. `default`: where there is no such field. A model
+    whose field is any string takes what no other does."""
 
     field: str
     default: str | None = None
@@ -26,12 +29,14 @@ class By:
         branches = {
             BRANCH + word: handler.generate_schema(model)
             for model in get_args(source)
-            for word in _words(model.model_fields[self.field].annotation)
+            for word in _words(model.model_fields[self.field].annotation) or [_OTHER]
         }
 
         def choose(value: Any) -> str | None:
             given = value.get(self.field, self.default) if isinstance(value, dict) else None
-            return BRANCH + given if isinstance(given, str) else None
+            if not isinstance(given, str):
+                return None
+            return BRANCH + (_OTHER if _OTHER_BRANCH in branches and BRANCH + given not in branches else given)
 
         choose.__name__ = self.field  # for the error
         return core_schema.tagged_union_schema(branches, choose)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.errors import InvalidRequest
@@ -14,6 +15,8 @@ from penstock.prompt.template import ChatTemplate
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _OFF = ("none", "minimal")
 _PROBE = "penstock-probe"
+_ROLES = ("system", "user", "assistant", "tool")  # that `conversation` makes what the template takes
+MAX_ROLES = 64
 
 
 class Dialect:
@@ -23,6 +26,7 @@ class Dialect:
         self.thinking = thinking_of(template)
         self.switch = next((name for name in SWITCHES if name in template.variables), None)
         self.system_role = _takes_system(template)
+        self._roles: dict[str, bool] = {}  # others than _ROLES that were asked for: whether the template knows them
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -42,6 +46,7 @@ class Dialect:
 
     def _render(self, request: Request, raw: Raw, *, may_wait: bool) -> str:
         messages, tools = request.messages or [], request.tools.tools if request.tools is not None else ()
+        self._check_roles(messages)
         native = self.family.writes_itself
         return self.template.render(
             for_template(messages, self.family, tools, raw, system_role=self.system_role),
@@ -105,6 +110,21 @@ class Dialect:
                 raise _wrong_effort(f"is {effort}, but chat_template_kwargs.{name} says otherwise")
         return {**arguments, **told}
 
+    def _check_roles(self, messages: Sequence[Message]) -> None:
+        for place, message in enumerate(messages):
+            role = message.get("role")
+            if role in _ROLES or not isinstance(role, str):
+                continue
+            if role not in self._roles:
+                if len(self._roles) == MAX_ROLES:  # clients choose their names
+                    self._roles.clear()
+                self._roles[role] = _knows_role(self.template, role)
+            if not self._roles[role]:
+                where = f"messages[{place}].role"
+                raise InvalidRequest(
+                    f"{where} is {role[:64]!r}, which this model's chat template does not know", param=where
+                )
+
     def _switched(self, request: Request) -> dict[str, Any]:
         """The template's arguments, with the switch for reasoning as this template calls it. Models that do not reason,
         or always do, have none, and need not be asked for what they do anyway."""
@@ -130,6 +150,25 @@ def _takes_system(template: ChatTemplate) -> bool:
         return _PROBE in template.render(messages)
     except InvalidRequest:
         return False
+
+
+def _knows_role(template: ChatTemplate, role: str) -> bool:
+    """Whether it shows what this role says, and not as somebody else's words. Some want turns to alternate."""
+    user: Message = {"role": "user", "content": "Hi"}
+    for before in ([user], [], [user, {"role": "assistant", "content": "Hello"}]):
+        shown = _probed(template, before, role)
+        if shown is not None and shown not in [_probed(template, before, other) for other in ("user", "assistant")]:
+            return True
+    return False
+
+
+def _probed(template: ChatTemplate, before: list[Message], role: str) -> str | None:
+    """A conversation that ends with what this role says; None if the template does not show that."""
+    try:
+        text = template.render([*before, {"role": role, "content": _PROBE}])
+    except InvalidRequest:
+        return None
+    return text if _PROBE in text else None
 
 
 def _last_text(messages: list[Message] | None) -> str:

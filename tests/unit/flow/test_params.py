@@ -23,7 +23,7 @@ from penstock.flow import SamplingParams
         ("n", 0),
         ("n", True),
         ("n", 1000),
-        ("max_tokens", 0),
+        ("max_tokens", -1),
         ("min_tokens", -1),
         ("repetition_penalty", 0),
         ("presence_penalty", 1000),

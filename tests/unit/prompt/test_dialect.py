@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Reading, Request, SamplingParams, Thinking, Tool, ToolUse
-from penstock.prompt.dialect import Dialect
+from penstock.prompt.dialect import MAX_ROLES, Dialect
 from penstock.prompt.template import ChatTemplate
 
 # As Qwen 3 has it: the model thinks by itself, unless that is done for it.
@@ -142,6 +142,39 @@ def test_two_words_on_thinking_that_contradict_each_other() -> None:
     with pytest.raises(InvalidRequest) as caught:
         reading(SWITCHED, asked(enable_thinking=True, reasoning_effort="none"))
     assert caught.value.param == "reasoning_effort"
+
+
+GEMMA = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}"
+    "{% endif %}<{{ 'model' if m.role == 'assistant' else m.role }}>{{ m.content | trim }}{% endfor %}"
+)
+LISTED = (
+    "{% for m in messages %}{% if m.role in 'user assistant' %}{{ m.role }}: {{ m.content }}{% endif %}{% endfor %}"
+)
+STERN = LISTED.replace("{% endif %}", "{% else %}{{ raise_exception('no such role') }}{% endif %}")
+BLENDED = "{% for m in messages %}{{ 'A' if m.role == 'assistant' else 'U' }}: {{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "knows"), [(PLAIN, True), (GEMMA, True), (LISTED, False), (STERN, False), (BLENDED, False)]
+)
+def test_roles_of_the_clients_own(source: str, knows: bool) -> None:
+    dialect = Dialect(ChatTemplate(source, {}))
+    said = [{"role": "user", "content": "Hi"}, {"role": "critic", "content": "Boo"}]
+    request = Request(id="1", params=SamplingParams(), messages=said)
+    if knows:
+        assert "critic" in dialect.render(request)
+        return
+    with pytest.raises(InvalidRequest, match="'critic', which this model's chat template does not know") as caught:
+        dialect.render(request)
+    assert caught.value.param == "messages[1].role"
+
+
+def test_roles_are_not_kept_without_end() -> None:
+    dialect = Dialect(ChatTemplate(PLAIN, {}))
+    for number in range(3 * MAX_ROLES):
+        dialect.render(Request(id="1", params=SamplingParams(), messages=[{"role": f"r{number}", "content": "Boo"}]))
+    assert len(dialect._roles) <= MAX_ROLES
 
 
 def test_variables_that_a_template_does_not_ask_for_are_refused() -> None:

@@ -66,6 +66,7 @@ def to_requests(
             messages=to_template(body.messages),
             priority=body.priority or 0,
             salt=body.cache_salt or "",
+            truncate_prompt_tokens=body.truncate_prompt_tokens,
             tools=tool_use([tool.function for tool in body.tools or ()], body.tool_choice, body.parallel_tool_calls),
             reasoning_effort=body.reasoning_effort,
             enable_thinking=body.enable_thinking,

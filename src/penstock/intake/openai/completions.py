@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -46,9 +47,22 @@ def to_requests(body: CompletionRequest, *, request_id: str, recommended: Mappin
             tokens=None if isinstance(prompt, str) else prompt,
             priority=body.priority or 0,
             salt=body.cache_salt or "",
+            truncate_prompt_tokens=body.truncate_prompt_tokens,
         )
         for place, prompt in enumerate(prompts)
     ]
+
+
+@dataclass(slots=True)
+class PromptEcho:
+    """A prompt on its way back to the client, with its log-probabilities."""
+
+    text: str
+    tokens: list[int]
+    known: bool = False  # whether there are `lists`, or never will be
+    lists: TextLogprobs | None = None
+    waiting: list[int] = field(default_factory=list)  # choices that have begun
+    held: list[Chunk] = field(default_factory=list)
 
 
 class CompletionWriter(Plain):
@@ -67,27 +81,53 @@ class CompletionWriter(Plain):
         self._prompts = each(body.prompt)
         self._choices_per_prompt = body.n or 1
         self._echo = bool(body.echo)
+        self._keep = body.truncate_prompt_tokens
         self._k = body.logprobs
         self._every_token = body.logprobs is not None or bool(body.return_token_ids)
         self._logprobs: dict[int, TextLogprobsWriter] = {}  # by choice, of a stream
         self._text_only = self._wishes.text_only and body.logprobs is None
         self._texts: dict[int, TextEvent] = {}  # by choice
+        # Of a stream that echoes prompts with their log-probabilities, which come with the first token of choice 0.
+        # Until then the choices of a prompt wait.
+        self._echoes: dict[int, PromptEcho] = {}
+        self._scores_echo = self._echo and self._k is not None
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
-        """The echo, if it is wanted."""
+        """The echo, if it is wanted and known."""
         self._wishes.begun(prompt, len(prompt_tokens), cached_tokens)
         text = self._echoed(prompt, prompt_tokens)
         index = self._index(prompt, choice)
         if self._k is not None:
             self._logprobs[index] = self._lists_writer(prompt_tokens, len(text))
-        if not (text or self._wishes.token_ids):
-            return []
-        return [self._body([TextChoice(text=text, index=index, prompt_token_ids=self._wishes.ids(prompt_tokens))])]
+        if self._scores_echo:
+            echo = self._echoes.setdefault(prompt, PromptEcho(text, prompt_tokens))
+            if not echo.known:
+                echo.waiting.append(choice)
+                return []
+            return [self._echo_chunk(index, text, prompt_tokens, echo.lists)]
+        return [self._echo_chunk(index, text, prompt_tokens)] if text or self._wishes.token_ids else []
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
         """Nothing if there is nothing to show yet. Of a sequence that failed, only its text: an error must follow."""
         if self._text_only and chunk.text and chunk.finish is None:
             return [self._text_event(self._index(prompt, chunk.choice)).holding(chunk.text)]
+        if not self._scores_echo or (echo := self._echoes[prompt]).known:
+            return self._chunk(prompt, chunk)
+        echo.held.append(chunk)
+        # Choice 0 may end without a token, and so without what would have come with it.
+        if chunk.prompt_logprobs is None and not (chunk.choice == 0 and chunk.finish is not None):
+            return []
+        echo.known = True
+        if chunk.prompt_logprobs is not None:
+            echo.lists = self._prompt_lists(echo.text, echo.tokens, chunk.prompt_logprobs)
+        indices = [self._index(prompt, choice) for choice in echo.waiting]
+        written = [self._echo_chunk(index, echo.text, echo.tokens, echo.lists) for index in indices]
+        for held in echo.held:
+            written += self._chunk(prompt, held)
+        echo.held.clear()
+        return written
+
+    def _chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
         reason = FINISH.get(chunk.finish)
         self._wishes.went_on(len(chunk.tokens))
         if not (chunk.text or reason or (self._every_token and chunk.tokens)):
@@ -162,11 +202,18 @@ class CompletionWriter(Plain):
         return prompt * self._choices_per_prompt + choice
 
     def _echoed(self, prompt: int, tokens: list[int]) -> str:
-        """The prompt as it was given; token ids as the text they stand for."""
+        """The prompt as it was given; token ids, and what is left of a prompt, as the text they stand for."""
         if not self._echo:
             return ""
         given = self._prompts[prompt]
-        return given if isinstance(given, str) else self._vocabulary.decode(tokens, skip_special=False)
+        if isinstance(given, str) and self._keep is None:
+            return given
+        text = self._vocabulary.decode(tokens, skip_special=False)
+        return given if isinstance(given, str) and text.endswith(given) else text
+
+    def _echo_chunk(self, index: int, text: str, tokens: list[int], lists: TextLogprobs | None = None) -> bytes:
+        ids = self._wishes.ids(tokens)
+        return self._body([TextChoice(text=text, index=index, logprobs=lists, prompt_token_ids=ids)])
 
     def _body(
         self,

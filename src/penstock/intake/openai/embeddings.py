@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 
 from penstock.intake.answers import Body
 from penstock.intake.fields import MODEL, Strict
-from penstock.intake.openai.fields import Prompts, each
+from penstock.intake.openai.fields import TRUNCATE, Prompts, Truncation, each
 from penstock.intake.openai.neutral import EMBEDDINGS, LABELS
 
 DEFAULT_POOLING: Literal["mean"] = "mean"
@@ -31,6 +31,7 @@ class EmbeddingRequest(Strict):
     pooling: Literal["mean", "last"] | None = Field(
         None, description="Extension. Of the last hidden states, the mean or that of the last token. Default: mean."
     )
+    truncate_prompt_tokens: Truncation | None = TRUNCATE
     user: str | None = Field(None, description=LABELS["user"])
     dimensions: Annotated[Any, EMBEDDINGS["dimensions"]] = None
 

@@ -63,6 +63,21 @@ def each(given: str | list[str] | list[int] | list[list[int]]) -> list[str | lis
     return list(given)
 
 
+def _not_zero(value: int) -> int:
+    if value == 0:
+        raise wrong("must not be 0")
+    return value
+
+
+Truncation = Annotated[
+    int, Field(ge=-1, le=MAX_INT, json_schema_extra={"not": {"const": 0}}), AfterValidator(_not_zero)
+]
+TRUNCATE = Field(
+    None,
+    description="Extension. Keep only so many tokens of a prompt, the last ones; -1: as many as the context holds "
+    "beside the answer. Default: a prompt that is too long is refused.",
+)
+
 # --- objects of the client's own making
 
 _TokenKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]

@@ -114,7 +114,21 @@ class ToolMessage(Strict):
     name: str | None = Field(None, description="Of the tool. Known from the call, where that is in the conversation.")
 
 
-AnyMessage = Annotated[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage, By("role")]
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class CustomMessage(Strict):
+    """Of any other role that the model's chat template knows. The template decides: a role that it refuses or leaves
+    out is an error."""
+
+    role: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$", json_schema_extra={"not": {"enum": list(_ROLES)}})
+    content: Content = _CONTENT
+    name: str | None = _NAME
+
+
+AnyMessage = Annotated[
+    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | CustomMessage, By("role")
+]
 Messages = NotEmpty[AnyMessage]
 
 

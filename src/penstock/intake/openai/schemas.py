@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 from penstock.flow.params import MAX_CHOICES, MAX_LOGPROBS, MAX_TEMPERATURE
 from penstock.intake.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, Strict, wrong
 from penstock.intake.openai import neutral
-from penstock.intake.openai.fields import LogitBias, Metadata, Prompts, Stop, TokenId
+from penstock.intake.openai.fields import TRUNCATE, LogitBias, Metadata, Prompts, Stop, TokenId, Truncation
 from penstock.intake.openai.formats import ResponseFormat
 from penstock.intake.openai.messages import Messages, Templated
 from penstock.intake.openai.tools import ToolChoice, Tools
@@ -95,6 +95,7 @@ class Generation(Strict):
         max_length=256,
         description="Extension. Cached prefixes are shared only between requests of the same salt.",
     )
+    truncate_prompt_tokens: Truncation | None = TRUNCATE
     prompt_logprobs: int | None = Field(
         None,
         ge=0,
@@ -147,7 +148,10 @@ class ChatCompletionRequest(Generation, Templated):
 
     messages: Messages = Field(description="The conversation so far.")
     max_tokens: int | None = Field(
-        None, ge=1, le=MAX_INT, description="Most tokens of the answer. Default: to the end of the context."
+        None,
+        ge=1,
+        le=MAX_INT,
+        description="Most tokens of the answer. Default: what the server is set to, else to the end of the context.",
     )
     logprobs: bool | None = Field(None, description="Send the log-probability of each token of the answer.")
     top_logprobs: int | None = Field(
@@ -224,19 +228,25 @@ class CompletionRequest(Generation):
     )
 
     prompt: Prompts = Field(description="What to continue: a text or token ids, or a list of up to 2048 of either.")
-    max_tokens: int | None = Field(None, ge=1, le=MAX_INT, description="Most tokens of each answer. Default: 16.")
+    max_tokens: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_INT,
+        description="Most tokens of each answer. Default: 16. 0, with `echo` or `prompt_logprobs`: none, the prompt is "
+        "only scored.",
+    )
     echo: bool | None = Field(None, description="Put the prompt in front of the answer.")
     logprobs: int | None = Field(
         None,
         ge=0,
         le=MAX_LOGPROBS,
         description="Send the log-probability of each token, and of this many likeliest ones. With `echo` those of the "
-        "prompt too, but not in a stream. OpenAI's bound is 5.",
+        "prompt too. OpenAI's bound is 5.",
     )
     suffix: Annotated[Any, neutral.COMPLETIONS["suffix"]] = None
 
     @model_validator(mode="after")
     def _check_pairs(self) -> CompletionRequest:
-        if self.echo and self.stream and self.logprobs is not None:
-            raise wrong("cannot be streamed together with logprobs", "echo")
+        if self.max_tokens == 0 and not self.echo and self.prompt_logprobs is None:
+            raise wrong("must be at least 1, or go with echo or prompt_logprobs", "max_tokens")
         return self

@@ -43,6 +43,10 @@ def test_both_names_of_the_limit(name: str) -> None:
     assert requests(**{name: 7})[0].params.max_tokens == 7
 
 
+def test_no_tokens_are_not_the_default() -> None:
+    assert requests(max_tokens=0, echo=True)[0].params.max_tokens == 0
+
+
 def test_a_plain_request_has_openais_defaults() -> None:
     (made,) = requests()
 
@@ -314,6 +318,67 @@ def test_streamed_lists_are_those_of_the_whole(vocabulary: Tokenizer) -> None:
 
     whole = lists(vocabulary, "naïve 🦙!", entries, logprobs=0)
     assert {name: [item for chunk in chunks for item in chunk[name]] for name in whole} == whole
+
+
+def echoing(vocabulary: Tokenizer, **fields: Any) -> tuple[CompletionWriter, list[int], list[TokenLogprobs | None]]:
+    prompt = vocabulary.encode("ab abc")
+    entries = [None, *(logprob(token, -1.0, [(token, -1.0)]) for token in prompt[1:])]
+    return writer(vocabulary, echo=True, logprobs=1, stream=True, **fields), prompt, entries
+
+
+def test_a_streamed_echo_has_the_prompts_logprobs(vocabulary: Tokenizer) -> None:
+    write, prompt, entries = echoing(vocabulary)
+    (z,) = vocabulary.encode("z", add_special=False)
+    done = completion(prompt, choice(0, "z", [z], logprobs=[logprob(z)]), prompt_logprobs=entries)
+
+    assert write.first(0, 0, prompt) == []
+    texts = write.chunk(0, Chunk(0, "z", [z], [logprob(z)], FinishReason.LENGTH, prompt_logprobs=entries))
+
+    chunks = [checked(text)["choices"][0] for text in texts]
+    whole = checked(write.whole([done]))["choices"][0]
+    assert [chunk["text"] for chunk in chunks] == ["ab abc", "z"]
+    assert [chunk["finish_reason"] for chunk in chunks] == [None, "length"]
+    for name, values in whole["logprobs"].items():
+        assert [value for chunk in chunks for value in chunk["logprobs"][name]] == values
+
+
+def test_choices_wait_for_the_prompt_they_share(vocabulary: Tokenizer) -> None:
+    write, prompt, entries = echoing(vocabulary, n=3, prompt=["ab abc", "ab abc"])
+
+    early = write.first(0, 1, prompt) + write.chunk(0, Chunk(1, "x", [5], [logprob(5)]))
+    early += write.chunk(0, Chunk(1, "y", [6], [logprob(6)], FinishReason.LENGTH))
+    assert early == []
+    texts = write.first(0, 0, prompt) + write.chunk(0, Chunk(0, "z", [7], [logprob(7)], prompt_logprobs=entries))
+    texts += write.first(0, 2, prompt) + write.chunk(0, Chunk(2, "w", [8], [logprob(8)]))
+
+    chunks = [checked(text)["choices"][0] for text in texts]
+    assert [(chunk["index"], chunk["text"]) for chunk in chunks] == [
+        (1, "ab abc"), (0, "ab abc"), (1, "x"), (1, "y"), (0, "z"), (2, "ab abc"), (2, "w")
+    ]  # fmt: skip
+    assert {len(chunk["logprobs"]["tokens"]) for chunk in chunks if chunk["text"] == "ab abc"} == {len(prompt)}
+    assert write.first(1, 0, prompt) == []  # the other prompt is yet to come
+
+
+def test_an_echo_without_logprobs_of_what_ended_before_they_came(vocabulary: Tokenizer) -> None:
+    write, prompt, _ = echoing(vocabulary)
+    write.first(0, 0, prompt)
+
+    texts = write.chunk(0, Chunk(0, "", [], [], FinishReason.TIMEOUT))
+
+    chunks = [checked(text)["choices"][0] for text in texts]
+    assert [(chunk["text"], chunk["finish_reason"]) for chunk in chunks] == [("ab abc", None), ("", "timeout")]
+    assert chunks[0]["logprobs"] is None
+
+
+@pytest.mark.parametrize(("kept", "text"), [(1, "abc"), (4, "ab abc"), (99, "ab abc")])
+def test_what_is_left_of_a_prompt_is_echoed(vocabulary: Tokenizer, kept: int, text: str) -> None:
+    tokens = vocabulary.encode("ab abc")[-kept:]
+
+    body = checked(
+        writer(vocabulary, echo=True, truncate_prompt_tokens=kept).whole([completion(tokens, choice(0, "!", [1]))])
+    )
+
+    assert body["choices"][0]["text"] == f"{text}!"
 
 
 def test_the_token_that_ends_an_answer_is_no_part_of_it(vocabulary: Tokenizer) -> None:
