@@ -49,11 +49,24 @@ class Timings(Body, kw_only=True, frozen=True):
     """Extension: where the time went. Of a request with several choices, from the first that began to the last that
     ended."""
 
-    queue_seconds: float
-    prefill_seconds: float | None  # null: no token came out
-    decode_seconds: float | None
-    cached_tokens: int
-    tokens_per_second: float | None  # while decoding; null: too few tokens to tell
+    # With `include_timings`.
+    queue_seconds: float | UnsetType = UNSET
+    prefill_seconds: float | UnsetType | None = UNSET  # null: no token came out
+    decode_seconds: float | UnsetType | None = UNSET
+    cached_tokens: int | UnsetType = UNSET
+    tokens_per_second: float | UnsetType | None = UNSET  # while decoding; null: too few tokens to tell
+
+    # With `timings_per_token`, as llama.cpp names them. The prompt's time is from the request's arrival to the first
+    # token; a rate is null where there is nothing to divide by.
+    cache_n: int | UnsetType = UNSET  # tokens of the prompt that were found in the prefix cache
+    prompt_n: int | UnsetType = UNSET  # the others
+    prompt_ms: float | UnsetType = UNSET
+    prompt_per_token_ms: float | UnsetType | None = UNSET
+    prompt_per_second: float | UnsetType | None = UNSET
+    predicted_n: int | UnsetType = UNSET
+    predicted_ms: float | UnsetType = UNSET
+    predicted_per_token_ms: float | UnsetType | None = UNSET
+    predicted_per_second: float | UnsetType | None = UNSET
 
 
 class TopLogprob(Body, kw_only=True, frozen=True):
@@ -155,7 +168,7 @@ class ChatCompletionChunk(Body, kw_only=True, frozen=True):
     # far.
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET  # on the first chunk
-    timings: Timings | UnsetType = UNSET  # on the last chunk
+    timings: Timings | UnsetType = UNSET  # on the last chunk, or on all of them
 
 
 class TextLogprobs(Body, kw_only=True, frozen=True):
@@ -203,22 +216,4 @@ def usage(completions: Sequence[Completion]) -> Usage:
         total_tokens=prompt + output,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
         completion_tokens_details=UNSET if all(choice.reasoning is None for choice in choices) else reasoning,
-    )
-
-
-def timings(completions: Sequence[Completion]) -> Timings:
-    choices = [choice for completion in completions for choice in completion.choices]
-    times = [choice.timings for choice in choices if choice.timings is not None]
-    arrival = min(time.arrival for time in times)
-    finished = max(time.finished for time in times)
-    admitted = min([time.admitted for time in times if time.admitted is not None], default=finished)
-    first = min([time.first_token for time in times if time.first_token is not None], default=None)
-    decode = None if first is None else finished - first
-    followers = sum(max(len(choice.tokens) - 1, 0) for choice in choices)  # decoding begins behind a first token
-    return Timings(
-        queue_seconds=round(admitted - arrival, 6),
-        prefill_seconds=None if first is None else round(first - admitted, 6),
-        decode_seconds=None if decode is None else round(decode, 6),
-        cached_tokens=sum(completion.cached_tokens for completion in completions),
-        tokens_per_second=round(followers / decode, 3) if decode and followers else None,
     )

@@ -194,7 +194,7 @@ class ChatWriter(Plain):
                 choices=choices,
                 usage=usage or self._wishes.chunk_usage,
                 prompt_token_ids=prompt_token_ids,
-                timings=timings,
+                timings=timings or self._wishes.chunk_timings,
             )
         )
 

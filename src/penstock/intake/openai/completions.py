@@ -229,6 +229,6 @@ class CompletionWriter(Plain):
                 model=self._model,
                 choices=choices,
                 usage=usage or self._wishes.chunk_usage,
-                timings=timings,
+                timings=timings or self._wishes.chunk_timings,
             )
         )

@@ -114,6 +114,9 @@ class Generation(Strict):
     include_timings: bool | None = Field(
         None, description="Extension. Send `timings`; in a stream with its last chunk."
     )
+    timings_per_token: bool | None = Field(
+        None, description="Extension. Send `timings` as llama.cpp has them; in a stream with every chunk."
+    )
 
     @model_validator(mode="after")
     def _check_stream(self) -> Generation:

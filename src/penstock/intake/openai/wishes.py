@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import Completion, FinishReason, TokenLogprobs
-from penstock.intake.openai.answers import PromptTokensDetails, Timings, TokenLogprob, Usage, timings, usage
+from penstock.intake.openai.answers import Timings, TokenLogprob, Usage, usage
 from penstock.intake.openai.logprobs import Vocabulary, per_token
 from penstock.intake.openai.schemas import Generation
+from penstock.intake.openai.timings import Running, whole_timings
 
 # Their last token ended the answer; it is not part of it.
 _BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)
@@ -23,6 +24,7 @@ class Wishes:
         self.stream_usage = options is not None and bool(options.include_usage)
         self.token_ids = bool(body.return_token_ids)
         self.timings_wanted = bool(body.include_timings)
+        self.timings_per_token = bool(body.timings_per_token)
         self.prompt_logprobs_wanted = body.prompt_logprobs is not None
         self.as_ids = bool(body.return_tokens_as_token_ids)
         self.skip_special = body.skip_special_tokens is not False
@@ -30,7 +32,9 @@ class Wishes:
         self.vocabulary = vocabulary
         # Of every chunk but the last: OpenAI writes null if the last is to have it.
         self.chunk_usage: Usage | UnsetType | None = None if self.stream_usage else UNSET
-        self._running = RunningUsage() if options is not None and options.continuous_usage_stats else None
+        self.chunk_timings: Timings | UnsetType = UNSET
+        self._running_usage = options is not None and bool(options.continuous_usage_stats)
+        self._running = Running() if self._running_usage or self.timings_per_token else None
 
     @property
     def text_only(self) -> bool:
@@ -40,11 +44,19 @@ class Wishes:
     def begun(self, prompt: int, prompt_tokens: int, cached_tokens: int) -> None:
         """A choice of this prompt has begun."""
         if self._running is not None:
-            self.chunk_usage = self._running.begun(prompt, prompt_tokens, cached_tokens)
+            self._running.begun(prompt, prompt_tokens, cached_tokens)
+            self._count(self._running)
 
     def went_on(self, output_tokens: int) -> None:
         if self._running is not None:
-            self.chunk_usage = self._running.went_on(output_tokens)
+            self._running.went_on(output_tokens)
+            self._count(self._running)
+
+    def _count(self, running: Running) -> None:
+        if self._running_usage:
+            self.chunk_usage = running.usage()
+        if self.timings_per_token:
+            self.chunk_timings = running.timings()
 
     def ids(self, tokens: list[int]) -> list[int] | UnsetType:
         return tokens if self.token_ids else UNSET
@@ -54,7 +66,9 @@ class Wishes:
         return usage(completions) if self.stream_usage else self.chunk_usage
 
     def timings(self, completions: Sequence[Completion]) -> Timings | UnsetType:
-        return timings(completions) if self.timings_wanted else UNSET
+        """Of a whole answer, or for the last chunk of a stream."""
+        seconds, per_token = self.timings_wanted, self.timings_per_token
+        return whole_timings(completions, seconds=seconds, per_token=per_token) if seconds or per_token else UNSET
 
     def logprobs(self, entries: list[TokenLogprobs] | None, finish: FinishReason | None) -> list[TokenLogprobs] | None:
         """Those of the tokens that are part of the answer. The token that ended it is among them if it is shown, as an
@@ -67,31 +81,3 @@ class Wishes:
             return UNSET
         entries, vocabulary, as_ids = completion.prompt_logprobs, self.vocabulary, self.as_ids
         return [None if entry is None else per_token(entry, vocabulary, as_ids=as_ids) for entry in entries]
-
-
-class RunningUsage:
-    """What a stream has used so far, all its prompts and choices together (`continuous_usage_stats`)."""
-
-    def __init__(self) -> None:
-        self._prompts: set[int] = set()
-        self._prompt_tokens = self._cached_tokens = self._output_tokens = 0
-
-    def begun(self, prompt: int, prompt_tokens: int, cached_tokens: int) -> Usage:
-        """A prompt counts once, however many choices it has."""
-        if prompt not in self._prompts:
-            self._prompts.add(prompt)
-            self._prompt_tokens += prompt_tokens
-            self._cached_tokens += cached_tokens
-        return self._usage()
-
-    def went_on(self, output_tokens: int) -> Usage:
-        self._output_tokens += output_tokens
-        return self._usage()
-
-    def _usage(self) -> Usage:
-        return Usage(
-            prompt_tokens=self._prompt_tokens,
-            completion_tokens=self._output_tokens,
-            total_tokens=self._prompt_tokens + self._output_tokens,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=self._cached_tokens),
-        )

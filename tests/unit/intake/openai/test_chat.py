@@ -357,6 +357,46 @@ def test_timings_come_last(vocabulary: Tokenizer) -> None:
     assert "timings" not in answered(writer(vocabulary).whole([done]))
 
 
+def test_timings_as_llama_cpp_has_them(vocabulary: Tokenizer) -> None:
+    done = completion(PROMPT, choice(0, "abcd", [1, 2, 3, 4]), cached_tokens=1)
+
+    body = answered(writer(vocabulary, timings_per_token=True).whole([done]))
+    both = answered(writer(vocabulary, timings_per_token=True, include_timings=True).whole([done]))
+
+    assert body["timings"] == {
+        "cache_n": 1,
+        "prompt_n": 2,
+        "prompt_ms": 1000.0,
+        "prompt_per_token_ms": 500.0,
+        "prompt_per_second": 2.0,
+        "predicted_n": 4,
+        "predicted_ms": 2000.0,
+        "predicted_per_token_ms": 500.0,
+        "predicted_per_second": 2.0,
+    }
+    assert both["timings"] == body["timings"] | {
+        "queue_seconds": 0.5,
+        "prefill_seconds": 0.5,
+        "decode_seconds": 2.0,
+        "cached_tokens": 1,
+        "tokens_per_second": 1.5,
+    }
+
+
+def test_timings_in_every_chunk(vocabulary: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 10.5, 10.5, 12.5])  # made, the first token twice, the second
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    write = writer(vocabulary, stream=True, timings_per_token=True)
+
+    opening, text = decoded(write.first(0, 0, PROMPT, 1) + write.chunk(0, Chunk(0, "ab", [1, 2])))
+
+    assert (opening["timings"]["predicted_n"], opening["timings"]["predicted_per_second"]) == (0, None)
+    assert (text["timings"]["prompt_n"], text["timings"]["prompt_ms"], text["timings"]["cache_n"]) == (2, 500.0, 1)
+    assert (text["timings"]["predicted_n"], text["timings"]["predicted_per_second"]) == (2, 1.0)
+    assert "usage" not in text
+    assert write.last([completion(PROMPT, choice(0, "ab", [1, 2]))]) == []
+
+
 def test_token_ids_on_request(vocabulary: Tokenizer) -> None:
     write = writer(vocabulary, stream=True, n=2, return_token_ids=True)
 

@@ -109,6 +109,7 @@ GENERATION: Table = {
     "return_token_ids": ((True, False), NO_BOOLEANS),
     "return_tokens_as_token_ids": ((True, False), NO_BOOLEANS),
     "include_timings": ((True, False), NO_BOOLEANS),
+    "timings_per_token": ((True, False), NO_BOOLEANS),
 }
 TEMPLATED: Table = {
     "add_generation_prompt": ((True, False), NO_BOOLEANS),
