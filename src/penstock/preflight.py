@@ -21,15 +21,15 @@ LEAST_KV_ITEMSIZE = {"auto": 2, "float32": 4, "float16": 2, "int8": 1}
 def check(settings: Settings, spec: ModelSpec) -> None:
     """Raises InvalidSetting or OutOfMemory, with the name of the setting."""
     chosen_context(spec, settings.model.context)
-    driver = _has_driver() if settings.model.device != "cpu" else False
-    if settings.model.device == "cuda" and not driver:
+    device = settings.model.device
+    if device == "cuda" and not _has_driver():
         raise InvalidSetting(
             f"device: there is no CUDA device here: the NVIDIA driver ({DRIVER}) is missing", param="device"
         )
     if settings.cache.kv_memory is not None:
         asked = parse_bytes(settings.cache.kv_memory, "kv_memory")
         _check_least(asked, settings, spec)
-        if not driver:  # else it is the device's memory that counts, which the engine knows
+        if device == "cpu" or not _has_driver():  # else it is the device's memory that counts: the engine knows it
             check_most(asked, available.host_bytes())
 
 
