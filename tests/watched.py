@@ -27,11 +27,13 @@ class Watched:
         self.now += seconds
         return self.now
 
-    def accept(self, name: str, *, prompt: int = 40, kind: str = "chat") -> None:
+    def accept(
+        self, name: str, *, prompt: int = 40, kind: str = "chat", tenant: str = "", request_id: str = ""
+    ) -> None:
         """Up to the engine's door: 1 ms for each stage."""
         self.numbers += 1
         self.open[name] = self.numbers
-        self.tell(events.Accepted(name, self.now, f"req-{name}", kind))
+        self.tell(events.Accepted(name, self.now, request_id or f"req-{name}", kind, None, tenant))
         self.tell(events.Parsed(name, self.later(0.001), stream=True))
         self.tell(events.Validated(name, self.later(0.001), {"max_tokens": 8}))
         start = self.now
@@ -86,9 +88,9 @@ class Watched:
         ended = events.Ended(number, finish, None, 40, 0, 3, "the answer" if self.journal.keep_texts else None)
         self.tell(events.Finished(name, self.now, [ended], code, code and "it broke"))
 
-    def serve(self, name: str, *, tokens: int = 3, **options: object) -> None:
+    def serve(self, name: str, *, tokens: int = 3, tenant: str = "", **options: object) -> None:
         """A whole request, alone."""
-        self.accept(name)
+        self.accept(name, tenant=tenant)
         self.step({name: 40}, let_in={name: Finding(record.NOTHING_ALIKE)}, **options)  # type: ignore[arg-type]
         self.write(name)
         for place in range(1, tokens):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 
 from penstock import assemble, preflight, settings
 from penstock.driver import Driver
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, PenstockError
 from penstock.flow import (
     Chunk,
     Completion,
@@ -162,7 +162,8 @@ class LLM:
 
     def check_integrity(self) -> None:
         """Raises if the engine's books do not balance. For tests and the curious; costs a pass over all blocks."""
-        self._driver.ask("check")
+        if wrong := self._driver.ask("check"):
+            raise PenstockError(wrong)
 
     def close(self) -> None:
         """End the engine, and its process if it has one: its memory is free again, and what is asked of it from now on

@@ -130,6 +130,24 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         settings.load(file=tmp_path / "nowhere.toml", environ={})
 
 
+def test_processes_that_work_for_us_get_no_secrets() -> None:
+    kept = {
+        "PATH": "/bin",
+        "PENSTOCK_CACHE": "/models",
+        "PENSTOCK_CPU": "avx2",
+        "TOKENIZERS_PARALLELISM": "0",
+        "HOME": "/",
+    }
+    secrets = dict.fromkeys(
+        (
+            "PENSTOCK_API_KEY", "PENSTOCK_SLO_WEBHOOK", "PENSTOCK_OTEL_ENDPOINT", "HF_TOKEN", "OPENAI_API_KEY",
+            "AWS_SECRET_ACCESS_KEY", "APPLICATION_CREDENTIALS", "OTEL_EXPORTER_OTLP_HEADERS", "DB_PASSWORD", "token",
+        ),
+        "s3cret",
+    )  # fmt: skip
+    assert settings.child_environment({**kept, **secrets}) == kept
+
+
 @pytest.mark.parametrize(
     ("text", "size"), [("2GiB", 2 << 30), ("512M", 512_000_000), ("1.5kb", 1500), ("1e9", 10**9), ("64 MiB", 64 << 20)]
 )

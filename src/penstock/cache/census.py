@@ -6,7 +6,8 @@ Made on request, in the engine's own time: the cost goes with the blocks in use 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,21 @@ from penstock.cache.pool import Pool
 
 FREE, HELD, SHARED, CACHED, RESTING = range(5)
 MAX_CELLS = 65_536  # of a map; in a larger cache a cell stands for several blocks
-MAX_TREE_BLOCKS = 20_000  # that are looked at for a tree
+MAX_TREE_BLOCKS = 20_000  # of a tree
+MAX_LOOKED_AT = 10 * MAX_TREE_BLOCKS  # for one, tenants' blocks lie among each other's
 
-Owners = Mapping[int, Sequence[Sequence[int]]]  # number of a sequence -> [groups][blocks] of its table
+# Of each sequence its number, or 0 if that is not to be shown, and [groups][blocks] of its table.
+Owners = Iterable[tuple[int, Sequence[Sequence[int]]]]
 
 
 def page_map(cache: CacheManager, owners: Owners) -> list[dict[str, Any]]:
-    """Of each group the counts, and the map as runs of [cells, state, owner] in block order; owner 0 is nobody."""
+    """Of each group the counts, and the map as runs of [cells, state, owner] in block order; owner 0 is nobody, or one
+    that is not to be shown."""
     return [
         {
             "window": window,
             **pool.usage()._asdict(),
-            **_map(pool, [(number, tables[group]) for number, tables in owners.items()]),
+            **_map(pool, [(number, tables[group]) for number, tables in owners]),
         }
         for group, (window, pool) in enumerate(zip(cache.windows, cache.pools, strict=True))
     ]
@@ -61,16 +65,18 @@ def _strongest(states: np.ndarray[Any, Any], per_cell: int) -> np.ndarray[Any, A
     return np.argsort(order)[strongest]
 
 
-def tree(cache: CacheManager, own: Sequence[bytes], limit: int) -> dict[str, Any]:
-    """The prefixes of the first group; blocks that follow each other without a branch are one node.
+def tree(cache: CacheManager, tenant: str, own: Sequence[bytes], limit: int) -> dict[str, Any]:
+    """A tenant's prefixes in the first group; blocks that follow each other without a branch are one node.
 
-    `own` are the keys of a sequence's blocks: its nodes are marked. There are no texts: whose they are is not known.
+    `own` are the keys of a sequence's blocks: its nodes are marked. There are no texts.
     """
     pool, recall = cache.pools[0], cache.recall
     if recall is None:
         return {"nodes": [], "total": 0, "shown": 0}
     entries: dict[bytes, dict[str, Any]] = {}
-    for block, link in pool.published():
+    for block, link in islice(pool.published(), MAX_LOOKED_AT):
+        if link.tenant != tenant:
+            continue
         if len(entries) == MAX_TREE_BLOCKS:
             break
         holders = pool.references(block)
@@ -78,7 +84,9 @@ def tree(cache: CacheManager, own: Sequence[bytes], limit: int) -> dict[str, Any
         entries[link.key] = {"parent": link.parent, "hits": pool.hits(block), "state": state, "holders": holders}
     now = recall.clock()
     for ghost in recall.ghosts():
-        if ghost.evicted and ghost.link.key not in entries and len(entries) < MAX_TREE_BLOCKS:
+        if ghost.link.tenant != tenant or not ghost.evicted:
+            continue
+        if ghost.link.key not in entries and len(entries) < MAX_TREE_BLOCKS:
             entries[ghost.link.key] = {
                 "parent": ghost.link.parent, "hits": ghost.hits, "state": "evicted", "holders": 0,
                 "idle_s": round(now - ghost.since, 3),
@@ -141,16 +149,19 @@ def _with_ancestors(nodes: list[dict[str, Any]], limit: int) -> list[dict[str, A
     return list(shown.values())
 
 
-def evictions(cache: CacheManager) -> dict[str, Any]:
-    """How many there were, and the last ones, newest first."""
+def evictions(cache: CacheManager, tenant: str) -> dict[str, Any]:
+    """How many there were, of all tenants, and of the last ones the tenant's, newest first."""
     recall = cache.recall
     if recall is None:
-        return {"total": 0, "recent": [], "ghosts": 0}
+        return {"total": 0, "last_60_s": 0, "recent": [], "ghosts": 0}
+    now = recall.clock()
     recent = [
         {"at": ghost.since, "tokens": cache.block_size, "depth": _depth(cache, ghost.link.parent), "hits": ghost.hits}
         for ghost in reversed(recall.recent)
+        if ghost.link.tenant == tenant
     ]
-    return {"total": recall.evictions, "recent": recent, "ghosts": len(recall)}
+    last = sum(now - ghost.since < 60 for ghost in recall.recent)
+    return {"total": recall.evictions, "last_60_s": last, "recent": recent, "ghosts": len(recall)}
 
 
 def _depth(cache: CacheManager, parent: bytes) -> int:

@@ -13,6 +13,7 @@ from penstock.schedule.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
+MAX_FINDING = 1000  # characters of what is wrong: it may list every block
 COMPILE_WAIT_S = 0.01  # how long an idle loop waits at a time for a constraint to be compiled
 
 
@@ -26,7 +27,7 @@ class EngineLoop:
         self.held: dict[Constraint, list[str]] = {}  # sequences that wait for their constraints to be compiled
         self.queries: dict[str, Callable[..., Any]] = {
             "stats": scheduler.stats,
-            "check": scheduler.check_integrity,
+            "check": self._check,
             "page_map": scheduler.views.page_map,
             "prefix_tree": scheduler.views.prefix_tree,
             "explain": scheduler.views.explain,
@@ -102,6 +103,16 @@ class EngineLoop:
         except Exception as error:  # whoever only wants to look must not end the sequences
             logger.exception("the query %s failed", query.kind)
             return Reply(query.id, error=f"the query failed: {type(error).__name__}: {error}")
+
+    def _check(self) -> str | None:
+        """What is wrong with the scheduler's and the cache's books; None: nothing. Ends nothing either way."""
+        try:
+            self.scheduler.check_integrity()
+        except Exception as error:
+            logger.exception("the integrity check has failed")
+            found = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+            return found[:MAX_FINDING]  # the log has all of it
+        return None
 
     def _fail(self, error: BaseException) -> None:
         """A step went wrong: the sequences that run cannot be continued, but those that wait can."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import islice
 from typing import Any
@@ -40,6 +41,7 @@ Shown = dict[str, Any]
 
 
 def add(app: FastAPI, desk: Desk, watch: Watch | None, settings: Settings) -> None:
+    _add_check(app, desk)
     if watch is None:
         _add_nothing(app)
         return
@@ -56,6 +58,20 @@ def _add_nothing(app: FastAPI) -> None:
     @app.api_route("/observe/{path:path}", methods=["GET", "POST"], include_in_schema=False)
     async def off(path: str = "") -> Response:
         raise NotFound("this server records no events: start it without --no-events")
+
+
+def _add_check(app: FastAPI, desk: Desk) -> None:
+    one_at_a_time = asyncio.Lock()  # each looks at every block, between two steps
+
+    @app.get("/observe/check", **views.CHECK.described)
+    async def check(request: Request) -> Response:
+        """Whether the engine's books balance."""
+        views.CHECK.query(request)
+        async with one_at_a_time:
+            start = time.monotonic()
+            wrong = await _ask(desk, "check")
+            spent_us = round((time.monotonic() - start) * 1e6)
+        return _json({"ok": wrong is None, "wrong": wrong, "us": spent_us})
 
 
 def _add_facts(app: FastAPI, desk: Desk, watch: Watch, settings: Settings) -> None:
@@ -96,7 +112,7 @@ def _add_facts(app: FastAPI, desk: Desk, watch: Watch, settings: Settings) -> No
     async def slo(request: Request) -> Response:
         """Objectives, and what is wrong where they are missed."""
         views.SLO.query(request)
-        return _json(watch.monitor.told())
+        return _json(watch.monitor.told(tenant_of(request.scope)))
 
 
 def _add_live(app: FastAPI, desk: Desk, watch: Watch) -> None:
@@ -105,7 +121,7 @@ def _add_live(app: FastAPI, desk: Desk, watch: Watch) -> None:
         """All that happens, while it does."""
         query = views.LIVE.query(request)
         interval_s = query["interval_ms"] / 1000
-        feed = Feed(watch, steps=query["steps"] == "1")
+        feed = Feed(watch, steps=query["steps"] == "1", tenant=tenant_of(request.scope))
 
         async def ticks() -> AsyncIterator[bytes]:
             yield _event("hello", feed.hello())
@@ -125,17 +141,17 @@ def _add_requests(app: FastAPI, watch: Watch) -> None:
     async def requests(request: Request) -> Response:
         """The requests that are kept."""
         query = views.REQUESTS.query(request)
-        limit = query["limit"]
+        limit, tenant = query["limit"], tenant_of(request.scope)
         wanted = _filter(query, watch)
-        kept = sorted(journal.requests(), key=lambda one: -one.number)
+        kept = sorted(journal.requests(tenant), key=lambda one: -one.number)
         # Off the loop: texts may be searched.
         found = await asyncio.to_thread(lambda: list(islice(filter(wanted, kept), limit + 1)))
         return _json(
             {
                 "requests": [view.summary(one) for one in found[:limit]],
                 "more": len(found) > limit,
-                "kept": len(journal.done) + len(journal.open),
-                "total": journal.count,
+                "kept": len(kept),
+                "total": journal.counts[tenant],
             }
         )
 
@@ -143,14 +159,14 @@ def _add_requests(app: FastAPI, watch: Watch) -> None:
     async def one_request(name: str, request: Request) -> Response:
         """The waterfall of a request: by the id of its answer, its x-request-id or its number."""
         views.REQUEST.query(request)
-        found = _found(watch, name)
+        found = _found(watch, name, request)
         return _json(await asyncio.to_thread(view.with_steps, found, view.at_once(found)))
 
     @app.get("/observe/replay", **views.REPLAY.described)
     async def replayed(request: Request) -> Response:
         """What another way of batching would have made of the load."""
         query = views.REPLAY.query(request)
-        return _json(await asyncio.to_thread(_replay, watch, query["limit"], query["batch"]))
+        return _json(await asyncio.to_thread(_replay, watch, tenant_of(request.scope), query["limit"], query["batch"]))
 
 
 def _filter(query: Shown, watch: Watch) -> Callable[[RequestTrace], bool]:
@@ -176,19 +192,19 @@ def _has_text(watch: Watch, request: RequestTrace, part: str) -> bool:
     return any(part in text for text in (*(request.answers or ()), *prompts))
 
 
-def _found(watch: Watch, name: str) -> RequestTrace:
-    found = watch.journal.find(name)
+def _found(watch: Watch, name: str, request: Request) -> RequestTrace:
+    found = watch.journal.find(name, tenant_of(request.scope))
     if found is None:
         raise NotFound(f"no request {name[:128]!r} is kept; the last {len(watch.journal.done)} are")
     return found
 
 
-def _replay(watch: Watch, limit: int, batch: int) -> Shown:
+def _replay(watch: Watch, tenant: str, limit: int, batch: int) -> Shown:
     journal = watch.journal
     cost = fit(recent(journal))
     recorded = [
         (request, sequence)
-        for request in list(journal.done)[-limit:]
+        for request in [one for one in list(journal.done) if one.tenant == tenant][-limit:]
         for sequence in request.sequences
         if sequence.admitted is not None and sequence.output_tokens and request.kind != LAB
     ][-limit:]
@@ -222,8 +238,9 @@ def _add_steps(app: FastAPI, watch: Watch) -> None:
         """Who was in which step of the engine, and with how many tokens."""
         query = views.STEPS.query(request)
         begin, end = _asked_steps(query, watch.journal.steps.last)
-        rows = query["rows"] == "1"
-        return _json(await asyncio.to_thread(window, watch.journal, begin, end, query["columns"], rows=rows))
+        rows, tenant = query["rows"] == "1", tenant_of(request.scope)
+        shown = await asyncio.to_thread(window, watch.journal, begin, end, query["columns"], rows=rows, tenant=tenant)
+        return _json(shown)
 
 
 def _asked_steps(query: Shown, newest: int) -> tuple[int, int]:
@@ -243,15 +260,16 @@ def _add_cache(app: FastAPI, desk: Desk, watch: Watch) -> None:
     async def cache(request: Request) -> Response:
         """Who holds which KV blocks."""
         views.CACHE.query(request)
-        return _json(_page_map(watch, await _ask(desk, "page_map")))
+        return _json(_page_map(watch, await _ask(desk, "page_map", tenant=tenant_of(request.scope))))
 
     @app.get("/observe/cache/tree", **views.TREE.described)
     async def tree(request: Request) -> Response:
         """What prompts have in common, and how often it was found."""
         query = views.TREE.query(request)
         name = query["request"]
-        numbers = [] if name is None else [sequence.number for sequence in _found(watch, name).sequences]
-        return _json(await _ask(desk, "prefix_tree", limit=query["limit"], numbers=numbers))
+        numbers = [] if name is None else [sequence.number for sequence in _found(watch, name, request).sequences]
+        tenant = tenant_of(request.scope)
+        return _json(await _ask(desk, "prefix_tree", tenant=tenant, limit=query["limit"], numbers=numbers))
 
     @app.post("/observe/cache/explain", **views.EXPLAIN.described)
     async def explain(request: Request) -> Response:
@@ -276,8 +294,7 @@ def _page_map(watch: Watch, found: Shown) -> Shown:
     for number, one in found["sequences"].items():
         owner = journal.sequence(int(number))
         sequences[number] = {**one, "request": owner[0].number if owner else None}
-    waste = sum(one["waste_tokens"] for one in sequences.values())
-    room = sum(one["blocks"] for one in sequences.values()) * found["block_size"]
+    waste, room = found["waste_tokens"], found["held_blocks"] * found["block_size"]
     prompts, hits = found["prompt_tokens"], found["hit_tokens"]
     return {
         "t": journal.at(now),
@@ -292,7 +309,7 @@ def _page_map(watch: Watch, found: Shown) -> Shown:
         },
         "evictions": {
             "total": evictions["total"],
-            "last_60_s": sum(now - one["at"] < 60 for one in evictions["recent"]),
+            "last_60_s": evictions["last_60_s"],
             "recent": [{**one, "t": journal.at(one.pop("at"))} for one in evictions["recent"]],
         },
         "hits": {"prompt_tokens": prompts, "hit_tokens": hits, "ratio": round(hits / prompts, 4) if prompts else 0.0},

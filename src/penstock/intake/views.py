@@ -33,6 +33,15 @@ FACTS = View(
         "measured": "Speeds, and the fitted cost of a step.",
     },
 )
+CHECK = View(
+    about="The verdict on the engine's books: sequences, block tables, reference counts, prefix keys.",
+    members={
+        "ok": "Whether everything that says the same thing agrees.",
+        "wrong": "What does not; null if all does. The engine goes on either way.",
+        "us": "How long the answer took: the step under way, and the check.",
+    },
+    asks_engine=True,
+)
 HISTORY = View(
     about="Columns for charts: lists of the same length, the oldest first.",
     members={"interval_s": "Seconds between two points.", "t": "When."},

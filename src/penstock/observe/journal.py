@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -83,12 +83,12 @@ class Journal:
         self.open: OrderedDict[str, RequestTrace] = OrderedDict()
         self.done: deque[RequestTrace] = deque()
         self.first_tokens: deque[tuple[float, float]] = deque(maxlen=MAX_SAMPLES)  # when, seconds it took
-        self.count = 0  # requests ever accepted
+        self.counts: Counter[str] = Counter()  # requests ever accepted, by tenant
         self._max_done = max_done
         self._meter = meter
         self._listeners = [*listeners, *([meter.closed] if meter is not None else [])]  # told of each that has ended
         self._requests: dict[str, RequestTrace] = {}  # by id, all that are kept
-        self._aliases: dict[str, str] = {}  # x-request-id -> id
+        self._aliases: dict[tuple[str, str], str] = {}  # tenant, x-request-id -> id: clients choose theirs
         self._by_id: dict[str, SequenceTrace] = {}
         self._by_number: dict[int, SequenceTrace] = {}
         self._owners: dict[int, RequestTrace] = {}  # by number of a sequence
@@ -116,22 +116,35 @@ class Journal:
         """An instant as the API has it: microseconds since the epoch."""
         return None if t is None else round((t - self.epoch) * 1e6)
 
-    def find(self, name: str) -> RequestTrace | None:
-        """By id, as answers have it or plain, by x-request-id or by number."""
+    def find(self, name: str, tenant: str = "") -> RequestTrace | None:
+        """By id, as answers have it or plain, by x-request-id or by number. Another tenant's does not exist."""
         plain = next((name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix)), name)
-        found = self._requests.get(plain) or self._requests.get(self._aliases.get(name, ""))
+        found = self._requests.get(plain)
+        if found is None or found.tenant != tenant:
+            found = self._requests.get(self._aliases.get((tenant, name), ""))
         if found is None and name.isdecimal() and len(name) < 12:
-            return next((request for request in self.requests() if request.number == int(name)), None)
+            return next((request for request in self.requests(tenant) if request.number == int(name)), None)
         return found
 
-    def requests(self) -> Iterator[RequestTrace]:
-        """All that are kept, newest first as far as they are done."""
-        yield from reversed(self.open.values())
-        yield from reversed(self.done)
+    def requests(self, tenant: str = "") -> Iterator[RequestTrace]:
+        """All of a tenant's that are kept, newest first as far as they are done."""
+        for request in (*reversed(self.open.values()), *reversed(self.done)):
+            if request.tenant == tenant:
+                yield request
 
     def sequence(self, number: int) -> tuple[RequestTrace, SequenceTrace] | None:
         owner = self._owners.get(number)
         return None if owner is None else (owner, self._by_number[number])
+
+    def owns(self, tenant: str, number: int) -> bool:
+        """Whether a sequence is this tenant's. Of one that is forgotten nobody knows: it is shown where there is but
+        one tenant."""
+        owner = self._owners.get(number)
+        return tenant == ("" if owner is None else owner.tenant)
+
+    def of_tenant(self, tenant: str, requests: Sequence[str]) -> list[str]:
+        """Of these ids, those of a tenant's requests that are kept."""
+        return [name for name in requests if (one := self._requests.get(name)) is not None and one.tenant == tenant]
 
     @property
     def running(self) -> int:
@@ -154,10 +167,13 @@ class Journal:
     # --- on the way in
 
     def _accepted(self, event: events.Accepted) -> None:
-        self.count += 1
-        request = RequestTrace(self.count, event.request, event.request_id, event.kind, event.t, trace=event.trace)
+        self.counts[event.tenant] += 1
+        number = self.counts.total()
+        request = RequestTrace(
+            number, event.request, event.request_id, event.kind, event.t, trace=event.trace, tenant=event.tenant
+        )
         self.open[event.request] = self._requests[event.request] = request
-        self._aliases[event.request_id] = event.request
+        self._aliases[event.tenant, event.request_id] = event.request
 
     def _parsed(self, event: events.Parsed) -> None:
         if request := self._of(event):
@@ -306,8 +322,9 @@ class Journal:
 
     def _forget(self, request: RequestTrace) -> None:
         self._requests.pop(request.id, None)
-        if self._aliases.get(request.request_id) == request.id:
-            del self._aliases[request.request_id]
+        alias = (request.tenant, request.request_id)
+        if self._aliases.get(alias) == request.id:
+            del self._aliases[alias]
         for sequence in request.sequences:
             self._by_id.pop(sequence.id, None)
             self._by_number.pop(sequence.number, None)

@@ -104,7 +104,8 @@ class Monitor:
             elif objective.name in self.open:
                 self._met(self.open[objective.name], value)
 
-    def told(self) -> dict[str, Any]:
+    def told(self, tenant: str = "") -> dict[str, Any]:
+        """Values are of all requests; those named as examples are the tenant's."""
         objectives = []
         for objective in self.objectives:
             value, samples = self._measure(objective.name)
@@ -125,15 +126,16 @@ class Monitor:
             "t": self._journal.at(self._journal.clock()),
             "window_s": self.window_s,
             "objectives": objectives,
-            "alerts": self.alerts(),
-            "recent": [self.alert(alert) for alert in reversed(self.over)],
+            "alerts": self.alerts(tenant),
+            "recent": [self._of_tenant(tenant, alert) for alert in reversed(self.over)],
             "webhook": self.webhook,
         }
 
-    def alerts(self) -> list[dict[str, Any]]:
-        return [self.alert(alert) for alert in self.open.values()]
+    def alerts(self, tenant: str = "") -> list[dict[str, Any]]:
+        return [self._of_tenant(tenant, alert) for alert in self.open.values()]
 
     def alert(self, alert: Alert) -> dict[str, Any]:
+        """For the operator: with examples of all tenants."""
         return {
             "id": alert.id,
             "objective": alert.objective.name,
@@ -145,6 +147,9 @@ class Monitor:
             "message": alert.message,
             "requests": alert.cause.requests,
         }
+
+    def _of_tenant(self, tenant: str, alert: Alert) -> dict[str, Any]:
+        return {**self.alert(alert), "requests": self._journal.of_tenant(tenant, alert.cause.requests)}
 
     # --- alerts
 

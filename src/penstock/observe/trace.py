@@ -69,6 +69,7 @@ class RequestTrace:
     kind: str
     accepted: float
     trace: Trace | None = None
+    tenant: str = ""
     parsed: float | None = None
     validated: float | None = None
     stream: bool = False

@@ -65,10 +65,11 @@ class Watch:
 
 
 class Feed:
-    """One reader of the live feed."""
+    """One reader of the live feed. The numbers in it are of all tenants, the requests and sequences of the reader's."""
 
-    def __init__(self, watch: Watch, *, steps: bool) -> None:
+    def __init__(self, watch: Watch, *, steps: bool, tenant: str = "") -> None:
         self._watch = watch
+        self._tenant = tenant
         self._steps = steps
         self._last_step = watch.journal.steps.last
         self._ended = watch.journal.totals.requests
@@ -90,13 +91,14 @@ class Feed:
             "stats": self._stats(ready=ready, restarts=restarts),
             "requests": [self._watch.view.summary(request) for request in changed],
             "steps": None,
-            "alerts": self._watch.monitor.alerts(),
+            "alerts": self._watch.monitor.alerts(self._tenant),
             "dropped": left_out,
         }
         if self._steps:
             begin = max(self._last_step + 1, journal.steps.last - MAX_TICK_STEPS + 1)
             told["dropped"] += begin - self._last_step - 1
-            told["steps"] = drawn(journal, list(journal.steps.between(begin, journal.steps.last)), 1)
+            steps = list(journal.steps.between(begin, journal.steps.last))
+            told["steps"] = drawn(journal, steps, 1, tenant=self._tenant)
         self._last_step = journal.steps.last
         return told
 
@@ -106,7 +108,7 @@ class Feed:
         count = min(journal.totals.requests - self._ended, len(journal.done))
         self._ended = journal.totals.requests
         ended = [journal.done[-1 - place] for place in range(count)][::-1]
-        found = ended + list(journal.open.values())
+        found = [one for one in (*ended, *journal.open.values()) if one.tenant == self._tenant]
         found.sort(key=lambda request: request.number)
         return found[-MAX_TICK_REQUESTS:], max(0, len(found) - MAX_TICK_REQUESTS)
 

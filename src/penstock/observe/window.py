@@ -10,18 +10,24 @@ from penstock.observe.journal import Journal
 MAX_COLUMNS = 5000
 
 
-def window(journal: Journal, begin: int, end: int, columns: int, *, rows: bool = True) -> dict[str, Any]:
-    """Steps begin .. end, those that are kept; several share a column if there are more of them than `columns`.
+def window(
+    journal: Journal, begin: int, end: int, columns: int, *, rows: bool = True, tenant: str = ""
+) -> dict[str, Any]:
+    """Steps begin .. end, those that are kept; several share a column if there are more of them than `columns`. Columns
+    count the sequences of all tenants; all that is said of single ones is the tenant's.
 
     Without `rows` it says nothing of single sequences: for an overview of very many steps.
     """
     steps = journal.steps
     begin, end = max(begin, steps.first), min(end, steps.last)
     stride = max(1, -(-(end - begin + 1) // columns))
-    return drawn(journal, list(steps.between(begin, end)), stride, of_sequences=rows) | {"from": begin, "to": end}
+    shown = drawn(journal, list(steps.between(begin, end)), stride, of_sequences=rows, tenant=tenant)
+    return shown | {"from": begin, "to": end}
 
 
-def drawn(journal: Journal, records: list[StepRecord], stride: int, *, of_sequences: bool = True) -> dict[str, Any]:
+def drawn(
+    journal: Journal, records: list[StepRecord], stride: int, *, of_sequences: bool = True, tenant: str = ""
+) -> dict[str, Any]:
     groups = [records[place : place + stride] for place in range(0, len(records), stride)]
     rows: dict[str, list[int]] = {"column": [], "seq": [], "tokens": [], "kind": []}
     marks: list[dict[str, Any]] = []
@@ -31,9 +37,11 @@ def drawn(journal: Journal, records: list[StepRecord], stride: int, *, of_sequen
         decodes: dict[int, bool] = {}
         for step in group:
             for number, word in zip(step.numbers, step.words, strict=True):
+                if not journal.owns(tenant, number):
+                    continue
                 tokens[number] = tokens.get(number, 0) + (word & ~DECODE)
                 decodes[number] = decodes.get(number, True) and bool(word & DECODE)
-            marks += _marks(journal, column, step)
+            marks += [mark for mark in _marks(journal, column, step) if journal.owns(tenant, mark["seq"])]
         seen.update(tokens)
         rows["column"] += [column] * len(tokens)
         rows["seq"] += tokens
@@ -41,7 +49,7 @@ def drawn(journal: Journal, records: list[StepRecord], stride: int, *, of_sequen
         rows["kind"] += [int(flag) for flag in decodes.values()]
     seen.update(mark["seq"] for mark in marks)
     if of_sequences:
-        seen.update(_waited(journal, records[0].start if records else journal.clock()))
+        seen.update(_waited(journal, records[0].start if records else journal.clock(), tenant))
     return {
         "first": journal.steps.first,
         "last": journal.steps.last,
@@ -96,13 +104,14 @@ def _mark(
     return {"column": column, "step": step.number, "seq": number, "kind": kind, "why": why, "cached": cached}
 
 
-def _waited(journal: Journal, begin: float) -> list[int]:
-    """Sequences that were still in line when the window began, or came later, and have had no row yet."""
+def _waited(journal: Journal, begin: float, tenant: str) -> list[int]:
+    """A tenant's sequences that were still in line when the window began, or came later, and have had no row yet."""
     return [
         sequence.number
         for request in list(journal.open.values())  # copied: this may be another thread
         for sequence in request.sequences
-        if sequence.waiting or (sequence.admitted is not None and sequence.admitted >= begin)
+        if request.tenant == tenant
+        and (sequence.waiting or (sequence.admitted is not None and sequence.admitted >= begin))
     ]
 
 

@@ -17,41 +17,49 @@ class Views:
         self._roster = roster
         self._planner = planner
 
-    def page_map(self) -> dict[str, Any]:
-        """Who has which KV blocks, and how full they are."""
-        cache, running = self._roster.cache, list(self._roster.running)
-        owners = {sequence.message.number: sequence.table.blocks for sequence in running if sequence.table is not None}
-        size = cache.block_size
-        sequences = {
-            sequence.message.number: {
-                "id": sequence.id,
-                "blocks": sum(map(bool, sequence.table.blocks[0])),
-                "tokens": sequence.computed,
-                "waste_tokens": max(0, len(sequence.table.blocks[0]) * size - sequence.computed),
-            }
-            for sequence in running
-            if sequence.table is not None
-        }
+    def page_map(self, tenant: str) -> dict[str, Any]:
+        """Which KV blocks are in which state, and how full they are. Those of the tenant's sequences are named; of the
+        others' there are counts."""
+        cache, size = self._roster.cache, self._roster.cache.block_size
+        owners, sequences, held, waste = [], {}, 0, 0
+        for sequence in self._roster.running:
+            if sequence.table is None:
+                continue
+            own = sequence.message.tenant == tenant
+            owners.append((sequence.message.number if own else 0, sequence.table.blocks))
+            blocks = sum(map(bool, sequence.table.blocks[0]))
+            unused = max(0, len(sequence.table.blocks[0]) * size - sequence.computed)
+            held, waste = held + blocks, waste + unused
+            if own:
+                sequences[sequence.message.number] = {
+                    "id": sequence.id,
+                    "blocks": blocks,
+                    "tokens": sequence.computed,
+                    "waste_tokens": unused,
+                }
         return {
             "block_size": size,
             "prefix_caching": cache.prefix_caching,
             "groups": census.page_map(cache, owners),
             "sequences": sequences,
-            "evictions": census.evictions(cache),
+            "held_blocks": held,
+            "waste_tokens": waste,
+            "evictions": census.evictions(cache, tenant),
             "prompt_tokens": self._planner.prompt_tokens,
             "hit_tokens": self._planner.prefix_hit_tokens,
         }
 
-    def prefix_tree(self, limit: int, numbers: list[int]) -> dict[str, Any]:
-        """Of what is cached and lately was; the nodes of the sequences with these numbers are marked, if they run."""
+    def prefix_tree(self, tenant: str, limit: int, numbers: list[int]) -> dict[str, Any]:
+        """Of what is cached for the tenant and lately was; the nodes of its sequences with these numbers are marked, if
+        they run."""
         wanted = set(numbers)
         own = [
             link.key
             for sequence in self._roster.sequences.values()
-            if sequence.message.number in wanted
+            if sequence.message.number in wanted and sequence.message.tenant == tenant
             for link in sequence.chain.links
         ]
-        return census.tree(self._roster.cache, own, limit)
+        return census.tree(self._roster.cache, tenant, own, limit)
 
     def explain(self, tenant: str, tokens: list[int], salt: str) -> dict[str, Any]:
         """What of these tokens is cached for this tenant now, and why no more."""

@@ -8,7 +8,7 @@ import pytest
 import tiny_models
 from counting import Counting
 from penstock.cache import CacheManager
-from penstock.engine.loop import EngineLoop
+from penstock.engine.loop import MAX_FINDING, EngineLoop
 from penstock.errors import InvalidRequest
 from penstock.flow import (
     Cancel,
@@ -16,6 +16,7 @@ from penstock.flow import (
     Delta,
     FinishReason,
     Query,
+    Reply,
     RowResult,
     SamplingParams,
     StepResult,
@@ -117,11 +118,34 @@ def test_one_that_waits_can_be_cancelled_and_can_time_out(world: World) -> None:
 def test_a_question_that_goes_wrong_is_answered_and_ends_nothing(world: World) -> None:
     world.submit("free")
     world.loop.step()
-    for query in (Query(1, "stats", {"no": "such"}), Query(2, "prefix_tree", {"limit": 1, "numbers": None})):
+    for query in (
+        Query(1, "stats", {"no": "such"}),
+        Query(2, "prefix_tree", {"tenant": "", "limit": 1, "numbers": None}),
+    ):
         reply = world.loop.handle(query)
         assert reply is not None
         assert reply.id == query.id
         assert "the query failed" in (reply.error or "")
+    assert world.until_done("free")["free"].finish is FinishReason.LENGTH
+
+
+def test_a_check_that_fails_says_what_is_wrong_and_ends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.submit("free")
+    world.loop.step()
+    assert world.loop.handle(Query(1, "check")) == Reply(1)
+    pool = world.loop.scheduler._roster.cache.pools[0]
+    taken = pool._free.pop()
+    reply = world.loop.handle(Query(2, "check"))
+    assert reply is not None
+    assert "blocks without a holder" in reply.value
+    pool._free.append(taken)
+    assert world.loop.handle(Query(3, "check")) == Reply(3)
+    with monkeypatch.context() as broken:
+        broken.setattr(pool, "check_integrity", lambda _: {}["lost " * 1000])
+        reply = world.loop.handle(Query(4, "check"))
+    assert reply is not None
+    assert reply.value.startswith("KeyError: 'lost lost")
+    assert len(reply.value) == MAX_FINDING
     assert world.until_done("free")["free"].finish is FinishReason.LENGTH
 
 

@@ -23,7 +23,7 @@ def running() -> Scheduler:
 
 
 def test_the_page_map_names_blocks_by_their_sequence() -> None:
-    shown = running().views.page_map()
+    shown = running().views.page_map("")
     assert shown["sequences"] == {NUMBER: {"id": "x", "blocks": 3, "tokens": 10, "waste_tokens": 2}}
     assert [cells for cells, _, owner in shown["groups"][0]["runs"] if owner == NUMBER] == [3]
     assert (shown["prompt_tokens"], shown["hit_tokens"]) == (len(PROMPT), 0)
@@ -31,9 +31,9 @@ def test_the_page_map_names_blocks_by_their_sequence() -> None:
 
 def test_the_prefix_tree_marks_what_is_a_sequences_own() -> None:
     views = running().views
-    (node,) = views.prefix_tree(limit=10, numbers=[NUMBER])["nodes"]
+    (node,) = views.prefix_tree("", limit=10, numbers=[NUMBER])["nodes"]
     assert (node["tokens"], node["own"]) == (8, True)
-    (node,) = views.prefix_tree(limit=10, numbers=[])["nodes"]
+    (node,) = views.prefix_tree("", limit=10, numbers=[])["nodes"]
     assert not node["own"]
 
 
@@ -43,3 +43,19 @@ def test_a_prompt_is_explained_by_what_is_cached() -> None:
     parted = views.explain("", [*PROMPT[:6], 99, 99, 99], "")
     assert (parted["cached"], parted["finding"][:2]) == (4, [record.DIVERGED, 6])
     assert views.explain("", PROMPT, "another tenant's")["finding"][0] == record.NOTHING_ALIKE
+
+
+def test_another_tenant_sees_counts_and_nothing_else() -> None:
+    views = running().views
+    own, other = views.page_map(""), views.page_map("other")
+    assert other["sequences"] == {}
+    assert {owner for _, _, owner in other["groups"][0]["runs"]} == {0}
+    assert [run[:2] for run in other["groups"][0]["runs"]] == [run[:2] for run in own["groups"][0]["runs"]]
+    for name in ("held_blocks", "waste_tokens", "prompt_tokens", "hit_tokens"):
+        assert other[name] == own[name]
+    assert (own["held_blocks"], own["waste_tokens"]) == (3, 2)
+    assert views.prefix_tree("other", limit=10, numbers=[NUMBER]) == {"nodes": [], "total": 0, "shown": 0}
+    for length in range(2, len(PROMPT) + 1):  # a guess that is right is answered like one that is wrong
+        right, wrong = (views.explain("other", [*PROMPT[:length], *end], "") for end in ([], [90, 91, 92, 93]))
+        assert right["cached"] == wrong["cached"] == 0
+        assert {right["finding"][0], wrong["finding"][0]} <= {record.NOTHING_ALIKE, record.TOO_SHORT}
