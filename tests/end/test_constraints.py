@@ -226,6 +226,42 @@ def test_errors_name_the_place(server: Server, response_format: Any, param: str,
         assert words in error["message"]
 
 
+GBNF = 'root ::= "so " ("be"\n | "it") "."'
+
+
+@pytest.mark.parametrize(
+    ("fields", "texts"),
+    [
+        ({"regex": "(yes|no)!"}, {"yes!", "no!"}),
+        ({"grammar": GBNF}, {"so be.", "so it."}),
+        ({"ebnf": GBNF}, {"so be.", "so it."}),
+        ({"json_schema": '{"enum": [1, 2]}'}, {"1", "2"}),
+        ({"guided_choice": ["tea", "milk"]}, {"tea", "milk"}),
+        ({"structured_outputs": {"json": {"enum": ["a"]}}}, {'"a"'}),
+    ],
+)
+def test_names_of_other_servers(server: Server, fields: dict[str, Any], texts: set[str]) -> None:
+    for path, body in (("chat/completions", {"messages": TALK}), ("completions", {"prompt": "a"})):
+        asked = {"model": server.model, "max_tokens": 9, **body, **fields}
+        (choice,) = httpx.post(f"{server.api}/{path}", json=asked, timeout=PATIENCE_S).json()["choices"]
+        assert (choice["message"]["content"] if "message" in choice else choice["text"]) in texts
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"guided_regex": "("}, "guided_regex"),
+        ({"ebnf": "root ::= nothing"}, "ebnf"),
+        ({"json_schema": {"not": {}}}, "json_schema"),
+        ({"structured_outputs": {"grammar": "root ::= nothing"}}, "structured_outputs.grammar"),
+    ],
+)
+def test_errors_call_fields_as_the_client_does(server: Server, fields: dict[str, Any], param: str) -> None:
+    asked = {"model": server.model, "messages": TALK, "max_tokens": 9, **fields}
+    answer = httpx.post(f"{server.api}/chat/completions", json=asked, timeout=PATIENCE_S)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
 # --- the command line
 
 

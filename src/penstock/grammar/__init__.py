@@ -3,6 +3,7 @@
 source.py     Constraint -> a grammar as llguidance reads it
 neutral.py    a JSON schema less the keywords that say nothing
 closing.py    a JSON schema whose objects have no room for properties that they do not name
+ebnf.py       a grammar in the notation of llama.cpp -> Lark
 relax.py      a JSON schema less the keywords that cannot be enforced, for tools that are not strict
 compiler.py   that grammar and a vocabulary -> a matcher, or an error that says what is wrong
 checker.py    the frontend's: is this a constraint that can be compiled, within bounds? Asks worker.py, in a process

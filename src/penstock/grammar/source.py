@@ -13,6 +13,7 @@ from typing import Any
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint
 from penstock.grammar.closing import close_objects
+from penstock.grammar.ebnf import EbnfError, is_ebnf, to_lark
 from penstock.grammar.neutral import without_neutral
 
 MAX_SOURCE_BYTES = 1 << 19
@@ -130,14 +131,12 @@ def _choices(constraint: Constraint) -> list[str]:
 
 def lark_of(constraint: Constraint) -> str:
     """A constraint of the kind "grammar" in Lark's notation, be it written so or as EBNF."""
-    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
-
-    try:
-        lark = any_to_lark(constraint.source)
-    except (GbnfToLarkError, ValueError, IndexError, KeyError) as error:
-        raise unusable(constraint, str(error)) from None
-    except RecursionError:
-        raise unusable(constraint, "it is nested too deeply") from None
+    lark = constraint.source
+    if is_ebnf(lark):
+        try:
+            return to_lark(lark)
+        except EbnfError as error:
+            raise unusable(constraint, str(error)) from None
     if found := _SAMPLING_OPTION.search(lark):
         raise unusable(constraint, f"the option {found[1]} of a rule is not supported")
     return lark

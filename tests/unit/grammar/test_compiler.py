@@ -138,7 +138,7 @@ MANY_AFTER_EACH += "\nmore: " + " | ".join(f'"{number}"' for number in range(300
         (Constraint.grammar('start: ( "a"'), "Expected token"),
         (Constraint.grammar("start: nothing"), "nothing"),
         (Constraint.grammar('start: <nothing> "a"'), "unknown special token"),
-        (Constraint.grammar('root ::= "a" | [0-9'), "Unexpected end"),
+        (Constraint.grammar('root ::= "a" | [0-9'), "'\\[0-9' in line 1 is not understood"),
         (Constraint.grammar("start: a\na[temperature=0.5]: /x*/"), "temperature of a rule is not supported"),
         (Constraint.grammar('{"grammars": 1}'), "expected a sequence"),
         (Constraint.grammar(MANY_AFTER_EACH), "it is too complex"),

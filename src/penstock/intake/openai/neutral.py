@@ -32,6 +32,16 @@ CHAT = {
     "prompt_cache_retention": Inert(("in_memory",)),  # which is what the prefix cache does
 }
 
+# Beside the names that vLLM has for what an answer must look like. White space in JSON is bounded, and objects that
+# name their properties have no others, whatever is said here.
+STRUCTURED = {
+    "structural_tag": Inert(),
+    "whitespace_pattern": Inert(),
+    "disable_any_whitespace": Inert((False,)),
+    "disable_additional_properties": Inert((True, False)),
+    "guided_decoding_backend": Inert(("auto", "guidance", "xgrammar", "outlines", "lm-format-enforcer")),
+}
+
 COMPLETIONS = {
     "suffix": Inert(("",)),
 }

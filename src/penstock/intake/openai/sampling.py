@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.flow import SamplingParams
-from penstock.intake.openai.formats import to_constraint
 from penstock.intake.openai.schemas import Generation
 from penstock.intake.recommended import over
 
@@ -45,7 +44,7 @@ def sampling_params(
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         stop_tokens=tuple(body.stop_token_ids or ()),
         timeout_s=body.timeout,
-        constraint=to_constraint(body.response_format),
+        constraint=body.constraint(),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
     )

@@ -14,8 +14,8 @@ from penstock.flow.params import MAX_CHOICES, MAX_LOGPROBS, MAX_TEMPERATURE
 from penstock.intake.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, Strict, wrong
 from penstock.intake.openai import neutral
 from penstock.intake.openai.fields import TRUNCATE, LogitBias, Metadata, Prompts, Stop, TokenId, Truncation
-from penstock.intake.openai.formats import ResponseFormat
 from penstock.intake.openai.messages import Messages, Templated
+from penstock.intake.openai.structured import Structured
 from penstock.intake.openai.tools import ToolChoice, Tools
 
 
@@ -29,7 +29,7 @@ class StreamOptions(Strict):
     include_obfuscation: Annotated[Any, neutral.STREAM_OPTIONS["include_obfuscation"]] = None
 
 
-class Generation(Strict):
+class Generation(Structured):
     """What chat and plain completions have in common."""
 
     model: str | None = MODEL
@@ -45,9 +45,6 @@ class Generation(Strict):
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="Taken from tokens for each use so far.")
     logit_bias: LogitBias | None = Field(None, description="Token id → what is added to its logit.")
     stop: Stop | None = Field(None, description="Text that ends the answer, and is not part of it. Up to 4.")
-    response_format: ResponseFormat | None = Field(
-        None, description="What the answer must look like: it cannot come out otherwise. Plain completions have it too."
-    )
     user: str | None = Field(None, description=neutral.LABELS["user"])
 
     max_tokens: int | None = Field(None, ge=1, le=MAX_INT, description="Most tokens of the answer.")
@@ -133,10 +130,6 @@ class Generation(Strict):
         if None not in (asked := (self.max_tokens, self.max_completion_tokens)) and asked[0] != asked[1]:
             raise wrong(f"is {asked[1]}, but max_tokens, its older name, is {asked[0]}", "max_completion_tokens")
         return self
-
-    def names(self) -> dict[str, str]:
-        """Of what is called otherwise behind `intake`."""
-        return {}
 
     @property
     def most_tokens(self) -> int | None:
