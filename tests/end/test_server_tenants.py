@@ -188,8 +188,12 @@ def test_a_stored_response_is_its_tenants(alice: httpx.Client, bob: httpx.Client
         path = f"/v1/responses/{name}"
         return [
             http.get(path),
+            http.get(path, params={"stream": "true"}),
+            http.get(f"{path}/input_items"),
+            http.post(f"{path}/cancel"),
             http.delete(path),
             http.post("/v1/responses", json=later | {"previous_response_id": name}),
+            http.post("/v1/responses/input_tokens", json={"input": "a", "previous_response_id": name}),
         ]
 
     unknown = "resp_" + "0" * (len(kept) - len("resp_"))

@@ -9,8 +9,10 @@ from starlette.testclient import TestClient
 
 import tiny_models
 from penstock import assemble, settings
+from penstock.engine import process
 from penstock.errors import ContextOverflow
 from penstock.flow import Request, SamplingParams
+from penstock.flow.prefix import SECRET_BYTES
 from penstock.route.replica import Replica
 from penstock.store.disk import CACHE_VARIABLE
 from store_samples import LLAMA, TOKENIZER, write_gguf
@@ -55,3 +57,15 @@ def test_the_context_is_what_the_engine_found_room_for(tmp_path: Path) -> None:
         assert client.get("/v1/models").json()["data"][0]["max_model_len"] == 48
     with pytest.raises(ContextOverflow, match="the context holds 48"):
         desk.pipeline.accept(Request(id="a", params=SamplingParams(max_tokens=8), tokens=[5] * 41))
+
+
+def test_all_engines_of_a_server_get_the_secret_drawn_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the keys of prefixes are the same before and after a restart, and on no other server."""
+    given: list[bytes] = []
+    monkeypatch.setattr(process, "ProcessEngine", lambda _, secret: given.append(secret))
+    for _ in range(2):
+        replica = assemble.replica(settings.load(environ={}))
+        replica._spawn()  # as it does when the first has died
+    first, again, other, once_more = given
+    assert first == again != other == once_more
+    assert len(first) == SECRET_BYTES

@@ -4,6 +4,7 @@ import pytest
 
 from penstock.cache import CacheManager, Chain, Table
 from penstock.errors import PenstockError
+from penstock.flow.prefix import root_key
 from penstock.store.spec import CacheGroup
 
 TOKENS = list(range(100, 164))
@@ -270,3 +271,12 @@ def test_integrity_check_notices_a_table_that_lost_a_block() -> None:
     table.blocks[0][0] = 0
     with pytest.raises(PenstockError, match="settled to 0 holds"):
         cache.check_integrity()
+
+
+def test_chains_begin_with_the_servers_secret() -> None:
+    """Engines that were given the same one agree on the keys; those that were given none draw their own."""
+    groups = [CacheGroup(0, (0,))]
+    secret = bytes(range(32))
+    first, again, *others = (CacheManager(groups, [9], 4, True, None, one) for one in (secret, secret, None, None))
+    assert first.chain("a", "salt").root == again.chain("a", "salt").root == root_key(secret, "a", "salt")
+    assert len({cache.chain("a", "salt").root for cache in (first, *others)}) == 3

@@ -40,10 +40,10 @@ def test_the_choices_of_a_request_are_hashed_once(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(prefix, "block_key", counted)
     world = World(step_tokens=64)
-    for salt in ("", "", "", "another"):
-        world.submit(PROMPT, salt=salt)
+    for tenant, salt in (("", ""), ("", ""), ("", ""), ("", "another"), ("another", "another"), ("another", "another")):
+        world.submit(PROMPT, tenant=tenant, salt=salt)
     world.scheduler.plan()  # matches all of them
-    assert hashed == 2 * (len(PROMPT) // world.cache.block_size)
+    assert hashed == 3 * (len(PROMPT) // world.cache.block_size)
 
 
 # --- refusals
