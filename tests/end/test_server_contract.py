@@ -224,7 +224,7 @@ def test_unknown_paths(http: httpx.Client, path: str) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("GET", "/v1/chat/completions", "POST"),
+        ("PUT", "/v1/chat/completions", "GET, HEAD, POST"),
         ("PUT", "/v1/completions", "POST"),
         ("DELETE", "/v1/models", "GET, HEAD"),
         ("POST", "/health", "GET, HEAD"),
@@ -355,7 +355,7 @@ def test_routes_without_a_version(server: Server, http: httpx.Client) -> None:
     assert answer.json()["object"] == "chat.completion"
     # Anthropic's routes have Anthropic's errors.
     assert http.post("/messages", json={}).json()["type"] == "error"
-    assert http.get("/chat/completions").status_code == 405
+    assert http.get("/completions").status_code == 405
     assert {path for path in http.get("/openapi.json").json()["paths"] if path.startswith(("/chat", "/mod"))} == set()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Scope
 import penstock
 from penstock import flow
 from penstock.errors import MethodNotAllowed, NotFound, PenstockError
-from penstock.intake import docs, glass, openapi, plan, response_routes, ui
+from penstock.intake import chat_routes, docs, glass, openapi, plan, response_routes, ui
 from penstock.intake.anthropic import messages
 from penstock.intake.anthropic.problems import AnthropicErrorBody
 from penstock.intake.body import read, read_object
@@ -33,6 +34,7 @@ from penstock.intake.openai.responses.store import ResponseStore
 from penstock.intake.openai.schemas import Generation
 from penstock.intake.problems import called
 from penstock.intake.respond import EventStream, Whole, Writer
+from penstock.intake.tenants import tenant_of
 from penstock.intake.unversioned import Unversioned
 from penstock.intake.visit import CLIENT_GONE, Visit
 from penstock.observe.gpu import Gpu
@@ -51,7 +53,9 @@ STATS_WAIT_S = 2.0  # a scrape does not wait longer for an engine in a long step
 
 def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp:
     app = FastAPI(title="Penstock", version=penstock.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
-    _add_generation(app, desk)
+    chats = ResponseStore(what="completion")
+    _add_generation(app, desk, chats)
+    chat_routes.add(app, chats)
     response_routes.add(app, desk, ResponseStore())
     _add_messages(app, desk)
     _add_embeddings(app, desk)
@@ -71,7 +75,7 @@ def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp
     return RequestIds(guarded, traced=settings.observe.otel_endpoint is not None)
 
 
-def _add_generation(app: FastAPI, desk: Desk) -> None:
+def _add_generation(app: FastAPI, desk: Desk, chats: ResponseStore) -> None:
     async def completed(
         request: Request,
         kind: str,
@@ -94,7 +98,8 @@ def _add_generation(app: FastAPI, desk: Desk) -> None:
     @app.post("/v1/chat/completions", **documented(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation."""
-        return await completed(request, "chat", chat.REQUEST, chat.to_requests, chat.ChatWriter)
+        writer = partial(chat.ChatWriter, keep=partial(chats.keep, tenant_of(request.scope)))
+        return await completed(request, "chat", chat.REQUEST, chat.to_requests, writer)
 
     @app.post("/v1/completions", **documented(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))
     async def text_completions(request: Request) -> Response:

@@ -16,7 +16,7 @@ from pydantic.json_schema import models_json_schema
 from penstock.intake import lab, plan
 from penstock.intake.anthropic import messages
 from penstock.intake.ollama import bodies as ollama
-from penstock.intake.openai import chat, completions, embeddings, models, tokens
+from penstock.intake.openai import chat, completions, embeddings, models, stored, tokens
 from penstock.intake.openai.responses import writer as responses
 from penstock.intake.problems import ErrorBody
 from penstock.plan.answer import Plan
@@ -29,6 +29,7 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     embeddings.REQUEST,
     tokens.TokenizeRequest,
     tokens.DetokenizeRequest,
+    stored.StoredUpdate,
     plan.BudgetRequest,
     lab.LabRequest,
     lab.ExplainRequest,
@@ -46,6 +47,8 @@ ANSWERS: tuple[type[Struct], ...] = (
     tokens.Tokens,
     tokens.Text,
     tokens.TokenizerInfo,
+    stored.StoredList,
+    stored.StoredDeleted,
     Question,
     Plan,
     Budget,

@@ -51,9 +51,9 @@ class Parameter:
         return value
 
 
-def read_query(request: Request, parameters: Sequence[Parameter]) -> dict[str, Any]:
+def read_query(request: Request, parameters: Sequence[Parameter], *, ignore: str | None = None) -> dict[str, Any]:
     """The value of each parameter, by its name: what was given, else its default. Of an array, the list of all values;
-    some clients write brackets behind its name."""
+    some clients write brackets behind its name. Names that begin with `ignore` are not looked at."""
     given, known = dict(request.query_params), {parameter.name: parameter for parameter in parameters}
     arrays: dict[str, list[str]] = {}
     for parameter in parameters:
@@ -62,7 +62,7 @@ def read_query(request: Request, parameters: Sequence[Parameter]) -> dict[str, A
             arrays[parameter.name] = [parameter.read(text) for name in names for text in _all(request, name)]
             given = {name: text for name, text in given.items() if name not in names}
     for name in given:
-        if name not in known:
+        if name not in known and not (ignore is not None and name.startswith(ignore)):
             there = f"; there are {', '.join(known)}" if known else ""
             raise InvalidRequest(f"{name[:64]} is not a known parameter{there}", param=name[:64])
     return {

@@ -123,6 +123,7 @@ class ChatCompletion(Body, kw_only=True, frozen=True):
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] | UnsetType = UNSET  # extension
+    metadata: dict[str, str] | UnsetType | None = UNSET  # of one that is kept: the client's own notes
     prompt_logprobs: list[TokenLogprob | None] | UnsetType = UNSET  # extension: the first token has none
     timings: Timings | UnsetType = UNSET  # extension
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from penstock.flow import CallDelta, Choice, Chunk, Completion, FinishReason, Request, TokenLogprobs
 from penstock.flow import ToolCall as Call
 from penstock.intake.events import Plain, TextEvent
+from penstock.intake.openai import stored
 from penstock.intake.openai.answers import (
     FINISH,
     CalledFunction,
@@ -30,6 +31,7 @@ from penstock.intake.openai.answers import (
 )
 from penstock.intake.openai.logprobs import Vocabulary, per_token
 from penstock.intake.openai.messages import to_template
+from penstock.intake.openai.responses.store import Kept
 from penstock.intake.openai.sampling import sampling_params
 from penstock.intake.openai.schemas import ChatCompletionRequest
 from penstock.intake.openai.tools import tool_use
@@ -81,9 +83,16 @@ class ChatWriter(Plain):
     come, then `last`. The only prompt is number 0."""
 
     def __init__(
-        self, body: ChatCompletionRequest, *, request_id: str, model: str, created: int, vocabulary: Vocabulary
+        self,
+        body: ChatCompletionRequest,
+        *,
+        request_id: str,
+        model: str,
+        created: int,
+        vocabulary: Vocabulary,
+        keep: Callable[[str, Kept], None] | None = None,
     ) -> None:
-        """`created` is in seconds since 1970."""
+        """`created` is in seconds since 1970. `keep` takes completions that are to be stored, by their ids."""
         self._id = f"chatcmpl-{request_id}"
         self._model = model
         self._created = created
@@ -92,6 +101,9 @@ class ChatWriter(Plain):
         self._every_token = bool(body.logprobs or body.return_token_ids)  # even those that complete no character
         self._opening = _OPENING_TO_CALL if body.tools and body.tool_choice != "none" else _OPENING
         self._include_reasoning = body.include_reasoning is not False
+        self._keep = keep if body.store else None
+        self._metadata = body.metadata if body.store else UNSET
+        self._said = stored.messages(body.messages, self._id) if self._keep is not None else b""
         self._called: set[int] = set()  # choices of a stream that have made a call
         self._text_only = self._wishes.text_only and not body.logprobs
         self._texts: dict[int, TextEvent] = {}  # by choice
@@ -138,6 +150,8 @@ class ChatWriter(Plain):
     def last(self, completions: Sequence[Completion]) -> list[bytes]:
         """What comes behind all choices: what the client asked to know of the request as a whole."""
         wishes = self._wishes
+        if self._keep is not None:
+            self.whole(completions)
         if not (wishes.stream_usage or wishes.timings_wanted):
             return []
         return [self._chunk([], usage=wishes.usage(completions), timings=wishes.timings(completions))]
@@ -145,7 +159,7 @@ class ChatWriter(Plain):
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The answer in one piece, of a completion that did not fail."""
         (completion,) = completions
-        return _encode(
+        body = _encode(
             ChatCompletion(
                 id=self._id,
                 created=self._created,
@@ -153,10 +167,14 @@ class ChatWriter(Plain):
                 choices=[self._choice(choice) for choice in completion.choices],
                 usage=usage(completions),
                 prompt_token_ids=self._wishes.ids(completion.prompt_tokens),
+                metadata=self._metadata,
                 prompt_logprobs=self._wishes.prompt_logprobs(completion),
                 timings=self._wishes.timings(completions),
             )
         )
+        if self._keep is not None:
+            self._keep(self._id, Kept(body, self._said))
+        return body
 
     def _choice(self, choice: Choice) -> ChatChoice:
         return ChatChoice(

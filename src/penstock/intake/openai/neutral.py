@@ -19,8 +19,7 @@ CHAT = {
     # What `tools` and `tool_choice` were before they had these names.
     "functions": Inert(([],)),
     "function_call": Inert(("none", "auto")),
-    # Nothing is stored, there is one tier of service, and text is all that comes out.
-    "store": Inert((False,)),
+    # There is one tier of service, and text is all that comes out.
     "service_tier": Inert(("auto", "default")),
     "modalities": Inert((["text"],)),
     "audio": Inert(),

@@ -153,7 +153,10 @@ class ChatCompletionRequest(Generation, Templated):
     top_logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, description="And of this many likeliest tokens at its place. Needs `logprobs`."
     )
-    metadata: Metadata | None = Field(None, description="The client's own notes. Taken for compatibility, not used.")
+    store: bool | None = Field(None, description="Keep the completion: `GET /v1/chat/completions`. Default: false.")
+    metadata: Metadata | None = Field(
+        None, description="The client's own notes, by which kept completions are found. Else taken and not used."
+    )
     safety_identifier: str | None = Field(None, description=neutral.LABELS["safety_identifier"])
     prompt_cache_key: str | None = Field(None, description=neutral.LABELS["prompt_cache_key"])
 
@@ -186,7 +189,6 @@ class ChatCompletionRequest(Generation, Templated):
     )
     functions: Annotated[Any, neutral.CHAT["functions"]] = None
     function_call: Annotated[Any, neutral.CHAT["function_call"]] = None
-    store: Annotated[Any, neutral.CHAT["store"]] = None
     service_tier: Annotated[Any, neutral.CHAT["service_tier"]] = None
     modalities: Annotated[Any, neutral.CHAT["modalities"]] = None
     audio: Annotated[Any, neutral.CHAT["audio"]] = None

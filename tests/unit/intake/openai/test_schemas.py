@@ -250,7 +250,7 @@ TABLES: dict[type[BaseModel], Table] = {
         "parallel_tool_calls": ((True, False), (1, 0, "true")),
         "functions": (([],), ([{"name": "f"}], {})),
         "function_call": (("none", "auto"), ({"name": "f"},)),
-        "store": ((False,), (True, 0, "false")),
+        "store": ((True, False), NO_BOOLEANS),
         "service_tier": (("auto", "default"), ("flex", "priority", 1)),
         "modalities": ((["text"],), (["text", "audio"], ["audio"], [], "text")),
         "audio": ((), ({"voice": "alloy", "format": "wav"}, {})),

@@ -45,7 +45,11 @@ class ResponseStore:
     """Each response is its tenant's: for others there is no such response. Where there is no room for all, the tenant
     that takes the most of it loses the one it has not used for longest: nobody can push out what another keeps."""
 
-    def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES, *, what: str = "response"
+    ) -> None:
+        """`what` is kept: responses, or chat completions, which nobody goes on from."""
+        self.what = what
         self.max_responses = max_responses
         self.max_bytes = max_bytes
         self._shelves: dict[str, Shelf] = {}  # by tenant
@@ -71,11 +75,16 @@ class ResponseStore:
         shelf = self._shelves.get(tenant)
         if shelf is None or name not in shelf.kept:
             raise NotFound(
-                f"there is no response {name[:64]!r}: it was not stored, has been deleted, or made room for newer ones",
+                f"there is no {self.what} {name[:64]!r}: it was not stored, has been deleted, or made room for newer "
+                "ones",
                 param=param,
             )
         shelf.kept.move_to_end(name)
         return shelf.kept[name]
+
+    def all(self, tenant: str) -> list[Kept]:
+        shelf = self._shelves.get(tenant)
+        return [] if shelf is None else list(shelf.kept.values())
 
     def drop(self, tenant: str, name: str) -> None:
         self.find(tenant, name)

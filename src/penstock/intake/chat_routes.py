@@ -1,0 +1,79 @@
+"""The routes of chat completions that were kept. They are their tenant's, as responses are."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from fastapi import FastAPI, Request, Response
+
+from penstock.intake.body import read
+from penstock.intake.described import documented
+from penstock.intake.openai import chat, stored
+from penstock.intake.openai.responses.store import Kept, ResponseStore
+from penstock.intake.query import Parameter, read_query
+from penstock.intake.tenants import tenant_of
+
+MISSING = "No such completion."
+_METADATA = "metadata["  # as clients write what they look for: metadata[name]=value
+
+PAGE = (
+    Parameter(name="after", about="The id of the entry behind which to begin."),
+    Parameter(name="limit", about="Most entries of a page.", type="integer", bounds=(1, 100), default=20),
+    Parameter(name="order", about="Oldest or newest first.", choices=("asc", "desc"), default="asc"),
+)
+LIST = (Parameter(name="model", about="Only those of this model."), *PAGE)
+
+
+def add(app: FastAPI, store: ResponseStore) -> None:
+    @app.get("/v1/chat/completions", **documented(None, stored.StoredList, missing=None, choosy=True, parameters=LIST))
+    async def list_completions(request: Request) -> Response:
+        """Those that were kept. `metadata[name]=value` finds those that have it."""
+        wanted = {
+            name.removeprefix(_METADATA).removesuffix("]"): value
+            for name, value in request.query_params.items()
+            if name.startswith(_METADATA) and name.endswith("]")
+        }
+        query = read_query(request, LIST, ignore=_METADATA)
+        bodies = [kept.body for kept in store.all(tenant_of(request.scope))]
+        return _json(await asyncio.to_thread(partial(stored.completion_page, bodies, metadata=wanted, **query)))
+
+    @app.get("/v1/chat/completions/{completion_id}", **documented(None, chat.RESPONSE, missing=MISSING, choosy=True))
+    async def retrieve_completion(request: Request, completion_id: str) -> Response:
+        """One that was kept, as it was sent."""
+        read_query(request, ())
+        return _json(_find(request, completion_id).body)
+
+    @app.get(
+        "/v1/chat/completions/{completion_id}/messages",
+        **documented(None, stored.StoredList, missing=MISSING, choosy=True, parameters=PAGE),
+    )
+    async def list_messages(request: Request, completion_id: str) -> Response:
+        """The messages that it answered."""
+        query = read_query(request, PAGE)
+        said = _find(request, completion_id).said
+        return _json(await asyncio.to_thread(partial(stored.message_page, said, **query)))
+
+    @app.post("/v1/chat/completions/{completion_id}", **documented(stored.StoredUpdate, chat.RESPONSE, missing=MISSING))
+    async def update_completion(request: Request, completion_id: str) -> Response:
+        """Change its metadata."""
+        body, kept = await read(stored.StoredUpdate, request), _find(request, completion_id)
+        changed = stored.with_metadata(kept.body, body.metadata)
+        tenant = tenant_of(request.scope)
+        store.drop(tenant, completion_id)
+        store.keep(tenant, completion_id, Kept(changed, kept.said))
+        return _json(changed)
+
+    @app.delete("/v1/chat/completions/{completion_id}", **documented(None, stored.StoredDeleted, missing=MISSING))
+    async def delete_completion(request: Request, completion_id: str) -> Response:
+        """Keep it no longer."""
+        _find(request, completion_id)
+        store.drop(tenant_of(request.scope), completion_id)
+        return _json(stored.deleted(completion_id))
+
+    def _find(request: Request, name: str) -> Kept:
+        return store.find(tenant_of(request.scope), name, param="completion_id")
+
+
+def _json(data: bytes) -> Response:
+    return Response(data, media_type="application/json")
