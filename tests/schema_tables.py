@@ -33,10 +33,15 @@ def rows(table: Table, place: int) -> list[Any]:
 
 
 @cache
+def components() -> dict[str, Any]:
+    return openapi.components()
+
+
+@cache
 def validator(schema: type[BaseModel] | type[Struct]) -> jsonschema_rs.Validator:
     """By /openapi.json."""
     name = f"#/components/schemas/{schema.__name__}"
-    return jsonschema_rs.validator_for({"$ref": name, "components": {"schemas": openapi.components()}})
+    return jsonschema_rs.validator_for({"$ref": name, "components": {"schemas": components()}})
 
 
 class Checked:

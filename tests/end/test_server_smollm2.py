@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
+import ollama
 import pytest
 
 from penstock.store.files import ModelFiles
@@ -70,3 +71,29 @@ def test_the_newer_apis(real: Server) -> None:
             model=real.model, input="And of Spain?", previous_response_id=first.id, temperature=0
         ) as stream:
             assert "Madrid" in stream.get_final_response().output_text
+
+
+def test_a_tool_is_called_through_ollamas_api(real: Server) -> None:
+    """Shown how, the model does it by itself: Ollama has no way to make it."""
+
+    def weather(town: str) -> str:
+        """The weather of a town, today."""
+        return f"rain in {town}"
+
+    def call(town: str) -> dict[str, Any]:
+        return {"role": "assistant", "tool_calls": [{"function": {"name": "weather", "arguments": {"town": town}}}]}
+
+    talk: list[Any] = []
+    for town in ("Rome", "Oslo"):
+        talk += [{"role": "user", "content": f"{town}?"}, call(town)]
+    talk.append({"role": "user", "content": "Paris?"})
+    options = {"temperature": 0, "num_predict": 60}
+    with ollama.Client(real.url, timeout=PATIENCE_S) as client:
+        answer = client.chat(real.model, talk, tools=[weather], options=options)
+        (made,) = answer.message.tool_calls or ()
+        assert (made.function.name, made.function.arguments) == ("weather", {"town": "Paris"})
+        assert (answer.message.content, answer.done_reason) == ("", "stop")
+        streamed = list(client.chat(real.model, talk, tools=[weather], options=options, stream=True))
+        assert [part.message.tool_calls for part in streamed if part.message.tool_calls] == [[made]]
+        talk += [answer.message, {"role": "tool", "tool_name": "weather", "content": weather("Paris")}]
+        assert client.chat(real.model, talk, options=options).message.content
