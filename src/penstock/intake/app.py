@@ -23,10 +23,11 @@ from penstock.intake import chat_routes, docs, glass, openapi, plan, response_ro
 from penstock.intake.anthropic import messages
 from penstock.intake.anthropic.problems import AnthropicErrorBody
 from penstock.intake.body import read, read_object
+from penstock.intake.body_limit import BodyLimit
 from penstock.intake.described import EXPOSITION, FACTS, STATUS, documented, stated
 from penstock.intake.desk import Desk
 from penstock.intake.failure import failure
-from penstock.intake.guards import OPEN_PATHS, BodyLimit, Heads, Keys, RequestIds, shared
+from penstock.intake.guards import OPEN_PATHS, Heads, Keys, RequestIds, shared
 from penstock.intake.hosts import Hosts
 from penstock.intake.ollama import routes as ollama
 from penstock.intake.openai import chat, completions, embeddings, models, tokens

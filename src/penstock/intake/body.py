@@ -32,7 +32,11 @@ async def read_object(request: Request) -> dict[str, Any]:
 
 async def _read(request: Request, check: Callable[[bytes], Read], any_type: bool = False) -> Read:
     raw = await _json(request, any_type)
-    return await asyncio.to_thread(check, raw) if len(raw) > LONG_BODY else check(raw)
+    try:
+        return await asyncio.to_thread(check, raw) if len(raw) > LONG_BODY else check(raw)
+    finally:
+        if release := request.scope.get("state", {}).get("release_body"):  # see `body_limit`
+            release()
 
 
 def _from_page(request: Request) -> bool:

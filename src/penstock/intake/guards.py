@@ -1,7 +1,8 @@
 """What every HTTP request passes before it reaches a route: its id, whose page it comes from, whether it wants headers
-only, the key, the size of its body.
+only, the key.
 
-Plain ASGI, in this order from the outside: RequestIds, shared, Heads, Keys, BodyLimit.
+Plain ASGI, in this order from the outside: RequestIds, Hosts (in `hosts`), shared, Heads, Keys, BodyLimit (in
+`body_limit`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.errors import RequestTooLarge, Unauthorized
+from penstock.errors import Unauthorized
 from penstock.intake import trace_context
 from penstock.intake.failure import failure
 from penstock.intake.tenants import ONLY, tenant_of_key
@@ -153,35 +154,6 @@ class Keys:
         # All of them are compared, each in constant time: how long it takes tells nothing.
         found = [[t for known, t in self.tenants.items() if hmac.compare_digest(one, known)] for one in given]
         return next((tenants[0] for tenants in found if tenants), None)
-
-
-class BodyLimit:
-    """Reads no more of a body than `limit` bytes, whatever its headers say."""
-
-    def __init__(self, app: ASGIApp, limit: int) -> None:
-        self.app = app
-        self.limit = limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        error = RequestTooLarge(f"the body is larger than {self.limit} bytes")
-        length = _header(scope, b"content-length") or b"0"
-        if length.isdigit() and int(length) > self.limit:
-            await failure(error, scope)(scope, receive, send)
-            return
-        seen = 0
-
-        async def receive_counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self.limit:
-                raise error
-            return message
-
-        await self.app(scope, receive_counted, send)
 
 
 def _open(path: str) -> bool:

@@ -14,6 +14,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 * 1024  # of the request line and headers, give or take what one read brings
 SILENCE_S = 60.0  # for the whole head, and between two pieces of a body
+GRACE_S = 20.0  # for a body of any size; beyond that it has to come
+LEAST_BYTES_PER_S = 1024.0  # on the average
 BODY_EXTENSION = "penstock.body"  # of the ASGI scope: a DirectBody
 
 
@@ -42,6 +44,7 @@ class Protocol(HttpToolsProtocol):
         self._within_message = self._within_head = False
         self._brought_body = False  # what was received last
         self._head_bytes = 0
+        self._body_due: float | None = None  # when what has come of a body has taken too long
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -74,6 +77,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._within_head = False
+        self._body_due = self.loop.time() + GRACE_S
         self._expect()
         before = self.cycle
         super().on_headers_complete()
@@ -82,18 +86,24 @@ class Protocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._brought_body = True
+        if self._body_due is not None:
+            self._body_due += len(body) / LEAST_BYTES_PER_S
         self._expect()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._within_message = False
+        self._body_due = None
         self._expect(nothing=True)
         super().on_message_complete()
 
     def _expect(self, *, nothing: bool = False) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = None if nothing else self.loop.call_later(SILENCE_S, self._late)
+        delay_s = SILENCE_S
+        if self._body_due is not None and (left_s := self._body_due - self.loop.time()) > 0:
+            delay_s = min(delay_s, left_s)
+        self._deadline = None if nothing else self.loop.call_later(delay_s, self._late)
 
     def _late(self) -> None:
         cycle = self.cycle

@@ -178,3 +178,25 @@ def test_pieces_of_a_body_go_past_send_until_the_client_falls_behind() -> None:
     answer = talk(slow)
     assert answer.endswith(b"b\r\nfell behind\r\n0\r\n\r\n")
     assert len(answer) < 50_000_000
+
+
+@pytest.mark.parametrize(("least", "status"), [(1e9, b"HTTP/1.1 408"), (1.0, b"HTTP/1.1 200")])
+def test_a_body_that_trickles_is_ended(monkeypatch: pytest.MonkeyPatch, least: float, status: bytes) -> None:
+    """However short its silences are: the grace and what has come of it decide."""
+    monkeypatch.setattr(wire, "GRACE_S", 0.05)
+    monkeypatch.setattr(wire, "LEAST_BYTES_PER_S", least)
+
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(POST.replace(b"content-length: 4", b"content-length: 12"))
+        reading = asyncio.ensure_future(reader.read())
+        for _ in range(12):
+            writer.write(b"a")
+            await asyncio.wait({reading}, timeout=0.01)
+            if reading.done():
+                break
+        with contextlib.suppress(ConnectionError):  # it does not read to the end, which may take the answer along
+            return await reading
+        return b""
+
+    answer = talk(trickle)
+    assert answer.startswith(status) or (not answer and status.endswith(b"408"))
