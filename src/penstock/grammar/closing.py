@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_DEPTH = 64  # objects further down stay as they are
-# Each of these leaves room for properties without a name, or says how many there are.
-_OPEN_ENDED = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties")
+# Each of these leaves room for properties without a name, or takes it.
+_OPEN_ENDED = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames")
 _CONDITIONS = ("if", "then", "else", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef")
 _COMBINED = ("allOf", "anyOf", "oneOf", "$ref")
-_OF_OBJECTS = ("properties", "required", *_OPEN_ENDED, "maxProperties")
+_OF_OBJECTS = ("properties", "required", *_OPEN_ENDED, "minProperties", "maxProperties")
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 _IN_LISTS = ("prefixItems", "items")
 _ALONE = ("items", "additionalItems", "additionalProperties")
@@ -34,6 +34,9 @@ def is_closable(schema: dict[str, Any]) -> bool:
     """Whether it is an object by itself that names its properties and says nothing of others."""
     properties = schema.get("properties")
     named = set(properties) if isinstance(properties, dict) else set()
+    least = schema.get("minProperties", 0)
+    if not isinstance(least, int) or least > len(named):  # it needs others
+        return False
     if any(word in schema for word in (*_OPEN_ENDED, *_CONDITIONS, "$ref")):
         return False
     wanted = [schema, *_branches(schema)]

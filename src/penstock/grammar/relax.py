@@ -20,7 +20,7 @@ _NEVER = (
 )  # fmt: skip
 # An object with one of these has room for properties that it does not name, also when the keyword is gone.
 _OPEN_ENDED = (
-    "if", "propertyNames", "dependentSchemas", "dependencies", "unevaluatedProperties", "minProperties",
+    "if", "propertyNames", "dependentSchemas", "dependencies", "unevaluatedProperties",
     "$ref", "$dynamicRef", "$recursiveRef",
 )  # fmt: skip
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
@@ -113,7 +113,10 @@ class _Relaxing:
                 if isinstance(shape.get("additionalProperties"), dict):
                     shape["additionalProperties"] = True
                 if not self.usable(shape):
+                    least = schema[keyword] if keyword == "minProperties" else 0
                     self._leave_out(schema, keyword, keyword)
+                    if isinstance(least, int) and least > len(shape.get("properties", ())):  # it has to have others
+                        schema.setdefault("additionalProperties", True)
 
     def _usable_pattern(self, pattern: str) -> bool:
         return self.usable({"type": "string", "pattern": pattern})

@@ -36,6 +36,7 @@ def fresh(schema: dict[str, Any]) -> Any:
         ({"allOf": [A], "title": "t"}, {"allOf": [A_CLOSED], "title": "t"}),
         ({**A, "anyOf": [{"required": ["a"]}]}, {**A_CLOSED, "anyOf": [{"required": ["a"]}]}),
         ({**A, "required": ["a"]}, {**A_CLOSED, "required": ["a"]}),
+        ({**A, "minProperties": 1}, {**A_CLOSED, "minProperties": 1}),
     ],
 )
 def test_objects_are_closed(schema: dict[str, Any], made: dict[str, Any]) -> None:

@@ -50,9 +50,14 @@ def relax(compiler: Compiler, schema: dict[str, Any]) -> tuple[dict[str, Any], l
         ),
         (with_a(INTEGER, dependentRequired={"a": ["b"]}), ["dependentRequired"], with_a(INTEGER)),
         (
-            {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}, "minProperties": 1, "maxProperties": 1},
-            ["maxProperties", "minProperties"],
-            {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}, "additionalProperties": True},
+            {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}, "minProperties": 2},
+            ["minProperties"],
+            {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}},
+        ),
+        (
+            {"type": "object", "properties": {"a": INTEGER}, "minProperties": 3},
+            ["minProperties"],
+            {"type": "object", "properties": {"a": INTEGER}, "additionalProperties": True},
         ),
         (
             with_a({"oneOf": [{"type": "number"}, INTEGER]}),
@@ -117,6 +122,7 @@ def test_what_cannot_be_enforced_is_left_out(
         with_a({**STRING, "pattern": "^[a-z]+$"}),
         with_a({"oneOf": [STRING, INTEGER]}),
         with_a(INTEGER, minProperties=1),
+        {"type": "object", "properties": {"a": INTEGER, "b": INTEGER}, "minProperties": 1, "maxProperties": 1},
     ],
 )
 def test_what_can_be_enforced_stays(compiler: Compiler, schema: dict[str, Any]) -> None:
