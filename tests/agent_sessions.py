@@ -9,7 +9,7 @@ from typing import Any
 TURNS = 20
 # Tools and instructions of an agent are thousands of words; so are these.
 RULES = "\n".join(
-    f"{number}. Read a file before you change it; rule {number} of the house holds." for number in range(120)
+    f"{number}. Read a file before you change it; rule {number} of the house holds." for number in range(60)
 )
 COMMAND = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -52,4 +52,4 @@ def test_what_differs_from_turn_to_turn_is_in_the_session() -> None:
     first, second = claude_code("m", 3), claude_code("m", 4)
     assert first["system"][0] != second["system"][0]
     assert first["messages"][-1] != second["messages"][len(first["messages"]) - 1]  # the mark has moved on
-    assert len(agent_sessions.RULES) > 5000
+    assert len(agent_sessions.RULES) > 3000

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from functools import partial
-from typing import Any, get_args
+from typing import TypeVar, get_args
 
 from fastapi import FastAPI, Request, Response
 
@@ -25,6 +26,8 @@ from penstock.intake.respond import EventStream, Whole
 from penstock.intake.tenants import tenant_of
 from penstock.intake.turns import Turns
 from penstock.intake.visit import Visit
+
+Made = TypeVar("Made")
 
 MISSING = "No such response."
 _MAX_EVENT = 2**31 - 1
@@ -166,7 +169,7 @@ def _conversation(body: ResponseRequest, earlier: Kept | None, name: str) -> tup
     return said, listing.input_items(body.input, f"item_{name}", before, answer)
 
 
-async def _beside(request: Request, earlier: Kept | None, make: Any) -> Any:
+async def _beside(request: Request, earlier: Kept | None, make: Callable[[], Made]) -> Made:
     """What `make` gives: made in a thread, where a long conversation would hold up everybody else's tokens."""
     length = request.headers.get("content-length", "")
     long = not length.isdecimal() or int(length) > LONG_BODY or (earlier is not None and earlier.size > LONG_BODY)

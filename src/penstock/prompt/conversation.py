@@ -45,6 +45,25 @@ def for_template(
     return _told(plain, _instructions(tools), system_role=system_role) if tools else plain
 
 
+def join_answers(messages: Sequence[Message]) -> list[Message]:
+    """For templates that show no thoughts: what only thoughts set apart is one message. Many want alternating turns."""
+    joined: list[Message] = []
+    for message in messages:
+        last = joined[-1] if joined else {}
+        texts = [last.get("content"), message.get("content")]
+        if (
+            not last.get("role") == message.get("role") == "assistant"
+            or "reasoning_content" not in message
+            or not all(isinstance(text, str) for text in texts)
+        ):
+            joined.append(message)
+            continue
+        joined[-1] = {**last, "content": "\n".join(text for text in texts if text)}
+        if calls := [*(last.get("tool_calls") or ()), *(message.get("tool_calls") or ())]:
+            joined[-1]["tool_calls"] = calls
+    return joined
+
+
 def _shown(message: Message, place: int, family: Family, raw: Raw) -> Message:
     """A message whose calls have objects for arguments. One without calls says nothing of them."""
     shown = {key: value for key, value in message.items() if key != "tool_calls"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Message, Reading, Request
-from penstock.prompt.conversation import Raw, as_openai, for_template
+from penstock.prompt.conversation import Raw, as_openai, for_template, join_answers
 from penstock.prompt.families import SWITCHES, family_of, thinking_of
 from penstock.prompt.raw_arguments import RawArguments, as_mapping
 from penstock.prompt.template import ChatTemplate
@@ -26,6 +26,7 @@ class Dialect:
         self.thinking = thinking_of(template)
         self.switch = next((name for name in SWITCHES if name in template.variables), None)
         self.system_role = _takes_system(template)
+        self.reads_thoughts = "reasoning_content" in template.source
         self._roles: dict[str, bool] = {}  # others than _ROLES that were asked for: whether the template knows them
 
     @property
@@ -46,6 +47,8 @@ class Dialect:
 
     def _render(self, request: Request, raw: Raw, *, may_wait: bool) -> str:
         messages, tools = request.messages or [], request.tools.tools if request.tools is not None else ()
+        if not self.reads_thoughts:
+            messages = join_answers(messages)
         self._check_roles(messages)
         native = self.family.writes_itself
         return self.template.render(

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Message, Tool
-from penstock.prompt.conversation import as_openai, for_template, short_id
+from penstock.prompt.conversation import as_openai, for_template, join_answers, short_id
 from penstock.prompt.families import FAMILIES, GENERIC, Family
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -144,3 +144,22 @@ def test_arguments_that_are_no_object_are_raw(arguments: str) -> None:
     cut = {**CALL, "function": {"name": "f", "arguments": arguments}}
     made = shown([{"role": "assistant", "content": "", "tool_calls": [CALL, cut]}], BY_NAME["hermes"])
     assert [call["function"]["arguments"] for call in made[0]["tool_calls"]] == [{"city": "Oslo"}, f"raw {arguments}"]
+
+
+def test_what_only_thoughts_set_apart_is_one_message_where_none_are_shown() -> None:
+    first: Message = {"role": "assistant", "content": "a", "reasoning_content": "x", "tool_calls": [1]}
+    second: Message = {"role": "assistant", "content": "b", "reasoning_content": "y", "tool_calls": [2]}
+    silent: Message = {"role": "assistant", "content": "", "reasoning_content": "z"}
+    user: Message = {"role": "user", "content": "c"}
+    joined = {"role": "assistant", "content": "a\nb", "reasoning_content": "x", "tool_calls": [1, 2]}
+
+    assert join_answers([user, first, second, silent, user]) == [user, joined, user]
+    apart: list[list[Message]] = [
+        [first, user, second],
+        [first, {"role": "assistant", "content": "b"}],  # the client's own doing
+        [{**user, "reasoning_content": "x"}, {**user, "reasoning_content": "y"}],
+        [{**first, "content": ["a"]}, second],
+    ]
+    for messages in apart:
+        assert join_answers(messages) == messages
+    assert first["content"] == "a"

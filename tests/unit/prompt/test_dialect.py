@@ -192,6 +192,15 @@ def test_past_reasoning_reaches_templates_that_read_it() -> None:
     assert "assistant: Yes." in Dialect(ChatTemplate(PLAIN, {})).render(request)
 
 
+def test_interleaved_reasoning_keeps_its_order_where_it_is_shown() -> None:
+    """Elsewhere the pieces of an answer are one message."""
+    said = [{"role": "assistant", "content": text, "reasoning_content": text.lower()} for text in ("A", "B")]
+    request = Request(id="1", params=SamplingParams(), messages=[{"role": "user", "content": "Hi"}, *said])
+    shown = Dialect(ChatTemplate(SWITCHED, {})).render(request)
+    assert shown.index("<think>a</think>A") < shown.index("<think>b</think>B")
+    assert "assistant: A\nB\n" in Dialect(ChatTemplate(PLAIN, {})).render(request)
+
+
 def test_a_budget_is_for_what_the_model_thinks() -> None:
     assert reading(ALWAYS, asked(thinking_budget=3)) == Reading(thinking=MARKS, opened=True, budget=3)
     assert reading(SWITCHED, asked(thinking_budget=3)).budget == 3
