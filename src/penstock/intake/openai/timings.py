@@ -40,6 +40,7 @@ def whole_timings(completions: Sequence[Completion], *, seconds: bool, per_token
 def _per_token(prompt: int, cached: int, output: int, prompt_s: float, output_s: float) -> dict[str, Any]:
     """Tokens of the prompt, of those cached, tokens drawn, and the seconds that prompt and output took."""
     computed = prompt - cached
+    timed = output > 1 and output_s > 0  # the first token comes with the prompt
     return {
         "cache_n": cached,
         "prompt_n": computed,
@@ -48,8 +49,8 @@ def _per_token(prompt: int, cached: int, output: int, prompt_s: float, output_s:
         "prompt_per_second": round(computed / prompt_s, 3) if prompt_s else None,
         "predicted_n": output,
         "predicted_ms": round(output_s * 1000, 3),
-        "predicted_per_token_ms": round(output_s * 1000 / output, 3) if output else None,
-        "predicted_per_second": round(output / output_s, 3) if output_s else None,
+        "predicted_per_token_ms": round(output_s * 1000 / output, 3) if timed else None,
+        "predicted_per_second": round(output / output_s, 3) if timed else None,
     }
 
 
