@@ -76,7 +76,8 @@ def _cut(request: Request, tokenizer: Tokenizer, context: int) -> Request:
         if read >= len(text):
             return request
         read *= 2
-    return msgspec.structs.replace(request, text=None, tokens=tokens[:context])
+    warning = f"a text that the context does not hold was cut to its first {context} tokens"
+    return msgspec.structs.replace(request, text=None, tokens=tokens[:context], warnings=(*request.warnings, warning))
 
 
 def whole(body: OllamaEmbedRequest, vectors: Sequence[bytes], *, prompt_tokens: int, total_duration: int) -> bytes:
