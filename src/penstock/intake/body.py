@@ -13,7 +13,7 @@ from penstock.errors import MediaTypeUnsupported
 from penstock.intake.decode import decoded
 from penstock.intake.parse import Schema, parse
 
-LONG_BODY = 256 * 1024  # bytes: checking more than that would hold up everybody else's tokens
+LONG_BODY = 64 * 1024  # bytes: checking more than that would hold up everybody else's tokens
 
 
 Read = TypeVar("Read")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
 from penstock.intake import decode
-from penstock.intake.decode import MANY_COMMAS, MAX_VALUES, decoded
+from penstock.intake.decode import MAX_VALUES, ONE_GO, decoded
 
 JSON = st.recursive(
     st.none()
@@ -46,6 +46,7 @@ def test_values_are_counted_exactly_where_it_matters(value: Any, escaped: bool) 
     exact = count({"": value})
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "WINDOW", 3)
         patch.setattr(decode, "MAX_VALUES", exact)
         assert decoded(raw) == {"": value}
         patch.setattr(decode, "MAX_VALUES", exact - 1)
@@ -83,7 +84,7 @@ def test_in_pieces_it_is_the_same(value: Any, place: int, noise: str) -> None:
 
 
 def test_a_long_list_of_numbers() -> None:
-    numbers = list(range(2 * MANY_COMMAS))
+    numbers = list(range(2 * ONE_GO))
     body = {"prompt": [numbers[::2], numbers[1::2]], "user": "a"}
 
     assert decoded(json.dumps(body).encode()) == body
@@ -98,3 +99,58 @@ def test_a_long_list_of_numbers() -> None:
     ]:
         with pytest.raises(InvalidRequest, match=message):
             decoded(wrong)
+
+
+@given(
+    st.text(alphabet='a"\\\n\x01é😀\ud83d\ude00\udc00'),
+    st.integers(1, 30),
+    st.integers(0, 60),
+    st.sampled_from('"\\u\x01'),
+)
+@example("\ud83d" * 9, 6, 60, "u")
+def test_texts_in_pieces_are_the_same(value: str, size: int, place: int, noise: str) -> None:
+    """Escapes and pairs of surrogates are never cut; in names, too. Of wrong JSON, down to the place of the mistake."""
+    for plain in (True, False):
+        text = json.dumps({"": value, value or "a": 1}, ensure_ascii=plain)
+        for tried in (text, text[:place] + noise + text[place:]):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(decode, "PIECE", size)
+                assert told(decode._PIECEWISE, tried) == told(decode._DECODER, tried)
+
+
+def test_long_bodies_are_not_decoded_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native code holds up everybody: it gets pieces."""
+    whole = decode._DECODER
+
+    class Pieces:
+        def decode(self, text: str) -> Any:
+            assert len(text) <= decode.PIECE + 2
+            return whole.decode(text)
+
+    monkeypatch.setattr(decode, "_DECODER", Pieces())
+    for value in (
+        ["x" * ONE_GO],
+        [[]] * (ONE_GO // 4),
+        "\\" * ONE_GO,
+        [{"a": {}}] * (ONE_GO // 4),
+        {"\n" * ONE_GO: [9**999] * 99},
+    ):
+        assert decoded(json.dumps({"": value}).encode()) == {"": value}
+
+
+def test_a_suspicious_escape_is_found_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "WINDOW", 7)
+    for ahead in range(30):
+        with pytest.raises(InvalidRequest, match="half of a surrogate pair"):
+            decoded(b'{"": "' + b"a" * ahead + b'\\ud800"}')
+
+
+def test_white_space_and_numbers_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "ONE_GO", 0)
+    monkeypatch.setattr(decode, "WINDOW", 4)
+    for count in range(12):
+        text = '_{"a":_[1,_[]_]_}_'.replace("_", " " * count)
+        assert decoded(text.encode()) == {"a": [1, []]}
+    for number, said in ((b"9" * 10_000, "more than 4300 digits"), (b"0." + b"9" * 10_000, "not valid JSON")):
+        with pytest.raises(InvalidRequest, match=said):
+            decoded(b'{"a": ' + number + b"}")
