@@ -10,12 +10,16 @@ text from the middle of its own prompt.
 from __future__ import annotations
 
 import contextlib
+import gc
+import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from array import array
-from collections import deque
+from collections import Counter, deque
+from pathlib import Path
 from typing import Any
 
 from penstock.engine import process
@@ -24,6 +28,7 @@ from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Ready, Repl
 from penstock.flow.messages import Stop, ToEngine
 
 MAX_RUNNING = 1024
+VECTOR = array("f", [1.0] + [0.0] * 575).tobytes()
 BLOCKS = [(1000, 0, 0, 0, 100_000)]
 FACTS = {
     "load_s": 0.0, "weights_bytes": 0, "device": "stub", "kernels": "no", "dtype": "none", "kv_tokens": 1 << 20,
@@ -124,7 +129,12 @@ class StubEngine:
             count = min(left, first.uncomputed)
             first.uncomputed -= count
             left -= count
-            if first.uncomputed == 0:
+            if first.uncomputed == 0 and first.submit.task == "embed":
+                self.waiting.popleft()
+                times = Timings(first.submit.arrival, first.received, None, time.monotonic())
+                ended = Delta(id=first.submit.id, finish=FinishReason.END, embedding=VECTOR, timings=times)
+                self.link.send(Frame([ended]))
+            elif first.uncomputed == 0:
                 self.waiting.popleft()
                 self.running[first.submit.id] = first
                 entry = record.LetIn(
@@ -144,9 +154,28 @@ def serve() -> None:
         return popen(command, **options)
 
     process.subprocess.Popen = start  # type: ignore[misc, assignment]
+    if path := os.environ.get("STUB_COUNTS"):
+        threading.Thread(target=count_objects, args=(path, 60.0), daemon=True).start()
     from penstock.cli import main
 
     main()
+
+
+def count_objects(path: str, every_s: float) -> None:
+    """What there is in this process, by type, one JSON object per line: to find out what grows."""
+    while True:
+        time.sleep(every_s)
+        gc.collect()
+        counts = Counter(f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.get_objects())
+        sizes = {
+            f"{type(one).__name__}.{name}": len(value)
+            for one in gc.get_objects()
+            if type(one).__name__ in ("Journal", "Steps", "Tokenizer", "History", "Replica", "ResponseStore")
+            for name, value in vars(one).items()
+            if hasattr(value, "__len__")
+        }
+        with Path(path).open("a") as file:
+            file.write(json.dumps({"t": time.monotonic(), "types": counts.most_common(40), "sizes": sizes}) + "\n")
 
 
 def engine(address: str) -> None:

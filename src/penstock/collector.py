@@ -32,6 +32,16 @@ def paused() -> Iterator[None]:
                 gc.enable()
 
 
+YOUNG_OBJECTS = 10_000  # before they are looked through, in a frontend: its tokens come and go by the thousand
+
+
+def spare_frontend() -> None:
+    """`spare`, and collect more rarely: a step of hundreds of sequences makes hundreds of objects that are gone before
+    the next one, without any collection."""
+    spare()
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+
+
 @cache
 def spare() -> None:
     """Exempt what is there by now, most of it imported, from collection: to go through it between two steps takes 70 to

@@ -47,7 +47,7 @@ from penstock.prompt.dialect import Dialect
 from penstock.prompt.language import constraint_of
 from penstock.prompt.template import ChatTemplate
 from penstock.store.spec import ModelSpec
-from penstock.stream.answer import Answer
+from penstock.stream.answer import Answer, NoText
 from penstock.stream.scored import Scored
 
 logger = logging.getLogger(__name__)
@@ -89,9 +89,17 @@ class Pipeline:
     def accept(self, request: Request, *, may_wait: bool = True) -> Flight:
         """Turn a request into sequences for the engine, or raise InvalidRequest before any model time is spent. Raises
         NotCheap instead of waiting for the process that renders what takes long, unless it `may_wait`."""
+        text = self.render(request, may_wait=may_wait)
+        return self.take_off(request, text, self._tokenize(request, text))
+
+    def render(self, request: Request, *, may_wait: bool = True) -> str:
+        """The first part of `accept`: the prompt's text, of a length that may fit the context."""
         text = self._render(request, may_wait=may_wait)
-        self._check_text(request, text)
-        tokens = self._tokenize(request, text)
+        self.check_length(len(text), prompt_field(request))
+        return text
+
+    def take_off(self, request: Request, text: str, tokens: list[int]) -> Flight:
+        """The last part of `accept`, once the text has been tokenized."""
         self._check(request, tokens)
         reading = self._reading(request, text, self._max_output(request, tokens))
         params, warnings = self._constrained(request, reading)
@@ -103,8 +111,9 @@ class Pipeline:
         return Flight(request.id, submits, answers, (*request.warnings, *warnings))
 
     def tokenize(self, request: Request) -> list[int]:
-        """The prompt as the model will see it, whether it fits or not."""
-        return self._tokenize(request, self._render(request))
+        """The prompt as the model will see it. It may be longer than the context, unless its characters alone show that
+        it cannot fit."""
+        return self._tokenize(request, self.render(request))
 
     def close(self) -> None:
         if self.template is not None:
@@ -129,20 +138,20 @@ class Pipeline:
             self.emit(events.Rendered(request.id, self.clock(), start))
         return text
 
-    def _check_text(self, request: Request, text: str) -> None:
-        """Before half a minute is spent on tokenizing what cannot fit."""
-        least = 0 if self.tokenizer is None else -(-len(text) // self.tokenizer.longest)
+    def check_length(self, characters: int, param: str) -> None:
+        """Before half a minute and gigabytes are spent on tokenizing what cannot fit."""
+        least = 0 if self.tokenizer is None else -(-characters // self.tokenizer.longest)
         if least > self.context:
             raise ContextOverflow(
-                f"the text has {len(text)} characters, which are at least {least} tokens, but the context holds "
+                f"the text has {characters} characters, which are at least {least} tokens, but the context holds "
                 f"{self.context}: shorten it",
-                param=_field(request),
+                param=param,
             )
 
     def _tokenize(self, request: Request, text: str) -> list[int]:
         if request.tokens is not None:
-            return self._tell_tokenized(request, self.clock(), self._truncate(request, request.tokens))
-        field = _field(request)
+            return self.tokenized(request, self.clock(), request.tokens)
+        field = prompt_field(request)
         if self.tokenizer is None:
             raise InvalidRequest(f"this model has no tokenizer: give the {field} as token ids", param=field)
         start = self.clock()
@@ -151,7 +160,14 @@ class Pipeline:
             tokens = self.tokenizer.encode(text, add_special=request.messages is None)
         except InvalidRequest as error:  # it does not know what the client calls the text
             raise InvalidRequest(error.message, param=field) from None
-        return self._tell_tokenized(request, start, self._truncate(request, tokens))
+        return self.tokenized(request, start, tokens)
+
+    def tokenized(self, request: Request, start: float, tokens: list[int]) -> list[int]:
+        """What of these becomes the prompt; tells of it."""
+        tokens = self._truncate(request, tokens)
+        if self.emit is not None:
+            self.emit(events.Tokenized(request.id, self.clock(), start, tokens))
+        return tokens
 
     def _truncate(self, request: Request, tokens: list[int]) -> list[int]:
         """The last of them, where the request allows for that."""
@@ -162,11 +178,6 @@ class Pipeline:
             keep = self.context - (0 if request.task == "embed" else _least_output(request.params))
         return tokens[-keep:] if 0 < keep < len(tokens) else tokens
 
-    def _tell_tokenized(self, request: Request, start: float, tokens: list[int]) -> list[int]:
-        if self.emit is not None:
-            self.emit(events.Tokenized(request.id, self.clock(), start, tokens))
-        return tokens
-
     def _check(self, request: Request, tokens: list[int]) -> None:
         """Prompt and parameters against the model and its engine."""
         if request.priority and not self.by_priority:
@@ -174,7 +185,7 @@ class Pipeline:
         if request.task == "embed":
             self._check_input(request, tokens)
             return
-        where = _field(request)
+        where = prompt_field(request)
         if not tokens:
             raise InvalidRequest("the prompt is empty", param=where)
         check_ids(tokens, self.spec.vocab_size, where)
@@ -276,7 +287,7 @@ class Pipeline:
 
     def _text_stream(self, prompt: Sequence[int], params: SamplingParams, reading: Reading | None) -> TextStream:
         if self.tokenizer is None:
-            return _NoText()
+            return NoText()
         skip = params.skip_special_tokens
         if reading is None:
             return self.tokenizer.text_stream(prompt, skip_special=skip)
@@ -376,17 +387,7 @@ def _pass(constraint: Constraint) -> None:
     """Takes the place of a checker: any constraint will do."""
 
 
-class _NoText:
-    """Of a model without a tokenizer: token ids are all there is."""
-
-    def push(self, token: int) -> str:
-        return ""
-
-    def flush(self) -> str:
-        return ""
-
-
-def _field(request: Request) -> str:
+def prompt_field(request: Request) -> str:
     """What the client calls that which it sent."""
     if request.messages is not None:
         return "messages"

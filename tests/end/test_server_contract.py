@@ -323,6 +323,28 @@ def test_tokens_there_and_back(http: httpx.Client) -> None:
     assert (wrong.status_code, error(wrong)["param"]) == (400, "tokens")
 
 
+_LONG = "word " * 200_000
+_LONG_TALK = [{"role": "user", "content": _LONG}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"prompt": _LONG}),
+        ("/tokenize", {"messages": _LONG_TALK}),
+        ("/v1/messages/count_tokens", {"messages": _LONG_TALK}),
+        ("/plan/budget", {"documents": [_LONG]}),
+        ("/plan/budget", {"history": _LONG_TALK, "user": "hi"}),
+        ("/observe/cache/explain", {"prompt": _LONG}),
+        ("/observe/lab", {"prompt": _LONG}),
+    ],
+)
+def test_what_cannot_fit_the_context_is_not_counted_either(http: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    response = http.post(path, json=body)
+    assert response.status_code == 400
+    assert "characters, which are at least" in response.json()["error"]["message"]
+
+
 def test_a_nul_in_a_prompt_is_text(http: httpx.Client) -> None:
     tokens = http.post("/tokenize", json={"prompt": "a\0b"}).json()["tokens"]
     assert http.post("/detokenize", json={"tokens": tokens}).json()["prompt"] == "a\0b"

@@ -202,6 +202,9 @@ def test_what_cannot_fit_is_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ContextOverflow) as caught:
         accept(messages=[{"role": "user", "content": "x" * 65}])
     assert caught.value.param == "messages"
+    with pytest.raises(ContextOverflow, match="65 characters") as caught:
+        PIPELINE.tokenize(Request(id="r", params=SamplingParams(), text="x" * 65))
+    assert caught.value.param == "prompt"
 
 
 def test_an_embedding_may_fill_the_context_and_is_given_its_vector() -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock import assemble, preflight
+from penstock import assemble, collector, preflight
 from penstock.cli.options import ENGINE, given_settings, settings_options
 from penstock.cli.progress import download_bar
 from penstock.cli.text import context_note, size_text
@@ -119,6 +119,7 @@ async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket,
                 say("stopped before it was ready")
                 replica.close(at_once=True)
                 return 0
+            collector.spare_frontend()
             facts = replica.facts
             say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
             if note := context_note(facts["context"], files.spec.context, settings):

@@ -36,6 +36,7 @@ from penstock.intake.openai.schemas import Generation
 from penstock.intake.problems import called
 from penstock.intake.respond import EventStream, Whole, Writer
 from penstock.intake.tenants import tenant_of
+from penstock.intake.turnstile import Turnstile
 from penstock.intake.unversioned import Unversioned
 from penstock.intake.visit import CLIENT_GONE, Visit
 from penstock.observe.gpu import Gpu
@@ -69,7 +70,7 @@ def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp
     keys = settings.serve.keys
     docs.add(app, openapi.components(), model=desk.files.name, keyless=OPEN_PATHS if keys else None)
     _add_failures(app)
-    guarded: ASGIApp = BodyLimit(app, parse_bytes(settings.serve.max_body, "max_body"))
+    guarded: ASGIApp = BodyLimit(Turnstile(app), parse_bytes(settings.serve.max_body, "max_body"))
     guarded = shared(Heads(Keys(guarded, keys)), settings.serve.origins)
     guarded = Unversioned(guarded, [route.path for route in app.routes if isinstance(route, Route)])
     guarded = Hosts(guarded, settings.serve, always=OPEN_PATHS)

@@ -9,11 +9,13 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from penstock.available import return_free_memory
 from penstock.errors import QueueFull, RequestTooLarge
 from penstock.intake.failure import failure
 
 TOTAL = 4  # times the longest body may be held,
 LEAST_TOTAL = 64 << 20  # or so many bytes, where that is short
+LARGE_BODY = 1 << 20  # bytes: the memory that a larger one took is given back once it is answered
 
 
 class Body:
@@ -80,6 +82,8 @@ class BodyLimit:
             await self.app(scope, receive_counted, send)
         finally:
             self._release(body)
+            if body.size > LARGE_BODY:
+                asyncio.get_running_loop().run_in_executor(None, return_free_memory)
 
     def _hold(self, body: Body, count: int) -> None:
         if body.ended:

@@ -161,6 +161,8 @@ def budgeted(desk: Desk, body: BudgetRequest) -> bytes:
         documents=body.documents or [],
         user=body.user or "",
     )
+    texts = [prompt.system, prompt.user, *prompt.documents, *(str(turn.get("content")) for turn in prompt.history)]
+    desk.pipeline.check_length(sum(map(len, texts)), "documents" if prompt.documents else "history")
     made = budget(
         prompt,
         tokenizer=desk.tokenizer,

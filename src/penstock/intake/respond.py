@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 SERVER_SENT_EVENTS = "text/event-stream; charset=utf-8"
 PORTION = 256  # tokens written at once: with log-probabilities that takes ten milliseconds
+MANY_ANSWERS, MANY_TOKENS = 32, 1024  # more of either are written in a thread, for the same reason
 
 
 class Stalled(Exception):
@@ -66,11 +67,19 @@ class Whole(Response):
                 await failure(error, scope)(scope, receive, send)
                 return
             headers = {"server-timing": server_timing(self.ticket), **warning_header(self.ticket.flights)}
-            body, start = self.write(self.ticket.flights), time.monotonic()
+            body = await self._written()
+            start = time.monotonic()
             await Response(body, 200, headers, "application/json")(scope, receive, send)
             tell_flushed(self.desk.emit, self.ticket, start, len(body))
         finally:
             self.desk.finish(self.ticket)
+
+    async def _written(self) -> bytes:
+        answers = sum(len(flight.answers) for flight in self.ticket.flights)
+        tokens = sum(len(answer.tokens) for flight in self.ticket.flights for answer in flight.answers)
+        if answers <= MANY_ANSWERS and tokens <= MANY_TOKENS:
+            return self.write(self.ticket.flights)
+        return await asyncio.to_thread(self.write, self.ticket.flights)
 
 
 class EventStream(Response):

@@ -233,8 +233,9 @@ class Journal:
         if delta.tokens:
             if sequence.last_token is None:
                 request = self._owners[sequence.number]
-                if request.first_token_s is None and request.kind != LAB:
+                if not request.answered and request.kind != LAB:
                     self.first_tokens.append((t, t - request.accepted))
+                request.answered = True
                 sequence.first_token, sequence.first_text = settled, t
             else:
                 gap = settled - sequence.last_token

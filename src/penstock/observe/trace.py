@@ -77,6 +77,7 @@ class RequestTrace:
     rendered: list[tuple[float, float]] = field(default_factory=list)
     tokenized: list[tuple[float, float]] = field(default_factory=list)
     queued: float | None = None
+    answered: bool = False  # there has been a token
     sequences: list[SequenceTrace] = field(default_factory=list)
     writes: array[int] = field(default_factory=lambda: array("I"))  # start and length in µs since accepted, bytes, …
     num_writes: int = 0

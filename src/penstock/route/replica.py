@@ -31,6 +31,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # between restarts: doubled each time
 HEALTHY_AFTER_S = 60.0  # an engine that lived so long was not to blame for its restart
 LOOKS = 4  # in the time that an engine may be silent
 AT_A_TIME_S = 0.005  # news are delivered, before the event loop's other work has a turn
+PORTION = 128  # sequences handed over at a time, likewise
 
 
 class State(StrEnum):
@@ -55,6 +56,7 @@ class Replica:
         self._tickets: dict[str, Ticket] = {}  # by sequence id
         self._news: deque[Frame | Reply] = deque()  # from the engine, to be delivered
         self._unflushed: list[Ticket] = []  # whose sinks are to get what was delivered
+        self._unsent: deque[Submit] = deque()  # of requests with many sequences, yet to be handed over
         self._orphans: list[Submit] = []  # of a dead engine, for the next one
         self._retried: set[str] = set()  # sequences that have been orphans
         self._replies: dict[int, asyncio.Future[Any]] = {}
@@ -192,16 +194,29 @@ class Replica:
             raise EngineDied("the engine is not ready; try again in a moment")
         ticket = Ticket(flights)
         self._tell_queued(flights)
-        for submit in ticket.submits():
-            self._tickets[submit.id] = ticket
-            self._hand_over(submit)
-        self._look_again()
+        submits = ticket.submits()
+        self._tickets.update((submit.id, ticket) for submit in submits)
+        self._unsent.extend(submits)
+        if len(self._unsent) == len(submits):  # else `_hand_over_more` is on its way
+            self._hand_over_more()
         return ticket
+
+    def _hand_over_more(self) -> None:
+        """The next portion; the loop's other work has a turn before the one after it."""
+        if self.state is not State.READY:  # they wait for the next engine like those that it had
+            self._orphans += self._unsent
+            self._unsent.clear()
+            return
+        for _ in range(min(PORTION, len(self._unsent))):
+            self._hand_over(self._unsent.popleft())
+        self._look_again()
+        if self._unsent:
+            asyncio.get_running_loop().call_soon(self._hand_over_more)
 
     def cancel(self, ticket: Ticket) -> None:
         """The client has gone. The ticket stays until the engine has let go of its sequences."""
         ticket.left = True
-        orphaned = {submit.id for submit in self._orphans}
+        orphaned = {submit.id for submit in (*self._orphans, *self._unsent)}
         for cancel in (cancel for flight in ticket.flights for cancel in flight.cancels()):
             if cancel.id in orphaned:
                 self._deliver(Delta(id=cancel.id, finish=FinishReason.CANCELLED))
@@ -209,11 +224,13 @@ class Replica:
                 self._engine.cancel(cancel)
         self._flush()
         self._orphans = [submit for submit in self._orphans if submit.id in self._tickets]
+        self._unsent = deque(submit for submit in self._unsent if submit.id in self._tickets)
         self._look_again()
 
     def end_all(self, why: str) -> None:
         """Give up on everything that is open: each request ends in an error."""
         self._orphans.clear()
+        self._unsent.clear()
         for name in list(self._tickets):
             self._engine.cancel(Cancel(name))
             self._deliver(_ended(name, why, ShuttingDown.code))

@@ -158,3 +158,13 @@ def _whole(pieces: list[CallDelta]) -> tuple[ToolCall, ...]:
     return tuple(
         ToolCall(id=piece.id or "", name=piece.name or "", arguments="".join(arguments[piece.index])) for piece in names
     )
+
+
+class NoText:
+    """Of a model without a tokenizer: token ids are all there is."""
+
+    def push(self, token: int) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""

@@ -58,10 +58,13 @@ class Tokenizer:
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         """Special tokens written out in the text, as chat templates do, are read as such in any case; `add_special`
         says whether those the model wants around a sequence are put there."""
+        return self.encode_batch([text], add_special=add_special)[0]
+
+    def encode_batch(self, texts: list[str], *, add_special: bool = True) -> list[list[int]]:
+        """The same for several, on several cores. Unlike the library's `encode` it lets other threads run meanwhile."""
         try:
-            # Unlike `encode`, this lets other threads run meanwhile.
-            (encoded,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special)
-            return encoded.ids
+            encoded = self._backend.encode_batch_fast(texts, add_special_tokens=add_special)
+            return [one.ids for one in encoded]
         except TypeError:  # all the library has to say to a lone surrogate
             raise InvalidRequest("the text is not valid Unicode: it has half of a surrogate pair") from None
 

@@ -429,3 +429,54 @@ def test_nor_one_that_has_nothing_to_do() -> None:
         assert (replica.state, replica.restarts) == (State.READY, 0)
 
     run(story, Engine, hang_s=HANG_S)
+
+
+def test_many_sequences_are_handed_over_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PORTION", 2)
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        replica.submit([flight("many", 5)])
+        replica.submit([flight("one")])
+        assert engines[0].submitted == ["many/0", "many/1"]  # others have a turn before the rest
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert engines[0].submitted == [*(f"many/{choice}" for choice in range(5)), "one/0"]
+
+    run(story, Engine)
+
+
+def test_what_was_not_handed_over_yet_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PORTION", 2)
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([flight("many", 5)])
+        replica.cancel(ticket)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert engines[0].submitted == engines[0].cancelled == ["many/0", "many/1"]
+        assert replica.open == 2  # until the engine has let go of them
+        engines[0].say(*(Delta(id=f"many/{choice}", finish=FinishReason.CANCELLED) for choice in (0, 1)))
+        while replica.open:
+            await asyncio.sleep(0)
+        assert ticket.done
+
+    run(story, Engine)
+
+
+def test_what_was_not_handed_over_yet_waits_for_the_next_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PORTION", 2)
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 0.0)
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([flight("many", 5)])
+        engines[0].die()
+        replica._pump()  # it is noticed before the next portion
+        while len(engines) < 2 or replica.state is not State.READY:
+            await asyncio.sleep(0)
+        assert sorted(engines[1].submitted) == [f"many/{choice}" for choice in range(5)]
+        engines[1].say(*(Delta(id=f"many/{choice}", finish=FinishReason.LENGTH) for choice in range(5)))
+        while not ticket.done:
+            await asyncio.sleep(0)
+        assert ticket.error is None
+
+    run(story, Engine)

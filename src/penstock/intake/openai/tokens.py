@@ -10,10 +10,12 @@ from pydantic import Field, model_validator
 
 from penstock.intake.answers import Body
 from penstock.intake.fields import MODEL, Strict, wrong
-from penstock.intake.openai.fields import MAX_TOKEN_IDS, TokenId
+from penstock.intake.openai.fields import TokenId
 from penstock.intake.openai.logprobs import Vocabulary
 from penstock.intake.openai.messages import Messages, Templated
 from penstock.store.files import ModelFiles
+
+MAX_IDS = 1 << 18  # to make text of at once: more would hold up everybody else's tokens
 
 
 class TokenizeRequest(Templated):
@@ -44,7 +46,7 @@ class TokenizeRequest(Templated):
 
 class DetokenizeRequest(Strict):
     model: str | None = MODEL
-    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKEN_IDS, fail_fast=True)] = Field(description="Token ids.")
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_IDS, fail_fast=True)] = Field(description="Token ids.")
 
 
 class Tokens(Body, kw_only=True, frozen=True):

@@ -1,0 +1,133 @@
+"""Whether the frontend's memory levels off: a steady mixed load for a long time, with an engine that computes nothing.
+
+    python bench/soak.py [--minutes 60] [--rate 20] [--step-ms 20] [--json FILE]
+
+Every minute one line: resident memory of the frontend, how many Python objects there are, and how far the structures
+have filled up that are bounded (the journal's requests, its steps, the tokenizer's texts). At the end: what grew most
+between the half and the end, by type.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+STUB = Path(__file__).with_name("stub_engine.py")
+WATCHED = ("Journal.done", "Journal.first_tokens", "Steps._kept", "Tokenizer._bytes", "ResponseStore._kept")
+WORDS = ("river", "stone", "bridge", "water", "people", "tree", "light", "cloud", "wind", "road", "house", "paper")
+
+
+def start(model: str, counts: Path, log: Path, step_ms: float) -> tuple[subprocess.Popen[bytes], str]:
+    env = {**os.environ, "STUB_COUNTS": str(counts), "STUB_STEP_MS": str(step_ms)}
+    command = [sys.executable, str(STUB), "serve", model, "--port", "0"]
+    process = subprocess.Popen(command, stderr=log.open("wb"), env=env)
+    while not (found := re.search(r"url +(http://\S+)/v1", log.read_text())):
+        if process.poll() is not None:
+            raise SystemExit(f"the server did not start: {log.read_text()}")
+        time.sleep(0.1)
+    return process, found[1]
+
+
+def rss_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+async def one_request(client: httpx.AsyncClient, model: str) -> None:
+    """Of every kind: streams of three APIs, whole answers, mistakes, clients that hang up."""
+    text = " ".join(random.choices(WORDS, k=random.choice((5, 50, 400)))) + f" {random.random()}"
+    messages = [{"role": "user", "content": text}]
+    tokens = random.choice((4, 32, 128))
+    kind = random.choice(("chat", "chat", "whole", "completion", "message", "response", "wrong", "gone", "tokenize"))
+    match kind:
+        case "completion":
+            path, body = "/v1/completions", {"prompt": text, "max_tokens": tokens, "stream": True, "logprobs": None}
+        case "message":
+            path, body = "/v1/messages", {"messages": messages, "max_tokens": tokens, "stream": True}
+        case "response":
+            path, body = "/v1/responses", {"input": text, "max_output_tokens": tokens}
+        case "wrong":
+            path, body = "/v1/chat/completions", {"messages": messages, "temperature": "hot"}
+        case "tokenize":
+            path, body = "/tokenize", {"prompt": text * 20}
+        case _:
+            path, body = "/v1/chat/completions", {"messages": messages, "max_tokens": tokens, "stream": kind != "whole"}
+    with contextlib.suppress(httpx.TransportError):  # a connection that was kept alive may end as it is used again
+        async with client.stream("POST", path, json={"model": model, **body}) as response:
+            async for _ in response.aiter_bytes():
+                if kind == "gone":
+                    return
+
+
+async def load(url: str, model: str, rate: float, until: float) -> None:
+    limits = httpx.Limits(max_connections=64)
+    async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
+        running: set[asyncio.Task[None]] = set()
+        while time.monotonic() < until:
+            task = asyncio.create_task(one_request(client, model))
+            running.add(task)
+            task.add_done_callback(running.discard)
+            await asyncio.sleep(random.expovariate(rate))
+        await asyncio.gather(*running)
+
+
+async def watch(pid: int, counts: Path, until: float) -> list[dict[str, Any]]:
+    begin, lines = time.monotonic(), []
+    while time.monotonic() < until:
+        await asyncio.sleep(min(60.0, max(0.1, until - time.monotonic())))
+        told = counts.read_text().splitlines() if counts.exists() else []
+        last = json.loads(told[-1]) if told else {"types": [], "sizes": {}}
+        lines.append({"minute": (time.monotonic() - begin) / 60, "rss_mb": rss_mb(pid), **last})
+        sizes = {name: count for name, count in last["sizes"].items() if name in WATCHED}
+        objects = sum(count for _, count in last["types"])
+        print(f"{lines[-1]['minute']:5.1f} min  {lines[-1]['rss_mb']:6.1f} MB  {objects} objects  {sizes}", flush=True)
+    return lines
+
+
+def growth(lines: list[dict[str, Any]]) -> dict[str, int]:
+    half, end = dict(lines[len(lines) // 2]["types"]), dict(lines[-1]["types"])
+    grown = {name: count - half.get(name, 0) for name, count in end.items()}
+    return dict(sorted(grown.items(), key=lambda item: -item[1])[:10])
+
+
+async def soak(options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        counts = Path(folder) / "counts"
+        process, url = start(options.model, counts, Path(folder) / "log", options.step_ms)
+        until = time.monotonic() + 60 * options.minutes
+        try:
+            watching = asyncio.create_task(watch(process.pid, counts, until))
+            await load(url, options.model, options.rate, until)
+            lines = await watching
+        finally:
+            process.terminate()
+            process.wait()
+    print("grown in the second half:", growth(lines))
+    if options.json:
+        options.json.write_text(json.dumps(lines, indent=1) + "\n")
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--model", default="smollm2")
+    arguments.add_argument("--minutes", type=float, default=60.0)
+    arguments.add_argument("--rate", type=float, default=20.0, help="requests per second")
+    arguments.add_argument("--step-ms", type=float, default=20.0, help="short steps fill up what is kept sooner")
+    arguments.add_argument("--json", type=Path)
+    asyncio.run(soak(arguments.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

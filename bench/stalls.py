@@ -1,0 +1,151 @@
+"""How long a client's request can hold up everybody else's: hostile requests beside a running stream.
+
+    python bench/stalls.py [--source A/src --source B/src] [--json FILE]
+
+For each request: the longest gap between two tokens of a stream (an engine that computes nothing emits one every 5 ms)
+and the slowest of /health pings beside it, in milliseconds; how long the request took, its status, and the resident
+memory of the frontend after it. The first line is what an idle server shows: the machine's own noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+STUB = Path(__file__).with_name("stub_engine.py")
+TEXT = "the river runs over old stones and under the bridge "
+
+
+def hostile() -> dict[str, tuple[str, Any]]:
+    megabytes = TEXT * (15_000_000 // len(TEXT))
+    turn = {"role": "user", "content": "word " * 10}
+    return {
+        "idle": ("/health", None),
+        "15 MB prompt": ("/v1/completions", {"prompt": megabytes}),
+        "15 MB message": ("/v1/chat/completions", {"messages": [{"role": "user", "content": megabytes}]}),
+        "3 M token ids": ("/v1/completions", {"prompt": list(range(1000)) * 3000}),
+        "1 M token ids": ("/v1/completions", {"prompt": list(range(1000)) * 1000}),
+        "300 lists of 7,500 ids": ("/v1/completions", {"prompt": [list(range(1, 7501))] * 300}),
+        "2,048 embeddings of 7 kB": ("/v1/embeddings", {"input": [TEXT * 140] * 2048}),
+        "20,000 messages": ("/v1/chat/completions", {"messages": [turn, {**turn, "role": "assistant"}] * 10_000}),
+        "4,000 short prompts": ("/v1/completions", {"prompt": ["a"] * 2048, "n": 2}),
+        "15 MB /tokenize": ("/tokenize", {"prompt": megabytes}),
+        "600 kB /tokenize": ("/tokenize", {"prompt": megabytes[:600_000]}),
+        "15 MB count_tokens": ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": megabytes}]}),
+        "15 MB /plan/budget": ("/plan/budget", {"documents": [megabytes]}),
+        "15 MB explain": ("/observe/cache/explain", {"prompt": megabytes}),
+        "15 MB lab": ("/observe/lab", {"prompt": megabytes}),
+        "1 M ids /detokenize": ("/detokenize", {"tokens": list(range(1000)) * 1000}),
+    }
+
+
+def start(source: Path, log: Path) -> tuple[subprocess.Popen[bytes], tuple[str, int]]:
+    env = {**os.environ, "PYTHONPATH": str(source), "STUB_STEP_MS": "5"}
+    command = [sys.executable, str(STUB), "serve", "smollm2", "--port", "0"]
+    process = subprocess.Popen(command, stderr=log.open("wb"), env=env)
+    while not (found := re.search(r"url +http://([\d.]+):(\d+)/v1", log.read_text())):
+        if process.poll() is not None:
+            raise SystemExit(f"the server did not start: {log.read_text()}")
+        time.sleep(0.05)
+    return process, (found[1], int(found[2]))
+
+
+def post(path: str, body: Any) -> bytes:
+    named = {"model": "smollm2"} if path.startswith(("/v1", "/tokenize", "/detokenize")) else {}
+    data = b"" if body is None else json.dumps({**named, **body}).encode()
+    verb = "GET" if body is None else "POST"
+    head = f"{verb} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    return f"{head}connection: close\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
+
+
+class Witness(threading.Thread):
+    """Reads a stream, or sends pings, and keeps the longest gap."""
+
+    def __init__(self, address: tuple[str, int], request: bytes, *, pings: bool) -> None:
+        super().__init__(daemon=True)
+        self.address, self.request, self.pings = address, request, pings
+        self.longest_s = 0.0
+        self.over = False
+
+    def run(self) -> None:
+        while not self.over:
+            with socket.create_connection(self.address) as connection:
+                last = time.monotonic()
+                connection.sendall(self.request)
+                while not self.over and connection.recv(1 << 16):
+                    now = time.monotonic()
+                    self.longest_s, last = max(self.longest_s, now - last), now
+            if self.pings:
+                time.sleep(0.005)
+
+
+def measure(address: tuple[str, int], request: bytes, pid: int) -> dict[str, float]:
+    talk = {"messages": [{"role": "user", "content": TEXT * 4}], "max_tokens": 7000, "stream": True, "ignore_eos": True}
+    witnesses = [
+        Witness(address, post("/v1/chat/completions", talk), pings=False),
+        Witness(address, post("/health", None), pings=True),
+    ]
+    for witness in witnesses:
+        witness.start()
+    time.sleep(0.5)
+    for witness in witnesses:
+        witness.longest_s = 0.0
+    begun, answer = time.monotonic(), b""
+    with socket.create_connection(address) as connection:
+        with contextlib.suppress(ConnectionError):  # refused before all of it was sent
+            connection.sendall(request)
+        while data := connection.recv(1 << 16):
+            answer = answer or data
+    took = time.monotonic() - begun
+    time.sleep(0.5)
+    for witness in witnesses:
+        witness.over = True
+    for witness in witnesses:
+        witness.join()
+    return {
+        "stream_gap_ms": witnesses[0].longest_s * 1000,
+        "ping_ms": witnesses[1].longest_s * 1000,
+        "took_s": took,
+        "status": int(answer.split(b" ")[1]) if answer else 0,
+        "rss_mb": int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6,
+    }
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--source", type=Path, action="append", help="src/ of a checkout; default: this one")
+    arguments.add_argument("--only", help="a part of the name of a request")
+    arguments.add_argument("--json", type=Path)
+    options = arguments.parse_args()
+    results: dict[str, dict[str, dict[str, float]]] = {}
+    for source in options.source or [Path(__file__).parent.parent / "src"]:
+        found = results[str(source)] = {}
+        print(source)
+        with tempfile.TemporaryDirectory() as folder:
+            process, address = start(source, Path(folder) / "log")
+            try:
+                for name, (path, body) in hostile().items():
+                    if options.only is None or options.only in name:
+                        found[name] = one = measure(address, post(path, body), process.pid)
+                        told = "  ".join(f"{field} {value:7.1f}" for field, value in one.items())
+                        print(f"  {name:26} {told}", flush=True)
+            finally:
+                process.terminate()
+                process.wait()
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
