@@ -46,6 +46,8 @@ def hostile() -> dict[str, tuple[str, Any]]:
         "15 MB /plan/budget": ("/plan/budget", {"documents": [megabytes]}),
         "15 MB explain": ("/observe/cache/explain", {"prompt": megabytes}),
         "15 MB lab": ("/observe/lab", {"prompt": megabytes}),
+        "nested JSON": ("/v1/chat/completions", {"messages": [[["x" * 200], [1.5] * 10]] * 40_000}),
+        "numbers of 4,300 digits": ("/v1/chat/completions", {"messages": [int("9" * 4300)] * 3700}),
         "1 M ids /detokenize": ("/detokenize", {"tokens": list(range(1000)) * 1000}),
     }
 
