@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 
 STUB = Path(__file__).with_name("stub_engine.py")
-WATCHED = ("Journal.done", "Journal.first_tokens", "Steps._kept", "Tokenizer._bytes", "ResponseStore._kept")
+WATCHED = ("Journal.done", "Journal.first_tokens", "Steps._kept", "Tokenizer._bytes")
 WORDS = ("river", "stone", "bridge", "water", "people", "tree", "light", "cloud", "wind", "road", "house", "paper")
 
 

@@ -26,6 +26,9 @@ from penstock.engine import process
 from penstock.engine.link import Link, PeerGone, engine_link
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Ready, Reply, Submit, Timings, record
 from penstock.flow.messages import Stop, ToEngine
+from penstock.observe.journal import Journal
+from penstock.observe.steps import Steps
+from penstock.tokenize.tokenizer import Tokenizer
 
 MAX_RUNNING = 1024
 VECTOR = array("f", [1.0] + [0.0] * 575).tobytes()
@@ -155,13 +158,27 @@ def serve() -> None:
 
     process.subprocess.Popen = start  # type: ignore[misc, assignment]
     if path := os.environ.get("STUB_COUNTS"):
-        threading.Thread(target=count_objects, args=(path, 60.0), daemon=True).start()
+        watched: list[Any] = []
+        for kind in (Journal, Steps, Tokenizer):
+            remember(kind, watched)
+        threading.Thread(target=count_objects, args=(path, 60.0, watched), daemon=True).start()
     from penstock.cli import main
 
     main()
 
 
-def count_objects(path: str, every_s: float) -> None:
+def remember(kind: type[Any], made: list[Any]) -> None:
+    """Add each instance to the list; those that are exempt from collection are found in no other way."""
+    init = kind.__init__
+
+    def remembered(self: Any, *arguments: Any, **named: Any) -> None:
+        made.append(self)
+        init(self, *arguments, **named)
+
+    kind.__init__ = remembered
+
+
+def count_objects(path: str, every_s: float, watched: list[Any]) -> None:
     """What there is in this process, by type, one JSON object per line: to find out what grows."""
     while True:
         time.sleep(every_s)
@@ -169,8 +186,7 @@ def count_objects(path: str, every_s: float) -> None:
         counts = Counter(f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.get_objects())
         sizes = {
             f"{type(one).__name__}.{name}": len(value)
-            for one in gc.get_objects()
-            if type(one).__name__ in ("Journal", "Steps", "Tokenizer", "History", "Replica", "ResponseStore")
+            for one in watched
             for name, value in vars(one).items()
             if hasattr(value, "__len__")
         }
