@@ -35,7 +35,7 @@ class Caller:
     def post(self, body: dict[str, Any], *, part: int | None = None) -> None:
         data = json.dumps(body).encode()
         head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
+            f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
         )
         self.socket.sendall(head.encode() + b"\r\n\r\n" + data[:part])
 

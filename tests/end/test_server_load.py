@@ -63,7 +63,7 @@ class Client:
         host, _, port = server.url.removeprefix("http://").rpartition(":")
         _, writer = await asyncio.open_connection(host, int(port))
         head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+            f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         )
         writer.write(head.encode() + b"\r\n\r\n" + body)
         await writer.drain()

@@ -445,6 +445,7 @@ def test_rows_that_only_fill_up_draw_nothing() -> None:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="there is nothing to wait for")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_nothing_is_read_back() -> None:
     sampler = CudaSampler(20_000, torch.zeros(3, 20, dtype=torch.int32, device=DEVICE))
     sampler.admit(admit(0, SamplingParams(top_k=50, top_p=0.9, min_tokens=3, frequency_penalty=1.0), seed=1))
