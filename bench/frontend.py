@@ -11,7 +11,8 @@ gaps     between tokens of a stream, as clients see them, at 80% of the ceiling 
          engine steps
 burst    600 requests with prompts of 512 tokens at once: when first tokens come, beside when the engine alone has them
 
-Clients are processes of their own that read raw sockets and count events.
+Clients are processes of their own that read raw sockets and count events. Beside them the cost of the write(2) alone
+that each token takes, on the same machine.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def load(server: Server, requests: list[bytes]) -> tuple[list[Any], float, float
 
 def request(api: str, model: str, place: int, prompt_words: int, tokens: int) -> bytes:
     text = f"{place} " + " ".join((WORDS * (prompt_words // 19 + 1)).split()[:prompt_words])
-    body: dict[str, Any] = {"model": model, "max_tokens": tokens, "stream": True}
+    body: dict[str, Any] = {"model": Path(model).name, "max_tokens": tokens, "stream": True}
     if api == "completions":
         body["prompt"] = text
     else:
@@ -151,6 +152,44 @@ def request(api: str, model: str, place: int, prompt_words: int, tokens: int) ->
     data = json.dumps(body).encode()
     head = f"POST {APIS[api]} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-type: application/json\r\n"
     return f"{head}content-length: {len(data)}\r\n\r\n".encode() + data
+
+
+def write_us(streams: int, seconds: float = 2.0) -> float:
+    """CPU time of the write(2) that a token takes at least: 220 bytes to each of `streams` connections in turn, which
+    another process reads, once per step as in the cost phase."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    cores = sorted(os.sched_getaffinity(0))
+    reader = multiprocessing.get_context("fork").Process(
+        target=read_all, args=(listener.getsockname(), streams, cores[1:] or cores)
+    )
+    reader.start()
+    sockets = [listener.accept()[0] for _ in range(streams)]
+    for one in sockets:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    event, spent, steps = b"x" * 220, 0.0, int(seconds * 1000 / COST_STEP_MS)
+    for _ in range(steps):
+        before, started = time.process_time(), time.monotonic()
+        for one in sockets:
+            one.send(event)
+        spent += time.process_time() - before
+        time.sleep(max(0.0, COST_STEP_MS / 1000 - (time.monotonic() - started)))
+    for one in (*sockets, listener):
+        one.close()
+    reader.join()
+    return spent / (steps * streams) * 1e6
+
+
+def read_all(address: tuple[str, int], streams: int, cores: list[int]) -> None:
+    os.sched_setaffinity(0, cores)
+    selector = selectors.EpollSelector()
+    for _ in range(streams):
+        selector.register(socket.create_connection(address), selectors.EVENT_READ)
+    left = streams
+    while left:
+        for key, _ in selector.select():
+            if not key.fileobj.recv(1 << 16):  # type: ignore[union-attr]
+                selector.unregister(key.fileobj)
+                left -= 1
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -226,6 +265,7 @@ def main() -> None:
         source: {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
         for source, rounds in results.items()
     }
+    medians["limit"] = {"write_us_per_token": write_us(options.streams)}
     print(json.dumps(medians, indent=2))
     if options.json:
         options.json.write_text(json.dumps(medians, indent=2) + "\n")

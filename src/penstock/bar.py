@@ -18,15 +18,17 @@ def bar(doing: str, total: int, *, wanted: bool | None) -> Iterator[Callable[[],
     if not (total >= LONG_BATCH if wanted is None else wanted):
         yield lambda: None
         return
-    if not sys.stderr.isatty():
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
         with _lines(doing, total) as advance:
             yield advance
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(doing, total=total)
         yield lambda: progress.advance(task)
 

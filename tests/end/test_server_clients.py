@@ -35,7 +35,8 @@ class Caller:
     def post(self, body: dict[str, Any], *, part: int | None = None) -> None:
         data = json.dumps(body).encode()
         head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(data)}"
         )
         self.socket.sendall(head.encode() + b"\r\n\r\n" + data[:part])
 

@@ -63,7 +63,8 @@ class Client:
         host, _, port = server.url.removeprefix("http://").rpartition(":")
         _, writer = await asyncio.open_connection(host, int(port))
         head = (
-            f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}"
         )
         writer.write(head.encode() + b"\r\n\r\n" + body)
         await writer.drain()

@@ -82,7 +82,7 @@ def test_measured_beside_the_theory(locked: Server) -> None:
         ("/plan", {"model": "llama-3.1-8b", "hardware": {"memory_bytes": 1}}, 400, "hardware.bandwidth_bytes_s"),
         ("/plan/budget", {}, 400, "user"),
         ("/plan/budget", {"user": "a", "reserved_output": 0}, 400, "reserved_output"),
-        ("/plan/budget", {"history": [{"role": "nobody", "content": "a"}]}, 400, "history[0].role"),
+        ("/plan/budget", {"history": [{"role": "no body", "content": "a"}]}, 400, "history[0].role"),
     ],
 )
 def test_nonsense_is_refused_by_name(locked: Server, path: str, body: dict[str, Any], status: int, param: str) -> None:

@@ -4,6 +4,7 @@ never by FastAPI."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.routing import Match, Route
+from starlette.routing import Match, Route, request_response
 from starlette.types import ASGIApp, Scope
 
 import penstock
@@ -70,6 +71,7 @@ def build(desk: Desk, settings: Settings, watch: Watch | None = None) -> ASGIApp
     keys = settings.serve.keys
     docs.add(app, openapi.components(), model=desk.files.name, keyless=OPEN_PATHS if keys else None)
     _add_failures(app)
+    _skip_dependencies(app)
     guarded: ASGIApp = BodyLimit(Turnstile(app), parse_bytes(settings.serve.max_body, "max_body"))
     guarded = shared(Heads(Keys(guarded, keys)), settings.serve.origins)
     guarded = Unversioned(guarded, [route.path for route in app.routes if isinstance(route, Route)])
@@ -299,6 +301,14 @@ def _add_failures(app: FastAPI) -> None:
     app.add_exception_handler(PenstockError, on_error)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(Exception, on_error)
+
+
+def _skip_dependencies(app: FastAPI) -> None:
+    """Routes that take nothing but the request are called as Starlette does. FastAPI would look for dependencies and
+    parameters first, which takes it a sixth of a request's time; none of ours has any."""
+    for route in app.routes:
+        if isinstance(route, Route) and [*inspect.signature(route.endpoint).parameters] == ["request"]:
+            route.app = request_response(route.endpoint)
 
 
 def _methods(app: FastAPI, scope: Scope) -> list[str]:

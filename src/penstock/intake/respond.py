@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 SERVER_SENT_EVENTS = "text/event-stream; charset=utf-8"
 PORTION = 256  # tokens written at once: with log-probabilities that takes ten milliseconds
+WRITES_TOLD = 64  # together: to tell each would cost as much as to make it
 MANY_ANSWERS, MANY_TOKENS = 32, 1024  # more of either are written in a thread, for the same reason
 
 
@@ -95,6 +96,7 @@ class EventStream(Response):
         self.over: float | None = None  # when the last of it was written
         self.direct: DirectBody | None = None  # past ASGI's layers, where the server has such a way
         self.broken: Exception | None = None  # what went wrong on that way
+        self.writes: list[tuple[float, int]] = []  # of that way, yet to be told: when, and how many bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -105,6 +107,7 @@ class EventStream(Response):
             name = scope["state"]["request_id"]
             logger.info("request %s: dropped, the client does not read", name, extra={"request_id": name})
         finally:
+            self._tell_writes()
             self.desk.finish(self.ticket, self.over)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,9 +151,15 @@ class EventStream(Response):
         if data:
             self.direct.write(data)
             if self.desk.emit is not None:
-                now = time.monotonic()  # writing does not wait
-                self.desk.emit(events.Flushed(self.name, now, now, len(data)))
+                self.writes.append((time.monotonic(), len(data)))  # writing does not wait
+                if len(self.writes) == WRITES_TOLD:
+                    self._tell_writes()
         return True
+
+    def _tell_writes(self) -> None:
+        writes, self.writes = self.writes, []
+        if writes and self.desk.emit is not None:
+            self.desk.emit(events.FlushedTokens(self.name, writes[-1][0], writes))
 
     async def _send_chunks(self, send: Send, chunks: Chunks) -> None:
         """In portions, between which others have their turn: much may have piled up."""
@@ -167,6 +176,7 @@ class EventStream(Response):
 
     async def _send(self, send: Send, events: Iterable[Event], *, more: bool = True) -> None:
         """Waits while what was sent before has not been read."""
+        self._tell_writes()
         data = framed(events)
         if data or not more:
             start = time.monotonic()

@@ -88,6 +88,12 @@ class Flushed(Event, frozen=True, gc=False):
     num_bytes: int
 
 
+class FlushedTokens(Event, frozen=True):
+    """Writes that did not wait, as (when, bytes): told together, since there is one for every token."""
+
+    writes: Sequence[tuple[float, int]]
+
+
 class Ended(msgspec.Struct, frozen=True, gc=False):
     """A sequence's end, as its client sees it."""
 

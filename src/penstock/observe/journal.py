@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from penstock.flow import Delta, FinishReason
+from penstock.flow import FinishReason
 from penstock.flow.record import CONSTRAINT, PREFIX, WAITS, Blocks, LetIn, StepRecord, micros
 from penstock.observe import events
 from penstock.observe.steps import Steps
@@ -102,6 +102,7 @@ class Journal:
             events.Requeued: self._requeued,
             events.Delivered: self._delivered,
             events.Flushed: self._flushed,
+            events.FlushedTokens: self._flushed_tokens,
             events.Finished: self._finished,
             events.Rejected: self._rejected,
         }
@@ -210,43 +211,46 @@ class Journal:
     # --- the engine's
 
     def _delivered(self, event: events.Delivered) -> None:
-        settled = event.start
+        by_id, start, settled = self._by_id, event.start, event.start
+        news = [
+            (sequence, delta, t)
+            for delta, t in zip(event.deltas, event.times, strict=True)
+            if (sequence := by_id.get(delta.id)) is not None
+        ]
         if event.record is not None:
-            text_us: list[int] = []
-            by_id, start = self._by_id, event.start
-            for delta, t in zip(event.deltas, event.times, strict=True):
-                if (sequence := by_id.get(delta.id)) is not None:
-                    text_us += (sequence.number, int((t - start) * 1e6 + 0.5))  # it is one frame: no overflow
-            step = self.steps.add(event.record, event.start, array("I", text_us).tobytes())
+            # It is one frame: no overflow.
+            text_us = [word for one, _, t in news for word in (one.number, int((t - start) * 1e6 + 0.5))]
+            step = self.steps.add(event.record, start, array("I", text_us).tobytes())
             settled = step.start + step.settled_us * 1e-6
             self._stepped(step, settled)
         gaps: dict[float, int] = {}
-        for delta, t in zip(event.deltas, event.times, strict=True):
-            self._news(delta, event.start, t, settled, gaps)
+        last_step, tokens = self.steps.last, 0
+        for sequence, delta, t in news:
+            if sequence.finish is not None:
+                continue
+            if count := len(delta.tokens):
+                if sequence.last_token is None:
+                    self._first_token(sequence, settled, t)
+                else:
+                    gap = settled - sequence.last_token
+                    gaps[gap] = gaps.get(gap, 0) + count
+                sequence.last_token = settled
+                sequence.output_tokens += count
+                tokens += count
+            sequence.last_step, sequence.heard, sequence.text_done = last_step, start, t
+            if delta.finish is not None:
+                sequence.finish, sequence.finished = delta.finish, settled
+                sequence.waiting = False
+        self.totals.output_tokens += tokens
         if gaps and self._meter is not None:
             self._meter.token_gaps(gaps)
 
-    def _news(self, delta: Delta, start: float, t: float, settled: float, gaps: dict[float, int]) -> None:
-        sequence = self._by_id.get(delta.id)
-        if sequence is None or sequence.finish is not None:
-            return
-        if delta.tokens:
-            if sequence.last_token is None:
-                request = self._owners[sequence.number]
-                if not request.answered and request.kind != LAB:
-                    self.first_tokens.append((t, t - request.accepted))
-                request.answered = True
-                sequence.first_token, sequence.first_text = settled, t
-            else:
-                gap = settled - sequence.last_token
-                gaps[gap] = gaps.get(gap, 0) + len(delta.tokens)
-            sequence.last_token = settled
-            sequence.output_tokens += len(delta.tokens)
-            self.totals.output_tokens += len(delta.tokens)
-        sequence.last_step, sequence.heard, sequence.text_done = self.steps.last, start, t
-        if delta.finish is not None:
-            sequence.finish, sequence.finished = delta.finish, settled
-            sequence.waiting = False
+    def _first_token(self, sequence: SequenceTrace, settled: float, t: float) -> None:
+        request = self._owners[sequence.number]
+        if not request.answered and request.kind != LAB:
+            self.first_tokens.append((t, t - request.accepted))
+        request.answered = True
+        sequence.first_token, sequence.first_text = settled, t
 
     def _stepped(self, step: StepRecord, settled: float) -> None:
         totals, level = self.totals, self.level
@@ -285,6 +289,10 @@ class Journal:
     def _flushed(self, event: events.Flushed) -> None:
         if (request := self._requests.get(event.request)) is not None:
             request.wrote(event.start, event.t, event.num_bytes)
+
+    def _flushed_tokens(self, event: events.FlushedTokens) -> None:
+        if (request := self._requests.get(event.request)) is not None:
+            request.wrote_at_once(event.writes)
 
     def _finished(self, event: events.Finished) -> None:
         request = self.open.get(event.request)

@@ -33,6 +33,8 @@ class RawArguments:
 
     def restore(self, rendered: str) -> str | None:
         """With the texts in their places; None if the template has shown none of one."""
+        if not self._texts:  # as nearly always: spares the compilation of patterns that no other rendering has
+            return rendered
         shown = set()
         place = rf"{self._name}-(\d+)\."
         if len(re.findall(place, rendered)) > MAX_TIMES * len(self._texts):  # nothing has bounded what would come of it

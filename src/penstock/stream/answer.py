@@ -38,7 +38,8 @@ class Answer:
         self.splitter = None if reading is None else Splitter(reading, spaced=spaced)
         self.include_stop = params.include_stop_str_in_output
         self.stops = StopMatcher(params.stop, include=self.include_stop)
-        self._as_it_comes = self.splitter is None and not params.stop and params.logprobs is None
+        self._unfiltered = not params.stop and params.logprobs is None
+        self._as_it_comes = self._unfiltered and self.splitter is None
         self.text: list[str] = []
         self.reasoning: list[str] | None = None if reading is None or reading.thinking is None else []
         self.calls: list[CallDelta] = []
@@ -63,6 +64,8 @@ class Answer:
         used = self._decode(delta, shown)
         tokens = delta.tokens[:used]
         logprobs = delta.logprobs[:used] if delta.logprobs is not None else None
+        if self.splitter is not None and self.splitter.plain:
+            self._as_it_comes = self._unfiltered
         self.text.append(shown.text)
         self.calls += shown.calls
         if self.reasoning is not None:

@@ -24,6 +24,7 @@ class Splitter:
         self.reading = reading
         self._spaced = spaced
         self.thinking = reading.opened  # what comes next is reasoning
+        self.plain = False  # all that comes is text: what is pushed is what would be given, until `flush`
         self._tape = Tape()
         self._calls = Calls(self._give_call, make_id)
         self._parts: list[Part] = []
@@ -47,6 +48,7 @@ class Splitter:
         yield from self._reason()
         syntax = self.reading.calls
         if syntax is None:
+            self.plain = not self.reading.bound
             yield from self._pass("text", ())
         elif syntax.open:
             yield from self._answer(syntax)

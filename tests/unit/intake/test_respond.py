@@ -11,8 +11,9 @@ from penstock.flow import CallDelta, Chunk, Completion, Delta, FinishReason, Sam
 from penstock.intake.desk import Desk
 from penstock.intake.events import Event, Named, Plain
 from penstock.intake.problems import Problem
-from penstock.intake.respond import PORTION, EventStream, Whole, merged
+from penstock.intake.respond import PORTION, WRITES_TOLD, EventStream, Whole, merged
 from penstock.intake.wire import BODY_EXTENSION
+from penstock.observe import events
 from penstock.pipeline import Flight
 from penstock.route.ticket import Ticket
 from penstock.stream.answer import Answer
@@ -329,6 +330,30 @@ def test_tokens_of_a_client_that_keeps_up_are_written_without_waking_a_task() ->
         ("send", b"data: last\n\ndata: [DONE]\n\n"),
         ("send", b""),
     ]
+
+
+def test_writes_of_the_direct_way_are_told_together_and_in_order() -> None:
+    told: list[events.FlushedTokens | events.Flushed] = []
+
+    async def play(ticket: Ticket, body: Body) -> None:
+        await bring(ticket, news("a"))
+        await settle()
+        for _ in range(WRITES_TOLD + 3):
+            await bring(ticket, news("b"))
+        assert [len(event.writes) for event in told if isinstance(event, events.FlushedTokens)] == [WRITES_TOLD]
+        await bring(ticket, news("z", 0, FinishReason.LENGTH))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeDesk, "emit", staticmethod(told.append))
+        sent, _ = stream_directly(play)
+    sizes = [
+        size
+        for event in told
+        for size in (
+            [size for _, size in event.writes] if isinstance(event, events.FlushedTokens) else [event.num_bytes]
+        )
+    ]
+    assert sizes == [len(data) for _, data in sent]
 
 
 def test_a_client_that_falls_behind_is_waited_for_and_nothing_overtakes() -> None:

@@ -214,6 +214,24 @@ def test_steps_are_bounded_by_number_and_by_bytes() -> None:
     assert not list(few.between(101, 200))
 
 
+def test_writes_told_together_are_kept_like_those_told_one_by_one() -> None:
+    apart, together = Watched(), Watched()
+    for watched in (apart, together):
+        watched.accept("a")
+    now = apart.now
+    writes = [(now + 0.001 * place, 100 + place) for place in range(MAX_WRITES + 10)]
+    for begin in range(0, len(writes), 64):
+        lot = writes[begin : begin + 64]
+        for t, num_bytes in lot:
+            apart.tell(events.Flushed("a", t, t, num_bytes))
+        together.tell(events.FlushedTokens("a", lot[-1][0], lot))
+    one, other = apart.journal.find("a"), together.journal.find("a")
+    assert one is not None
+    assert other is not None
+    assert other.writes == one.writes
+    assert (other.num_writes, other.write_us, other.written) == (one.num_writes, one.write_us, one.written)
+
+
 def test_a_slow_client_does_not_fill_the_memory() -> None:
     watched = Watched()
     watched.accept("a")

@@ -108,6 +108,33 @@ def answered(text: str, params: SamplingParams, finish: FinishReason = FinishRea
     return chunks, answer.choice()
 
 
+def test_behind_its_reasoning_an_answer_without_calls_takes_the_short_way() -> None:
+    """Nothing is held back or taken apart from there on; what is at the end is."""
+    answer = Answer(0, SamplingParams(), Letters("�"), Reading(thinking=Thinking("<think>", "</think>")))
+    pieces = []
+    for letter in "<think>hm</think>\n A  b \n":
+        chunk = answer.push(Delta(id="x/0", tokens=ids(letter)))
+        assert chunk is not None
+        pieces.append((chunk.reasoning, chunk.text))
+        if letter == "A":
+            answer.splitter = None  # the short way does not ask it
+    assert ["".join(part) for part in zip(*pieces, strict=True)] == ["hm", "A  b \n"]
+    assert answer.push(Delta(id="x/0", tokens=[2], finish=FinishReason.END, timings=ENDED)).text == "�"
+    assert (answer.choice().reasoning, answer.choice().text) == ("hm", "A  b \n�")
+
+
+@pytest.mark.parametrize("params", [SamplingParams(stop=("END",)), SamplingParams(logprobs=0)])
+def test_but_not_past_stop_strings_and_log_probabilities(params: SamplingParams) -> None:
+    answer = Answer(0, params, Letters(), Reading(thinking=Thinking("<think>", "</think>")))
+    found = TokenLogprobs(0, -0.5, 1, [])
+    for letter in "a END b":
+        answer.push(Delta(id="x/0", tokens=ids(letter), logprobs=None if params.logprobs is None else [found]))
+    assert (answer.finish, "".join(answer.text)) == (
+        (FinishReason.STOP_STRING, "a ") if params.stop else (None, "a END b")
+    )
+    assert answer.logprobs == (None if params.logprobs is None else [found] * 7)
+
+
 def test_the_parts_of_an_answer_are_those_of_its_chunks() -> None:
     text = f"<think>hm END\n</think>\n\nWell.\n{CALL}\n{CALL}"
     chunks, choice = answered(text, SamplingParams())
