@@ -66,6 +66,11 @@ def _whole_numbers(model: type[BaseModel], value: dict[str, Any]) -> dict[str, A
     return {**value, **{name: int(value[name]) for name in names if name in _integers(model)}} if names else value
 
 
+# What client libraries add to their own copy of an answer, such as the object that they read from its text. Clients
+# append that copy to the conversation. It says nothing that the message does not say: templates do not get to see it.
+CLIENT_COPY: Any = Field(None, exclude=True, description="A client library's own note. Taken as it comes, not used.")
+
+
 # --- a text, whole or in parts
 
 Part = TypeVar("Part")

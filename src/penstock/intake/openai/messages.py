@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from penstock.flow import Message
 from penstock.intake.fields import (
     CACHE_MARK,
+    CLIENT_COPY,
     MAX_MEMBERS,
     CacheControl,
     NotEmpty,
@@ -58,6 +59,8 @@ class UserMessage(Strict):
 class PastFunction(Strict):
     name: str = Field(min_length=1)
     arguments: str = Field(description="A JSON object. Anything else, such as the beginning of one, is shown as it is.")
+    parsed_arguments: Any = CLIENT_COPY  # of the openai package
+    provider_specific_fields: Any = CLIENT_COPY  # of litellm
 
 
 class PastCall(Strict):
@@ -66,6 +69,8 @@ class PastCall(Strict):
     id: str
     type: Literal["function"]
     function: PastFunction
+    index: Any = CLIENT_COPY  # as it came in a stream
+    provider_specific_fields: Any = CLIENT_COPY
 
 
 class AssistantMessage(Strict):
@@ -91,6 +96,8 @@ class AssistantMessage(Strict):
     audio: Annotated[Any, ASSISTANT_MESSAGE["audio"]] = None
     refusal: Annotated[Any, ASSISTANT_MESSAGE["refusal"]] = None
     annotations: Annotated[Any, ASSISTANT_MESSAGE["annotations"]] = None
+    parsed: Any = CLIENT_COPY
+    provider_specific_fields: Any = CLIENT_COPY
     content: Content | None = Field(None, description="The text. May be left out where there are tool calls.")
     name: str | None = _NAME
 

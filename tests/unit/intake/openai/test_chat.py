@@ -154,6 +154,17 @@ def test_messages_as_templates_know_them() -> None:
     ]
 
 
+def test_templates_do_not_see_what_client_libraries_note_in_their_copy_of_an_answer() -> None:
+    function = {"name": "f", "arguments": "{}"}
+    call = {"id": "1", "type": "function", "function": {**function, "parsed_arguments": {"a": 1}}, "index": 0}
+    said = {"role": "assistant", "content": "b", "parsed": {"a": 1}, "provider_specific_fields": {"refusal": None}}
+
+    (message,) = request(messages=[{**said, "tool_calls": [{**call, "provider_specific_fields": {}}]}]).messages
+
+    calls = [{"id": "1", "type": "function", "function": function}]
+    assert message == {"role": "assistant", "content": "b", "tool_calls": calls}
+
+
 @pytest.mark.parametrize(
     ("fields", "begins_answer", "goes_on"),
     [

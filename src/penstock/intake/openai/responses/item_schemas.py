@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from penstock.intake.fields import Arguments, NotEmpty, Strict, TextOrParts
+from penstock.intake.fields import CLIENT_COPY, Arguments, NotEmpty, Strict, TextOrParts
 from penstock.intake.openai.responses import neutral
 from penstock.intake.unions import By, Either
 
@@ -34,6 +34,7 @@ class OutputText(Strict):
     text: str
     annotations: list[dict[str, Any]] | None = Field(None, fail_fast=True, description=_AS_IT_CAME)
     logprobs: list[dict[str, Any]] | None = Field(None, fail_fast=True, description=_AS_IT_CAME)
+    parsed: Any = CLIENT_COPY
 
 
 class RefusalPart(Strict):
@@ -95,6 +96,7 @@ class FunctionCallItem(Strict):
     call_id: str = Field(min_length=1)
     name: str = Field(min_length=1)
     arguments: str = Field(description="A JSON object. One that a length limit cut short is shown as it is.")
+    parsed_arguments: Any = CLIENT_COPY
     id: str | None = _ID
     status: Status | None = _STATUS
     caller: Annotated[Any, neutral.FUNCTION_CALL["caller"]] = None

@@ -39,6 +39,7 @@ COMMON: Table = {
             [{"role": "assistant", "content": [OUT, {**OUT, "annotations": [], "logprobs": []}], "phase": None}],
             [{"role": "assistant", "content": [{**OUT, "annotations": [{}], "logprobs": [{}]}], "phase": "commentary"}],
             [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}], "phase": "final_answer"}],
+            [{"role": "assistant", "content": [{**OUT, "parsed": {}}]}, {**CALL, "parsed_arguments": {"a": 1}}],
             [CALL, {**CALL, "id": "fc_1", "status": "completed"}, RESULT, {**RESULT, "output": [IN]}],
             [THOUGHT, {**THOUGHT, "id": "rs_1", "content": [{"type": "reasoning_text", "text": "hm"}]}],
             [{**THOUGHT, "encrypted_content": None, "summary": [{"type": "summary_text", "text": "hm"}]}],
