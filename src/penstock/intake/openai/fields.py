@@ -26,6 +26,9 @@ _Stop = Annotated[str, Field(min_length=1)]
 Stop = Annotated[
     _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True)], Either("a string or a list of strings")
 ]
+STOP = Field(None, description=f"Text that ends the answer, and is not part of it. Up to {MAX_STOPS}.")
+SEED = Field(None, ge=-(2**63), le=2**63 - 1, description="The same seed gives the same answer. Default: a fresh one.")
+IGNORE_EOS = Field(None, description="Extension. Go on behind the model's own end.")
 
 _STRING, _STRINGS, _TOKENS, _TOKEN_LISTS = (BRANCH + name for name in ("string", "strings", "tokens", "token lists"))
 
@@ -61,6 +64,11 @@ def each(given: str | list[str] | list[int] | list[list[int]]) -> list[str | lis
     if isinstance(given[0], int):
         return [given]
     return list(given)
+
+
+def stops(given: str | list[str] | None) -> tuple[str, ...]:
+    """The single texts in what a field of type Stop holds."""
+    return (given,) if isinstance(given, str) else tuple(given or ())
 
 
 def _not_zero(value: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.flow import SamplingParams
+from penstock.intake.openai.fields import stops
 from penstock.intake.openai.schemas import Generation
 from penstock.intake.recommended import over
 
@@ -41,7 +42,7 @@ def sampling_params(
         **over(recommended, given),
         max_tokens=max_tokens,
         logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()},
-        stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+        stop=stops(body.stop),
         stop_tokens=tuple(body.stop_token_ids or ()),
         timeout_s=body.timeout,
         constraint=body.constraint(),

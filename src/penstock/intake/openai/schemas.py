@@ -13,7 +13,18 @@ from pydantic import ConfigDict, Field, model_validator
 from penstock.flow.params import MAX_CHOICES, MAX_LOGPROBS, MAX_TEMPERATURE
 from penstock.intake.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, Strict, wrong
 from penstock.intake.openai import neutral
-from penstock.intake.openai.fields import TRUNCATE, LogitBias, Metadata, Prompts, Stop, TokenId, Truncation
+from penstock.intake.openai.fields import (
+    IGNORE_EOS,
+    SEED,
+    STOP,
+    TRUNCATE,
+    LogitBias,
+    Metadata,
+    Prompts,
+    Stop,
+    TokenId,
+    Truncation,
+)
 from penstock.intake.openai.messages import Messages, Templated
 from penstock.intake.openai.structured import Structured
 from penstock.intake.openai.tools import ToolChoice, Tools
@@ -36,15 +47,13 @@ class Generation(Structured):
     stream: bool | None = STREAM
     stream_options: StreamOptions | None = Field(None, description="Only with `stream`.")
     n: int | None = Field(None, ge=1, le=MAX_CHOICES, description="How many answers to make. Default: 1.")
-    seed: int | None = Field(
-        None, ge=-(2**63), le=2**63 - 1, description="The same seed gives the same answer. Default: a fresh one."
-    )
+    seed: int | None = SEED
     temperature: float | None = Field(None, ge=0, le=MAX_TEMPERATURE, description=TEMPERATURE)
     top_p: float | None = TOP_P
     presence_penalty: float | None = Field(None, ge=-2, le=2, description="Taken from tokens that have been used.")
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="Taken from tokens for each use so far.")
     logit_bias: LogitBias | None = Field(None, description="Token id → what is added to its logit.")
-    stop: Stop | None = Field(None, description="Text that ends the answer, and is not part of it. Up to 4.")
+    stop: Stop | None = STOP
     user: str | None = Field(None, description=neutral.LABELS["user"])
 
     max_tokens: int | None = Field(None, ge=1, le=MAX_INT, description="Most tokens of the answer.")
@@ -67,7 +76,7 @@ class Generation(Structured):
     stop_token_ids: list[TokenId] | None = Field(
         None, max_length=128, fail_fast=True, description="Extension. Tokens that end the answer."
     )
-    ignore_eos: bool | None = Field(None, description="Extension. Go on behind the model's own end.")
+    ignore_eos: bool | None = IGNORE_EOS
     include_stop_str_in_output: bool | None = Field(
         None,
         description="Extension. Leave in the text what ended it: the stop string, or the text of the stop token. "

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, Message, Request, SamplingParams
 from penstock.intake.fields import read_arguments, whole_text
+from penstock.intake.openai.fields import stops
 from penstock.intake.openai.formats import JsonObjectFormat
 from penstock.intake.openai.responses import thoughts
 from penstock.intake.openai.responses.item_schemas import (
@@ -58,7 +59,8 @@ def to_request(
     asked = {"temperature": body.temperature, "top_p": body.top_p, "top_k": top_k}
     penalties = {"presence_penalty": body.presence_penalty, "frequency_penalty": body.frequency_penalty}
     params = SamplingParams(
-        **over(recommended, asked | penalties),
+        **over(recommended, asked | penalties | {"seed": body.seed, "ignore_eos": body.ignore_eos}),
+        stop=stops(body.stop),
         max_tokens=body.max_output_tokens,
         constraint=_constraint(body),
         logprobs=(body.top_logprobs or 0) if body.with_logprobs else None,

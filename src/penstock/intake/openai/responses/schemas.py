@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from penstock.flow.params import MAX_LOGPROBS, MAX_TEMPERATURE
 from penstock.flow.tools import MAX_TOOLS
 from penstock.intake.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, Strict, wrong
-from penstock.intake.openai.fields import Metadata, TemplateKwargs
+from penstock.intake.openai.fields import IGNORE_EOS, SEED, STOP, Metadata, Stop, TemplateKwargs
 from penstock.intake.openai.formats import JsonObjectFormat, NamedSchema, TextFormat
 from penstock.intake.openai.neutral import LABELS, STREAM_OPTIONS
 from penstock.intake.openai.responses import neutral
@@ -155,6 +155,9 @@ class ResponseRequest(InputTokensRequest):
     )
     presence_penalty: float | None = Field(None, ge=-2, le=2, description="Taken from tokens that have been used.")
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="Taken from tokens for each use so far.")
+    seed: int | None = SEED
+    stop: Stop | None = STOP
+    ignore_eos: bool | None = IGNORE_EOS
     stream: bool | None = STREAM
     stream_options: EventOptions | None = Field(None, description="Only with `stream`.")
     include: list[neutral.Includable] | None = Field(

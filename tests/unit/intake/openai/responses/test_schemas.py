@@ -146,6 +146,9 @@ TABLE: Table = COMMON | {
     "top_k": ((-1, 0, 40), (-2, 2**31, *NO_INTEGERS)),
     "presence_penalty": ((0, -2, 1.5), (-2.1, 2.1, *NO_NUMBERS)),
     "frequency_penalty": ((0, -2, 1.5), (-2.1, 2.1, *NO_NUMBERS)),
+    "seed": ((-(2**63), 2**63 - 1), (2**63, *NO_INTEGERS)),
+    "stop": (("a", ["a", "b"], []), ("", 1, [""], ["a"] * 5, {})),
+    "ignore_eos": ((True, False), NO_BOOLEANS),
     "stream": ((True, False), NO_BOOLEANS),
     "stream_options": (
         ({}, {"include_obfuscation": False}, {"reasoning_summary_delivery": "sequential_cutoff"}),
