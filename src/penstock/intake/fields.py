@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, get_args
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -55,9 +56,13 @@ class Strict(BaseModel):
 @cache
 def _integers(model: type[BaseModel]) -> frozenset[str]:
     """The fields that hold an integer, or nothing."""
-    return frozenset(
-        name for name, field in model.model_fields.items() if {field.annotation, *get_args(field.annotation)} & {int}
-    )
+    return frozenset(name for name, field in model.model_fields.items() if _holds_integer(field.annotation))
+
+
+def _holds_integer(kind: Any) -> bool:
+    if get_origin(kind) is Annotated:
+        return _holds_integer(get_args(kind)[0])
+    return kind is int or (get_origin(kind) in (Union, UnionType) and any(map(_holds_integer, get_args(kind))))
 
 
 def _whole_numbers(model: type[BaseModel], value: dict[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ GENERATION: Table = {
     "timeout": ((0.5, 60), (0, -1, *NO_NUMBERS)),
     "priority": ((-5, 0, 5), (2**31, -(2**31), *NO_INTEGERS)),
     "cache_salt": (("salt",), ("", "s" * 257, *NO_STRINGS)),
-    "truncate_prompt_tokens": ((-1, 1, 100), (-2, 0, 2**31, *NO_INTEGERS)),
+    "truncate_prompt_tokens": ((-1, 1, 5.0, 100), (-2, 0, 2**31, *NO_INTEGERS)),
     "prompt_logprobs": ((0, 20), (-1, 21, *NO_INTEGERS)),
     "return_token_ids": ((True, False), NO_BOOLEANS),
     "return_tokens_as_token_ids": ((True, False), NO_BOOLEANS),
