@@ -145,15 +145,15 @@ class EventStream(Response):
             return False
         try:
             data = framed([event for prompt, chunk in chunks for event in self._events(prompt, chunk)])
+            if data:
+                self.direct.write(data)
+                if self.desk.emit is not None:
+                    self.writes.append((time.monotonic(), len(data)))  # writing does not wait
+                    if len(self.writes) == WRITES_TOLD:
+                        self._tell_writes()
         except Exception as error:  # for the task, which tells the client
             self.broken = error
             return False
-        if data:
-            self.direct.write(data)
-            if self.desk.emit is not None:
-                self.writes.append((time.monotonic(), len(data)))  # writing does not wait
-                if len(self.writes) == WRITES_TOLD:
-                    self._tell_writes()
         return True
 
     def _tell_writes(self) -> None:

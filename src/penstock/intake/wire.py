@@ -27,11 +27,12 @@ class DirectBody:
         self._cycle = cycle
         self._flow = cycle.flow
         self._write = cycle.transport.write
+        self._is_closing = cycle.transport.is_closing
 
     @property
     def ready(self) -> bool:
-        """Whether the client keeps up; where it does not, `send` waits for it."""
-        return not (self._flow.write_paused or self._cycle.disconnected)
+        """Whether the client is there and keeps up; where it does not, `send` waits for it."""
+        return not (self._flow.write_paused or self._cycle.disconnected or self._is_closing())
 
     def write(self, data: bytes) -> None:
         """One piece, of a body of unknown length whose head has been sent. Goes out when the loop's turn ends."""
@@ -46,6 +47,7 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._body_due: float | None = None  # when what has come of a body has taken too long
         self._deadline: asyncio.TimerHandle | None = None
+        self._unanswered: list[RequestResponseCycle] = []  # requests, the one that is being answered first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -53,8 +55,12 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect(nothing=True)
-        if self.cycle is not None and isinstance(exc, TimeoutError):  # the kernel's patience: see `port`
-            self.cycle.scope["state"]["unread"] = True
+        for cycle in self._unanswered:  # uvicorn tells only the last of requests that came behind each other
+            if isinstance(exc, TimeoutError):  # the kernel's patience: see `port`
+                cast(dict[str, Any], cycle.scope)["state"]["unread"] = True
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -83,6 +89,7 @@ class Protocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.cycle is not None and self.cycle is not before:  # its task has not begun yet
             cast(dict[str, Any], self.scope).setdefault("extensions", {})[BODY_EXTENSION] = DirectBody(self.cycle)
+            self._unanswered = [one for one in self._unanswered if not one.response_complete] + [self.cycle]
 
     def on_body(self, body: bytes) -> None:
         self._brought_body = True

@@ -389,6 +389,24 @@ def test_a_mistake_of_ours_on_the_direct_way_ends_in_an_error_event() -> None:
     assert b"internal_error" in sent[1][1]
 
 
+def test_a_connection_that_cannot_be_written_to_is_a_matter_of_its_own_stream() -> None:
+    """The replica calls for all streams in one turn."""
+
+    async def play(ticket: Ticket, body: Body) -> None:
+        def write(data: bytes) -> None:
+            raise RuntimeError("the handler is closed")
+
+        await bring(ticket, news("a"))
+        await settle()
+        body.write = write  # type: ignore[method-assign]
+        await bring(ticket, news("b"))
+        await settle()
+        await bring(ticket, news("z", 0, FinishReason.LENGTH))
+
+    sent, _ = stream_directly(play)
+    assert b"internal_error" in sent[1][1]
+
+
 def test_an_error_of_one_choice_ends_the_direct_way() -> None:
     async def play(ticket: Ticket, body: Body) -> None:
         await bring(ticket, news("a"), news("x", 1))

@@ -28,6 +28,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/direct":
         await stream_directly(scope, receive, send)
         return
+    if scope["path"] == "/endless":
+        await stream_until_gone(scope, receive, send)
+        return
     body, more = b"", True
     while more:
         message = await receive()
@@ -55,6 +58,15 @@ async def stream_directly(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": told, "more_body": False})
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def stream_until_gone(scope: Scope, receive: Receive, send: Send) -> None:
+    body: wire.DirectBody = scope["extensions"][wire.BODY_EXTENSION]
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    body.write(b"begun ")
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    assert not body.ready
 
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[None, None, bytes]]
@@ -178,6 +190,15 @@ def test_pieces_of_a_body_go_past_send_until_the_client_falls_behind() -> None:
     answer = talk(slow)
     assert answer.endswith(b"b\r\nfell behind\r\n0\r\n\r\n")
     assert len(answer) < 50_000_000
+
+
+def test_a_client_that_hangs_up_is_noticed_though_another_request_waits_behind() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        get = GET.replace(b"/slow", b"/endless")
+        writer.write(get + get)
+        return await reader.readuntil(b"begun ")  # and is gone; `talk` waits for the answer's end
+
+    assert talk(hang_up).endswith(b"begun ")
 
 
 @pytest.mark.parametrize(("least", "status"), [(1e9, b"HTTP/1.1 408"), (1.0, b"HTTP/1.1 200")])
