@@ -39,5 +39,6 @@ def asks_to_unload(keep_alive: str | float | None) -> bool:
     """Whether the duration is zero, in whatever units."""
     if keep_alive is None:
         return False
-    numbers = re.findall(r"[0-9.]+", str(keep_alive)) if isinstance(keep_alive, str) else [keep_alive]
-    return all(float(number) == 0 for number in numbers)
+    if not isinstance(keep_alive, str):
+        return keep_alive == 0
+    return all(float(number) == 0 for number in re.findall(r"[0-9.]+", keep_alive))

@@ -92,7 +92,7 @@ def test_who_asks_to_unload(given: Any) -> None:
     assert chat(keep_alive=given).warnings == (UNLOAD_WARNING,)
 
 
-@pytest.mark.parametrize("given", [None, -1, 0.5, "5m", "0h1s", "-1"])
+@pytest.mark.parametrize("given", [None, -1, 0.5, "5m", "0h1s", "-1", pytest.param(10**400, id="huge")])
 def test_who_does_not(given: Any) -> None:
     assert not asks_to_unload(given)
     assert chat(keep_alive=given).warnings == ()
