@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from penstock.errors import InvalidRequest, by_code
 from penstock.flow import Constraint
 from penstock.grammar.compiler import NO_TOKENIZER
-from penstock.grammar.source import unusable
+from penstock.grammar.source import check_size, unusable
 from penstock.grammar.worker import Verdict, Vocabulary
 from penstock.killable import Crashed, Helper, OutOfTime
 
@@ -40,16 +41,18 @@ class Checker:
         greeting = msgspec.json.encode(Vocabulary(str(tokenizer), vocab_size, end_tokens))
         self._helper = Helper("penstock.grammar.worker", greeting, cpu_limit_s=limit_s, memory_bytes=MEMORY_BYTES)
         self._lock = threading.Lock()
-        self._verdicts: OrderedDict[Constraint, Verdict] = OrderedDict()
+        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()  # by digest: sources may be long
 
     def check(self, constraint: Constraint) -> None:
         if self._tokenizer is None:
             raise InvalidRequest(NO_TOKENIZER, param=constraint.param)
-        verdict = self._verdicts.get(constraint)
+        check_size(constraint)
+        digest = _digest(constraint)
+        verdict = self._verdicts.get(digest)
         if verdict is None:
             with self._lock:
-                verdict = self._verdicts.get(constraint) or self._ask(constraint)
-                self._verdicts[constraint] = verdict
+                verdict = self._verdicts.get(digest) or self._ask(constraint)
+                self._verdicts[digest] = verdict
                 while len(self._verdicts) > CAPACITY:
                     self._verdicts.popitem(last=False)
         if verdict.error is not None:
@@ -66,6 +69,10 @@ class Checker:
         except Crashed:
             return _refusal(constraint, "it is too large or too deep")
         return msgspec.json.decode(answer, type=Verdict)
+
+
+def _digest(constraint: Constraint) -> bytes:
+    return blake2b(f"{constraint.kind} {constraint.source}".encode(errors="surrogatepass")).digest()
 
 
 def _refusal(constraint: Constraint, why: str) -> Verdict:

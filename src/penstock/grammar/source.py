@@ -49,13 +49,17 @@ def unusable(constraint: Constraint, why: str) -> InvalidRequest:
     return InvalidRequest(f"{_NOUNS[constraint.kind]} cannot be used: {why}", param=constraint.param)
 
 
+def check_size(constraint: Constraint) -> None:
+    if len(constraint.source.encode(errors="replace")) > MAX_SOURCE_BYTES:
+        raise unusable(constraint, f"it is longer than {MAX_SOURCE_BYTES} bytes")
+
+
 def grammar_of(constraint: Constraint) -> str:
     """Raises InvalidRequest for what can be told without compiling it."""
     from llguidance import LLMatcher
 
     source = constraint.source
-    if len(source.encode(errors="replace")) > MAX_SOURCE_BYTES:
-        raise unusable(constraint, f"it is longer than {MAX_SOURCE_BYTES} bytes")
+    check_size(constraint)
     match constraint.kind:
         case "json_object":
             return _of_schema(constraint, {"type": "object"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +14,25 @@ from penstock.grammar.relax import relaxed
 from penstock.prompt import gemma_schema
 from penstock.prompt.language import TokenOf, closed
 
+CHECK_LIMIT_S = 30.0  # for all tools of one request: those of others wait meanwhile
+
 
 def enforceable(
-    use: ToolUse, syntax: CallSyntax, token_of: TokenOf, check: Callable[[Constraint], None]
+    use: ToolUse,
+    syntax: CallSyntax,
+    token_of: TokenOf,
+    check: Callable[[Constraint], None],
+    *,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[ToolUse, tuple[str, ...]]:
     """The tools with schemas that can be enforced, and a warning for each that had to be relaxed. Raises for the first
-    one that is strict and cannot be enforced, and for the first whose schema is wrong in itself."""
+    one that is strict and cannot be enforced, for the first whose schema is wrong in itself, and if the schemas take
+    too long to check."""
+    until = clock() + CHECK_LIMIT_S
 
     def check_schema(schema: dict[str, Any]) -> None:
+        if clock() > until:
+            raise InvalidRequest(f"it takes more than {CHECK_LIMIT_S:g} s to check the parameters of all tools")
         check(Constraint.json_schema(schema))
 
     tools, warnings = [], []

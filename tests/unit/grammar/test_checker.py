@@ -12,6 +12,7 @@ from penstock.errors import InvalidRequest, ShuttingDown
 from penstock.flow import Constraint
 from penstock.grammar import checker as module
 from penstock.grammar.checker import Checker
+from penstock.grammar.source import MAX_SOURCE_BYTES
 
 HANGS = Constraint.json_schema({"type": "integer", "multipleOf": 123_456_789})
 CRASHES = Constraint.grammar("start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(20_000)) + '\nr20000: "a"')
@@ -76,6 +77,17 @@ def test_only_so_many_are_remembered(checker: Checker, monkeypatch: pytest.Monke
     for number in range(8):
         checker.check(Constraint.choice([f"n{number}"]))
     assert len(checker._verdicts) == 3
+
+
+def test_long_sources_are_refused_at_once_and_none_is_kept(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = {"description": "x" * 1000}
+    checker.check(Constraint.json_schema(schema))
+    assert all(len(key) <= 64 for key in checker._verdicts)
+    monkeypatch.setattr(checker, "_ask", None)
+    checker._verdicts.clear()
+    error = refused(checker, Constraint.json_schema({"description": "x" * MAX_SOURCE_BYTES}))
+    assert "longer than" in error.message
+    assert not checker._verdicts
 
 
 def test_closing_waits_for_nobody(tokenizer_file: Path) -> None:

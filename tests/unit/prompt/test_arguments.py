@@ -55,6 +55,15 @@ def test_a_strict_tool_stays_as_it_is() -> None:
         constraint_of(Reading(calls=GEMMA), use, None, lambda mark: None)
 
 
+def test_the_tools_of_one_request_are_not_checked_without_end() -> None:
+    checked: list[Constraint] = []
+    tools = tuple(Tool(name=f"f{number}", parameters={}) for number in range(100))
+    with pytest.raises(InvalidRequest, match="more than 30 s to check") as caught:
+        enforceable(ToolUse(tools=tools), GEMMA, lambda mark: 7, checked.append, clock=lambda: 4.0 * len(checked))
+    assert len(checked) == 8
+    assert caught.value.param == "tools[8].function.parameters"
+
+
 def test_arguments_that_a_relaxed_schema_left_open_stay_open() -> None:
     def check(constraint: Constraint) -> None:
         if "propertyNames" in constraint.source:
