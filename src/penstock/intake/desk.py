@@ -175,7 +175,7 @@ class Desk:
         def accept() -> list[Flight]:
             return [self.pipeline.accept(request) for request in requests]
 
-        if any(request.params.constraint or request.tools or request.thinking_budget for request in requests):
+        if any(map(_may_be_constrained, requests)):
             return await asyncio.get_running_loop().run_in_executor(self._constrained, accept)
         if not is_long(requests):
             with contextlib.suppress(NotCheap):
@@ -194,6 +194,11 @@ class Desk:
             except InvalidRequest as error:  # it does not know what the client calls the text
                 raise InvalidRequest(error.message, param=prompt_field(request)) from None
         return self.pipeline.take_off(request, text, self.pipeline.tokenized(request, start, tokens))
+
+
+def _may_be_constrained(request: Request) -> bool:
+    """Whether a constraint may have to be compiled for it; even no thoughts at all are a budget."""
+    return bool(request.params.constraint or request.tools) or request.thinking_budget is not None
 
 
 def is_long(requests: list[Request]) -> bool:

@@ -10,7 +10,7 @@ from penstock.flow import Message, Reading, Request
 from penstock.prompt.conversation import Raw, as_openai, for_template, join_answers
 from penstock.prompt.families import SWITCHES, family_of, thinking_of
 from penstock.prompt.raw_arguments import RawArguments, as_mapping
-from penstock.prompt.template import ChatTemplate
+from penstock.prompt.template import ChatTemplate, NotCheap
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _OFF = ("none", "minimal")
@@ -49,7 +49,7 @@ class Dialect:
         messages, tools = request.messages or [], request.tools.tools if request.tools is not None else ()
         if not self.reads_thoughts:
             messages = join_answers(messages)
-        self._check_roles(messages)
+        self._check_roles(messages, may_wait=may_wait)
         native = self.family.writes_itself
         return self.template.render(
             for_template(messages, self.family, tools, raw, system_role=self.system_role),
@@ -113,12 +113,17 @@ class Dialect:
                 raise _wrong_effort(f"is {effort}, but chat_template_kwargs.{name} says otherwise")
         return {**arguments, **told}
 
-    def _check_roles(self, messages: Sequence[Message]) -> None:
+    def _check_roles(self, messages: Sequence[Message], *, may_wait: bool) -> None:
+        """Several renderings tell whether the template knows a role; so they are for a thread that may wait."""
+        if len({role for message in messages if isinstance(role := message.get("role"), str)}) > MAX_ROLES:
+            raise InvalidRequest(f"the messages have more than {MAX_ROLES} different roles", param="messages")
         for place, message in enumerate(messages):
             role = message.get("role")
             if role in _ROLES or not isinstance(role, str):
                 continue
             if role not in self._roles:
+                if not may_wait:
+                    raise NotCheap
                 if len(self._roles) == MAX_ROLES:  # clients choose their names
                     self._roles.clear()
                 self._roles[role] = _knows_role(self.template, role)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import threading
+from typing import Any, cast
 
 import pytest
 
-from penstock.flow import Request, SamplingParams
-from penstock.intake.desk import LONG_TEXT, is_long
+from penstock.flow import Constraint, Request, SamplingParams, Tool, ToolUse
+from penstock.intake.desk import LONG_TEXT, Desk, is_long
 
 HALF = "a" * (LONG_TEXT // 2)
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"text": [HALF]}}}
@@ -37,3 +39,23 @@ def test_long_prompts_are_noticed_wherever_they_stand(requests: list[Request]) -
 
 def test_short_ones_are_not() -> None:
     assert not is_long([asked(text=HALF), asked(messages=[{"role": "user", "content": "a"}]), asked(tokens=[1, 2])])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"params": SamplingParams(constraint=Constraint.json_object())},
+        {"tools": ToolUse(tools=(Tool(name="f", parameters={}),))},
+        {"thinking_budget": 0},  # the end of the reasoning is forced, too
+        {"thinking_budget": 9},
+    ],
+)
+def test_what_may_have_to_be_compiled_is_accepted_off_the_loop(fields: dict[str, Any]) -> None:
+    class Pipeline:
+        def accept(self, request: Request) -> str:
+            return threading.current_thread().name
+
+    nothing = cast(Any, None)
+    desk = Desk(nothing, cast(Any, Pipeline()), nothing, nothing, nothing, stall_s=1.0, max_waiting=1)
+    (thread,) = asyncio.run(desk._accept([Request(**{"id": "", "params": SamplingParams(), "messages": []} | fields)]))
+    assert cast(Any, thread).startswith("constrained")

@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import InvalidRequest
 from penstock.flow import Reading, Request, SamplingParams, Thinking, Tool, ToolUse
 from penstock.prompt.dialect import MAX_ROLES, Dialect
-from penstock.prompt.template import ChatTemplate
+from penstock.prompt.template import ChatTemplate, NotCheap
 
 # As Qwen 3 has it: the model thinks by itself, unless that is done for it.
 SWITCHED = (
@@ -175,6 +175,22 @@ def test_roles_are_not_kept_without_end() -> None:
     for number in range(3 * MAX_ROLES):
         dialect.render(Request(id="1", params=SamplingParams(), messages=[{"role": f"r{number}", "content": "Boo"}]))
     assert len(dialect._roles) <= MAX_ROLES
+
+
+def test_whether_a_role_is_known_is_found_out_where_there_is_time() -> None:
+    dialect = Dialect(ChatTemplate(PLAIN, {}))
+    request = Request(id="1", params=SamplingParams(), messages=[{"role": "critic", "content": "Boo"}])
+    with pytest.raises(NotCheap):
+        dialect.render(request, may_wait=False)
+    assert dialect.render(request) == dialect.render(request, may_wait=False)
+
+
+def test_conversations_have_few_roles() -> None:
+    dialect = Dialect(ChatTemplate(PLAIN, {}))
+    said = [{"role": f"r{number}", "content": "Boo"} for number in range(MAX_ROLES + 1)]
+    with pytest.raises(InvalidRequest, match="different roles") as caught:
+        dialect.render(Request(id="1", params=SamplingParams(), messages=said))
+    assert caught.value.param == "messages"
 
 
 def test_variables_that_a_template_does_not_ask_for_are_refused() -> None:
