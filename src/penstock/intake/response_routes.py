@@ -78,17 +78,17 @@ def _add_creation(app: FastAPI, desk: Desk, store: ResponseStore) -> None:
             with called(items.NAMES):
                 asked = items.to_request(body, said, request_id=visit.name, recommended=desk.files.sampling)
                 visit.validated([asked])
+                writer = responses.ResponseWriter(
+                    body,
+                    asked.params,
+                    said,
+                    request_id=name,
+                    model=desk.files.name,
+                    vocabulary=desk.tokenizer,
+                    keep=None if body.store is False else partial(store.keep, visit.tenant),
+                    items=listed,
+                )
                 ticket = await desk.submit([asked], visit.tenant)
-            writer = responses.ResponseWriter(
-                body,
-                asked.params,
-                said,
-                request_id=name,
-                model=desk.files.name,
-                vocabulary=desk.tokenizer,
-                keep=None if body.store is False else partial(store.keep, visit.tenant),
-                items=listed,
-            )
             if body.stream:
                 return EventStream(desk, ticket, writer)
             return Whole(desk, ticket, lambda flights: writer.whole([flight.completion() for flight in flights]))

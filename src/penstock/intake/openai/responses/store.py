@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from threading import RLock
 
 import msgspec
 
@@ -43,7 +44,9 @@ class Shelf:
 
 class ResponseStore:
     """Each response is its tenant's: for others there is no such response. Where there is no room for all, the tenant
-    that takes the most of it loses the one it has not used for longest: nobody can push out what another keeps."""
+    that takes the most of it loses the one it has not used for longest: nobody can push out what another keeps.
+
+    Threads may share it: long answers are written, and so kept, in one."""
 
     def __init__(
         self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES, *, what: str = "response"
@@ -53,6 +56,7 @@ class ResponseStore:
         self.max_responses = max_responses
         self.max_bytes = max_bytes
         self._shelves: dict[str, Shelf] = {}  # by tenant
+        self._lock = RLock()
 
     def __len__(self) -> int:
         return sum(len(shelf.kept) for shelf in self._shelves.values())
@@ -62,33 +66,36 @@ class ResponseStore:
         return sum(shelf.bytes for shelf in self._shelves.values())
 
     def keep(self, tenant: str, name: str, kept: Kept) -> None:
-        shelf = self._shelves.setdefault(tenant, Shelf())
-        shelf.kept[name] = kept
-        shelf.bytes += kept.size
-        while self.num_bytes > self.max_bytes:
-            self._make_room(lambda shelf: shelf.bytes)
-        while len(self) > self.max_responses:
-            self._make_room(lambda shelf: len(shelf.kept))
+        with self._lock:
+            shelf = self._shelves.setdefault(tenant, Shelf())
+            shelf.kept[name] = kept
+            shelf.bytes += kept.size
+            while self.num_bytes > self.max_bytes:
+                self._make_room(lambda shelf: shelf.bytes)
+            while len(self) > self.max_responses:
+                self._make_room(lambda shelf: len(shelf.kept))
 
     def find(self, tenant: str, name: str, *, param: str = "response_id") -> Kept:
         """`param`: what the client calls the id."""
-        shelf = self._shelves.get(tenant)
-        if shelf is None or name not in shelf.kept:
-            raise NotFound(
-                f"there is no {self.what} {name[:64]!r}: it was not stored, has been deleted, or made room for newer "
-                "ones",
-                param=param,
-            )
-        shelf.kept.move_to_end(name)
-        return shelf.kept[name]
+        with self._lock:
+            shelf = self._shelves.get(tenant)
+            if shelf is not None and name in shelf.kept:
+                shelf.kept.move_to_end(name)
+                return shelf.kept[name]
+        raise NotFound(
+            f"there is no {self.what} {name[:64]!r}: it was not stored, has been deleted, or made room for newer ones",
+            param=param,
+        )
 
     def all(self, tenant: str) -> list[Kept]:
-        shelf = self._shelves.get(tenant)
-        return [] if shelf is None else list(shelf.kept.values())
+        with self._lock:
+            shelf = self._shelves.get(tenant)
+            return [] if shelf is None else list(shelf.kept.values())
 
     def drop(self, tenant: str, name: str) -> None:
-        self.find(tenant, name)
-        self._shelves[tenant].drop(name)
+        with self._lock:
+            self.find(tenant, name)
+            self._shelves[tenant].drop(name)
 
     def _make_room(self, taken: Callable[[Shelf], int]) -> None:
         fullest = max(self._shelves.values(), key=taken)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import msgspec
 import pytest
 
@@ -33,6 +35,25 @@ def test_those_not_used_for_longest_make_room() -> None:
     with pytest.raises(NotFound, match="made room") as caught:
         store.find("", "b", param="previous_response_id")
     assert caught.value.param == "previous_response_id"
+
+
+def test_threads_take_turns() -> None:
+    """Long answers are written in threads, and what is written is kept there."""
+    store = ResponseStore()
+    other = threading.Thread(target=store.keep, args=("", "b", kept()))
+
+    class Slow(Kept, frozen=True):
+        @property
+        def size(self) -> int:
+            if other.ident is None:
+                other.start()
+                other.join(0.05)
+                assert other.is_alive()  # it waits
+            return 1
+
+    store.keep("", "a", Slow(b"", b""))
+    other.join()
+    assert (len(store), store.num_bytes) == (2, 1 + kept().size)
 
 
 def test_bytes_are_bounded_too() -> None:
