@@ -148,7 +148,9 @@ class Dialect:
                     param=param.partition(".")[0],
                 )
             if self.switch is not None and arguments.setdefault(self.switch, on) != on:
-                raise InvalidRequest(f"{param} says otherwise than {self.switch}", param=param.partition(".")[0])
+                told = self.switch in request.template_arguments
+                other = f"chat_template_kwargs.{self.switch}" if told else "enable_thinking"
+                raise InvalidRequest(f"{param} is not the same as {other}", param=param.partition(".")[0])
         return arguments
 
 

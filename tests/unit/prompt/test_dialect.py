@@ -136,9 +136,12 @@ def test_a_model_without_a_switch_does_what_it_does(given: str) -> None:
 
 
 def test_two_words_on_thinking_that_contradict_each_other() -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(InvalidRequest, match="is not the same as chat_template_kwargs") as caught:
         reading(SWITCHED, asked(enable_thinking=True, template_arguments={"enable_thinking": False}))
     assert caught.value.param == "enable_thinking"
+    with pytest.raises(InvalidRequest, match="is not the same as enable_thinking") as caught:
+        reading(SWITCHED, asked(enable_thinking=True, template_arguments={"thinking": False}))
+    assert caught.value.param == "chat_template_kwargs"
     with pytest.raises(InvalidRequest) as caught:
         reading(SWITCHED, asked(enable_thinking=True, reasoning_effort="none"))
     assert caught.value.param == "reasoning_effort"

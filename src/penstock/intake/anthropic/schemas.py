@@ -14,6 +14,7 @@ from penstock.flow.tools import MAX_TOOLS
 from penstock.intake.anthropic import neutral
 from penstock.intake.fields import (
     CACHE_MARK,
+    CLIENT_COPY,
     MAX_INT,
     MODEL,
     STREAM,
@@ -37,6 +38,7 @@ class TextBlock(Strict):
     text: str
     cache_control: CacheControl | None = CACHE_MARK
     citations: Annotated[Any, neutral.TEXT_BLOCK["citations"]] = None
+    parsed_output: Any = CLIENT_COPY
 
 
 class ThinkingBlock(Strict):

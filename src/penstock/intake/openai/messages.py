@@ -79,6 +79,8 @@ class AssistantMessage(Strict):
             "anyOf": [
                 {"required": ["content"], "properties": {"content": {"type": ["string", "array"]}}},
                 {"required": ["tool_calls"], "properties": {"tool_calls": {"type": "array", "minItems": 1}}},
+                {"required": ["reasoning_content"], "properties": {"reasoning_content": {"type": "string"}}},
+                {"required": ["reasoning"], "properties": {"reasoning": {"type": "string"}}},
             ]
         }
     )
@@ -97,13 +99,14 @@ class AssistantMessage(Strict):
     refusal: Annotated[Any, ASSISTANT_MESSAGE["refusal"]] = None
     annotations: Annotated[Any, ASSISTANT_MESSAGE["annotations"]] = None
     parsed: Any = CLIENT_COPY
+    thinking_blocks: Any = CLIENT_COPY  # of litellm: `reasoning_content`, as Anthropic has it
     provider_specific_fields: Any = CLIENT_COPY
-    content: Content | None = Field(None, description="The text. May be left out where there are tool calls.")
+    content: Content | None = Field(None, description="The text. May be left out beside tool calls or thoughts.")
     name: str | None = _NAME
 
     @model_validator(mode="after")
     def _check_content(self) -> AssistantMessage:
-        if self.content is None and not self.tool_calls:
+        if self.content is None and not self.tool_calls and self.thoughts is None:
             raise wrong("is required where there are no tool_calls", "content")
         if None not in (thoughts := (self.reasoning, self.reasoning_content)) and thoughts[0] != thoughts[1]:
             raise wrong("and reasoning_content, its other name, are not the same", "reasoning")

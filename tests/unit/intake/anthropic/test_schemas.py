@@ -45,7 +45,7 @@ COMMON: Table = {
         (
             [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
             [{"role": "system", "content": [TEXT]}],
-            user(TEXT, {**TEXT, "cache_control": MARK, "citations": []}),
+            user(TEXT, {**TEXT, "cache_control": MARK, "citations": [], "parsed_output": {"a": 1}}),
             user({**TEXT, "cache_control": {**MARK, "scope": "global"}}),
             assistant(),
             assistant({"type": "thinking", "thinking": "hm", "signature": ""}, TEXT, USE),

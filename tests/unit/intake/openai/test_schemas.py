@@ -178,6 +178,8 @@ MESSAGES = (
     [{"role": "assistant", "content": "b", "reasoning": "a", "reasoning_content": None}],
     [{"role": "user", "content": [{**PART, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]}],
     [{"role": "assistant", "tool_calls": [CALL, CALL]}],
+    [{"role": "assistant", "content": None, "reasoning_content": "a", "thinking_blocks": [{"type": "thinking"}]}],
+    [{"role": "assistant", "reasoning": "a"}],
     [{"role": "assistant", "content": "{}", "parsed": {}, "provider_specific_fields": {"refusal": None}}],
     [{"role": "assistant", "tool_calls": [{**CALL, "index": 0, "provider_specific_fields": None}]}],
     [
