@@ -143,6 +143,7 @@ class _Child:
         for line in self._process.stdout:
             self._lines.put(line)
         self._lines.put(b"")
+        self._process.wait()  # one that dies while nobody asks is no zombie until somebody does
 
 
 # --- the child's side

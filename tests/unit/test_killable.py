@@ -1,6 +1,8 @@
 """Helper processes: what they are given, and what becomes of those that do not start. Hangs and crashes are tried in
 `grammar/test_checker.py` and `prompt/test_worker.py`, with processes that there are."""
 
+import os
+import signal
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -34,6 +36,17 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_questions_are_answered_in_turn_by_one_process_without_secrets(module: str) -> None:
     with closing(Helper(module, b"hi", cpu_limit_s=60, memory_bytes=1 << 28)) as helper:
         assert [helper.ask(b"1"), helper.ask(b"2")] == [b"hi 1 no key", b"hi 2 no key"]
+
+
+def test_a_process_that_dies_while_nobody_asks_leaves_nothing_behind(module: str) -> None:
+    with closing(Helper(module, b"hi", cpu_limit_s=60, memory_bytes=1 << 28)) as helper:
+        helper.ask(b"1")
+        child = helper._child
+        assert child is not None
+        os.kill(child._process.pid, signal.SIGKILL)
+        child._reader.join()
+        assert child._process.returncode == -signal.SIGKILL  # somebody has waited for it: it is no zombie
+        assert helper.ask(b"2") == b"hi 2 no key"
 
 
 def test_a_process_that_cannot_answer_says_why(module: str) -> None:
