@@ -40,8 +40,10 @@ async def _read(request: Request, check: Callable[[bytes], Read], any_type: bool
 
 
 def _from_page(request: Request) -> bool:
-    """Whether a browser sent it for a page: they say whose page it is, whatever else the page decides."""
-    return any(name in request.headers for name in ("origin", "referer", "sec-fetch-site"))
+    """Whether a browser sent it for a page: they say whose page it is, whatever else the page decides. Those before
+    2020 may not, but no page can make them call themselves otherwise."""
+    told = any(name in request.headers for name in ("origin", "referer", "sec-fetch-site"))
+    return told or request.headers.get("user-agent", "").startswith("Mozilla/")
 
 
 async def _json(request: Request, any_type: bool) -> bytes:

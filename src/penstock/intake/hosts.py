@@ -43,7 +43,7 @@ class Hosts:
         if len(given) > 1:
             raise InvalidRequest("the request has more than one Host header")
         if not given:
-            if scope["http_version"] == "1.1":
+            if scope["http_version"] != "1.0":
                 raise InvalidRequest("the request has no Host header, which HTTP/1.1 requires")
             return  # HTTP/1.0 has none, and no browser speaks it
         parts = _HOST.fullmatch(given[0].decode("latin-1"))

@@ -115,3 +115,4 @@ def test_there_is_exactly_one_host(settings: ServeSettings) -> None:
         assert status == 400
         assert said in json.loads(body)["error"]["message"]
     assert answer(version="1.0", settings=settings)[0] == 200
+    assert answer(version="0.9", settings=settings)[0] == answer(version="2.0", settings=settings)[0] == 400
