@@ -57,7 +57,7 @@ def test_what_is_wrong_is_told_of_either() -> None:
         {"origin": "null"},
         {"referer": "https://x.example/"},
         {"sec_fetch_site": "cross-site"},
-        {"user_agent": "Mozilla/5.0 (X11; Linux x86_64; rv:60.0) Gecko/20100101 Firefox/60.0"},  # a form's without a sign
+        {"user_agent": "Mozilla/5.0 (X11; Linux x86_64; rv:60.0) Gecko/20100101 Firefox/60.0"},
     ],
 )
 def test_what_a_page_sends_must_be_json_everywhere(told: dict[str, str]) -> None:
