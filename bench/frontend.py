@@ -3,7 +3,7 @@
     python bench/frontend.py [--model smollm2] [--streams 256] [--seconds 6] [--api chat] [--json FILE]
     python bench/frontend.py --source A/src --source B/src --rounds 3      # two checkouts, interleaved
 
-Three figures of one frontend process, which has a core of its own where there are two:
+Three figures of one frontend process, which has half of the cores to itself:
 
 cost     CPU time (user and system, from /proc) per streamed token, at `--streams` streams and one token per stream and
          step of 10 ms
@@ -44,8 +44,8 @@ WORDS = "the river runs over old stones and under the bridge where people stand 
 class Server:
     def __init__(self, source: Path, model: str, step_ms: float) -> None:
         cores = sorted(os.sched_getaffinity(0))
-        self.cores = {cores[0]}
-        others = ",".join(map(str, cores[1:] or cores))
+        self.cores = set(cores[: (len(cores) + 1) // 2])
+        others = ",".join(map(str, other_cores()))
         env = {
             **os.environ, "PYTHONPATH": str(source), "STUB_STEP_MS": str(step_ms), "STUB_CORES": others,
             "STUB_PREFILL": str(PREFILL_PER_S), "PENSTOCK_MAX_WAITING": "4096",
@@ -71,6 +71,12 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
         self.process.wait()
+
+
+def other_cores() -> list[int]:
+    """Those that the frontend does not have: for clients and the engine."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[(len(cores) + 1) // 2 :] or cores
 
 
 class Stream:
@@ -123,10 +129,8 @@ def load(server: Server, requests: list[bytes]) -> tuple[list[Any], float, float
     """What each stream saw; CPU seconds of the frontend, and seconds it took."""
     context = multiprocessing.get_context("fork")
     barrier, results = context.Barrier(CLIENTS + 1), context.Queue()
-    cores = sorted(os.sched_getaffinity(0))
-    others = cores[1:] or cores
     workers = [
-        context.Process(target=client, args=(server.address, requests[place::CLIENTS], others, barrier, results))
+        context.Process(target=client, args=(server.address, requests[place::CLIENTS], other_cores(), barrier, results))
         for place in range(CLIENTS)
     ]
     for worker in workers:
@@ -158,9 +162,8 @@ def write_us(streams: int, seconds: float = 2.0) -> float:
     """CPU time of the write(2) that a token takes at least: 220 bytes to each of `streams` connections in turn, which
     another process reads, once per step as in the cost phase."""
     listener = socket.create_server(("127.0.0.1", 0))
-    cores = sorted(os.sched_getaffinity(0))
     reader = multiprocessing.get_context("fork").Process(
-        target=read_all, args=(listener.getsockname(), streams, cores[1:] or cores)
+        target=read_all, args=(listener.getsockname(), streams, other_cores())
     )
     reader.start()
     sockets = [listener.accept()[0] for _ in range(streams)]

@@ -1,4 +1,5 @@
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -16,6 +17,9 @@ hypothesis.settings.load_profile("repeatable")
 
 # Threads that spin while they wait make everything crawl where two test runs share a machine. Read as torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A shell starts its background jobs with Ctrl-C ignored; tests that interrupt themselves would wait for it in vain.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,7 +12,7 @@ from collections import deque
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOT = 4  # requests in one turn of the event loop
+LOT = 8  # requests in one turn of the event loop
 
 
 class Turnstile:
