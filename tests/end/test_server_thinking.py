@@ -19,7 +19,7 @@ TEMPLATE = tiny_models.CHAT_TEMPLATE.removesuffix("{% endif %}") + (
     "{% endif %}"
 )
 ASKED = "Where is Zürich?"
-COLD = {"temperature": 0}  # else it may well say a NUL, which nobody may send back
+COLD = {"temperature": 0}
 
 
 @pytest.fixture(scope="module")
