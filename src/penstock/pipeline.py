@@ -90,7 +90,7 @@ class Pipeline:
         """Turn a request into sequences for the engine, or raise InvalidRequest before any model time is spent. Raises
         NotCheap instead of waiting for the process that renders what takes long, unless it `may_wait`."""
         text = self.render(request, may_wait=may_wait)
-        return self.take_off(request, text, self._tokenize(request, text))
+        return self.take_off(request, text, self.encode(request, text))
 
     def render(self, request: Request, *, may_wait: bool = True) -> str:
         """The first part of `accept`: the prompt's text, of a length that may fit the context."""
@@ -113,7 +113,7 @@ class Pipeline:
     def tokenize(self, request: Request) -> list[int]:
         """The prompt as the model will see it. It may be longer than the context, unless its characters alone show that
         it cannot fit."""
-        return self._tokenize(request, self.render(request))
+        return self.encode(request, self.render(request))
 
     def close(self) -> None:
         if self.template is not None:
@@ -148,7 +148,7 @@ class Pipeline:
                 param=param,
             )
 
-    def _tokenize(self, request: Request, text: str) -> list[int]:
+    def encode(self, request: Request, text: str) -> list[int]:
         if request.tokens is not None:
             return self.tokenized(request, self.clock(), request.tokens)
         field = prompt_field(request)

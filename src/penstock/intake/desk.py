@@ -176,11 +176,24 @@ class Desk:
             return [self.pipeline.accept(request) for request in requests]
 
         if any(map(_may_be_constrained, requests)):
-            return await asyncio.get_running_loop().run_in_executor(self._constrained, accept)
+            return await self._accept_constrained(requests)
         if not is_long(requests):
             with contextlib.suppress(NotCheap):
                 return [await self._accept_short(request) for request in requests]
         return await asyncio.to_thread(accept)
+
+    async def _accept_constrained(self, requests: list[Request]) -> list[Flight]:
+        """Prompts first: what is too long is refused, and does not wait in line with all of its text."""
+
+        def prompt(request: Request) -> tuple[str, list[int]]:
+            text = self.pipeline.render(request)
+            return text, self.pipeline.encode(request, text)
+
+        def take_off() -> list[Flight]:
+            return [self.pipeline.take_off(request, *made) for request, made in zip(requests, prompts, strict=True)]
+
+        prompts = await asyncio.to_thread(lambda: [prompt(request) for request in requests])
+        return await asyncio.get_running_loop().run_in_executor(self._constrained, take_off)
 
     async def _accept_short(self, request: Request) -> Flight:
         """`Pipeline.accept`, with its text tokenized together with those of other requests."""

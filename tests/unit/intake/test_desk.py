@@ -52,10 +52,19 @@ def test_short_ones_are_not() -> None:
 )
 def test_what_may_have_to_be_compiled_is_accepted_off_the_loop(fields: dict[str, Any]) -> None:
     class Pipeline:
-        def accept(self, request: Request) -> str:
+        def render(self, request: Request) -> str:
             return threading.current_thread().name
+
+        def encode(self, request: Request, text: str) -> list[int]:
+            return []
+
+        def take_off(self, request: Request, text: str, tokens: list[int]) -> tuple[str, str]:
+            return text, threading.current_thread().name
 
     nothing = cast(Any, None)
     desk = Desk(nothing, cast(Any, Pipeline()), nothing, nothing, nothing, stall_s=1.0, max_waiting=1)
-    (thread,) = asyncio.run(desk._accept([Request(**{"id": "", "params": SamplingParams(), "messages": []} | fields)]))
-    assert cast(Any, thread).startswith("constrained")
+    ((prompting, constraining),) = cast(
+        Any, asyncio.run(desk._accept([Request(**{"id": "", "params": SamplingParams(), "messages": []} | fields)]))
+    )
+    assert prompting.startswith("asyncio")  # those that wait for others' constraints have shown that they fit
+    assert constraining.startswith("constrained")
