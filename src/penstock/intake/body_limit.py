@@ -4,6 +4,7 @@ come is up to `wire`."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 
@@ -83,7 +84,7 @@ class BodyLimit:
         finally:
             self._release(body)
             if body.size > LARGE_BODY:
-                asyncio.get_running_loop().run_in_executor(None, return_free_memory)
+                asyncio.get_running_loop().call_soon(_give_back_memory)
 
     def _hold(self, body: Body, count: int) -> None:
         if body.ended:
@@ -106,6 +107,13 @@ class BodyLimit:
 
     def _rate(self, body: Body) -> float:
         return body.size / (self._clock() - body.began + 1.0)
+
+
+def _give_back_memory() -> None:
+    """Errors lead to frames that lead back to them, and to the body: such a ring waits for the collector, which counts
+    objects and not bytes. Only the young are looked through: that takes a millisecond or two."""
+    gc.collect(1)
+    asyncio.get_running_loop().run_in_executor(None, return_free_memory)
 
 
 def _full() -> QueueFull:
