@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# How long a thread keeps the interpreter while others wait for it. With Python's 5 ms, one that parses a long body
+# holds up the event loop for twice as long (bench/stalls_json.py).
+THREAD_TURN_S = 0.001
+
 
 @click.command()
 @click.argument("model", required=False)
@@ -120,6 +124,7 @@ async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket,
                 replica.close(at_once=True)
                 return 0
             collector.spare_frontend()
+            sys.setswitchinterval(THREAD_TURN_S)
             facts = replica.facts
             say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
             if note := context_note(facts["context"], files.spec.context, settings):
