@@ -42,7 +42,7 @@ def receiver() -> Iterator[Any]:
 def test_a_password_in_the_address_is_sent_as_http_has_it(receiver: Any, userinfo: str, pair: bytes) -> None:
     url = f"http://{userinfo}@127.0.0.1:{receiver.server_address[1]}/hook?a=b"
     load({"slo_webhook": url}, environ={})
-    Webhook(url, pause_s=0.01).post({"id": 1, "until": None})
+    Webhook(url, pause_s=0.01).post({"id": "password", "until": None})
     until(lambda: receiver.got, "the alert")
     assert receiver.got[0][0] == b"post /hook?a=b http/1.1"
     assert b"authorization: basic " + base64.b64encode(pair).lower() in receiver.got[0]
@@ -53,7 +53,7 @@ def test_an_answer_that_is_no_http_is_a_failed_try_and_no_more(receiver: Any, ca
     caplog.set_level(logging.DEBUG)
     receiver.answer = b"220 mail.s3cret.example"
     hook = Webhook(f"http://tok:s3cret@127.0.0.1:{receiver.server_address[1]}/s3cret", pause_s=0.01)
-    for alert in (1, 2):
+    for alert in ("mail 1", "mail 2"):  # ids of this test alone: an earlier one's thread may still log its own
         hook.post({"id": alert, "until": None})
         until(lambda alert=alert: f"did not take alert {alert}" in caplog.text, "giving up")  # type: ignore[misc]
     assert len(receiver.got) == 2 * TRIES
@@ -64,7 +64,7 @@ def test_an_answer_that_is_no_http_is_a_failed_try_and_no_more(receiver: Any, ca
 def test_an_address_that_cannot_be_asked_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     hook = Webhook("http://127.0.0.1:9/s3cret\x01", pause_s=0.01)
-    for alert in (1, 2):
+    for alert in ("nowhere 1", "nowhere 2"):
         hook.post({"id": alert, "until": None})
         until(lambda alert=alert: f"did not take alert {alert}" in caplog.text, "giving up")  # type: ignore[misc]
     assert "InvalidURL" in caplog.text
