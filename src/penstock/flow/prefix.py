@@ -5,7 +5,7 @@ can compute.
 
 A key stands for its block's tokens and for everything that decides their keys and values before them. The root is
 keyed with a secret drawn at start and handed to every engine: chains of different tenants or salts never meet, and no
-key can be computed outside, whatever tokens are guessed. Frontend and engine compute the same keys.
+key can be computed outside, even if the tokens are guessed. Frontend and engine compute the same keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOKEN_BYTES = array(TOKEN).itemsize
 
 
 def draw_secret() -> bytes:
-    """One per server: whoever has it can compute the keys of all tenants."""
+    """One per server. It allows to compute the keys of all tenants: keep it secret."""
     return secrets.token_bytes(SECRET_BYTES)
 
 

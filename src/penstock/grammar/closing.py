@@ -122,7 +122,7 @@ def _branches(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _names(value: Any) -> list[Any]:
-    """The keys of an object or the entries of a list, in a schema that nobody has checked yet."""
+    """The keys of an object or the entries of a list, in a schema that is not checked yet."""
     return [name for name in value if isinstance(name, str)] if isinstance(value, dict | list) else []
 
 

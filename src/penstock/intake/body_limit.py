@@ -67,7 +67,7 @@ class BodyLimit:
             await failure(error, scope)(scope, receive, send)
             return
         body = Body(self._clock())
-        scope["state"]["release_body"] = lambda: self._release(body)  # whoever parses it calls this
+        scope["state"]["release_body"] = lambda: self._release(body)  # called once the body is parsed
 
         async def receive_counted() -> Message:
             if body.complete:

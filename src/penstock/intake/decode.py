@@ -1,6 +1,6 @@
 """From the bytes of a body to the JSON object they hold, or to one sentence about what is wrong with them.
 
-Long bodies are decoded in a thread (`body`), but native code lets nobody else run meanwhile: neither the decoder, nor a
+Long bodies are decoded in a thread (`body`), but native code keeps other threads waiting: neither the decoder, nor a
 search in a long text. So long bodies are decoded in Python, and native code gets them in pieces that take milliseconds.
 """
 

@@ -79,7 +79,7 @@ class Desk:
             )
 
     async def submit(self, requests: list[Request], tenant: str) -> Ticket:
-        """All of them or none, for this tenant. Whoever gets the ticket calls `finish`."""
+        """All of them or none, for this tenant. The caller must call `finish` with the ticket."""
         self._check_open()
         count = sum(request.params.n for request in requests)
         most = min(MAX_ANSWERS, self.max_waiting + self.replica.facts.get("max_sequences", MAX_ANSWERS))

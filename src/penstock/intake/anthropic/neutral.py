@@ -42,7 +42,7 @@ THINKING = {
     "display": Inert(("summarized",)),  # the default; thoughts come whole
 }
 
-# Taken whatever they say.
+# Accepted with any value.
 HINTS = {
     "metadata": "The client's name for its end user. Taken for compatibility, not used.",
 }

@@ -36,7 +36,7 @@ KeepAlive = Annotated[Any, _Duration()]
 
 
 def asks_to_unload(keep_alive: str | float | None) -> bool:
-    """Whether the duration is zero, in whatever units."""
+    """Whether the duration is zero, in any unit."""
     if keep_alive is None:
         return False
     if not isinstance(keep_alive, str):

@@ -33,7 +33,7 @@ class Step(NamedTuple):
 
 
 class Abandoned(Exception):
-    """Nobody waits for the model any more."""
+    """No client waits for the model any more."""
 
 
 class Pull:

@@ -27,7 +27,7 @@ REASONING = {
     "mode": Inert(("standard",)),
 }
 
-# Taken whatever they say, with a warning where they ask for something.
+# Accepted with any value, with a warning where the value asks for something.
 HINTS = {
     "verbosity": "How much to say. Not used: the model says as much as it does.",
     "summary": "How to sum up the thoughts. Not used: they come whole.",
