@@ -58,8 +58,8 @@ class Penstock:
         vocab = self._llm.model.spec.vocab_size
         prompts = [[drawn.randrange(300, vocab - 300) for _ in range(prompt)] for _ in range(streams)]
         params = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
-        for flight in self._llm._accept(prompts, params, lambda tokens: {"tokens": tokens}, False):
-            for submit in flight.submits:
+        for active in self._llm._accept(prompts, params, lambda tokens: {"tokens": tokens}, False):
+            for submit in active.submits:
                 engine.submit(submit)
         left = streams
         while left:

@@ -156,7 +156,7 @@ class Server:
         found = {"frontend": cpu_s(self._process.pid), "engine": 0.0, "client": used.ru_utime + used.ru_stime}
         for task in Path(f"/proc/{self._process.pid}/task").glob("*/children"):
             for pid in task.read_text().split():
-                if b"penstock.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"penstock.engine.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     found["engine"] += cpu_s(int(pid))
         return found
 

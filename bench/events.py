@@ -137,7 +137,7 @@ async def load(url: str, model: str, streams: int, tokens: int) -> float:
 
 
 def served(model: str, rounds: int, streams: int, tokens: int) -> dict[str, object]:
-    from server_process import Server
+    from helpers.server_process import Server
 
     options = ("--context", 2048, "--kv-memory", "400MB")
     with Server(model, *options) as watched, Server(model, *options, "--no-events") as plain:

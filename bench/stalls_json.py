@@ -12,8 +12,8 @@ import gc
 import time
 
 from penstock.errors import InvalidRequest
-from penstock.intake.openai import chat
-from penstock.intake.parse import parse
+from penstock.http.api.openai import chat
+from penstock.http.parse.schema import parse
 
 SIZE = 16_000_000
 

@@ -152,7 +152,7 @@ def serve() -> None:
     popen = subprocess.Popen
 
     def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        if command[1:3] == ["-m", "penstock.worker"]:
+        if command[1:3] == ["-m", "penstock.engine.worker"]:
             command = [sys.executable, __file__, "engine", command[3]]
         return popen(command, **options)
 

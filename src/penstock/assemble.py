@@ -12,30 +12,32 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock import __version__, bytecode, collector
+from penstock import __version__
+from penstock.deployment.replica import Replica, State
 from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Engine, SamplingParams
 from penstock.flow.prefix import draw_secret
 from penstock.grammar.checker import Checker
-from penstock.kernels.wake import wake_device
 from penstock.observe.events import Emit
 from penstock.pipeline import Pipeline
 from penstock.prompt.template import ChatTemplate
-from penstock.route.replica import Replica, State
 from penstock.settings import ObserveSettings, Settings
+from penstock.startup import bytecode
+from penstock.startup.gpu_warmup import wake_device
 from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
 from penstock.store.resolve import resolve
 from penstock.store.spec_check import chosen_context
+from penstock.system import gc_control
 from penstock.tokenize.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from penstock.engine.loop import EngineLoop
-    from penstock.intake.desk import Desk
+    from penstock.http.service import Service
     from penstock.observe.metrics import Metrics
-    from penstock.observe.spans import Spans
+    from penstock.observe.trace.otel import Spans
     from penstock.observe.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -84,13 +86,13 @@ def engine_loop(settings: Settings, secret: bytes | None = None) -> tuple[Engine
     is the server's, where there is one (`flow.prefix`)."""
     begun = time.monotonic()
     files = _found(settings)  # at no cost: whoever asks for an engine has found it before
-    with collector.paused(), bytecode.kept():
+    with gc_control.paused(), bytecode.kept():
         with bytecode.compiled_ahead():  # by copies of this process, before CUDA is there
             if settings.model.device != "cpu":
                 wake_device()
-            from penstock import start  # torch: a second or more
+            from penstock.startup import build  # torch: a second or more
 
-        return start.engine_loop(settings, files, begun, secret)
+        return build.engine_loop(settings, files, begun, secret)
 
 
 def replica(settings: Settings) -> Replica:
@@ -101,10 +103,11 @@ def replica(settings: Settings) -> Replica:
     return Replica(lambda: ProcessEngine(settings, secret))
 
 
-def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASGIApp, Desk, Watch | None]:
-    """The HTTP frontend around a replica: the application, the desk its routes share, and who watches, if anybody."""
-    from penstock.intake.app import build
-    from penstock.intake.desk import Desk
+def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASGIApp, Service, Watch | None]:
+    """The HTTP frontend around a replica: the application, the service its routes share, and who watches, if
+    anybody."""
+    from penstock.http.app import build
+    from penstock.http.service import Service
     from penstock.observe.metrics import Metrics
 
     if files.tokenizer is None:
@@ -119,7 +122,7 @@ def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASG
         pipeline.context = facts["context"]  # less than the model's, if memory is short; the next engine may have more
 
     replica.on_ready = adopt
-    desk = Desk(
+    service = Service(
         files,
         pipeline,
         tokenizer,
@@ -130,7 +133,7 @@ def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASG
         emit=emit,
         keep_texts=settings.observe.keep_texts,
     )
-    return build(desk, settings, watch), desk, watch
+    return build(service, settings, watch), service, watch
 
 
 def _pipeline(
@@ -160,7 +163,7 @@ def _watch(settings: Settings, tokenizer: Tokenizer, replica: Replica, metrics: 
     from penstock.observe.journal import Journal
     from penstock.observe.meter import Meter
     from penstock.observe.slo import Monitor
-    from penstock.observe.view import View
+    from penstock.observe.trace.views import View
     from penstock.observe.watch import Watch
     from penstock.observe.webhook import Webhook
 
@@ -179,6 +182,6 @@ def _watch(settings: Settings, tokenizer: Tokenizer, replica: Replica, metrics: 
 
 
 def _spans(endpoint: str, model: str) -> Spans:
-    from penstock.observe.spans import to_endpoint
+    from penstock.observe.trace.otel import to_endpoint
 
     return to_endpoint(model, __version__, endpoint)

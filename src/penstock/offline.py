@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from penstock import assemble, preflight, settings
-from penstock.driver import Driver
+from penstock import assemble, settings
+from penstock.deployment.sync_driver import Driver
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.flow import (
     Chunk,
@@ -26,7 +26,8 @@ from penstock.flow import (
     SamplingParams,
     ToolUse,
 )
-from penstock.pipeline import Flight
+from penstock.pipeline import ActiveRequest
+from penstock.startup import preflight
 from penstock.store.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -89,8 +90,8 @@ class LLM:
         """
         single = _is_single(prompts)
         batch: list[Any] = [prompts] if single else list(prompts)
-        flights = self._accept(batch, params, lambda prompt: {_kind(prompt): prompt}, single)
-        results = self._complete(flights, progress)
+        active_requests = self._accept(batch, params, lambda prompt: {_kind(prompt): prompt}, single)
+        results = self._complete(active_requests, progress)
         return results[0] if single else results
 
     @overload
@@ -121,8 +122,8 @@ class LLM:
             raise InvalidRequest(f"messages is a list of messages, or of those, not {messages!r}", param="messages")
         single = len(messages) == 0 or isinstance(messages[0], dict)
         batch: list[Any] = [messages] if single else list(messages)
-        flights = self._accept(batch, params, lambda turns: {"messages": turns, **options}, single)
-        results = self._complete(flights, progress)
+        active_requests = self._accept(batch, params, lambda turns: {"messages": turns, **options}, single)
+        results = self._complete(active_requests, progress)
         return results[0] if single else results
 
     @overload
@@ -143,9 +144,9 @@ class LLM:
             kind = _plain_kind(text, "an input is a text or a list of token ids", "input")
             return {kind: text, "task": "embed", "pooling": pooling}
 
-        flights = self._accept(batch, SamplingParams(), fields, single, "input")
-        self._driver.run(flights, "embedding", progress)
-        results = [_embedding(flight) for flight in flights]
+        active_requests = self._accept(batch, SamplingParams(), fields, single, "input")
+        self._driver.run(active_requests, "embedding", progress)
+        results = [_embedding(active) for active in active_requests]
         return results[0] if single else results
 
     def stream(
@@ -153,8 +154,8 @@ class LLM:
     ) -> Iterator[Chunk]:
         """The answer to one prompt or conversation, piece by piece; `options` as in `chat`. Leaving the loop early
         cancels the rest. Raises if the request fails on the way."""
-        (flight,) = self._accept([prompt], params, lambda prompt: {_kind(prompt): prompt, **options}, True)
-        return self._driver.chunks(flight)
+        (active,) = self._accept([prompt], params, lambda prompt: {_kind(prompt): prompt, **options}, True)
+        return self._driver.chunks(active)
 
     def stats(self) -> dict[str, Any]:
         """Sequences running and waiting, KV blocks free, cached and in use, and what was counted since the start."""
@@ -184,22 +185,22 @@ class LLM:
         fields: Callable[[T], dict[str, Any]],
         single: bool,
         noun: str = "prompt",
-    ) -> list[Flight]:
+    ) -> list[ActiveRequest]:
         """All of them or none: a bad prompt in a batch is reported before any model time is spent."""
-        flights = []
+        active_requests = []
         for place, (prompt, one) in enumerate(zip(batch, self._spread(params, len(batch)), strict=True)):
             try:
                 request = Request(id=str(next(self._numbers)), params=one, **_typed(fields(prompt)))
-                flights.append(self.pipeline.accept(request))
+                active_requests.append(self.pipeline.accept(request))
             except InvalidRequest as error:
                 if single:
                     raise
                 raise type(error)(f"{noun} {place}: {error.message}", param=error.param) from None
-        return flights
+        return active_requests
 
-    def _complete(self, flights: list[Flight], progress: bool | None) -> list[Completion]:
-        self._driver.run(flights, "generating", progress)
-        return [flight.completion() for flight in flights]
+    def _complete(self, active_requests: list[ActiveRequest], progress: bool | None) -> list[Completion]:
+        self._driver.run(active_requests, "generating", progress)
+        return [active.completion() for active in active_requests]
 
     def _spread(self, params: Params, count: int) -> Sequence[SamplingParams]:
         """The parameters of each request of a batch."""
@@ -210,9 +211,9 @@ class LLM:
         return params
 
 
-def _embedding(flight: Flight) -> Embedding:
-    packed = flight.embedding()
-    return Embedding(list(struct.unpack(f"<{len(packed) // 4}f", packed)), len(flight.submits[0].tokens))
+def _embedding(active: ActiveRequest) -> Embedding:
+    packed = active.embedding()
+    return Embedding(list(struct.unpack(f"<{len(packed) // 4}f", packed)), len(active.submits[0].tokens))
 
 
 def _typed(fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The story of one request, from what a client asked to what it gets to read.
 
-    accept:  render ─► tokenize ─► check ─► constrain ─► Flight with its Submits     (nothing has been queued yet)
-    push:    Delta ─► text ─► reasoning, text, calls ─► stop strings ─► Chunk, and a Cancel when one ends it early
+    accept:  render ─► tokenize ─► check ─► constrain ─► ActiveRequest with its Submits     (nothing has been queued
+    yet) push:    Delta ─► text ─► reasoning, text, calls ─► stop strings ─► Chunk, and a Cancel when one ends it early
 
-A request to embed goes the same way; what comes back is one Delta without tokens, whose vector the Flight keeps.
+A request to embed goes the same way; what comes back is one Delta without tokens, whose vector the ActiveRequest keeps.
 
 Nothing here waits or sends: the caller carries Submits and Cancels to an engine and Deltas back, in its own way (a
 plain loop in `driver`, an event loop in `route`).
@@ -47,7 +47,7 @@ from penstock.prompt.dialect import Dialect
 from penstock.prompt.language import constraint_of
 from penstock.prompt.template import ChatTemplate
 from penstock.store.spec import ModelSpec
-from penstock.stream.answer import Answer, NoText
+from penstock.stream.choice import ChoiceStream, NoText
 from penstock.stream.scored import Scored
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ POOLINGS: tuple[str, ...] = get_args(Pooling)
 
 
 class Pipeline:
-    """The stages of one model's frontend, in their order. Keeps nothing of a request: that is its Flight's."""
+    """The stages of one model's frontend, in their order. Keeps nothing of a request: that is its ActiveRequest's."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Pipeline:
         self.emit = emit
         self._numbers = itertools.count()  # of sequences
 
-    def accept(self, request: Request, *, may_wait: bool = True) -> Flight:
+    def accept(self, request: Request, *, may_wait: bool = True) -> ActiveRequest:
         """Turn a request into sequences for the engine, or raise InvalidRequest before any model time is spent. Raises
         NotCheap instead of waiting for the process that renders what takes long, unless it `may_wait`."""
         text = self.render(request, may_wait=may_wait)
@@ -98,17 +98,17 @@ class Pipeline:
         self.check_length(len(text), prompt_field(request))
         return text
 
-    def take_off(self, request: Request, text: str, tokens: list[int]) -> Flight:
+    def take_off(self, request: Request, text: str, tokens: list[int]) -> ActiveRequest:
         """The last part of `accept`, once the text has been tokenized."""
         self._check(request, tokens)
         reading = self._reading(request, text, self._max_output(request, tokens))
         params, warnings = self._constrained(request, reading)
         submits = self._submits(request, tokens, params)
-        kind = Scored if params.max_tokens == 0 else Answer
+        kind = Scored if params.max_tokens == 0 else ChoiceStream
         answers = [
             kind(choice, params, self._text_stream(tokens, params, reading), reading) for choice in range(params.n)
         ]
-        return Flight(request.id, submits, answers, (*request.warnings, *warnings))
+        return ActiveRequest(request.id, submits, answers, (*request.warnings, *warnings))
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt as the model will see it. It may be longer than the context, unless its characters alone show that
@@ -296,11 +296,11 @@ class Pipeline:
         return self.tokenizer.text_stream(prompt, skip_special=skip, show=shown)
 
 
-class Flight:
+class ActiveRequest:
     """One request under way: its sequences out, its answers coming in."""
 
     def __init__(
-        self, request_id: str, submits: list[Submit], answers: list[Answer], warnings: tuple[str, ...] = ()
+        self, request_id: str, submits: list[Submit], answers: list[ChoiceStream], warnings: tuple[str, ...] = ()
     ) -> None:
         self.id = request_id
         self.warnings = warnings  # what of the request was accepted without effect
@@ -336,7 +336,7 @@ class Flight:
             return chunk, Cancel(delta.id, FinishReason.STOP_STRING, at_output=len(answer.tokens))
         return chunk, None
 
-    def _note(self, answer: Answer, delta: Delta) -> None:
+    def _note(self, answer: ChoiceStream, delta: Delta) -> None:
         """What only the first news of a sequence and the last have beside tokens."""
         if answer.index == 0:
             self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)

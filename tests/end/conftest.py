@@ -4,9 +4,9 @@ from pathlib import Path
 import openai
 import pytest
 
-import tiny_models
+from helpers import tiny_models
+from helpers.server_process import Server
 from penstock import LLM
-from server_process import Server
 
 
 @pytest.fixture(scope="session")

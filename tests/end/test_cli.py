@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import tiny_models
+from helpers import tiny_models
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ import jsonschema
 import openai
 import pytest
 
+from helpers.server_process import PATIENCE_S, Server
 from penstock import LLM, Constraint, SamplingParams
 from penstock.errors import InvalidRequest
 from penstock.flow import FinishReason
-from server_process import PATIENCE_S, Server
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import tiny_models
-from native_paged import needs_library
+from helpers import tiny_models
+from helpers.native_paged import needs_library
 from penstock import LLM, Constraint, SamplingParams
 from penstock.flow import Completion
 

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from helpers.server_process import PATIENCE_S, Server
 from penstock import settings
 from penstock.cli.serve import serve
-from server_process import PATIENCE_S, Server
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OWN = re.compile(r"\b((?:penstock|process)_\w+)(?:\{([^}]*)\})?")

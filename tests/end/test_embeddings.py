@@ -11,11 +11,11 @@ import openai
 import pytest
 import torch
 
-import tiny_models
+from helpers import tiny_models
+from helpers.server_process import PATIENCE_S, Server, until
 from penstock import LLM, SamplingParams
 from penstock.errors import ContextOverflow, InvalidRequest, PenstockError
 from penstock.flow import Embedding, Pooling
-from server_process import PATIENCE_S, Server, until
 
 CONTEXT = 128
 LENGTHS = (CONTEXT, 1, 5, 40, 17, 64, 33, 2)  # the longest leaves no room for output

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import torch
 
-import tiny_models
+from helpers import tiny_models
 from penstock import LLM, Constraint, SamplingParams
 
 PROMPT_LENGTHS = (1, 5, 40, 17, 64, 33, 90, 2)

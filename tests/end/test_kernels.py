@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import tiny_models
-from native_paged import needs_library
+from helpers import tiny_models
+from helpers.native_paged import needs_library
 from penstock import LLM, SamplingParams
 from penstock.errors import InvalidSetting
 from penstock.kernels.cpu import library

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import tiny_models
+from helpers import tiny_models
 from penstock import LLM, SamplingParams
 from penstock.errors import (
     ArchitectureUnsupported,
@@ -23,7 +23,7 @@ from penstock.errors import (
     WeightsMismatch,
 )
 from penstock.flow import FinishReason
-from penstock.preflight import LEAST_CONTEXT
+from penstock.startup.preflight import LEAST_CONTEXT
 
 SHORT = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 QUESTION = [{"role": "user", "content": "the tea"}]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import tiny_models
+from helpers import tiny_models
+from helpers.server_process import PATIENCE_S
 from penstock import LLM, SamplingParams, settings
 from penstock.engine.process import ProcessEngine
 from penstock.errors import EngineDied, InvalidRequest, ModelInvalid, ModelNotFound
 from penstock.flow import FinishReason
-from server_process import PATIENCE_S
 
 ENDLESS = SamplingParams(temperature=0.0, max_tokens=tiny_models.ENDLESS_TOKENS, ignore_eos=True)
 

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-import agent_sessions
-from agent_sessions import TURNS, claude_code, codex
-from server_process import PATIENCE_S, Server
+from helpers import agent_sessions
+from helpers.agent_sessions import TURNS, claude_code, codex
+from helpers.server_process import PATIENCE_S, Server
 
 CACHED = 0.95  # of the prompts behind the first, in tokens
 

@@ -10,9 +10,9 @@ import httpx
 import jsonschema_rs
 import pytest
 
+from helpers.server_process import PATIENCE_S, Server, until
+from helpers.tiny_models import ENDLESS_TOKENS
 from penstock import LLM, SamplingParams
-from server_process import PATIENCE_S, Server, until
-from tiny_models import ENDLESS_TOKENS
 
 TALK: list[Any] = [{"role": "user", "content": "Where is Zürich? 🏔"}]
 SYSTEM = "be brief"

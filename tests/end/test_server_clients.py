@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from server_process import PATIENCE_S, Server, until
-from tiny_models import ENDLESS_TOKENS
+from helpers.server_process import PATIENCE_S, Server, until
+from helpers.tiny_models import ENDLESS_TOKENS
 
 ENDLESS: dict[str, Any] = {"prompt": "on and on", "max_tokens": ENDLESS_TOKENS, "ignore_eos": True, "seed": 1}
 # So much that no buffer on the way takes it all: megabytes.

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from server_process import PATIENCE_S, Server, command, environment, until
-from tiny_models import LONG_CONTEXT
+from helpers.server_process import PATIENCE_S, Server, command, environment, until
+from helpers.tiny_models import LONG_CONTEXT
 
 PAGE = "https://app.example"
 KEYS = ("first-key", "second-key")

@@ -15,8 +15,8 @@ import httpx
 import openai
 import pytest
 
-import tiny_models
-from server_process import PATIENCE_S, Server, alive, command, environment, until
+from helpers import tiny_models
+from helpers.server_process import PATIENCE_S, Server, alive, command, environment, until
 
 ENDLESS: dict[str, Any] = {
     "prompt": "on and on",

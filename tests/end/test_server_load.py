@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
+from helpers.server_process import PATIENCE_S, Server, until
 from penstock import LLM, SamplingParams
-from server_process import PATIENCE_S, Server, until
 
 CLIENTS = 200
 

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from server_process import PATIENCE_S, Server, until
-from tiny_models import ENDLESS_TOKENS
+from helpers.server_process import PATIENCE_S, Server, until
+from helpers.tiny_models import ENDLESS_TOKENS
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

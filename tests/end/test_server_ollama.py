@@ -10,9 +10,9 @@ import jsonschema_rs
 import ollama
 import pytest
 
+from helpers.server_process import PATIENCE_S, Server, until
+from helpers.tiny_models import LONG_CONTEXT
 from penstock import LLM, SamplingParams
-from server_process import PATIENCE_S, Server, until
-from tiny_models import LONG_CONTEXT
 
 TALK: list[Any] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "Where is Zürich? 🏔"}]
 GREEDY: dict[str, Any] = {"temperature": 0, "num_predict": 24}

@@ -6,10 +6,10 @@ from typing import Any
 import openai
 import pytest
 
+from helpers.server_process import PATIENCE_S, Server, until
+from helpers.tiny_models import ENDLESS_TOKENS, LONG_CONTEXT
 from penstock import LLM, SamplingParams
 from penstock.flow import Choice
-from server_process import PATIENCE_S, Server, until
-from tiny_models import ENDLESS_TOKENS, LONG_CONTEXT
 
 TALK: list[Any] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "Where is Zürich? 🏔"}]
 PROMPT = "the rain in Spain"

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server_process import PATIENCE_S, Server, environment
+from helpers.server_process import PATIENCE_S, Server, environment
 
 KEY = {"authorization": "Bearer a-key"}
 

@@ -9,9 +9,9 @@ import jsonschema_rs
 import openai
 import pytest
 
+from helpers.server_process import PATIENCE_S, Server, until
+from helpers.tiny_models import ENDLESS_TOKENS
 from penstock import LLM, SamplingParams
-from server_process import PATIENCE_S, Server, until
-from tiny_models import ENDLESS_TOKENS
 
 ASKED = "Where is Zürich? 🏔"
 COLD: dict[str, Any] = {"temperature": 0}

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server_process import PATIENCE_S, Server
+from helpers.server_process import PATIENCE_S, Server
 
 KEY = {"authorization": "Bearer a-key"}
 
@@ -46,7 +46,7 @@ def test_what_schemathesis_finds(short: Server, tmp_path: Path) -> None:
         [str(Path(sys.executable).with_name("schemathesis")), *arguments],
         env={
             **os.environ,
-            "SCHEMATHESIS_HOOKS": "schemathesis_hooks",
+            "SCHEMATHESIS_HOOKS": "helpers.schemathesis_hooks",
             "PYTHONPATH": str(Path(__file__).parents[1]),
             "SERVED_MODEL": short.model,
             "NO_COLOR": "1",

@@ -7,8 +7,8 @@ import anthropic
 import ollama
 import pytest
 
+from helpers.server_process import PATIENCE_S, Server
 from penstock.store.files import ModelFiles
-from server_process import PATIENCE_S, Server
 
 pytestmark = pytest.mark.weights
 

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from helpers.server_process import PATIENCE_S, Server, until
+from helpers.tiny_models import ENDLESS_TOKENS
 from penstock.flow.prefix import KEY_BYTES, TOKEN_BYTES, block_key, pack_tokens, root_key
-from penstock.intake.tenants import tenant_of_key
-from server_process import PATIENCE_S, Server, until
-from tiny_models import ENDLESS_TOKENS
+from penstock.http.middleware.tenants import tenant_of_key
 
 ALICE, BOB = "alice-key", "bob-key"
 SECRETS = {"slo_webhook": "http://127.0.0.1:9/s3cret"}

@@ -10,8 +10,8 @@ import httpx
 import ollama
 import pytest
 
-import tiny_models
-from server_process import PATIENCE_S, Server
+from helpers import tiny_models
+from helpers.server_process import PATIENCE_S, Server
 
 # As Qwen 3 has it: the answer begins within a thought, or behind an empty one.
 TEMPLATE = tiny_models.CHAT_TEMPLATE.removesuffix("{% endif %}") + (

@@ -13,10 +13,10 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-import tiny_models
+from helpers import tiny_models
+from helpers.server_process import PATIENCE_S, Server
 from penstock import LLM, SamplingParams, ToolUse
 from penstock.store.files import ModelFiles
-from server_process import PATIENCE_S, Server
 
 ASK: list[Any] = [{"role": "user", "content": "What is the weather in Zürich? 🏔"}]
 SCHEMA: dict[str, Any] = {

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from json_schemas import PERSON, PICKED, TREE, drawn
-from matching import Judge, assert_valid
+from helpers.json_schemas import PERSON, PICKED, TREE, drawn
+from helpers.matching import Judge, assert_valid
 from penstock import LLM, Constraint, SamplingParams
 from penstock.flow import FinishReason
 from penstock.grammar.compiler import Compiler

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import tiny_models
-from paged import PagedModel, run_alone
+from helpers import tiny_models
+from helpers.paged import PagedModel, run_alone
 from penstock.model import Decoder, load, open_source
 from penstock.store.hf_config import spec_from_config
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import tiny_models
-from paged import run_alone
+from helpers import tiny_models
+from helpers.paged import run_alone
 from penstock.kernels.interface import Operations
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.model import load, open_source

@@ -10,9 +10,8 @@ import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
 
-import tiny_gguf
-import tiny_models
-from paged import run_alone
+from helpers import tiny_gguf, tiny_models
+from helpers.paged import run_alone
 from penstock.model import Decoder, load, open_source
 from penstock.store.gguf import read_header
 from penstock.store.gguf_spec import spec_from_header

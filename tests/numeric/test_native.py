@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import tiny_models
-from native_paged import NativePaged, needs_library
+from helpers import tiny_models
+from helpers.native_paged import NativePaged, needs_library
 from penstock.kernels.cpu.program import Pool
 from penstock.model import Decoder, Packing, load, open_source
 from penstock.store import hf_folder

@@ -21,8 +21,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from native_paged import NativePaged, needs_library
-from paged import PagedModel, run_alone
+from helpers.native_paged import NativePaged, needs_library
+from helpers.paged import PagedModel, run_alone
 from penstock.kernels.cpu import library
 from penstock.kernels.cpu.packed import PackedMatrix
 from penstock.kernels.cpu.program import Pool

@@ -20,8 +20,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from native_paged import NativePaged, needs_library
-from paged import Row, make_batch, make_pages
+from helpers.native_paged import NativePaged, needs_library
+from helpers.paged import Row, make_batch, make_pages
 from penstock.kernels.cpu import packed
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import Kind, PackedMatrix

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-import tiny_models
-from browser import DIST, FLAGS, Watched
-from server_process import PATIENCE_S, Server
+from helpers import tiny_models
+from helpers.browser import DIST, FLAGS, Watched
+from helpers.server_process import PATIENCE_S, Server
 
 
 @pytest.fixture(scope="session")

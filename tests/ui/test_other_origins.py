@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Error
 
-from server_process import PATIENCE_S, Server
+from helpers.server_process import PATIENCE_S, Server
 
 STREAM = """
 async ([url, model]) => {

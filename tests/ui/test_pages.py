@@ -11,10 +11,10 @@ import openai
 import pytest
 from playwright.sync_api import Page, expect
 
+from helpers.server_process import PATIENCE_S, Server, until
+from helpers.tiny_models import LONG_CONTEXT
 from penstock.flow import FinishReason
-from penstock.intake.views import KINDS
-from server_process import PATIENCE_S, Server, until
-from tiny_models import LONG_CONTEXT
+from penstock.http.debug.schemas import KINDS
 
 Visit = Callable[..., Page]
 DRAWN = """canvas => {

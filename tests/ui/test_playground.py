@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from browser import Watched
-from server_process import Server, until
-from tiny_models import ENDLESS_TOKENS
+from helpers.browser import Watched
+from helpers.server_process import Server, until
+from helpers.tiny_models import ENDLESS_TOKENS
 
 Visit = Callable[..., Page]
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from browser import Watched
-from server_process import PATIENCE_S, Server
+from helpers.browser import Watched
+from helpers.server_process import PATIENCE_S, Server
 
 Visit = Callable[..., Page]
 PAGES = ("playground", "requests", "batch", "cache", "lab", "planner", "dashboard")

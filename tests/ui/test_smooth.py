@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Page
 
-from browser import DIST
-from recorded_server import RecordedServer
+from helpers.browser import DIST
+from helpers.recorded_server import RecordedServer
 
 pytestmark = pytest.mark.smooth
 LONGEST_MS = 100

@@ -7,15 +7,15 @@ from typing import Any, cast
 import pytest
 from starlette.testclient import TestClient
 
-import tiny_models
+from helpers import tiny_models
+from helpers.store_samples import LLAMA, TOKENIZER, write_gguf
 from penstock import assemble, settings
+from penstock.deployment.replica import Replica
 from penstock.engine import process
 from penstock.errors import ContextOverflow
 from penstock.flow import Request, SamplingParams
 from penstock.flow.prefix import SECRET_BYTES
-from penstock.route.replica import Replica
 from penstock.store.disk import CACHE_VARIABLE
-from store_samples import LLAMA, TOKENIZER, write_gguf
 
 
 def test_recommendations_out_of_bounds_are_ignored_and_named(

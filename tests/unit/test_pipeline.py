@@ -2,7 +2,7 @@ import pytest
 
 from penstock.errors import ContextOverflow, EngineDied, InvalidRequest
 from penstock.flow import Cancel, Delta, FinishReason, Request, SamplingParams, Timings, TokenLogprobs
-from penstock.pipeline import Flight, Pipeline
+from penstock.pipeline import ActiveRequest, Pipeline
 from penstock.prompt.template import ChatTemplate
 from penstock.store.spec import ModelSpec, Rope
 
@@ -53,7 +53,7 @@ TEMPLATE = ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% 
 PIPELINE = Pipeline(SPEC, Letters(), TEMPLATE, context=32, clock=lambda: 5.0)
 
 
-def accept(**fields: object) -> Flight:
+def accept(**fields: object) -> ActiveRequest:
     return PIPELINE.accept(Request(id="r", **{"params": SamplingParams(max_tokens=4), **fields}))
 
 
@@ -119,8 +119,8 @@ def test_or_as_much_as_the_server_has_for_it(prompt: int, params: dict[str, int 
     ],
 )
 def test_a_prompt_may_be_cut(keep: int, fields: dict[str, object], left: list[int]) -> None:
-    flight = accept(truncate_prompt_tokens=keep, **{"tokens": list(range(1, 11)), **fields})
-    assert flight.submits[0].tokens == left
+    active = accept(truncate_prompt_tokens=keep, **{"tokens": list(range(1, 11)), **fields})
+    assert active.submits[0].tokens == left
 
 
 def test_what_is_left_must_fit() -> None:
@@ -132,15 +132,15 @@ def test_what_is_left_must_fit() -> None:
 
 
 def test_a_prompt_that_is_only_scored_gives_no_tokens() -> None:
-    flight = accept(tokens=[5, 6], params=SamplingParams(max_tokens=0, prompt_logprobs=0, logprobs=0))
-    assert flight.submits[0].max_output == 1  # what comes with it is what is wanted
+    active = accept(tokens=[5, 6], params=SamplingParams(max_tokens=0, prompt_logprobs=0, logprobs=0))
+    assert active.submits[0].max_output == 1  # what comes with it is what is wanted
     entry = TokenLogprobs(6, -0.5, 1, [])
-    chunk, cancel = flight.push(
+    chunk, cancel = active.push(
         Delta(id="r/0", tokens=[0], logprobs=[entry], prompt_logprobs=[entry], finish=FinishReason.END, timings=ENDED)
     )
     assert (chunk.tokens, chunk.text, chunk.finish, cancel) == ([], "", FinishReason.LENGTH, None)
     assert chunk.prompt_logprobs == [None, entry]
-    done = flight.completion()
+    done = active.completion()
     assert (done.tokens, done.choices[0].logprobs, done.prompt_logprobs) == ([], [], [None, entry])
     with pytest.raises(ContextOverflow):  # there must be room for one
         accept(tokens=[5] * 32, params=SamplingParams(max_tokens=0))
@@ -148,16 +148,16 @@ def test_a_prompt_that_is_only_scored_gives_no_tokens() -> None:
 
 @pytest.mark.parametrize("finish", [FinishReason.ERROR, FinishReason.CANCELLED, FinishReason.TIMEOUT])
 def test_scoring_that_failed_says_so(finish: FinishReason) -> None:
-    flight = accept(tokens=[5, 6], params=SamplingParams(max_tokens=0))
-    chunk, _ = flight.push(Delta(id="r/0", finish=finish, timings=ENDED))
+    active = accept(tokens=[5, 6], params=SamplingParams(max_tokens=0))
+    chunk, _ = active.push(Delta(id="r/0", finish=finish, timings=ENDED))
     assert chunk.finish is finish
 
 
 def test_prompt_logprobs_come_with_the_chunk_they_came_with() -> None:
-    flight = accept(tokens=[5, 6], params=SamplingParams(max_tokens=4, prompt_logprobs=0))
+    active = accept(tokens=[5, 6], params=SamplingParams(max_tokens=4, prompt_logprobs=0))
     entry = TokenLogprobs(6, -0.5, 1, [])
-    first, _ = flight.push(Delta(id="r/0", tokens=[97], prompt_logprobs=[entry]))
-    second, _ = flight.push(Delta(id="r/0", tokens=[98]))
+    first, _ = active.push(Delta(id="r/0", tokens=[97], prompt_logprobs=[entry]))
+    second, _ = active.push(Delta(id="r/0", tokens=[98]))
     assert (first.prompt_logprobs, second.prompt_logprobs) == ([None, entry], None)
 
 
@@ -208,22 +208,22 @@ def test_what_cannot_fit_is_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_embedding_may_fill_the_context_and_is_given_its_vector() -> None:
-    flight = accept(tokens=[5] * 32, task="embed", pooling="last")
-    (submit,) = flight.submits
+    active = accept(tokens=[5] * 32, task="embed", pooling="last")
+    (submit,) = active.submits
     assert (submit.task, submit.pooling, submit.max_output) == ("embed", "last", 0)
-    chunk, cancel = flight.push(Delta(id="r/0", finish=FinishReason.END, embedding=b"\0\0\x80?", timings=ENDED))
+    chunk, cancel = active.push(Delta(id="r/0", finish=FinishReason.END, embedding=b"\0\0\x80?", timings=ENDED))
     assert cancel is None
     assert chunk is not None
     assert chunk.tokens == []
-    assert flight.done
-    assert flight.embedding() == b"\0\0\x80?"
+    assert active.done
+    assert active.embedding() == b"\0\0\x80?"
 
 
 def test_an_embedding_that_failed_raises_what_went_wrong() -> None:
-    flight = accept(text="hi", task="embed")
-    flight.push(Delta(id="r/0", finish=FinishReason.ERROR, error="broke", code="engine_died", timings=ENDED))
+    active = accept(text="hi", task="embed")
+    active.push(Delta(id="r/0", finish=FinishReason.ERROR, error="broke", code="engine_died", timings=ENDED))
     with pytest.raises(EngineDied, match="broke"):
-        flight.embedding()
+        active.embedding()
 
 
 @pytest.mark.parametrize(
@@ -254,37 +254,37 @@ def test_a_model_without_tokenizer_or_template_says_so() -> None:
 
 
 def test_a_stop_string_cancels_the_sequence_at_the_token_that_completed_it() -> None:
-    flight = accept(text="hi", params=SamplingParams(max_tokens=8, stop=("cd",)))
-    chunk, cancel = flight.push(Delta(id="r/0", tokens=[*b"abcde"]))
+    active = accept(text="hi", params=SamplingParams(max_tokens=8, stop=("cd",)))
+    chunk, cancel = active.push(Delta(id="r/0", tokens=[*b"abcde"]))
     assert chunk is not None
     assert (chunk.text, chunk.finish) == ("ab", FinishReason.STOP_STRING)
     assert cancel == Cancel("r/0", FinishReason.STOP_STRING, at_output=4)
-    assert not flight.done
-    assert flight.push(Delta(id="r/0", finish=FinishReason.STOP_STRING, timings=ENDED)) == (None, None)
-    assert flight.done
-    assert flight.completion().choices[0].tokens == [*b"abcd"]
+    assert not active.done
+    assert active.push(Delta(id="r/0", finish=FinishReason.STOP_STRING, timings=ENDED)) == (None, None)
+    assert active.done
+    assert active.completion().choices[0].tokens == [*b"abcd"]
 
 
 def test_a_stop_string_in_the_last_delta_needs_no_cancel() -> None:
-    flight = accept(text="hi", params=SamplingParams(max_tokens=4, stop=("cd",)))
-    _, cancel = flight.push(Delta(id="r/0", tokens=[*b"abcd"], finish=FinishReason.LENGTH, timings=ENDED))
+    active = accept(text="hi", params=SamplingParams(max_tokens=4, stop=("cd",)))
+    _, cancel = active.push(Delta(id="r/0", tokens=[*b"abcd"], finish=FinishReason.LENGTH, timings=ENDED))
     assert cancel is None
-    assert flight.completion().finish is FinishReason.STOP_STRING
+    assert active.completion().finish is FinishReason.STOP_STRING
 
 
 def test_who_leaves_cancels_only_what_still_runs() -> None:
-    flight = accept(text="hi", params=SamplingParams(max_tokens=4, n=2))
-    flight.push(Delta(id="r/0", tokens=[*b"ab"], finish=FinishReason.LENGTH, timings=ENDED))
-    flight.push(Delta(id="r/1", tokens=[*b"a"]))
-    assert flight.cancels() == [Cancel("r/1", at_output=1)]
+    active = accept(text="hi", params=SamplingParams(max_tokens=4, n=2))
+    active.push(Delta(id="r/0", tokens=[*b"ab"], finish=FinishReason.LENGTH, timings=ENDED))
+    active.push(Delta(id="r/1", tokens=[*b"a"]))
+    assert active.cancels() == [Cancel("r/1", at_output=1)]
 
 
 def test_the_completion_tells_all() -> None:
-    flight = accept(text="hi", params=SamplingParams(max_tokens=4, prompt_logprobs=0))
+    active = accept(text="hi", params=SamplingParams(max_tokens=4, prompt_logprobs=0))
     of_prompt = [TokenLogprobs(token, -1.0, 1, []) for token in b"hi"]
-    flight.push(Delta(id="r/0", tokens=[*b"a"], prompt_logprobs=of_prompt, cached_tokens=2))
-    flight.push(Delta(id="r/0", finish=FinishReason.ERROR, error="broke", code="engine_died", timings=ENDED))
-    result = flight.completion()
+    active.push(Delta(id="r/0", tokens=[*b"a"], prompt_logprobs=of_prompt, cached_tokens=2))
+    active.push(Delta(id="r/0", finish=FinishReason.ERROR, error="broke", code="engine_died", timings=ENDED))
+    result = active.completion()
     assert result.prompt_tokens == [1, *b"hi"]
     assert result.prompt_logprobs == [None, *of_prompt]
     assert (result.cached_tokens, result.error, result.error_code) == (2, "broke", "engine_died")

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-import reference_data
+from helpers import reference_data
 from penstock.errors import InvalidRequest
 from penstock.flow import Choice, Constraint, Delta, FinishReason, Request, SamplingParams, Timings, Tool, ToolUse
 from penstock.grammar.compiler import Compiler

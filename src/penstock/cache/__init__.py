@@ -8,9 +8,9 @@ explain                why so much of a prompt was found, and no more
 census                 a map of the blocks and the tree of prefixes, for people
 """
 
+from penstock.cache.eviction_history import Recall
 from penstock.cache.manager import CacheManager, Hit, Table
 from penstock.cache.pool import Usage
 from penstock.cache.prefix import Chain, Link
-from penstock.cache.recall import Recall
 
 __all__ = ["CacheManager", "Chain", "Hit", "Link", "Recall", "Table", "Usage"]

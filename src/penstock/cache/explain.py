@@ -6,8 +6,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 
+from penstock.cache.eviction_history import Recall
 from penstock.cache.prefix import Chain
-from penstock.cache.recall import Recall
 from penstock.flow import record
 from penstock.flow.prefix import TOKEN_BYTES, pack_tokens
 from penstock.flow.record import Finding

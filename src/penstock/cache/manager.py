@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from penstock.cache.eviction_history import Recall
 from penstock.cache.pool import Pool, Usage
 from penstock.cache.prefix import Chain, Link
-from penstock.cache.recall import Recall
 from penstock.errors import PenstockError
 from penstock.flow.prefix import draw_secret, root_key
 from penstock.store.spec import CacheGroup

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, takewhile
 from typing import NamedTuple
 
+from penstock.cache.eviction_history import Recall
 from penstock.cache.prefix import Link
-from penstock.cache.recall import Recall
 from penstock.errors import PenstockError
 from penstock.flow.prefix import block_key
 

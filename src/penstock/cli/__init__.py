@@ -8,8 +8,9 @@ import sys
 
 import click
 
-from penstock import __version__, bytecode
+from penstock import __version__
 from penstock.errors import PenstockError
+from penstock.startup import bytecode
 
 # command -> module of this package with a click command of the same name; listed in this order
 COMMANDS = {

@@ -9,15 +9,15 @@ from typing import Any
 import click
 import msgspec
 
+from penstock.capacity import shape
+from penstock.capacity.answer import Plan
+from penstock.capacity.find import THIS, find_device, find_shape
+from penstock.capacity.planner import plan as compute
+from penstock.capacity.probe import this_machine
+from penstock.capacity.question import Question, question, question_for
 from penstock.cli.options import debug_option, struct_options
 from penstock.cli.remote import Remote, key_option
 from penstock.errors import InvalidRequest, ModelNotFound
-from penstock.plan import shape
-from penstock.plan.answer import Plan
-from penstock.plan.find import THIS, find_device, find_shape
-from penstock.plan.planner import plan as compute
-from penstock.plan.probe import this_machine
-from penstock.plan.question import Question, question, question_for
 from penstock.settings import parse_bytes
 from penstock.store.catalogue import DEFAULT
 from penstock.store.resolve import resolve

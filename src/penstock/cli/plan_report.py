@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.capacity import device, shape
+from penstock.capacity.answer import Plan
 from penstock.cli.text import count_text, size_text, time_text
-from penstock.plan import device, shape
-from penstock.plan.answer import Plan
 
 
 def show(made: Plan) -> None:

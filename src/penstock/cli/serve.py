@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock import assemble, collector, preflight
+from penstock import assemble
 from penstock.cli.options import ENGINE, given_settings, settings_options
 from penstock.cli.progress import download_bar
 from penstock.cli.text import context_note, size_text
 from penstock.errors import PenstockError
-from penstock.intake.port import bind
+from penstock.http.port import bind
 from penstock.observe.logs import configure
 from penstock.settings import ENV_PREFIX, LOOPBACK, Settings, load, strays
+from penstock.startup import preflight
 from penstock.store.resolve import check_name
+from penstock.system import gc_control
 
 if TYPE_CHECKING:
     from penstock.store.files import ModelFiles
@@ -69,7 +71,7 @@ def _start(values: dict[str, Any]) -> None:
     if "*" in settings.serve.origins and not settings.serve.keys:
         warn("any web page that is open in a browser here can use this server")
     if settings.observe.events and settings.observe.otel_endpoint is not None:
-        from penstock.observe.spans import exporter_class
+        from penstock.observe.trace.otel import exporter_class
 
         exporter_class()  # or it would be missed only once an engine has been started
     check_name(settings.model.model)  # before the port: who mistypes both is told of the first word first
@@ -113,17 +115,17 @@ async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket,
     replica = assemble.replica(settings)
     try:
         say("engine process started; loading weights")
-        from penstock.intake.server import serve as serve_http  # imported while it does
+        from penstock.http.server import serve as serve_http  # imported while it does
 
-        app, desk, watch = assemble.server(settings, files, replica)
-        with contextlib.closing(desk):
+        app, service, watch = assemble.server(settings, files, replica)
+        with contextlib.closing(service):
             try:
                 await replica.start()
             except asyncio.CancelledError:
                 say("stopped before it was ready")
                 replica.close(at_once=True)
                 return 0
-            collector.spare_frontend()
+            gc_control.spare_frontend()
             sys.setswitchinterval(THREAD_TURN_S)
             facts = replica.facts
             say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
@@ -131,7 +133,7 @@ async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket,
                 say(note)
             announce = functools.partial(_announce, files.name, facts, say, settings.observe.log_format == "human")
             asked = settings.serve
-            return await serve_http(app, desk, watch, listener, announce, drain_s=asked.drain_s, hang_s=asked.hang_s)
+            return await serve_http(app, service, watch, listener, announce, drain_s=asked.drain_s, hang_s=asked.hang_s)
     finally:
         replica.close()
 

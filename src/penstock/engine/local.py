@@ -11,7 +11,7 @@ import gc
 from penstock.engine.loop import EngineLoop
 from penstock.errors import EngineDied
 from penstock.flow import Cancel, Frame, Query, Reply, Submit
-from penstock.interrupts import held
+from penstock.system.signals import held
 
 
 class LocalEngine:

@@ -1,7 +1,8 @@
 """An engine in a process of its own, as the frontend sees it.
 
-The process is started as a fresh interpreter (`python -m penstock.worker`), not forked and not by `multiprocessing`:
-it inherits neither threads nor locks, nothing is pickled, and a user's script needs no `__main__` guard.
+The process is started as a fresh interpreter (`python -m penstock.engine.worker`), not forked and not by
+`multiprocessing`: it inherits neither threads nor locks, nothing is pickled, and a user's script needs no `__main__`
+guard.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ProcessEngine:
         self.link = frontend_link(address, read_end)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.worker", address],
+                [sys.executable, "-m", "penstock.engine.worker", address],
                 stdin=subprocess.PIPE,
                 env=child_environment(),
                 pass_fds=(write_end,),

@@ -2,8 +2,8 @@
 
 In a graph every token is a row of its own. The tokens of a chunk are rows of the same slot at consecutive positions.
 All keys and values of a layer are written before any row attends, and each row sees only what lies before it, so a
-chunk comes out right. Its prefix is read once per few tokens, though (see `kernels.cuda.decode`); steps for which that
-is too much do not run as graphs (`READ_AGAIN`).
+chunk comes out right. Its prefix is read once per few tokens, though (see `kernels.cuda.decode_attention`); steps for
+which that is too much do not run as graphs (`READ_AGAIN`).
 
 A graph is captured for each of a few numbers of rows. A step takes the smallest that holds it and fills up with rows of
 the spare slot, whose keys and values go to block 0, which is nobody's. A graph begins with slots and positions. It ends
@@ -25,20 +25,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock import collector
 from penstock.flow import Row
 from penstock.forward.slots import Slots
 from penstock.kernels.cuda import sample
-from penstock.kernels.cuda.lay_out import lay_out
+from penstock.kernels.cuda.decode_inputs import lay_out
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Batch, BlockMap, Pages
 from penstock.kernels.upload import put
 from penstock.sample.sampler import Replay
+from penstock.system import gc_control
 
 if TYPE_CHECKING:
     from penstock.forward.chunk_graphs import ChunkGraphs
     from penstock.forward.runner import Model
-    from penstock.sample.cuda import CudaSampler
+    from penstock.sample.cuda_sampler import CudaSampler
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class Recorder:
             begin()
 
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream), collector.paused():
+        with torch.cuda.stream(self._stream), gc_control.paused():
             begin()
             try:
                 made = work(cut)

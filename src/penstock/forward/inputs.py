@@ -76,8 +76,8 @@ def _by_torch(
 def _by_kernel(
     slots: Slots, places: Tensor, counts: Numbers, blocks: int, into: Inputs | None
 ) -> tuple[Inputs, list[Tensor]]:
-    """The same. `places` are those of `kernels.cuda.gather`."""
-    from penstock.kernels.cuda.gather import gather
+    """The same. `places` are those of `kernels.cuda.chunk_inputs`."""
+    from penstock.kernels.cuda.chunk_inputs import gather
 
     device, total = places.device, int(counts.sum())
     if into is None:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock import available
 from penstock.errors import OutOfMemory
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.interface import Pages
-from penstock.preflight import LEAST_CONTEXT, check_most, readable
 from penstock.settings import CacheSettings, parse_bytes
+from penstock.startup.preflight import LEAST_CONTEXT, check_most, readable
 from penstock.store.spec import CacheGroup, ModelSpec
+from penstock.system import resources
 
 CPU_FRACTION = 0.25  # of what is free: the machine is not ours alone
 DEVICE_FRACTION = 0.9  # of all there is
@@ -91,7 +91,7 @@ def size_cache(
 def check_weights(num_bytes: int, settings: CacheSettings, device: torch.device) -> None:
     """Whether the weights fit, and beside them as much KV cache as was asked for, before minutes are spent on loading
     them."""
-    free = available.host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    free = resources.host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
     if num_bytes > free:
         raise OutOfMemory(
             f"the weights take {readable(num_bytes)}, but {device} has {readable(free)} free: "
@@ -155,7 +155,7 @@ def _unallocated(size: CacheSize, error: Exception) -> OutOfMemory:
 def _budget(settings: CacheSettings, device: torch.device) -> tuple[int, int, str]:
     """Bytes for KV blocks, bytes that are free, and in words where the first number comes from."""
     if device.type == "cpu":
-        free = available.host_bytes()
+        free = resources.host_bytes()
         fraction = settings.memory_fraction or CPU_FRACTION
         budget = int(free * fraction)
         source = f"memory_fraction {fraction} of the {readable(free)} that are free"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from penstock.flow import Admit, Row, StepResult
-from penstock.forward.launched import Launched
+from penstock.forward.in_flight import Launched
 from penstock.forward.pooling import Embedders, Pooled
-from penstock.forward.prompts import Prompts
+from penstock.forward.prompt_logprobs import Prompts
 from penstock.sample import Constraints, Draws, Logprobs, Sampler
 from penstock.sample.sampler import Replay
 
@@ -86,6 +86,6 @@ class Orders:
 
 
 def _on_device(vocab_size: int, tokens: Tensor) -> Sampler:
-    from penstock.sample.cuda import CudaSampler
+    from penstock.sample.cuda_sampler import CudaSampler
 
     return CudaSampler(vocab_size, tokens)

@@ -1,7 +1,7 @@
 """The runner: keeps the slots, runs the model over each plan, draws the tokens.
 
-This one computes with `kernels.interface.Operations`, those of torch or of CUDA; `forward.native` is the one of the
-native CPU kernels.
+This one computes with `kernels.interface.Operations`, those of torch or of CUDA; `forward.native_runner` is the one of
+the native CPU kernels.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from penstock.flow import Admit, Row, SamplingParams, StepPlan, StepResult
+from penstock.forward.in_flight import Launched
 from penstock.forward.inputs import gather
-from penstock.forward.launched import Launched
 from penstock.forward.orders import Orders
 from penstock.forward.readback import Readback
 from penstock.forward.slots import Slots
@@ -95,7 +95,8 @@ class ModelRunner:
     def warm_up(self, tokens: int) -> None:
         """Runs real steps over block 0: a prompt of `tokens` and shorter ones, some of them only where there will be no
         graph of as many rows, drawn from in each way there is; and as many sequences as there may be beside a prompt.
-        No step reads what another has drawn: while kernels are only noted (`kernels.cuda.ahead`), that can be anything.
+        No step reads what another has drawn: while kernels are only noted (`kernels.cuda.precompile`), that can be
+        anything.
         """
         greedy, filtered = SamplingParams(temperature=0.0), SamplingParams(top_k=50, top_p=0.9)
         full = SamplingParams(presence_penalty=1.0, banned_tokens=(0,))
@@ -124,7 +125,7 @@ class ModelRunner:
         """CUDA graphs of small steps and of those with chunks, yet to be captured."""
         from penstock.forward.chunk_graphs import ChunkGraphs
         from penstock.forward.graphs import DecodeGraphs, Graphs
-        from penstock.sample.cuda import CudaSampler
+        from penstock.sample.cuda_sampler import CudaSampler
 
         sampler = self._orders.sampler
         assert isinstance(sampler, CudaSampler)

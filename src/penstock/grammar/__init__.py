@@ -6,7 +6,8 @@ closing.py    a JSON schema whose objects have no room for properties that they 
 ebnf.py       a grammar in the notation of llama.cpp -> Lark
 relax.py      a JSON schema less the keywords that cannot be enforced, for tools that are not strict
 compiler.py   that grammar and a vocabulary -> a matcher, or an error that says what is wrong
-checker.py    the frontend's: is this a constraint that can be compiled, within bounds? Asks worker.py, in a process
+checker.py    the frontend's: is this a constraint that can be compiled, within bounds? Asks worker.py, in a
+process
               of its own, which a hostile one may hang or crash
 library.py    the engine's: compiled grammars, made in the background, and a matcher for each sequence
 

@@ -18,7 +18,7 @@ from penstock.flow import Constraint
 from penstock.grammar.compiler import NO_TOKENIZER
 from penstock.grammar.source import check_size, unusable
 from penstock.grammar.worker import Verdict, Vocabulary
-from penstock.killable import Crashed, Helper, OutOfTime
+from penstock.system.killable_process import Crashed, Helper, OutOfTime
 
 COMPILE_LIMIT_S = 5.0  # of CPU time
 MEMORY_BYTES = 512 << 20  # beyond what the vocabulary takes

@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import PenstockError
 from penstock.flow import Constraint
 from penstock.grammar.compiler import Compiler
-from penstock.killable import Answer, answer_questions
+from penstock.system.killable_process import Answer, answer_questions
 
 
 class Vocabulary(msgspec.Struct):

@@ -7,18 +7,28 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from penstock.kernels import linear, logits
 from penstock.kernels.cpu.packed import plain
-from penstock.kernels.cuda import cut, decode, embed, gate, long_prefill, prefill, product, rotate_store, short_prefill
+from penstock.kernels.cuda import (
+    decode_attention,
+    embed,
+    gate,
+    prefill_attention,
+    prefill_cudnn,
+    prefill_split_kv,
+    rotate_store,
+    skinny_gemm,
+    split_kv,
+)
 from penstock.kernels.cuda import norm as norm_
 from penstock.kernels.interface import Activation, Batch, BlockMap, HeadNorms, Matrix, Norm, Pages, Rotary
 from penstock.kernels.per_batch import PerBatch
+from penstock.kernels.reference import linear, logits
 
 
 class Chunks(NamedTuple):
     """How the rows of several tokens are attended to."""
 
-    long: tuple[long_prefill.Chunk, ...]
+    long: tuple[prefill_cudnn.Chunk, ...]
     short: Tensor | None  # tiles, see `prefill.tiles`
     tiles: Tensor | None  # of all others
 
@@ -46,8 +56,8 @@ class CudaOperations:
     ) -> Tensor:
         weight = plain(weight)
         x, norm = self._normed(x, norm, weight)
-        if product.suits(x, weight):
-            return product.product(x, weight, bias, norm=norm, onto=onto)
+        if skinny_gemm.suits(x, weight):
+            return skinny_gemm.product(x, weight, bias, norm=norm, onto=onto)
         if onto is not None and bias is None:
             return onto.addmm_(x, weight.t())
         y = linear.reference(x, weight, bias)
@@ -58,8 +68,8 @@ class CudaOperations:
     ) -> Tensor:
         weight = plain(weight)
         x, norm = self._normed(x, norm, weight)
-        if product.suits(x, weight):
-            return product.product(x, weight, bias, norm=norm, activation=activation)
+        if skinny_gemm.suits(x, weight):
+            return skinny_gemm.product(x, weight, bias, norm=norm, activation=activation)
         return gate.gate(linear.reference(x, weight, bias), activation)
 
     def rotate_store(
@@ -93,18 +103,23 @@ class CudaOperations:
             chunks = self._shared.once(batch, key, lambda: _plan(q, pages, block_map, batch, whole))
         if out is None:
             if len(chunks.long) == batch.num_rows == 1:
-                return long_prefill.attend(q, pages, chunks.long[0], scale)
+                return prefill_cudnn.attend(q, pages, chunks.long[0], scale)
             out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
         single, tables = batch.num_single, block_map.tables
         if single:
             first, lengths, kv_heads = q[:single], batch.lengths, pages.keys.shape[2]
             pieces = self._shared.once(
-                batch, ("cut", window), lambda: cut.cut(first, kv_heads, lengths, batch.runs, window)
+                batch, ("cut", window), lambda: split_kv.cut(first, kv_heads, lengths, batch.runs, window)
             )
-            decode.decode(first, pages, tables, lengths, pieces, out, scale=scale, window=window, softcap=softcap)
+            decode_attention.decode(
+                first, pages, tables, lengths, pieces, out, scale=scale, window=window, softcap=softcap
+            )
         for chunk in chunks.long:
-            out[chunk.start : chunk.end] = long_prefill.attend(q, pages, chunk, scale)
-        for attend, tiles in ((short_prefill.short_prefill, chunks.short), (prefill.prefill, chunks.tiles)):
+            out[chunk.start : chunk.end] = prefill_cudnn.attend(q, pages, chunk, scale)
+        for attend, tiles in (
+            (prefill_split_kv.short_prefill, chunks.short),
+            (prefill_attention.prefill, chunks.tiles),
+        ):
             if tiles is not None:
                 attend(q, pages, tables, batch, tiles, out, scale=scale, window=window, softcap=softcap)
         return out
@@ -114,8 +129,8 @@ class CudaOperations:
         if out is None:
             out = torch.empty(x.shape[0], weight.shape[0], dtype=torch.float32, device=x.device)
         # Accumulated in float32 anyway: no need to round and widen again.
-        if product.suits(x, weight):
-            product.product(x, weight, out=out)
+        if skinny_gemm.suits(x, weight):
+            skinny_gemm.product(x, weight, out=out)
         elif x.dtype == torch.float32:
             torch.mm(x, weight.t(), out=out)
         else:
@@ -124,7 +139,7 @@ class CudaOperations:
 
     def _normed(self, x: Tensor, norm: Norm | None, weight: Tensor) -> tuple[Tensor, Norm | None]:
         """x and the norm, where a product of our own makes it on the way; else the norm of x."""
-        if norm is None or product.takes_norm(x, weight):
+        if norm is None or skinny_gemm.takes_norm(x, weight):
             return x, norm
         return self.norm(x, norm), None
 
@@ -132,15 +147,15 @@ class CudaOperations:
 def _plan(q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, whole: bool) -> Chunks:
     """`whole`: there is neither window nor soft-cap."""
     rows = range(batch.num_single, batch.num_rows)
-    may = whole and long_prefill.available(q)
-    taken = [row for row in rows if may and long_prefill.suits(batch, row, q.shape[1])]
+    may = whole and prefill_cudnn.available(q)
+    taken = [row for row in rows if may and prefill_cudnn.suits(batch, row, q.shape[1])]
     rest = [row for row in rows if row not in taken]
     counts = [batch.host_starts[row + 1] - batch.host_starts[row] for row in rest]
-    short = [row for row, count in zip(rest, counts, strict=True) if count <= short_prefill.LONGEST]
-    others = [row for row, count in zip(rest, counts, strict=True) if count > short_prefill.LONGEST]
-    block_size, size = pages.keys.shape[1], prefill.SHAPES[q.element_size()].queries
+    short = [row for row, count in zip(rest, counts, strict=True) if count <= prefill_split_kv.LONGEST]
+    others = [row for row, count in zip(rest, counts, strict=True) if count > prefill_split_kv.LONGEST]
+    block_size, size = pages.keys.shape[1], prefill_attention.SHAPES[q.element_size()].queries
     return Chunks(
-        tuple(long_prefill.chunk(batch, block_map, block_size, row) for row in taken),
-        prefill.tiles(batch, short, short_prefill.TOKENS) if short else None,
-        prefill.tiles(batch, others, size) if others else None,
+        tuple(prefill_cudnn.chunk(batch, block_map, block_size, row) for row in taken),
+        prefill_attention.tiles(batch, short, prefill_split_kv.TOKENS) if short else None,
+        prefill_attention.tiles(batch, others, size) if others else None,
     )

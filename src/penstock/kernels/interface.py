@@ -14,7 +14,8 @@ from torch import Tensor
 
 from penstock.kernels.cpu.packed import PackedMatrix
 
-# A weight of a product, or an embedding table: plain, as `kernels.linear.pack` made it, or in the native kernels' form
+# A weight of a product, or an embedding table: plain, as `kernels.reference.linear.pack` made it, or in the native
+# kernels' form
 Matrix = Tensor | PackedMatrix
 Activation = Literal["silu", "gelu_tanh"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock.kernels import attention, embed, gate, linear, logits, rotate_store
-from penstock.kernels import norm as norm_
 from penstock.kernels.cpu.packed import plain
 from penstock.kernels.interface import Activation, Batch, BlockMap, HeadNorms, Matrix, Norm, Pages, Rotary
 from penstock.kernels.per_batch import PerBatch
+from penstock.kernels.reference import attention, embed, gate, linear, logits, rotate_store
+from penstock.kernels.reference import norm as norm_
 
 
 class TorchOperations:

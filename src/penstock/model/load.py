@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from penstock.kernels import linear
+from penstock.kernels.reference import linear
 from penstock.model import registry
 from penstock.model.layers.decoder import Decoder
 from penstock.model.weights import loader

@@ -9,7 +9,7 @@ from penstock.flow import record
 from penstock.flow.record import WAITS
 from penstock.observe.history import Point
 from penstock.observe.journal import Journal
-from penstock.observe.trace import RequestTrace
+from penstock.observe.trace.records import RequestTrace
 
 LARGE = 0.5  # of a time that is to be explained
 NOTABLE = 0.25

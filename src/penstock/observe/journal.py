@@ -17,7 +17,7 @@ from penstock.flow import FinishReason
 from penstock.flow.record import CONSTRAINT, PREFIX, WAITS, Blocks, LetIn, StepRecord, micros
 from penstock.observe import events
 from penstock.observe.steps import Steps
-from penstock.observe.trace import PRIORITY, RequestTrace, SequenceTrace
+from penstock.observe.trace.records import PRIORITY, RequestTrace, SequenceTrace
 
 MAX_DONE = 2000
 MAX_SAMPLES = 20_000

@@ -16,7 +16,7 @@ from penstock.flow.record import StepRecord
 from penstock.observe.history import kv_use
 from penstock.observe.journal import Journal
 from penstock.observe.metrics import FAST_S
-from penstock.observe.trace import RequestTrace
+from penstock.observe.trace.records import RequestTrace
 
 STEP_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)

@@ -23,7 +23,7 @@ from penstock.observe.causes import Cause
 from penstock.observe.history import History, Point
 from penstock.observe.journal import Journal
 from penstock.observe.measured import percentile, recent, shares
-from penstock.observe.trace import RequestTrace
+from penstock.observe.trace.records import RequestTrace
 from penstock.settings import ObserveSettings
 
 logger = logging.getLogger(__name__)

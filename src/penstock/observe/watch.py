@@ -15,8 +15,8 @@ from penstock.observe.history import INTERVAL_S, History, kv_use
 from penstock.observe.journal import Journal, Totals
 from penstock.observe.measured import percentile_us
 from penstock.observe.slo import Monitor
-from penstock.observe.trace import RequestTrace
-from penstock.observe.view import View
+from penstock.observe.trace.records import RequestTrace
+from penstock.observe.trace.views import View
 from penstock.observe.window import drawn
 
 logger = logging.getLogger(__name__)

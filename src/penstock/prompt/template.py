@@ -14,10 +14,10 @@ import jinja2.meta
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Message
-from penstock.killable import Crashed, Helper, OutOfTime
 from penstock.prompt.meter import OutOfWork
 from penstock.prompt.run import cheap_work, compiled, run
 from penstock.prompt.sandbox import Sandbox
+from penstock.system.killable_process import Crashed, Helper, OutOfTime
 
 RENDER_LIMIT_S = 5.0  # of CPU time
 MEMORY_BYTES = 512 << 20

@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.killable import Answer, answer_questions
 from penstock.prompt.run import compiled, full_work, run
+from penstock.system.killable_process import Answer, answer_questions
 
 
 def prepare(source: bytes) -> Answer:

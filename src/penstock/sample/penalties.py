@@ -22,7 +22,8 @@ def wanted(params: SamplingParams) -> bool:
 
 
 def numbers(params: SamplingParams) -> tuple[float, float, float]:
-    """Repetition, presence and frequency: the order of `kernels.cpu.program.DRAW` and `kernels.cuda.rules.RULE`."""
+    """Repetition, presence and frequency: the order of `kernels.cpu.program.DRAW` and
+    `kernels.cuda.sampling_params.RULE`."""
     return params.repetition_penalty, params.presence_penalty, params.frequency_penalty
 
 

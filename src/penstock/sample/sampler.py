@@ -44,7 +44,7 @@ Replay = Callable[[bool], Tensor]
 
 class Sampler:
     """Keeps what it has worked out for the slots of one step, since the next one mostly samples the same. This one is
-    of the CPU; `sample.cuda` has that of CUDA devices."""
+    of the CPU; `sample.cuda_sampler` has that of CUDA devices."""
 
     def __init__(self, vocab_size: int, tokens: Tensor, *, natively: bool = False) -> None:
         """`tokens` [slots, context]: the slot rows, that is, the sequences. Penalties read them, and what is drawn is

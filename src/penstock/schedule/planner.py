@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.flow import Admit, Extend, Row, StepPlan, record
-from penstock.schedule.roster import Roster
+from penstock.schedule.queues import Roster
 from penstock.schedule.sequence import Sequence
 
 

@@ -26,9 +26,9 @@ from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, Pensto
 from penstock.flow import Cancel, Delta, FinishReason, Row, RowResult, StepPlan, StepResult, Submit, Timings
 from penstock.schedule import policy as policies
 from penstock.schedule.planner import Planner, Step
-from penstock.schedule.recorder import Recorder
-from penstock.schedule.roster import Roster
+from penstock.schedule.queues import Roster
 from penstock.schedule.sequence import Sequence, State
+from penstock.schedule.step_recorder import Recorder
 from penstock.schedule.views import Views
 
 DEADLINES_KEPT = 1024  # of sequences that have ended, beside one for each that is open

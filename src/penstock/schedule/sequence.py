@@ -24,7 +24,7 @@ from penstock.cache import Chain, Table
 from penstock.flow import Admit, Delta, FinishReason, RowResult, Submit, Timings, TokenLogprobs
 
 if TYPE_CHECKING:
-    from penstock.schedule.recorder import Waiting
+    from penstock.schedule.step_recorder import Waiting
 
 
 class State(Enum):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.cache import census
+from penstock.cache import snapshot
 from penstock.cache.explain import explain
 from penstock.flow import record
 from penstock.flow.record import Finding
 from penstock.schedule.planner import Planner
-from penstock.schedule.roster import Roster
+from penstock.schedule.queues import Roster
 
 
 class Views:
@@ -40,11 +40,11 @@ class Views:
         return {
             "block_size": size,
             "prefix_caching": cache.prefix_caching,
-            "groups": census.page_map(cache, owners),
+            "groups": snapshot.page_map(cache, owners),
             "sequences": sequences,
             "held_blocks": held,
             "waste_tokens": waste,
-            "evictions": census.evictions(cache, tenant),
+            "evictions": snapshot.evictions(cache, tenant),
             "prompt_tokens": self._planner.prompt_tokens,
             "hit_tokens": self._planner.prefix_hit_tokens,
         }
@@ -59,7 +59,7 @@ class Views:
             if sequence.message.number in wanted and sequence.message.tenant == tenant
             for link in sequence.chain.links
         ]
-        return census.tree(self._roster.cache, tenant, own, limit)
+        return snapshot.tree(self._roster.cache, tenant, own, limit)
 
     def explain(self, tenant: str, tokens: list[int], salt: str) -> dict[str, Any]:
         """What of these tokens is cached for this tenant now, and why no more."""

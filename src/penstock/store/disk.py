@@ -5,7 +5,7 @@
 <root>/hub/<key>.json    where huggingface_hub put a snapshot
 <root>/partial/<key>/    a pull under way, or the leavings of one that was killed
 <root>/locks/<key>.lock
-<root>/bytecode/         of what was installed without (`penstock.bytecode`)
+<root>/bytecode/         of what was installed without (`penstock.startup.bytecode`)
 """
 
 from __future__ import annotations

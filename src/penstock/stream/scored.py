@@ -8,12 +8,12 @@ from __future__ import annotations
 import msgspec
 
 from penstock.flow import Chunk, Delta, FinishReason, TokenLogprobs
-from penstock.stream.answer import Answer
+from penstock.stream.choice import ChoiceStream
 
 _FAILED = (FinishReason.ERROR, FinishReason.CANCELLED, FinishReason.TIMEOUT)
 
 
-class Scored(Answer):
+class Scored(ChoiceStream):
     def push(self, delta: Delta) -> Chunk | None:
         finish = delta.finish if delta.finish is None or delta.finish in _FAILED else FinishReason.LENGTH
         logprobs: list[TokenLogprobs] | None = None if delta.logprobs is None else []

@@ -12,8 +12,8 @@ from io import StringIO
 
 import pytest
 
+from helpers.server_process import PATIENCE_S
 from penstock.cli.keys import quitting_on_q
-from server_process import PATIENCE_S
 
 
 @pytest.fixture

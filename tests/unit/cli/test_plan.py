@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import tiny_models
+from helpers import tiny_models
 from penstock.cli.budget import budget
 from penstock.cli.plan import plan
 from penstock.errors import InvalidRequest, InvalidSetting, ModelNotFound, PenstockError

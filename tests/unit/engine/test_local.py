@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from counting import Counting
+from helpers.counting import Counting
+from helpers.striking import interrupted
 from penstock.cache import CacheManager
 from penstock.engine.local import LocalEngine
 from penstock.engine.loop import EngineLoop
 from penstock.flow import Cancel, FinishReason, Frame, SamplingParams, Submit
 from penstock.schedule import Scheduler
 from penstock.store.spec import CacheGroup
-from striking import interrupted
 
 
 class Client:

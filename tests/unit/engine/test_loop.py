@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import tiny_models
-from counting import Counting
+from helpers import tiny_models
+from helpers.counting import Counting
 from penstock.cache import CacheManager
 from penstock.engine.loop import MAX_FINDING, EngineLoop
 from penstock.errors import InvalidRequest

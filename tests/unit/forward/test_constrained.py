@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import tiny_models
-from paged import make_pages
+from helpers import tiny_models
+from helpers.paged import make_pages
 from penstock.flow import Admit, Constraint, Extend, FinishReason, Row, RowResult, SamplingParams, StepPlan
 from penstock.forward import ModelRunner
 from penstock.grammar.compiler import Compiler

@@ -3,7 +3,6 @@ from typing import Any
 import pytest
 import torch
 
-from penstock import available
 from penstock.errors import OutOfMemory
 from penstock.forward.memory import (
     CacheSize,
@@ -13,9 +12,10 @@ from penstock.forward.memory import (
     check_weights,
     size_cache,
 )
-from penstock.preflight import LEAST_CONTEXT
 from penstock.settings import CacheSettings
+from penstock.startup.preflight import LEAST_CONTEXT
 from penstock.store.spec import ModelSpec, Rope
+from penstock.system import resources
 
 GIB = 1 << 30
 CPU = torch.device("cpu")
@@ -52,12 +52,12 @@ def size(model: ModelSpec = FULL, settings: CacheSettings | None = None, **chang
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> int:
     """A machine with 2 MiB to spare."""
-    monkeypatch.setattr(available, "host_bytes", lambda: 2 << 20)
+    monkeypatch.setattr(resources, "host_bytes", lambda: 2 << 20)
     return 2 << 20
 
 
 def test_takes_a_quarter_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(available, "host_bytes", lambda: 16 << 20)
+    monkeypatch.setattr(resources, "host_bytes", lambda: 16 << 20)
     result = size()
     assert result.block_bytes == (BLOCK_BYTES,)
     assert result.blocks == ((4 << 20) // BLOCK_BYTES,)
@@ -68,7 +68,7 @@ def test_takes_a_quarter_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_never_takes_more_than_the_sequences_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(available, "host_bytes", lambda: 100 * GIB)
+    monkeypatch.setattr(resources, "host_bytes", lambda: 100 * GIB)
     assert size().blocks == (8 * 256 + 1,)
     assert size(context=100).blocks == (8 * 7 + 1,)
     assert size(max_sequences=1, settings=CacheSettings(kv_memory="50GiB", block_size=1024)).blocks == (5,)
@@ -111,9 +111,9 @@ def test_without_a_context_the_longest_that_fits_is_taken() -> None:
 
 
 def test_no_context_is_made_so_short_that_it_is_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(available, "host_bytes", lambda: 4 * 17 * BLOCK_BYTES)
+    monkeypatch.setattr(resources, "host_bytes", lambda: 4 * 17 * BLOCK_BYTES)
     assert size(context=None).context == LEAST_CONTEXT == 256
-    monkeypatch.setattr(available, "host_bytes", lambda: 4 * 17 * BLOCK_BYTES - 4)
+    monkeypatch.setattr(resources, "host_bytes", lambda: 4 * 17 * BLOCK_BYTES - 4)
     with pytest.raises(OutOfMemory, match="240 tokens would fit"):
         size(context=None)
 
@@ -121,7 +121,7 @@ def test_no_context_is_made_so_short_that_it_is_of_no_use(monkeypatch: pytest.Mo
 def test_windows_are_counted_when_a_context_is_made_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every layer but one sees 100 tokens: their blocks do not grow with the context."""
     model = spec(100, 0, 100, 100)
-    monkeypatch.setattr(available, "host_bytes", lambda: 2 << 20)
+    monkeypatch.setattr(resources, "host_bytes", lambda: 2 << 20)
     fitting = size(model, context=None)
     assert fitting.num_bytes <= 512 << 10
     windows = 1 + -(-(100 - 2 + 256) // 16)
@@ -149,7 +149,7 @@ class TestWindows:
     def test_a_window_has_all_it_can_use_and_the_rest_is_for_full_attention(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(available, "host_bytes", lambda: 100 * GIB)
+        monkeypatch.setattr(resources, "host_bytes", lambda: 100 * GIB)
         assert size(self.model).blocks == (8 * 256 + 1, self.window_most + 1)
         budget = (self.window_most + 1) * self.window_bytes + 1001 * self.full_bytes + self.full_bytes - 1
         result = size(self.model, CacheSettings(kv_memory=f"{budget}B"))
@@ -158,12 +158,12 @@ class TestWindows:
 
     def test_groups_share_alike_when_memory_is_short(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A context of 512 needs 32 full blocks and 24 with a window."""
-        monkeypatch.setattr(available, "host_bytes", lambda: 100 * GIB)
+        monkeypatch.setattr(resources, "host_bytes", lambda: 100 * GIB)
         budget = 101 * (self.full_bytes + self.window_bytes)
         assert size(self.model, CacheSettings(kv_memory=f"{budget}B"), context=512).blocks == (101, 101)
 
     def test_one_sequence_comes_before_sharing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(available, "host_bytes", lambda: 100 * GIB)
+        monkeypatch.setattr(resources, "host_bytes", lambda: 100 * GIB)
         least = 257 * self.full_bytes + 25 * self.window_bytes
         assert size(self.model, CacheSettings(kv_memory=f"{least}B")).blocks == (257, 25)
         with pytest.raises(OutOfMemory):

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-import tiny_models
-from native_paged import needs_library
+from helpers import tiny_models
+from helpers.native_paged import needs_library
 from penstock import LLM, SamplingParams
-from penstock.forward import native
+from penstock.forward import native_runner
 
 
 @needs_library
@@ -26,7 +26,7 @@ def test_memory_is_asked_for_as_blocks_are_taken(tmp_path: Path, monkeypatch: py
         def cover(self, highest: int) -> None:
             self.highest.append(highest)
 
-    monkeypatch.setattr(native, "Prefault", Recorded)
+    monkeypatch.setattr(native_runner, "Prefault", Recorded)
     folder = tiny_models.make("llama", tmp_path / "llama")
     settings = {"block_size": 8, "step_tokens": 64, "max_sequences": 4, "kv_memory": "20MB", "threads": 1}
     with LLM(str(folder), device="cpu", context=256, **settings) as llm:

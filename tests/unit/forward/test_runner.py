@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-import tiny_models
-from native_paged import make_native_pages, needs_library
-from paged import make_pages
+from helpers import tiny_models
+from helpers.native_paged import make_native_pages, needs_library
+from helpers.paged import make_pages
 from penstock.flow import Admit, Extend, Pooling, Row, SamplingParams, StepPlan, StepResult, TokenLogprobs
-from penstock.forward import ModelRunner, prompts
-from penstock.forward.native import NativeRunner
+from penstock.forward import ModelRunner, prompt_logprobs
+from penstock.forward.native_runner import NativeRunner
 from penstock.forward.pooling import Embedders
 from penstock.kernels.cpu.packed import PackedMatrix
 from penstock.kernels.cpu.program import Pool
@@ -267,7 +267,7 @@ def test_a_preempted_sequence_goes_on_as_if_nothing_had_happened(models: Models,
 
 def test_prompt_logprobs_over_chunks(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """In sub-chunks of three positions, beside rows that do not ask."""
-    monkeypatch.setattr(prompts, "PROMPT_LOGITS", 3 * tiny_models.VOCAB)
+    monkeypatch.setattr(prompt_logprobs, "PROMPT_LOGITS", 3 * tiny_models.VOCAB)
     tokens = prompt(23, 11)
     desk = Desk(models.model)
     desk.admit("x", 1, tokens, SamplingParams(temperature=0.0, prompt_logprobs=4))

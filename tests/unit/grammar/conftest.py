@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-import tiny_models
+from helpers import tiny_models
 from penstock.grammar.compiler import Compiler
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import tiny_models
+from helpers import tiny_models
 from penstock.errors import InvalidRequest, ShuttingDown
 from penstock.flow import Constraint
 from penstock.grammar import checker as module

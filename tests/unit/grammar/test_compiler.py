@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import tiny_models
+from helpers import tiny_models
 from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Constraint
 from penstock.grammar import json_rule, literal

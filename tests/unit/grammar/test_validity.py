@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from json_schemas import PICKED, drawn
-from matching import Judge, assert_valid
+from helpers.json_schemas import PICKED, drawn
+from helpers.matching import Judge, assert_valid
 from penstock.flow import Constraint
 from penstock.grammar.compiler import Compiler
 from penstock.tokenize.tokenizer import Tokenizer

@@ -17,13 +17,13 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.cache import get_cache_manager
 from triton.runtime.driver import driver
 
-import tiny_models
-from paged import PagedModel
+from helpers import tiny_models
+from helpers.paged import PagedModel
 from penstock.forward.readback import Readback
-from penstock.forward.rehearse import SHORT, Sizes, compile_ahead
-from penstock.kernels import linear
-from penstock.kernels.cuda.ahead import Ahead
+from penstock.forward.warm_up import SHORT, Sizes, compile_ahead
+from penstock.kernels.cuda.precompile import Ahead
 from penstock.kernels.cuda_ops import CudaOperations
+from penstock.kernels.reference import linear
 from penstock.model.load import load
 from penstock.model.weights.dummy import BlankSource
 from penstock.store.resolve import resolve
@@ -107,7 +107,7 @@ def test_short_steps_take_the_kernels_of_large_ones(
     monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self.keys.add(key))
     large = SIZES._replace(context=4 * SHORT, step_tokens=2 * SHORT)
     short = noted(spec, dtype, large).keys  # of large ones no more, as long as nothing is at work
-    monkeypatch.setattr("penstock.forward.rehearse.SHORT", large.step_tokens)
+    monkeypatch.setattr("penstock.forward.warm_up.SHORT", large.step_tokens)
     assert noted(spec, dtype, large).keys == short
 
 
@@ -146,13 +146,13 @@ def test_what_cannot_be_compiled_holds_nobody_up(caplog: pytest.LogCaptureFixtur
 
 
 def test_an_error_does_not_wait_for_compilations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.kernels.cuda.ahead.PATIENCE_S", 3600)
+    monkeypatch.setattr("penstock.kernels.cuda.precompile.PATIENCE_S", 3600)
     with pytest.raises(MemoryError), begun(hangs):
         raise MemoryError
 
 
 def test_nothing_new_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.kernels.cuda.ahead.PATIENCE_S", 3600)
+    monkeypatch.setattr("penstock.kernels.cuda.precompile.PATIENCE_S", 3600)
     ahead = begun(hangs)
     with ahead.noting():
         ahead.submit("key", hangs, None)
@@ -162,5 +162,5 @@ def test_nothing_new_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cache_that_is_no_folder_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.kernels.cuda.ahead.get_cache_manager", lambda name: object())
+    monkeypatch.setattr("penstock.kernels.cuda.precompile.get_cache_manager", lambda name: object())
     begun(fails).wait()

@@ -10,14 +10,14 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from paged import Row, make_batch
-from penstock.kernels import embed, norm, rotate_store
-from penstock.kernels.cuda import cut, decode, long_prefill
-from penstock.kernels.cuda.lay_out import lay_out
+from helpers.paged import Row, make_batch
+from helpers.triton_device import DEVICE, DTYPES, MARKS
+from penstock.kernels.cuda import decode_attention, prefill_cudnn, split_kv
+from penstock.kernels.cuda.decode_inputs import lay_out
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Activation, BlockMap, Norm, Pages, Rotary
+from penstock.kernels.reference import embed, norm, rotate_store
 from penstock.kernels.torch_ops import TorchOperations
-from triton_device import DEVICE, DTYPES, MARKS
 
 pytestmark = MARKS
 
@@ -183,10 +183,10 @@ class Case:
             for table, length in zip(tables, lengths, strict=True):  # no further than they reach
                 table[-(-length // self.pages.keys.shape[1]) :] = -(1 << 20)
             on_device = [torch.tensor(values, dtype=torch.int32, device=DEVICE) for values in (lengths, left)]
-            pieces = cut.cut(self.q, self.pages.keys.shape[2], *on_device, self.window)
+            pieces = split_kv.cut(self.q, self.pages.keys.shape[2], *on_device, self.window)
             for _ in range(LAYERS):
                 ours.fill_(torch.nan)
-                decode.decode(self.q, self.pages, tables, on_device[0], pieces, ours, **settings)
+                decode_attention.decode(self.q, self.pages, tables, on_device[0], pieces, ours, **settings)
         else:
             ops = CudaOperations()
             for _ in range(LAYERS):
@@ -248,7 +248,7 @@ def test_attention_of_tokens_as_rows(
 )
 def test_attention_of_long_chunks(rows: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone and beside others, padded and not, with prefixes that do and do not suit."""
-    monkeypatch.setattr(long_prefill, "WORTHWHILE", 6 * 1024)  # so that small ones take the long way, too
+    monkeypatch.setattr(prefill_cudnn, "WORTHWHILE", 6 * 1024)  # so that small ones take the long way, too
     Case(rows, heads=6, kv_heads=2, head_dim=64, block_size=16, dtype=torch.bfloat16).check()
 
 

@@ -18,18 +18,18 @@ pytest.importorskip("triton", reason="triton is not installed")
 import triton
 import triton.language as tl
 
+from helpers.triton_device import DEVICE, INTERPRETED, MARKS
 from penstock.flow import Admit, Constraint, SamplingParams
 from penstock.kernels.cuda import draw as draw_kernel
-from penstock.kernels.cuda import rules as rules_
 from penstock.kernels.cuda import sample as kernels
-from penstock.kernels.cuda.likeliest import draw_likeliest
-from penstock.kernels.cuda.rules import TOP_K, TOP_P, Room, Rules
+from penstock.kernels.cuda import sampling_params as rules_
+from penstock.kernels.cuda.sampling_params import TOP_K, TOP_P, Room, Rules
+from penstock.kernels.cuda.top_k_top_p import draw_likeliest
 from penstock.sample import Sampler, noise
 from penstock.sample.constraints import Masked
-from penstock.sample.cuda import CudaSampler
+from penstock.sample.cuda_sampler import CudaSampler
 from penstock.sample.filters import Filters, candidates, scale
 from penstock.sample.masks import packed
-from triton_device import DEVICE, INTERPRETED, MARKS
 
 pytestmark = MARKS
 NEAR = 1e-5  # of the whole mass, or of a noisy score: nearer than that rounding may decide

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from paged import Row, make_batch
-from penstock.kernels import linear
+from helpers.paged import Row, make_batch
 from penstock.kernels.interface import Norm, Pages, Rotary
+from penstock.kernels.reference import linear
 from penstock.kernels.torch_ops import TorchOperations
 
 OPS = TorchOperations()

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import tiny_models
+from helpers import tiny_models
 from penstock.errors import ModelInvalid, WeightsMismatch
 from penstock.model import Decoder, load, open_source
 from penstock.model.architectures.llama import Llama

@@ -12,8 +12,7 @@ import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from safetensors.torch import load_file, save_file
 
-import tiny_gguf
-import tiny_models
+from helpers import tiny_gguf, tiny_models
 from penstock import settings
 from penstock.assemble import engine_loop
 from penstock.errors import InvalidSetting, ModelInvalid

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
+from helpers.watched import Watched
 from penstock.flow import FinishReason, record
 from penstock.flow.record import Finding
 from penstock.observe import events
 from penstock.observe.steps import Steps
-from penstock.observe.trace import MAX_WRITES
-from penstock.observe.view import View
-from penstock.observe.waterfall import MAX_SPANS, spans, stages, thinned
+from penstock.observe.trace.records import MAX_WRITES
+from penstock.observe.trace.timeline import MAX_SPANS, spans, stages, thinned
+from penstock.observe.trace.views import View
 from penstock.observe.window import window
-from watched import Watched
 
 
 class Letters:

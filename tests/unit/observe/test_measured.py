@@ -2,11 +2,11 @@
 
 import pytest
 
+from helpers.watched import Watched
 from penstock.flow.record import Finding
 from penstock.observe import replay
 from penstock.observe.measured import Cost, figures, fit, percentile, recent
 from penstock.observe.replay import Job
-from watched import Watched
 
 
 def test_the_cost_of_a_step_is_found_again() -> None:

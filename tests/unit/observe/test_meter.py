@@ -1,12 +1,12 @@
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from helpers.watched import Watched
 from penstock.flow import FinishReason
 from penstock.flow.record import Finding
 from penstock.observe import events
 from penstock.observe.meter import Meter
 from penstock.observe.metrics import Metrics
-from watched import Watched
 
 
 def scraped(meter: Meter) -> dict[str, float]:

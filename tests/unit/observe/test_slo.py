@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from helpers.server_process import until
+from helpers.watched import Watched
 from penstock.errors import InvalidSetting
 from penstock.flow import FinishReason, record
 from penstock.flow.record import Finding
@@ -17,8 +19,6 @@ from penstock.observe.history import History
 from penstock.observe.slo import Monitor
 from penstock.observe.webhook import Webhook
 from penstock.settings import ObserveSettings, load
-from server_process import until
-from watched import Watched
 
 
 class Watch:

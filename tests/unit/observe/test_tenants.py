@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from helpers.watched import Watched
 from penstock.flow import record
 from penstock.flow.record import Finding
 from penstock.observe.gpu import Gpu
 from penstock.observe.history import History
 from penstock.observe.slo import Monitor
-from penstock.observe.view import View
+from penstock.observe.trace.views import View
 from penstock.observe.watch import Feed, Watch
 from penstock.observe.window import window
 from penstock.settings import ObserveSettings
-from watched import Watched
 
 
 class NoText:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from helpers.server_process import until
 from penstock.errors import InvalidSetting
 from penstock.observe.webhook import TRIES, Webhook
 from penstock.settings import load
-from server_process import until
 
 
 class Receiver(socketserver.StreamRequestHandler):

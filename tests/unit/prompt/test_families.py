@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-import reference_data
+from helpers import reference_data
+from helpers.reading import read
 from penstock.errors import InvalidRequest
 from penstock.flow import Message, Reading, Request, SamplingParams, Tool, ToolUse
 from penstock.prompt.dialect import Dialect
 from penstock.prompt.families import FAMILIES, THINKING
 from penstock.prompt.template import ChatTemplate
-from reading import read
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}

@@ -14,13 +14,13 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from helpers.reading import read
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, Reading, Thinking, Tool, ToolUse
 from penstock.grammar.compiler import Compiler
 from penstock.prompt.families import FAMILIES, GENERIC, Family
 from penstock.prompt.language import closed, constraint_of
 from penstock.tokenize import Tokenizer
-from reading import read
 
 END = 1
 THINK = Thinking("<think>", "</think>")

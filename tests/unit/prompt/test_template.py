@@ -3,7 +3,7 @@
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-import reference_data
+from helpers import reference_data
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.prompt.template import ChatTemplate
 

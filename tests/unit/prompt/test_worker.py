@@ -5,11 +5,11 @@ from contextlib import closing
 
 import pytest
 
-import reference_data
+from helpers import reference_data
 from penstock.errors import InvalidRequest, ShuttingDown
-from penstock.killable import Helper
 from penstock.prompt import template as module
 from penstock.prompt.template import ChatTemplate, NotCheap
+from penstock.system.killable_process import Helper
 
 HI = [{"role": "user", "content": "hi ü"}]
 LOOP = "{% for i in range(40000) %}{% if i %}{% endif %}{% endfor %}{{ messages[0].content }}{{ bos_token }}"

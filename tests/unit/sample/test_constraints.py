@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-import tiny_models
+from helpers import tiny_models
 from penstock.flow import Admit, Constraint, FinishReason, SamplingParams
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.library import Grammars

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.flow import FinishReason, StepPlan
-from penstock.schedule.roster import Roster
+from penstock.schedule.queues import Roster
 from penstock.schedule.sequence import Sequence
 from simulation.device import VOCABULARY
 from simulation.world import World

@@ -8,9 +8,9 @@ import gguf as reference
 import numpy as np
 import pytest
 
+from helpers.store_samples import LLAMA, TOKENIZER, write_gguf
 from penstock.errors import ModelInvalid, ModelNotFound
 from penstock.store.gguf import read_header
-from store_samples import LLAMA, TOKENIZER, write_gguf
 
 TENSORS = {
     "one": np.arange(6, dtype=np.float32).reshape(2, 3),

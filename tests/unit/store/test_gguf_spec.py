@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.store_samples import CONTROL, LLAMA, NORMAL, TOKENIZER, VOCAB, as_architecture, write_gguf
 from penstock.errors import ArchitectureUnsupported, ModelInvalid
 from penstock.store.gguf import read_header
 from penstock.store.gguf_spec import spec_from_header
 from penstock.store.spec import ModelSpec, Rope
-from store_samples import CONTROL, LLAMA, NORMAL, TOKENIZER, VOCAB, as_architecture, write_gguf
 
 TABLE = {"token_embd.weight": np.zeros((40, 64), np.float16)}
 

@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from penstock.errors import ModelInvalid
-from penstock.store.gguf import Header
-from penstock.store.gguf_tokenizer import build_tokenizer
-from penstock.store.pretokenizers import PRETOKENIZERS
-from tiny_vocabularies import (
+from helpers.tiny_vocabularies import (
     BYTE,
     CONTROL,
     LETTERS,
@@ -24,6 +20,10 @@ from tiny_vocabularies import (
     sentencepiece,
     unigram,
 )
+from penstock.errors import ModelInvalid
+from penstock.store.gguf import Header
+from penstock.store.gguf_tokenizer import build_tokenizer
+from penstock.store.pretokenizers import PRETOKENIZERS
 
 
 def built(source: Header) -> Tokenizer:

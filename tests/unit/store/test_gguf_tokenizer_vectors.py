@@ -12,10 +12,10 @@ import tokenizers
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from helpers.reference_data import fingerprints, ggml_vocabularies, npm_tokenizer, smollm2
 from penstock.errors import ModelInvalid
 from penstock.store.gguf import read_header
 from penstock.store.gguf_tokenizer import build_tokenizer
-from reference_data import fingerprints, ggml_vocabularies, npm_tokenizer, smollm2
 
 WITH_VECTORS = [
     "command-r",

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from helpers.store_samples import write_hf_folder
 from penstock.errors import ModelInvalid
 from penstock.store import hf_folder
-from store_samples import write_hf_folder
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from helpers.store_samples import write_hf_folder
 from penstock.errors import ModelNotFound, PullFailed
 from penstock.store import hub
 from penstock.store.progress import Progress
 from penstock.store.resolve import resolve
-from store_samples import write_hf_folder
 
 HUB_ID = "some-org/some-model"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from helpers.store_samples import pip_environment, write_gguf, write_hf_folder, write_wheel
 from penstock.store import pull, sidecar
 from penstock.store.catalogue import CATALOGUE, Entry
 from penstock.store.listing import known_models
 from penstock.store.package import PackageFile
 from penstock.store.progress import Progress, silent
 from penstock.store.resolve import resolve
-from store_samples import pip_environment, write_gguf, write_hf_folder, write_wheel
 
 
 def test_an_empty_cache_lists_the_catalogue(tmp_path: Path) -> None:

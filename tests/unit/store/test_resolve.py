@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers.store_samples import LLAMA, pip_environment, write_gguf, write_hf_folder, write_wheel
 from penstock.errors import InvalidSetting, ModelInvalid, ModelNotFound
 from penstock.store.catalogue import CATALOGUE, DEFAULT, Entry
 from penstock.store.package import PackageFile
 from penstock.store.resolve import resolve
-from store_samples import LLAMA, pip_environment, write_gguf, write_hf_folder, write_wheel
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from helpers.store_samples import LLAMA, TOKENIZER, VOCAB, write_gguf
 from penstock.errors import ModelInvalid
 from penstock.store import gguf, sidecar
-from store_samples import LLAMA, TOKENIZER, VOCAB, write_gguf
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
+from helpers.reading import Read, read
 from penstock.flow import CallDelta, CallSyntax, Reading, Thinking
 from penstock.prompt.families import FAMILIES, GENERIC
 from penstock.stream.parts import Splitter
-from reading import Read, read
 
 SYNTAX = {family.name: family.calls for family in (*FAMILIES, GENERIC)}
 THINK = Thinking("<think>", "</think>")

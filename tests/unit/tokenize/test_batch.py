@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers.tiny_vocabularies import byte_level
 from penstock.errors import InvalidRequest
 from penstock.store.gguf_tokenizer import build_tokenizer
 from penstock.tokenize import Tokenizer
 from penstock.tokenize.batch import MAX_BATCH, SHORT_TEXT, BatchEncoder
-from tiny_vocabularies import byte_level
 
 
 @pytest.fixture(scope="module")

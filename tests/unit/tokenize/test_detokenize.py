@@ -12,13 +12,13 @@ import tokenizers
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from helpers.reference_data import ggml_vocabularies, smollm2
+from helpers.tiny_vocabularies import byte_level, sentencepiece
 from penstock.flow import TextStream
 from penstock.store.gguf import read_header
 from penstock.store.gguf_tokenizer import build_tokenizer
 from penstock.tokenize import Tokenizer
 from penstock.tokenize.detokenize import WindowStream
-from reference_data import ggml_vocabularies, smollm2
-from tiny_vocabularies import byte_level, sentencepiece
 
 BYTE_LEVEL = ["bytes", "gpt-2", pytest.param("smollm2", marks=pytest.mark.weights)]
 SENTENCEPIECE = ["pieces", "pieces without prefix", "llama-spm"]

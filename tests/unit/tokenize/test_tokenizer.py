@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from helpers.tiny_vocabularies import byte_level, sentencepiece, unigram
 from penstock.errors import InvalidRequest, ModelInvalid, ModelNotFound
 from penstock.store.gguf import Header
 from penstock.store.gguf_tokenizer import build_tokenizer
 from penstock.tokenize import Tokenizer
-from tiny_vocabularies import byte_level, sentencepiece, unigram
 
 
 @pytest.fixture

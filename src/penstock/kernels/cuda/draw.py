@@ -12,7 +12,7 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
-from penstock.kernels.cuda.rules import MASKED, PART, Room, Rules, drawn_at, integer, record
+from penstock.kernels.cuda.sampling_params import MASKED, PART, Room, Rules, drawn_at, integer, record
 
 ROUGHLY = tl.constexpr(1e-3)  # more than twice of what `rough_noise_of` is off
 

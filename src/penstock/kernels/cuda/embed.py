@@ -1,4 +1,4 @@
-"""Token ids to vectors. The reference: `kernels.embed`."""
+"""Token ids to vectors. The reference: `kernels.reference.embed`."""
 
 from __future__ import annotations
 

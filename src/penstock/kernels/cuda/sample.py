@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock.kernels.cuda.adjust import adjust
 from penstock.kernels.cuda.draw import find_tops, take_largest
-from penstock.kernels.cuda.filter import draw_filtered
-from penstock.kernels.cuda.likeliest import draw_likeliest
-from penstock.kernels.cuda.rules import Room, Rules
+from penstock.kernels.cuda.filtered_draw import draw_filtered
+from penstock.kernels.cuda.penalties import adjust
+from penstock.kernels.cuda.sampling_params import Room, Rules
+from penstock.kernels.cuda.top_k_top_p import draw_likeliest
 
 
 def greedy(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from penstock.kernels import linear
 from penstock.kernels.interface import Batch, Norm, Operations, Pages
+from penstock.kernels.reference import linear
 from penstock.model.layers.attention import Attention
 from penstock.model.layers.mlp import Mlp
 from penstock.model.layers.rope import rotary

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from penstock.errors import InvalidSetting, OutOfMemory, WeightsMismatch
-from penstock.kernels import linear
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import PackedMatrix, segment_bytes
+from penstock.kernels.reference import linear
 from penstock.model.weights.map import Format, Kind, Parameter, Transform, WeightMap, Weights, extents
 from penstock.model.weights.pack import FORMATS, Quantization, kind_of, pack_blocks, pack_floats, pack_quantized
 from penstock.model.weights.source import Shape, Source

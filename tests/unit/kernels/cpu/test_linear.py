@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from packed_samples import linear, quantized, random_matrix
+from helpers.packed_samples import linear, quantized, random_matrix
 from penstock.kernels.cpu.packed import BLOCK, Kind, PackedMatrix
 
 SHAPES = [(16, 32), (48, 64), (5, 96), (33, 576), (100, 33), (17, 1), (64, 1000)]

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from packed_samples import random_matrix
+from helpers.packed_samples import random_matrix
 from penstock.kernels.cpu.arena import ALIGNMENT, CHUNK, Arena
 from penstock.kernels.cpu.packed import Kind, PackedMatrix, allocate, fill, segment_bytes
 

@@ -1,0 +1,204 @@
+"""What the planner answers. Units are in the names; seconds, bytes and tokens throughout."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.capacity.device import Device
+from penstock.capacity.speed import Bound
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of its parts."""
+
+
+class PlannedModel(Answer, frozen=True, kw_only=True):
+    name: str
+    parameters: int
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context: int
+    weights_bytes: float  # all of it, in the format asked for
+
+
+class FormatBytes(Answer, frozen=True, kw_only=True):
+    name: str
+    bits: float
+    weights_bytes: float  # of one device
+    fits: bool
+
+
+class Memory(Answer, frozen=True, kw_only=True):
+    """Of one device."""
+
+    total_bytes: float
+    budget_bytes: float
+    weights_bytes: float
+    workspace_bytes: float
+    kv_bytes: float  # what is left
+    fits: bool  # a request of the workload's length, beside weights and workspace
+    missing_bytes: float
+    formats: list[FormatBytes]
+
+
+class Kv(Answer, frozen=True, kw_only=True):
+    bytes_per_token: float  # over all devices, each KV head once
+    bytes_per_token_late: float  # beyond every window
+    request_tokens: int
+    request_bytes: float
+    tokens: int  # that the memory left holds
+    longest_context: int
+    concurrent_requests: int
+
+
+class Prefill(Answer, frozen=True, kw_only=True):
+    tokens: float  # to compute: those not found in the cache
+    flop: float
+    ceiling_s: float
+    expected_s: float
+    tokens_per_s: float  # expected
+    bound: Bound
+
+
+class DecodePoint(Answer, frozen=True, kw_only=True):
+    batch: int
+    ceiling_s: float  # a step
+    expected_s: float
+    ceiling_tokens_per_s: float
+    tokens_per_s: float  # expected, of all requests together
+    request_tokens_per_s: float
+    bound: Bound
+
+
+class Decode(Answer, frozen=True, kw_only=True):
+    context_tokens: float
+    balance_batch: float | None
+    curve: list[DecodePoint]
+
+
+class Degree(Answer, frozen=True, kw_only=True):
+    """A model split over so many devices; figures of one of them."""
+
+    degree: int
+    possible: bool
+    problem: str | None = None
+    weights_bytes: float | None = None
+    kv_bytes_per_token: float | None = None
+    fits: bool = False
+    concurrent_requests: int = 0
+    allreduce_bytes_per_token: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None  # a step at batch 1
+    tokens_per_s: float | None = None  # at the largest batch
+
+
+class Gain(Answer, frozen=True, kw_only=True):
+    acceptance: float
+    drafts: int
+    tokens_per_verification: float
+    speedup: float
+
+
+class BatchGain(Answer, frozen=True, kw_only=True):
+    batch: int
+    speedup: float
+
+
+class Speculation(Answer, frozen=True, kw_only=True):
+    """At batch 1, but for `by_batch`."""
+
+    acceptance: float
+    drafts: int
+    draft_cost: float
+    tokens_per_verification: float
+    verify_cost: float
+    speedup: float
+    best_drafts: int
+    best_speedup: float
+    grid: list[Gain]
+    by_batch: list[BatchGain]
+
+
+class FleetSize(Answer, frozen=True, kw_only=True):
+    replicas: int
+    utilisation: float
+    stable: bool
+    wait_p95_s: float | None
+
+
+class Replicas(Answer, frozen=True, kw_only=True):
+    rate: float
+    replicas: int
+    devices: int
+    batch: int  # slots of a replica
+    capacity_per_s: float  # requests a second that one replica can take
+    utilisation: float
+    in_flight: float  # requests running on a replica, on average
+    wait_probability: float
+    wait_mean_s: float
+    wait_p95_s: float
+    first_token_s: float
+    request_s: float
+    sizes: list[FleetSize]
+
+
+class Cost(Answer, frozen=True, kw_only=True):
+    """Of a million tokens, in the currency of hour_price, with devices that are fully used but for the last one."""
+
+    hour_price: float
+    input_per_million: float
+    output_per_million: float
+    blended_per_million: float
+    at_rate_per_million: float | None  # with the replicas that the rate needs, idle times included
+
+
+class Profile(Answer, frozen=True, kw_only=True):
+    name: str
+    batch: int
+    first_token_s: float
+    request_tokens_per_s: float
+    tokens_per_s: float
+    requests_per_s: float
+    request_s: float
+    cost_per_million: float | None
+
+
+class MeasuredRow(Answer, frozen=True, kw_only=True):
+    name: str
+    label: str
+    unit: str
+    theory: float | None  # the ceiling
+    measured: float
+    ratio: float | None  # share of the ceiling that was reached
+
+
+class Measured(Answer, frozen=True, kw_only=True):
+    """What a running server did, on average over its requests so far."""
+
+    requests: int
+    prompt_tokens: float
+    output_tokens: float
+    rows: list[MeasuredRow]
+    compute_efficiency: float | None
+    bandwidth_efficiency: float | None
+
+
+class Plan(Answer, frozen=True, kw_only=True):
+    model: PlannedModel
+    hardware: Device
+    devices: int  # of one replica
+    memory: Memory
+    kv: Kv
+    prefill: Prefill
+    decode: Decode
+    parallel: list[Degree]
+    speculation: Speculation
+    replicas: Replicas | None
+    cost: Cost | None
+    profiles: list[Profile]
+    measured: Measured | None = None
+    notes: list[str]

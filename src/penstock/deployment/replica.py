@@ -1,0 +1,373 @@
+"""One engine process under supervision, as the event loop sees it.
+
+    STARTING ──► READY ──► RESTARTING ──► READY …          (CLOSED at the end)
+
+When the process dies, what it had begun to answer ends in an error, since nobody can take back what was streamed. What
+had not begun is kept and submitted again to the next process, once: a request that kills engines must not go round, and
+nobody waits for an engine that does not come back. A process that is there, has work and gives no sign of life is taken
+for dead after a while, and made so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from penstock.deployment.ticket import Ticket
+from penstock.errors import EngineDied, PenstockError, ShuttingDown
+from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, Submit, WatchedEngine
+from penstock.observe import events
+from penstock.observe.events import Emit
+from penstock.pipeline import ActiveRequest
+
+logger = logging.getLogger(__name__)
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # between restarts: doubled each time
+HEALTHY_AFTER_S = 60.0  # an engine that lived so long was not to blame for its restart
+LOOKS = 4  # in the time that an engine may be silent
+AT_A_TIME_S = 0.005  # news are delivered, before the event loop's other work has a turn
+PORTION = 128  # sequences handed over at a time, likewise
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    CLOSED = "closed"
+
+
+class Replica:
+    """Flights in, tickets out that end, whatever becomes of the process. Belongs to the event loop it is used in."""
+
+    def __init__(self, spawn: Callable[[], WatchedEngine]) -> None:
+        """`spawn` starts an engine process and does not wait for it."""
+        self.emit: Emit | None = None
+        self.on_ready: Callable[[dict[str, Any]], None] | None = None  # gets the facts of every engine that comes up
+        self.state = State.STARTING
+        self.facts: dict[str, Any] = {}
+        self.restarts = 0
+        self._spawn = spawn
+        self._engine = spawn()
+        self._tickets: dict[str, Ticket] = {}  # by sequence id
+        self._news: deque[Frame | Reply] = deque()  # from the engine, to be delivered
+        self._unflushed: list[Ticket] = []  # whose sinks are to get what was delivered
+        self._unsent: deque[Submit] = deque()  # of requests with many sequences, yet to be handed over
+        self._orphans: list[Submit] = []  # of a dead engine, for the next one
+        self._retried: set[str] = set()  # sequences that have been orphans
+        self._replies: dict[int, asyncio.Future[Any]] = {}
+        self._queries = 0
+        self._changed = asyncio.Event()  # the engine became ready, failed or died
+        self._watched: tuple[int, ...] = ()  # its file descriptors
+        self._signs = 0  # of life: frames of steps, and answers to `_ping` that show progress
+        self._ping: int | None = None  # the query that asks for a sign, until it is answered
+        self._steps = -1  # the engine's count of steps at the last answer
+
+    @property
+    def open(self) -> int:
+        """Sequences that have not ended."""
+        return len(self._tickets)
+
+    # --- the engine process
+
+    async def start(self) -> None:
+        """Wait for the first engine; raises what keeps it from starting. `supervise` goes on from there."""
+        self._watch()
+        while self._engine.facts is None:
+            if self._engine.failure is not None or self._engine.dead is not None:
+                error = self._engine.failure or EngineDied(self._engine.dead or "")
+                self._unwatch()
+                self._engine.close()
+                self.state = State.CLOSED
+                raise error
+            await self._change()
+        self._ready()
+
+    async def supervise(self, hang_s: float) -> None:
+        """Keep an engine running until the task is cancelled. One that has work may be silent for `hang_s`."""
+        listening = asyncio.create_task(self._listen(hang_s))
+        try:
+            await self._replace()
+        finally:
+            listening.cancel()
+
+    def close(self, *, at_once: bool = False) -> None:
+        if self.state is State.CLOSED:
+            return
+        self.state = State.CLOSED
+        self._unwatch()
+        if at_once:
+            self._engine.kill()
+        else:
+            self._engine.close()
+
+    async def _replace(self) -> None:
+        """Start another for each that dies."""
+        wait_s, since = FIRST_WAIT_S, time.monotonic()
+        while True:
+            while self._engine.dead is None:
+                await self._change()
+            self._unwatch()
+            self._engine.close()
+            if time.monotonic() - since > HEALTHY_AFTER_S:
+                wait_s = FIRST_WAIT_S
+            logger.error("%s; starting another in %.1f s", self._engine.failure or self._engine.dead, wait_s)
+            await asyncio.sleep(wait_s)
+            if self.state is State.CLOSED:
+                return
+            wait_s, since = min(2 * wait_s, LONGEST_WAIT_S), time.monotonic()
+            await self._restart()
+
+    async def _restart(self) -> None:
+        self.restarts += 1
+        try:
+            self._engine = self._spawn()
+        except OSError as error:  # no memory or no process to be had: as if it had died
+            logger.error("no engine process can be started: %s", error)
+        else:
+            self._watch()
+        while self._engine.facts is None and self._engine.dead is None:
+            await self._change()
+        if self._engine.dead is None:
+            self._ready()
+        else:
+            self._give_up("the engine died and could not be started again")
+
+    def _ready(self) -> None:
+        assert self._engine.facts is not None
+        self.facts = self._engine.facts
+        if self.on_ready is not None:
+            self.on_ready(self.facts)
+        self.state = State.READY
+        orphans, self._orphans = self._orphans, []
+        for submit in orphans:
+            self._hand_over(submit)
+        self._look_again()
+
+    async def _listen(self, hang_s: float) -> None:
+        """End an engine that hangs. Looks are counted, not seconds: a machine that was asleep finds nobody dead."""
+        before, silent = (self._engine, self._signs), 0
+        while True:
+            await asyncio.sleep(hang_s / LOOKS)
+            self._pump()  # what has come counts, though nobody had the time to read it
+            now = (self._engine, self._signs)
+            silent = silent + 1 if now == before and self._tickets and self.state is State.READY else 0
+            before = now
+            if silent > LOOKS:
+                self._engine.end(f"the engine gave no sign of life for {hang_s:g} s and was ended")
+                self._pump()
+            elif silent and self._ping is None:  # a prompt of many steps may have nothing to tell: is there progress?
+                self._ping = self._query("stats")
+
+    def _judge(self, stats: dict[str, Any] | None) -> None:
+        """An engine that answers is well if its steps go on, or if nothing runs: what waits may have to."""
+        if stats is not None and (stats["steps"] != self._steps or not stats["running"]):
+            self._signs += 1
+            self._steps = stats["steps"]
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._watched = self._engine.handles
+        for handle in self._watched:
+            loop.add_reader(handle, self._pump)
+        self._look_again()
+
+    def _unwatch(self) -> None:
+        for handle in self._watched:
+            asyncio.get_running_loop().remove_reader(handle)
+        self._watched = ()
+
+    async def _change(self) -> None:
+        """Wait until the engine becomes ready, fails or dies."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    # --- requests
+
+    def submit(self, active_requests: list[ActiveRequest]) -> Ticket:
+        """Have the engine work on one client's request; raises EngineDied while there is none."""
+        if self.state is not State.READY:
+            raise EngineDied("the engine is not ready; try again in a moment")
+        ticket = Ticket(active_requests)
+        self._tell_queued(active_requests)
+        submits = ticket.submits()
+        self._tickets.update((submit.id, ticket) for submit in submits)
+        self._unsent.extend(submits)
+        if len(self._unsent) == len(submits):  # else `_hand_over_more` is on its way
+            self._hand_over_more()
+        return ticket
+
+    def _hand_over_more(self) -> None:
+        """The next portion; the loop's other work has a turn before the one after it."""
+        if self.state is not State.READY:  # they wait for the next engine like those that it had
+            self._orphans += self._unsent
+            self._unsent.clear()
+            return
+        for _ in range(min(PORTION, len(self._unsent))):
+            self._hand_over(self._unsent.popleft())
+        self._look_again()
+        if self._unsent:
+            asyncio.get_running_loop().call_soon(self._hand_over_more)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """The client has gone. The ticket stays until the engine has let go of its sequences."""
+        ticket.left = True
+        orphaned = {submit.id for submit in (*self._orphans, *self._unsent)}
+        for cancel in (cancel for active in ticket.active_requests for cancel in active.cancels()):
+            if cancel.id in orphaned:
+                self._deliver(Delta(id=cancel.id, finish=FinishReason.CANCELLED))
+            else:
+                self._engine.cancel(cancel)
+        self._flush()
+        self._orphans = [submit for submit in self._orphans if submit.id in self._tickets]
+        self._unsent = deque(submit for submit in self._unsent if submit.id in self._tickets)
+        self._look_again()
+
+    def end_all(self, why: str) -> None:
+        """Give up on everything that is open: each request ends in an error."""
+        self._orphans.clear()
+        self._unsent.clear()
+        for name in list(self._tickets):
+            self._engine.cancel(Cancel(name))
+            self._deliver(_ended(name, why, ShuttingDown.code))
+        self._flush()
+
+    async def ask(self, kind: str, **arguments: Any) -> Any:
+        """An engine's answer about itself; see `engine.loop` for what it knows."""
+        if self.state is not State.READY:
+            raise EngineDied("the engine is not ready")
+        reply = asyncio.get_running_loop().create_future()
+        self._replies[self._query(kind, **arguments)] = reply
+        return await reply
+
+    def _query(self, kind: str, **arguments: Any) -> int:
+        """Gives the number of the reply to come."""
+        self._queries += 1
+        self._engine.query(Query(self._queries, kind, arguments))
+        self._look_again()
+        return self._queries
+
+    def _hand_over(self, submit: Submit) -> None:
+        try:
+            self._engine.submit(submit)
+        except EngineDied:  # a moment ago, and nobody has noticed yet
+            self._orphan(_ended(submit.id, self._engine.dead or "", EngineDied.code))
+
+    def _tell_queued(self, active_requests: list[ActiveRequest]) -> None:
+        if self.emit is not None:
+            sequences = [
+                (submit.number, submit.id, prompt, submit.choice, len(submit.tokens))
+                for prompt, active in enumerate(active_requests)
+                for submit in active.submits
+            ]
+            self.emit(events.Queued(events.whole(active_requests[0].id), time.monotonic(), sequences))
+
+    def _orphan(self, delta: Delta) -> None:
+        """The engine died with this sequence: it is kept for the next one, if the client is there and has seen nothing
+        of it yet."""
+        ticket = self._tickets.get(delta.id)
+        if ticket is None:
+            return
+        if ticket.left:
+            self._deliver(Delta(id=delta.id, finish=FinishReason.CANCELLED))
+            return
+        if delta.id in self._retried or ticket.begun():
+            delta.error = f"{delta.error} while it worked on this request; it may be sent again"
+            self._deliver(delta)
+            return
+        self._retried.add(delta.id)
+        if self.emit is not None:
+            self.emit(events.Requeued("", time.monotonic(), delta.id))
+        self._orphans += [submit for submit in ticket.submits() if submit.id == delta.id]
+
+    def _give_up(self, why: str) -> None:
+        """End what the dead engine has left behind: there is no next one."""
+        orphans, self._orphans = self._orphans, []
+        for submit in orphans:
+            self._deliver(_ended(submit.id, why, EngineDied.code))
+        self._flush()
+
+    # --- news
+
+    def _look_again(self) -> None:
+        """After whatever was sent: see `WatchedEngine.handles`."""
+        asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        if self.state is State.CLOSED:
+            return
+        until = time.monotonic() + AT_A_TIME_S
+        # Until nothing is left: a Cancel sent on the way may swallow the signal of what came in meanwhile.
+        while self._news or self._receive():
+            self._take_in(self._news.popleft())
+            if time.monotonic() > until:
+                self._flush()
+                self._look_again()
+                return
+        self._flush()
+        if self._engine.dead is not None and self.state is State.READY:
+            self.state = State.RESTARTING
+        if self.state is not State.READY:  # while it is, there is nothing that anybody waits for
+            self._changed.set()
+
+    def _receive(self) -> bool:
+        """Whether there are any news."""
+        self._news.extend(self._engine.receive(0.0))
+        return bool(self._news)
+
+    def _take_in(self, message: Frame | Reply) -> None:
+        if isinstance(message, Reply):
+            self._reply(message)
+            return
+        self._signs += 1
+        monotonic, deliver = time.monotonic, self._deliver
+        start, times, told = monotonic(), [], []
+        for delta in message.deltas:
+            if delta.code is not None and delta.code == EngineDied.code:
+                self._orphan(delta)
+            elif deliver(delta):
+                told.append(delta)
+                times.append(monotonic())
+        if self.emit is not None:
+            self.emit(events.Delivered("", times[-1] if times else start, start, message.record, told, times))
+
+    def _deliver(self, delta: Delta) -> bool:
+        """Hand it to its ticket; False if nobody waits for it any more."""
+        ticket = self._tickets.get(delta.id)
+        if ticket is None:
+            return False
+        if cancel := ticket.push(delta):
+            self._engine.cancel(cancel)
+        if ticket.sink is not None:
+            self._unflushed.append(ticket)
+        if delta.finish is not None:
+            del self._tickets[delta.id]
+            self._retried.discard(delta.id)
+        return True
+
+    def _flush(self) -> None:
+        """Write what was delivered, before the loop turns to requests that have come in."""
+        unflushed, self._unflushed = self._unflushed, []
+        for ticket in unflushed:
+            ticket.flush()
+
+    def _reply(self, reply: Reply) -> None:
+        if reply.id == self._ping:
+            self._ping = None
+            self._judge(reply.value)
+        future = self._replies.pop(reply.id, None)
+        if future is None or future.done():
+            return
+        if reply.error is not None:
+            future.set_exception(PenstockError(reply.error))
+        else:
+            future.set_result(reply.value)
+
+
+def _ended(name: str, why: str, code: str) -> Delta:
+    """The last word on a sequence that no engine will say any more."""
+    return Delta(id=name, finish=FinishReason.ERROR, error=why, code=code)

@@ -1,0 +1,325 @@
+"""POST /v1/messages and POST /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+
+from penstock.errors import InvalidRequest
+from penstock.flow import CallDelta, Chunk, Completion, Constraint, Request, SamplingParams, Tool, ToolUse
+from penstock.http.api.anthropic import response_bodies
+from penstock.http.api.anthropic.error_body import AnthropicErrorBody
+from penstock.http.api.anthropic.response_bodies import (
+    Content,
+    ContentBlockDelta,
+    ContentBlockStart,
+    ContentBlockStop,
+    InputJsonDelta,
+    MessageAnswer,
+    MessageDelta,
+    MessageStart,
+    MessageStop,
+    Ping,
+    TextContent,
+    TextDelta,
+    ThinkingContent,
+    ThinkingDelta,
+    TokenCount,
+    ToolUseContent,
+)
+from penstock.http.api.anthropic.schemas import (
+    ChooseAny,
+    ChooseNone,
+    ChooseTool,
+    ClearToolUses,
+    CountTokensRequest,
+    MessagesRequest,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkFreely,
+    ThinkingBlock,
+    ThinkNot,
+    ThinkWithin,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from penstock.http.api.conversation_turns import Turns
+from penstock.http.api.fields import whole_text
+from penstock.http.api.recommended_sampling import over
+from penstock.http.error_body import Problem
+from penstock.http.sse import Event, Named, named
+from penstock.prompt.families import SWITCHES
+
+REQUEST = MessagesRequest
+RESPONSE = MessageAnswer
+EVENTS = response_bodies.EVENTS
+COUNT = CountTokensRequest
+COUNTED = TokenCount
+
+# For /openapi.json.
+REQUESTS: tuple[type[BaseModel], ...] = (REQUEST, COUNT)
+ANSWERS: tuple[type[msgspec.Struct], ...] = (RESPONSE, COUNTED, *EVENTS, AnthropicErrorBody)
+
+
+# What chat templates call the amount of thinking.
+_WORDS = frozenset(("reasoning_effort", *SWITCHES))
+_BUDGET = "thinking_budget"
+# Claude Code's first system block: an account of the request for Anthropic's books. It differs each time, so that with
+# it in the prompt the prefix cache would find nothing.
+_BILLING = re.compile(r"x-anthropic-billing-header:[^\n]*\n*")
+
+_encode = msgspec.json.Encoder().encode
+
+
+def to_request(
+    body: MessagesRequest, *, request_id: str, recommended: Mapping[str, float | int], variables: Collection[str]
+) -> Request:
+    """`recommended` is ModelFiles.sampling, `variables` those of the model's chat template. Raises InvalidRequest for
+    what the schema cannot tell."""
+    asked = {"temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k}
+    params = SamplingParams(
+        **over(recommended, asked),
+        max_tokens=body.max_tokens,
+        stop=tuple(body.stop_sequences or ()),
+        constraint=_constraint(body),
+    )
+    return _request(body, request_id, params, variables)
+
+
+def names(body: CountTokensRequest) -> dict[str, str]:
+    """Of what is called otherwise behind `intake`."""
+    return {
+        "continue_final_message": "messages",
+        "reasoning_effort": "thinking" if _effort(body) is None else "output_config.effort",
+        "constraint.json_schema": "output_config.format.schema",
+        ".function.parameters": ".input_schema",
+        "thinking_budget": "thinking.budget_tokens",
+    }
+
+
+def to_count(body: CountTokensRequest, *, variables: Collection[str]) -> Request:
+    return _request(body, "", SamplingParams(), variables)
+
+
+def _request(body: CountTokensRequest, request_id: str, params: SamplingParams, variables: Collection[str]) -> Request:
+    turns = _turns(body)
+    last = turns.messages[-1]
+    going_on = last["role"] == "assistant"
+    if "tool_calls" in last:
+        place = f"messages[{len(body.messages) - 1}]"
+        raise InvalidRequest(f"{place} calls tools: send their results behind it", param=place)
+    return Request(
+        id=request_id,
+        params=params,
+        messages=turns.messages,
+        continue_final_message=going_on,
+        add_generation_prompt=not going_on,
+        tools=_tools(body),
+        warnings=_warnings(body, variables),
+        **_thinking(body, variables),
+    )
+
+
+def _turns(body: CountTokensRequest) -> Turns:
+    turns = Turns()
+    if system := _system(body.system or ""):
+        turns.say("system", system)
+    for place, message in enumerate(body.messages):
+        content = message.content
+        if isinstance(content, str):
+            turns.say(message.role, content)
+            continue
+        if not content or message.role == "assistant":  # which may have said nothing
+            turns.begin(message.role)
+        for number, block in enumerate(content):
+            _add(turns, message.role, block, f"messages[{place}].content[{number}]")
+    return turns
+
+
+def _system(given: str | list[TextBlock]) -> str:
+    texts = [given] if isinstance(given, str) else [block.text for block in given]
+    left = [(text, _BILLING.sub("", text, count=1) if _BILLING.match(text) else text) for text in texts]
+    return "\n".join([kept for text, kept in left if kept or not text])
+
+
+def _add(
+    turns: Turns,
+    role: str,
+    block: TextBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock,
+    place: str,
+) -> None:
+    match block:
+        case TextBlock():
+            turns.say(role, block.text)
+        case ThinkingBlock():
+            turns.think(block.thinking)
+        case ToolUseBlock():
+            turns.call(block.id, block.name, block.input)
+        case ToolResultBlock():
+            text = whole_text(block.content or "")
+            turns.result(block.tool_use_id, f"Error: {text}" if block.is_error else text, param=f"{place}.tool_use_id")
+
+
+def _tools(body: CountTokensRequest) -> ToolUse | None:
+    choice = body.tool_choice
+    if not body.tools or isinstance(choice, ChooseNone):
+        return None
+    tools = [
+        Tool(
+            name=tool.name,
+            description=tool.description or "",
+            parameters=tool.input_schema,
+            strict=bool(tool.strict),
+        )
+        for tool in body.tools
+    ]
+    return ToolUse(
+        tools=tuple(tools),
+        choice="required" if isinstance(choice, ChooseAny) else "named" if isinstance(choice, ChooseTool) else "auto",
+        name=choice.name if isinstance(choice, ChooseTool) else None,
+        parallel=choice is None or not choice.disable_parallel_tool_use,
+    )
+
+
+def _thinking(body: CountTokensRequest, variables: Collection[str]) -> dict[str, Any]:
+    """How much to think, as fields of flow.Request. What the template has no word for is refused."""
+    effort = _effort(body)
+    switched = not _WORDS.isdisjoint(variables)
+    match body.thinking:
+        case ThinkNot():
+            return {"reasoning_effort": "none"}
+        case ThinkFreely():
+            return {"reasoning_effort": (effort or "medium") if switched else None}
+        case ThinkWithin(budget_tokens=budget):
+            told = {"reasoning_effort": effort or "medium"} if switched else {}
+            hint = {"template_arguments": {_BUDGET: budget}} if _BUDGET in variables else {}
+            return {**told, **hint, "thinking_budget": budget}
+    return {"reasoning_effort": effort}
+
+
+def _effort(body: CountTokensRequest) -> str | None:
+    return body.output_config.effort if body.output_config is not None else None
+
+
+def _warnings(body: CountTokensRequest, variables: Collection[str]) -> tuple[str, ...]:
+    """What is taken without effect."""
+    blocks = [block for turn in body.messages if isinstance(turn.content, list) for block in turn.content]
+    edits = body.context_management.edits or () if body.context_management is not None else ()
+    found = {
+        "output_config.effort has no effect: this model's chat template has no say in how much it reasons": (
+            isinstance(body.thinking, ThinkFreely) and _effort(body) is not None and _WORDS.isdisjoint(variables)
+        ),
+        "context_management has no effect: the conversation stays as it was sent": any(
+            isinstance(edit, ClearToolUses) or edit.keep not in ("all", {"type": "all"}) for edit in edits
+        ),
+        "defer_loading has no effect: all tools are shown to the model": any(
+            tool.defer_loading for tool in body.tools or ()
+        ),
+        "redacted_thinking is left out: only the server that wrote it can read it": any(
+            isinstance(block, RedactedThinkingBlock) for block in blocks
+        ),
+    }
+    return tuple(text for text, true in found.items() if true)
+
+
+def _constraint(body: CountTokensRequest) -> Constraint | None:
+    if body.output_config is None or body.output_config.format is None:
+        return None
+    return Constraint.json_schema(body.output_config.format.json_schema)
+
+
+def counted(tokens: list[int]) -> bytes:
+    return _encode(TokenCount(input_tokens=len(tokens)))
+
+
+class MessageWriter:
+    """Writes the answer to one request, as JSON texts. A stream is `first`, then the chunks as they come, then `last`:
+    of events, each block of the answer between a start and a stop of its own."""
+
+    end: Sequence[Event] = ()
+
+    def __init__(self, *, request_id: str, model: str) -> None:
+        self._id = f"msg_{request_id}"
+        self._model = model
+        self._index = -1  # of the newest block
+        self._open: type[Content] | None = None  # its kind, until it is complete
+
+    def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[Event]:
+        message = MessageAnswer(
+            id=self._id,
+            model=self._model,
+            content=[],
+            stop_reason=None,
+            stop_sequence=None,
+            usage=response_bodies.usage(len(prompt_tokens), cached_tokens, 0),
+        )
+        return [named(MessageStart(message=message)), named(Ping())]
+
+    def chunk(self, prompt: int, chunk: Chunk) -> list[Event]:
+        events: list[Event] = []
+        if chunk.reasoning:
+            events += self._within(ThinkingContent(thinking=""), ThinkingDelta(thinking=chunk.reasoning))
+        if chunk.text:
+            events += self._within(TextContent(text=""), TextDelta(text=chunk.text))
+        for call in chunk.calls:
+            events += self._call(call)
+        return events
+
+    def last(self, completions: Sequence[Completion]) -> list[Event]:
+        (completion,) = completions
+        end = MessageDelta(
+            delta=response_bodies.stopped(completion.choices[0]), usage=response_bodies.whole_usage(completion)
+        )
+        return [*self._close(), named(end), named(MessageStop())]
+
+    def failed(self, told: Problem) -> list[Event]:
+        return [Named("error", told.body)]
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        """The answer in one piece, of a completion that did not fail."""
+        (completion,) = completions
+        (choice,) = completion.choices
+        stopped = response_bodies.stopped(choice)
+        return _encode(
+            MessageAnswer(
+                id=self._id,
+                model=self._model,
+                content=response_bodies.content(choice),
+                stop_reason=stopped.stop_reason,
+                stop_sequence=stopped.stop_sequence,
+                usage=response_bodies.whole_usage(completion),
+            )
+        )
+
+    def _call(self, call: CallDelta) -> list[Event]:
+        events: list[Event] = []
+        if call.id is not None:
+            block = ToolUseContent(id=call.id, name=call.name or "", input=msgspec.Raw(b"{}"))
+            events += self._begin(block)
+        if call.arguments:
+            events.append(self._delta(InputJsonDelta(partial_json=call.arguments)))
+        return events
+
+    def _within(self, block: Content, delta: TextDelta | ThinkingDelta) -> list[Event]:
+        """The piece, behind the beginning of its block if another kind is open."""
+        opening = self._begin(block) if self._open is not type(block) else []
+        return [*opening, self._delta(delta)]
+
+    def _begin(self, block: Content) -> list[Event]:
+        closing = self._close()
+        self._open = type(block)
+        self._index += 1
+        return [*closing, named(ContentBlockStart(index=self._index, content_block=block))]
+
+    def _delta(self, delta: Any) -> Event:
+        return named(ContentBlockDelta(index=self._index, delta=delta))
+
+    def _close(self) -> list[Event]:
+        if self._open is None:
+            return []
+        self._open = None
+        return [named(ContentBlockStop(index=self._index))]

@@ -1,0 +1,157 @@
+"""The bodies of answers and the events of streams, as msgspec structs: encoded once, and the source of their part of
+/openapi.json."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from penstock.flow import Choice, Completion, FinishReason
+from penstock.http.api.fields import read_arguments
+from penstock.http.api.response_bodies import Body, Typed
+
+# `dead_end` is ours: no token could have gone on with what `output_config.format` asks for.
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "dead_end"]
+_STOP: dict[FinishReason, StopReason] = {
+    FinishReason.END: "end_turn",
+    FinishReason.STOP_TOKEN: "end_turn",
+    FinishReason.COMPLETE: "end_turn",
+    FinishReason.STOP_STRING: "stop_sequence",
+    FinishReason.LENGTH: "max_tokens",
+    FinishReason.CONTEXT: "max_tokens",
+    FinishReason.DEAD_END: "dead_end",
+}
+
+
+# --- the blocks of a message
+
+
+class TextContent(Typed, kw_only=True, frozen=True, tag="text"):
+    text: str
+    citations: None = None
+
+
+class ThinkingContent(Typed, kw_only=True, frozen=True, tag="thinking"):
+    thinking: str
+    signature: Literal[""] = ""  # thoughts are plain text: nothing has to be proven when they come back
+
+
+class ToolUseContent(Typed, kw_only=True, frozen=True, tag="tool_use"):
+    id: str
+    name: str
+    input: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]  # as the model wrote it
+
+
+Content = TextContent | ThinkingContent | ToolUseContent
+
+
+class MessageUsage(Body, kw_only=True, frozen=True):
+    """The tokens of the prompt are those computed and those read from the cache."""
+
+    input_tokens: int  # without those read from the cache
+    cache_creation_input_tokens: int = 0  # nothing is charged for it
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class MessageAnswer(Typed, kw_only=True, frozen=True, tag="message"):
+    id: str
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[Content]
+    stop_reason: StopReason | None  # null as the stream begins
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class TokenCount(Body, kw_only=True, frozen=True):
+    input_tokens: int
+
+
+# --- events
+
+
+class MessageStart(Typed, kw_only=True, frozen=True, tag="message_start"):
+    message: MessageAnswer
+
+
+class Ping(Typed, kw_only=True, frozen=True, tag="ping"):
+    pass
+
+
+class ContentBlockStart(Typed, kw_only=True, frozen=True, tag="content_block_start"):
+    index: int
+    content_block: Content
+
+
+class TextDelta(Typed, kw_only=True, frozen=True, tag="text_delta"):
+    text: str
+
+
+class ThinkingDelta(Typed, kw_only=True, frozen=True, tag="thinking_delta"):
+    thinking: str
+
+
+class InputJsonDelta(Typed, kw_only=True, frozen=True, tag="input_json_delta"):
+    partial_json: str
+
+
+class ContentBlockDelta(Typed, kw_only=True, frozen=True, tag="content_block_delta"):
+    index: int
+    delta: TextDelta | ThinkingDelta | InputJsonDelta
+
+
+class ContentBlockStop(Typed, kw_only=True, frozen=True, tag="content_block_stop"):
+    index: int
+
+
+class Stopped(Body, kw_only=True, frozen=True):
+    stop_reason: StopReason
+    stop_sequence: str | None
+
+
+class MessageDelta(Typed, kw_only=True, frozen=True, tag="message_delta"):
+    delta: Stopped
+    usage: MessageUsage
+
+
+class MessageStop(Typed, kw_only=True, frozen=True, tag="message_stop"):
+    pass
+
+
+EVENTS = (MessageStart, Ping, ContentBlockStart, ContentBlockDelta, ContentBlockStop, MessageDelta, MessageStop)
+
+
+def usage(prompt_tokens: int, cached_tokens: int, output_tokens: int) -> MessageUsage:
+    return MessageUsage(
+        input_tokens=prompt_tokens - cached_tokens,
+        cache_read_input_tokens=cached_tokens,
+        output_tokens=output_tokens,
+    )
+
+
+def whole_usage(completion: Completion) -> MessageUsage:
+    return usage(len(completion.prompt_tokens), completion.cached_tokens, len(completion.choices[0].tokens))
+
+
+def stopped(choice: Choice) -> Stopped:
+    reason = _STOP[choice.finish]
+    if choice.calls and reason == "end_turn":
+        reason = "tool_use"
+    sequence = choice.stop if reason == "stop_sequence" and isinstance(choice.stop, str) else None
+    return Stopped(stop_reason=reason, stop_sequence=sequence)
+
+
+def content(choice: Choice) -> list[Content]:
+    """An answer that says nothing has no blocks."""
+    blocks: list[Content] = [ThinkingContent(thinking=choice.reasoning)] if choice.reasoning else []
+    if choice.text:
+        blocks.append(TextContent(text=choice.text))
+    calls = [ToolUseContent(id=call.id, name=call.name, input=_input(call.arguments)) for call in choice.calls]
+    return [*blocks, *calls]
+
+
+def _input(arguments: str) -> msgspec.Raw:
+    """An empty object stands for arguments that max_tokens cut short: half of one is not JSON."""
+    return msgspec.Raw(b"{}" if read_arguments(arguments) is None else arguments.encode())

@@ -1,0 +1,173 @@
+"""The planner's routes: what a model would need elsewhere, and what of a context is left. Nothing here asks the engine.
+
+Over HTTP a model is the one that is served, a preset, or numbers: no names of files, and nothing is fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec.structs import asdict, replace
+from pydantic import Field
+
+from penstock import flow
+from penstock.capacity import device, shape
+from penstock.capacity.budget import DEFAULT_OUTPUT, Prompt, budget
+from penstock.capacity.find import find_device, find_shape
+from penstock.capacity.formats import FORMATS, KV_FORMATS
+from penstock.capacity.measured import Observed, StepSeen, compare
+from penstock.capacity.planner import plan
+from penstock.capacity.probe import this_machine
+from penstock.capacity.question import CPU_DEFAULTS, Question, question, question_for
+from penstock.http.api.fields import MAX_INT, Strict
+from penstock.http.api.openai.messages import Messages, to_template
+from penstock.http.service import Service
+from penstock.observe.journal import Journal
+from penstock.observe.measured import ENOUGH_STEPS, figures
+
+MAX_DOCUMENTS = 1024
+MAX_BATCHES = 8  # of which measured figures are shown
+
+
+class PresetModel(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    parameters: int
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context: int
+    tied: bool
+    window: int
+    windowed_layers: int
+
+
+class PresetFormat(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    bits: float
+
+
+class Presets(msgspec.Struct, frozen=True, kw_only=True):
+    """What the planner knows by name, and what it takes for granted where a question does not say."""
+
+    model: str  # the one that is served; the first of `models`
+    models: list[PresetModel]
+    hardware: list[device.Device]
+    formats: list[PresetFormat]
+    kv_formats: list[str]
+    defaults: dict[str, str | float | None]
+    cpu_defaults: dict[str, str | float]  # instead, where the hardware is a CPU
+
+
+class BudgetRequest(Strict):
+    """The parts of a prompt, in the order in which they would be sent."""
+
+    system: str | None = Field(None, description="The system message.")
+    history: Messages | None = Field(None, description="The conversation so far.")
+    documents: Annotated[list[str], Field(max_length=MAX_DOCUMENTS, fail_fast=True)] | None = Field(
+        None, description="Texts to go before the user's own, with an empty line between."
+    )
+    user: str | None = Field(None, description="The user's message.")
+    reserved_output: int | None = Field(
+        None, ge=1, le=MAX_INT, description=f"Tokens kept for the answer. Default: {DEFAULT_OUTPUT}."
+    )
+    context: int | None = Field(None, ge=1, le=MAX_INT, description="Tokens in all. Default: the server's context.")
+
+
+def planned(service: Service, values: dict[str, Any], seen: Observed | None) -> bytes:
+    """`seen`: what this server has done so far, to stand beside the theory where it is the model asked about."""
+    asked = question(values)
+    served = shape.shape_of(service.files.spec)
+    chosen = find_shape(asked.model, {service.files.name: served})
+    kind: Literal["cpu", "cuda"] = "cpu" if service.replica.facts.get("device", "cpu") == "cpu" else "cuda"
+    hardware = find_device(asked.hardware, lambda: this_machine(kind))
+    made = plan(question_for(hardware, chosen, values), chosen, hardware)
+    if seen is not None and asked.model == service.files.name:
+        made = replace(made, measured=compare(seen, served, hardware))
+    return msgspec.json.encode(made)
+
+
+def observed(service: Service, journal: Journal) -> Observed | None:
+    """What the server's own record says of its speed; None while there is no engine."""
+    facts = service.replica.facts
+    if not facts:
+        return None
+    served = shape.shape_of(service.files.spec)
+    asked = [trace for trace in journal.done if trace.kind in ("chat", "completion")]
+    answered = [sequence for trace in asked for sequence in trace.sequences if sequence.output_tokens]
+    seen = figures(journal)
+    steps = [entry for entry in seen["decode_by_batch"] if entry["batch"] and entry["steps"] >= ENOUGH_STEPS]
+    return Observed(
+        weights=served.stored if facts["kernels"].startswith("native") else facts["dtype"],
+        kv=facts["kv_dtype"],
+        weights_bytes=facts["weights_bytes"],
+        kv_bytes=facts["kv_bytes"],
+        kv_tokens=facts["kv_tokens"],
+        step_tokens=facts["step_tokens"],
+        requests=len(answered),
+        prompt_tokens=_mean([max(1, one.prompt_tokens - one.cached) for one in answered]),
+        output_tokens=_mean([one.output_tokens for one in answered]),
+        prefill_tokens_per_s=seen["prefill_tokens_per_s"],
+        steps=tuple(StepSeen(entry["batch"], entry["step_us_p50"] / 1e6) for entry in steps[:MAX_BATCHES]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def presets(service: Service) -> bytes:
+    """The served model first."""
+    served = shape.shape_of(service.files.spec)
+    models = [served, *(one for one in shape.PRESETS.values() if one.name != served.name)]
+    defaults = {
+        field.name: field.default
+        for field in msgspec.structs.fields(Question)
+        if field.default is not msgspec.NODEFAULT
+    }
+    return msgspec.json.encode(
+        Presets(
+            model=served.name,
+            models=[_preset(one) for one in models],
+            hardware=list(device.PRESETS.values()),
+            formats=[PresetFormat(name=one.name, bits=one.bits) for one in FORMATS.values()],
+            kv_formats=list(KV_FORMATS),
+            defaults=defaults,
+            cpu_defaults=CPU_DEFAULTS,
+        )
+    )
+
+
+def _preset(one: shape.Shape) -> PresetModel:
+    shown = PresetModel.__struct_fields__
+    numbers = {name: value for name, value in asdict(one).items() if name in shown}
+    return PresetModel(parameters=one.parameters, **numbers)
+
+
+def budgeted(service: Service, body: BudgetRequest) -> bytes:
+    """On the served model's own tokenizer and chat template."""
+
+    def render(messages: list[flow.Message]) -> list[int]:
+        return service.pipeline.tokenize(flow.Request(id="", params=flow.SamplingParams(), messages=messages))
+
+    prompt = Prompt(
+        system=body.system or "",
+        history=to_template(body.history or []),
+        documents=body.documents or [],
+        user=body.user or "",
+    )
+    texts = [prompt.system, prompt.user, *prompt.documents, *(str(turn.get("content")) for turn in prompt.history)]
+    service.pipeline.check_length(sum(map(len, texts)), "documents" if prompt.documents else "history")
+    made = budget(
+        prompt,
+        tokenizer=service.tokenizer,
+        render=render if service.pipeline.template is not None else None,
+        reserved_output=body.reserved_output or DEFAULT_OUTPUT,
+        context=body.context or service.pipeline.context,
+    )
+    return msgspec.json.encode(made)

@@ -1,0 +1,107 @@
+"""POST /api/embed and POST /api/embeddings."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.flow import Request, SamplingParams, Tokenizer
+from penstock.http.api.ollama.keep_alive import UNLOAD_WARNING, asks_to_unload
+from penstock.http.api.ollama.options import option_warnings
+from penstock.http.api.ollama.response_bodies import OllamaEmbedding, OllamaEmbeddingList
+from penstock.http.api.ollama.schemas import OllamaEmbeddingsRequest, OllamaEmbedRequest
+
+SPECIAL = 8  # tokens, at the most, that are put around a text
+
+# What is called otherwise behind `intake`.
+EMBEDDINGS_NAMES = {"input": "prompt"}
+
+
+def texts_of(body: OllamaEmbedRequest | OllamaEmbeddingsRequest) -> list[str]:
+    """What is to be embedded: nothing, where a client only wants the model loaded."""
+    if isinstance(body, OllamaEmbeddingsRequest):
+        return [body.prompt] if body.prompt else []
+    if isinstance(body.input, str):
+        return [body.input] if body.input else []
+    return body.input
+
+
+def embed_requests(
+    body: OllamaEmbedRequest | OllamaEmbeddingsRequest,
+    *,
+    request_id: str,
+    context: int,
+    hidden_size: int,
+) -> list[Request]:
+    """One for each text, in order. Raises InvalidRequest."""
+    if isinstance(body, OllamaEmbedRequest) and (body.dimensions or 0) > hidden_size:
+        raise InvalidRequest(
+            f"dimensions is {body.dimensions}, but this model's vectors have {hidden_size}", param="dimensions"
+        )
+    unload = (UNLOAD_WARNING,) if asks_to_unload(body.keep_alive) else ()
+    return [
+        Request(
+            id=f"{request_id}-{place}",
+            params=SamplingParams(),
+            text=text,
+            task="embed",
+            warnings=(*unload, *option_warnings(body.options, context)),
+        )
+        for place, text in enumerate(texts_of(body))
+    ]
+
+
+def may_be_cut(body: OllamaEmbedRequest | OllamaEmbeddingsRequest, context: int) -> bool:
+    """Whether a text may be longer than the context and is to be cut then. A token has a byte at least."""
+    wanted = not isinstance(body, OllamaEmbedRequest) or body.truncate is not False
+    return wanted and any(4 * len(text) + SPECIAL > context for text in texts_of(body))
+
+
+def cut(requests: list[Request], tokenizer: Tokenizer, context: int) -> list[Request]:
+    """The same of the first tokens of each text that the context holds."""
+    return [_cut(request, tokenizer, context) for request in requests]
+
+
+def _cut(request: Request, tokenizer: Tokenizer, context: int) -> Request:
+    """Reads no more of the text than it needs."""
+    text = request.text or ""
+    if len(text.encode()) + SPECIAL <= context:
+        return request
+    read = 8 * context
+    while len(tokens := tokenizer.encode(text[:read], add_special=True)) <= context:
+        if read >= len(text):
+            return request
+        read *= 2
+    warning = f"a text that the context does not hold was cut to its first {context} tokens"
+    return msgspec.structs.replace(request, text=None, tokens=tokens[:context], warnings=(*request.warnings, warning))
+
+
+def whole(body: OllamaEmbedRequest, vectors: Sequence[bytes], *, prompt_tokens: int, total_duration: int) -> bytes:
+    """The answer; `vectors` are little-endian 32-bit floats."""
+    return msgspec.json.encode(
+        OllamaEmbeddingList(
+            model=body.model,
+            embeddings=[_numbers(vector, body.dimensions) for vector in vectors],
+            total_duration=total_duration,
+            load_duration=0,  # it is loaded
+            prompt_eval_count=prompt_tokens,
+        )
+    )
+
+
+def one(vectors: Sequence[bytes]) -> bytes:
+    """The answer of the older route, to a single text or to none."""
+    return msgspec.json.encode(OllamaEmbedding(embedding=_numbers(vectors[0], None) if vectors else []))
+
+
+def _numbers(vector: bytes, dimensions: int | None) -> list[float]:
+    numbers = list(struct.unpack(f"<{len(vector) // 4}f", vector))
+    if dimensions is None or dimensions == len(numbers):
+        return numbers
+    kept = numbers[:dimensions]
+    length = math.sqrt(sum(number * number for number in kept)) or 1.0
+    return [number / length for number in kept]

@@ -1,0 +1,44 @@
+"""`keep_alive`: how long a model is to stay loaded after a request. The served model always stays, so every value is
+taken; only 0, which asks to unload it, gets less than it asks for."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from penstock.http.api.fields import wrong
+
+UNLOAD_WARNING = "keep_alive: 0 asks to unload the model, which stays loaded"
+
+# As Go writes durations: "1h30m", "-1s"; a bare number is in seconds. Each is a quantity of at most so many digits.
+_PATTERN = r"^[+-]?([0-9]{1,12}(\.[0-9]{0,12})?(ns|us|µs|ms|s|m|h)){1,8}$|^[+-]?[0-9]{1,12}(\.[0-9]{0,12})?$"
+_DURATION = re.compile(_PATTERN)
+
+
+class _Duration:
+    def check(self, value: Any) -> Any:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is None or number or (isinstance(value, str) and _DURATION.fullmatch(value)):
+            return value
+        raise wrong("must be a number of seconds, or a duration such as 5m, 1h30m or -1")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string", "pattern": _PATTERN}, {"type": "number"}, {"type": "null"}]}
+
+
+KeepAlive = Annotated[Any, _Duration()]
+
+
+def asks_to_unload(keep_alive: str | float | None) -> bool:
+    """Whether the duration is zero, in any unit."""
+    if keep_alive is None:
+        return False
+    if not isinstance(keep_alive, str):
+        return keep_alive == 0
+    return all(float(number) == 0 for number in re.findall(r"[0-9.]+", keep_alive))

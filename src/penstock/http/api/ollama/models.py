@@ -1,0 +1,158 @@
+"""The served model as Ollama describes its own: GET /api/tags, POST /api/show, GET /api/ps.
+
+A model that has been pulled but is not served is not listed: nobody could use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from penstock.capacity.shape import shape_of
+from penstock.errors import ModelNotFound
+from penstock.http.api.ollama.response_bodies import (
+    OllamaDetails,
+    OllamaModel,
+    OllamaModelInfo,
+    OllamaModelList,
+    OllamaRunningList,
+    OllamaRunningModel,
+)
+from penstock.http.api.ollama.think import can_think
+from penstock.prompt.dialect import Dialect
+from penstock.store.files import ModelFiles
+
+LATEST = ":latest"
+# What GET /api/version says: the version of Ollama whose API this is. Clients ask for at least some version of it.
+API_LEVEL = "0.12.11"
+
+_NEVER = datetime(2262, 1, 1, tzinfo=UTC)  # nanoseconds since 1970 fit 64 bits until then
+_FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+# SamplingParams' names of what a Modelfile calls otherwise.
+_PARAMETERS = {"repetition_penalty": "repeat_penalty"}
+
+
+def tagged(name: str) -> str:
+    """The name with its tag, which is `latest` where it has none."""
+    return name if ":" in name.rpartition("/")[2] else name + LATEST
+
+
+def check_served(asked: str, files: ModelFiles) -> None:
+    if tagged(asked) != tagged(files.name):
+        raise ModelNotFound(f'model "{asked[:128]}" not found; this server has "{tagged(files.name)}"', param="model")
+
+
+class ServedModel:
+    """What does not change while the server runs, worked out once."""
+
+    def __init__(self, files: ModelFiles, context: int, dialect: Dialect | None, created: int) -> None:
+        """`context` is the server's, `created` when it began: for models without weights."""
+        self.files = files
+        self.context = context
+        self.dialect = dialect
+        self.name = tagged(files.name)
+        states = [path.stat() for path in files.weights]
+        self.size = sum(state.st_size for state in states)
+        self.modified = datetime.fromtimestamp(max((state.st_mtime for state in states), default=created), UTC)
+        self.digest = _digest(files, [state.st_size for state in states])
+        self.parameters = shape_of(files.spec).parameters
+        self.details = OllamaDetails(
+            format=files.format,
+            family=files.spec.architecture,
+            families=[files.spec.architecture],
+            parameter_size=human_number(self.parameters),
+            quantization_level=_FLOATS.get(files.spec.weights, files.spec.weights),
+        )
+
+    def listed(self) -> bytes:
+        model = OllamaModel(
+            name=self.name,
+            model=self.name,
+            modified_at=self.modified,
+            size=self.size,
+            digest=self.digest,
+            details=self.details,
+        )
+        return msgspec.json.encode(OllamaModelList(models=[model]))
+
+    def running(self, facts: Mapping[str, Any]) -> bytes:
+        """`facts` are the engine's; empty if there is none now."""
+        if not facts:
+            return msgspec.json.encode(OllamaRunningList(models=[]))
+        size = facts["weights_bytes"] + facts["kv_bytes"]
+        model = OllamaRunningModel(
+            name=self.name,
+            model=self.name,
+            size=size,
+            digest=self.digest,
+            details=self.details,
+            expires_at=_NEVER,
+            size_vram=0 if facts["device"] == "cpu" else size,
+            context_length=self.context,
+        )
+        return msgspec.json.encode(OllamaRunningList(models=[model]))
+
+    def shown(self) -> bytes:
+        parameters = {"num_ctx": self.context} | {
+            _PARAMETERS.get(name, name): value for name, value in self.files.sampling.items()
+        }
+        lines = [f"PARAMETER {name} {value}" for name, value in parameters.items()]
+        return msgspec.json.encode(
+            OllamaModelInfo(
+                license=self.files.license or UNSET,
+                modelfile="\n".join([f"FROM {self.files.name}", *lines]),
+                parameters="\n".join(f"{name:<30} {value}" for name, value in parameters.items()),
+                template=self.files.chat_template or "",
+                details=self.details,
+                model_info=self._info(),
+                capabilities=self._capabilities(),
+                modified_at=self.modified,
+            )
+        )
+
+    def _capabilities(self) -> list[str]:
+        tools = ["tools"] if self.dialect is not None else []
+        return ["completion", *tools, *(["thinking"] if can_think(self.dialect) else []), "embedding"]
+
+    def _info(self) -> dict[str, Any]:
+        """In GGUF's names, whatever the format. The context is what a request can use."""
+        spec = self.files.spec
+        of_architecture = {
+            "context_length": self.context,
+            "embedding_length": spec.hidden_size,
+            "block_count": spec.num_layers,
+            "feed_forward_length": spec.intermediate_size,
+            "attention.head_count": spec.num_heads,
+            "attention.head_count_kv": spec.num_kv_heads,
+            "attention.key_length": spec.head_dim,
+            "attention.value_length": spec.head_dim,
+            "attention.layer_norm_rms_epsilon": spec.norm_eps,
+            "rope.dimension_count": spec.rope.dim,
+            "rope.freq_base": spec.rope.theta,
+            "vocab_size": spec.vocab_size,
+        }
+        return {
+            "general.architecture": spec.architecture,
+            "general.basename": self.files.name,
+            "general.parameter_count": self.parameters,
+            **{f"{spec.architecture}.{name}": value for name, value in of_architecture.items()},
+        }
+
+
+def human_number(count: int) -> str:
+    """As Ollama writes numbers of parameters: 134.52M, 1.5B."""
+    if count >= 10**9:
+        return f"{count / 10**9:.1f}B"
+    return f"{count / 10**6:.2f}M" if count >= 10**6 else f"{count / 10**3:.0f}K"
+
+
+def _digest(files: ModelFiles, sizes: list[int]) -> str:
+    """Of what describes the model, as Ollama's is of its manifest: weights of gigabytes are not read for it."""
+    names = [path.name for path in files.weights]
+    described = [files.name, files.format, names, sizes, files.spec, files.chat_template, files.sampling]
+    return hashlib.sha256(msgspec.json.encode(described)).hexdigest()

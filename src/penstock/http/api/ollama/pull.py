@@ -1,0 +1,141 @@
+"""POST /api/pull: fetches models of the catalogue, and tells how far it has come.
+
+One model is fetched at a time, in a thread; clients that want the same one follow the same pull. It ends when it is
+done, or when the last of them has left: what has arrived by then is not fetched again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from penstock.errors import ModelNotFound, ShuttingDown
+from penstock.http.api.ollama.models import LATEST, ServedModel, tagged
+from penstock.http.api.ollama.response_bodies import OllamaStatus
+from penstock.store.catalogue import CATALOGUE, Entry
+from penstock.store.progress import Progress
+from penstock.store.resolve import resolve
+
+Fetch = Callable[[str, Progress], object]  # a model by its name; `resolve` in earnest
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Step(NamedTuple):
+    what: str  # as Progress has it
+    done: int
+    total: int | None
+
+
+class Abandoned(Exception):
+    """No client waits for the model any more."""
+
+
+class Pull:
+    """One model on its way. All but `_progress` runs in the event loop."""
+
+    def __init__(self, name: str, fetch: Fetch, executor: ThreadPoolExecutor, closing: Callable[[], bool]) -> None:
+        """`closing`: whether the server is shutting down."""
+        self.followers = 0
+        self.abandoned = False
+        self.step: Step | None = None
+        self._closing = closing
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.fetched = self._loop.run_in_executor(executor, fetch, name, self._progress)
+        self.fetched.add_done_callback(lambda _: self._changed.set())
+
+    def _progress(self, what: str, done_bytes: int, total_bytes: int | None) -> None:
+        """In the thread that fetches, which ends if this raises."""
+        if self.abandoned:
+            raise Abandoned
+        if self._closing():
+            raise ShuttingDown("the server is shutting down; what has arrived is not fetched again")
+        self._loop.call_soon_threadsafe(self._moved, Step(what, done_bytes, total_bytes))
+
+    def _moved(self, step: Step) -> None:
+        self.step = step
+        self._changed.set()
+
+    async def steps(self) -> AsyncIterator[Step]:
+        """The newest each time, until it is done. Raises what kept the model from coming."""
+        shown = None
+        while not self.fetched.done():
+            if self.step is not None and self.step != shown:
+                shown = self.step
+                yield shown
+            else:
+                self._changed.clear()
+                await self._changed.wait()
+        await self.fetched
+
+
+class Pulls:
+    def __init__(self, served: ServedModel, closing: Callable[[], bool], fetch: Fetch | None = None) -> None:
+        self._served = served
+        self._closing = closing
+        self._fetch: Fetch = fetch or (lambda name, progress: resolve(name, progress=progress))
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="pull")
+        self._open: dict[str, Pull] = {}
+
+    async def lines(self, asked: str) -> AsyncIterator[bytes]:
+        """Of a model that `find` knows."""
+        entry = self.find(asked)
+        yield _line("pulling manifest")
+        if entry is None:
+            digest, size = self._served.digest, self._served.size
+            yield _line(f"pulling {digest[:12]}", digest, size, size)
+        else:
+            async for line in self._fetched(entry):
+                yield line
+            if tagged(entry.name) != self._served.name:
+                yield _line(f"pulled; this server goes on with {self._served.name}: penstock serve {entry.name}")
+        yield _line("success")
+
+    def find(self, asked: str) -> Entry | None:
+        """What to fetch; None: the served model, which is there. Raises ModelNotFound for what cannot be had."""
+        name = asked.removesuffix(LATEST)
+        if tagged(asked) == self._served.name:
+            return None
+        if name in CATALOGUE:
+            return CATALOGUE[name]
+        raise ModelNotFound(
+            f'model "{asked[:128]}" cannot be pulled: it is not in the catalogue ({", ".join(CATALOGUE)})',
+            param="model",
+        )
+
+    async def _fetched(self, entry: Entry) -> AsyncIterator[bytes]:
+        pull = self._open.get(entry.name)
+        if pull is None or pull.fetched.done():
+            pull = self._open[entry.name] = Pull(entry.name, self._fetch, self._executor, self._closing)
+        pull.followers += 1
+        try:
+            async for step in pull.steps():
+                yield _progress_line(entry, step)
+        finally:
+            pull.followers -= 1
+            if pull.followers == 0 and not pull.fetched.done():
+                pull.abandoned = True  # it ends at its next step,
+                pull.fetched.cancel()  # or does not begin
+
+
+def _progress_line(entry: Entry, step: Step) -> bytes:
+    digest = entry.sha256 or ""
+    if step.what != entry.name:  # fetched, and being looked at; or another process is at it
+        return _line(step.what.partition(": ")[2] or step.what, digest, step.total, step.done)
+    return _line(f"pulling {digest[:12]}", digest, step.total, step.done)
+
+
+def _line(status: str, digest: str = "", total: int | None = None, completed: int | None = None) -> bytes:
+    told = OllamaStatus(
+        status=status,
+        digest=f"sha256:{digest}" if digest else UNSET,
+        total=UNSET if total is None else total,
+        completed=UNSET if completed is None else completed,
+    )
+    return _encode(told) + b"\n"

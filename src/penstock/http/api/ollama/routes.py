@@ -1,0 +1,262 @@
+"""The routes of Ollama's API. Errors have its body on all of them (`problems`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from starlette.responses import PlainTextResponse, StreamingResponse
+
+from penstock import flow
+from penstock.errors import EngineDied, InvalidRequest, NotFound
+from penstock.http.api.ollama import embed as embedding
+from penstock.http.api.ollama import requests
+from penstock.http.api.ollama.error_body import OllamaErrorBody
+from penstock.http.api.ollama.keep_alive import UNLOAD_WARNING, asks_to_unload
+from penstock.http.api.ollama.models import API_LEVEL, ServedModel, check_served
+from penstock.http.api.ollama.pull import Pulls
+from penstock.http.api.ollama.response_bodies import (
+    OllamaChatAnswer,
+    OllamaEmbedding,
+    OllamaEmbeddingList,
+    OllamaGenerateAnswer,
+    OllamaModelInfo,
+    OllamaModelList,
+    OllamaRunningList,
+    OllamaStatus,
+    OllamaVersion,
+)
+from penstock.http.api.ollama.schemas import (
+    OllamaChatRequest,
+    OllamaEmbeddingsRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaGeneration,
+    OllamaPullRequest,
+    OllamaShowRequest,
+)
+from penstock.http.api.ollama.writer import ChatLineWriter, GenerateLineWriter, LineWriter, nanoseconds
+from penstock.http.error_body import called
+from penstock.http.error_response import problem
+from penstock.http.openapi.routes import documented
+from penstock.http.parse.body import read
+from penstock.http.request_events import RequestEvents
+from penstock.http.response_warnings import HEADER
+from penstock.http.service import Service
+from penstock.http.streaming import EventStream, Whole
+from penstock.pipeline import ActiveRequest
+
+Asked = TypeVar("Asked", bound=OllamaGeneration)
+
+NDJSON = "application/x-ndjson"
+RUNNING = "Ollama is running"  # clients look for these very words
+_documented = partial(documented, error=OllamaErrorBody)
+
+
+def add(app: FastAPI, service: Service) -> None:
+    served = ServedModel(service.files, service.pipeline.context, service.pipeline.dialect, service.created)
+    _add_generation(app, service)
+    _add_embeddings(app, service)
+    _add_models(app, service, served)
+    _add_pull(app, Pulls(served, lambda: service.closing))
+    _add_refusals(app)
+
+
+def running() -> Response:
+    """What GET / is to clients that are no browsers."""
+    return PlainTextResponse(RUNNING, headers={"vary": "accept"})
+
+
+def _add_generation(app: FastAPI, service: Service) -> None:
+    async def answered(
+        request: Request,
+        schema: type[Asked],
+        writer: type[LineWriter],
+        to_request: Callable[..., flow.Request],
+        names: dict[str, str],
+        is_empty: Callable[[Asked], bool],
+    ) -> Response:
+        with RequestEvents(request.scope, "ollama", service.emit) as events:
+            body = await read(schema, request, any_type=True)
+            events.parsed(stream=body.streamed)
+            check_served(body.model, service.files)
+            write = writer(
+                model=body.model,
+                accepted=request.scope["state"]["accepted"],
+                vocabulary=service.tokenizer,
+            )
+            if is_empty(body):
+                answer = _loaded(service, write, body)
+                events.answered()
+                return answer
+            with called(names):
+                asked = to_request(
+                    body,
+                    request_id=events.name,
+                    recommended=service.files.sampling,
+                    context=service.pipeline.context,
+                    dialect=service.pipeline.dialect,
+                )
+                events.validated([asked])
+                ticket = await service.submit([asked], events.tenant)
+            if body.streamed:
+                return EventStream(service, ticket, write, content_type=NDJSON)
+            return Whole(
+                service,
+                ticket,
+                lambda active_requests: write.whole([active.completion() for active in active_requests]),
+            )
+
+    @app.post("/api/chat", **_documented(OllamaChatRequest, OllamaChatAnswer, lines=OllamaChatAnswer))
+    async def ollama_chat(request: Request) -> Response:
+        """Answer a conversation, in Ollama's way."""
+        return await answered(
+            request, OllamaChatRequest, ChatLineWriter, requests.chat_request, requests.NAMES,
+            lambda body: not body.messages,
+        )  # fmt: skip
+
+    @app.post("/api/generate", **_documented(OllamaGenerateRequest, OllamaGenerateAnswer, lines=OllamaGenerateAnswer))
+    async def ollama_generate(request: Request) -> Response:
+        """Answer a prompt, in Ollama's way."""
+        return await answered(
+            request, OllamaGenerateRequest, GenerateLineWriter, requests.generate_request, requests.GENERATE_NAMES,
+            lambda body: not body.prompt,
+        )  # fmt: skip
+
+
+def _loaded(service: Service, write: LineWriter, body: OllamaGeneration) -> Response:
+    """To a client that wants the model loaded, or unloaded. It is the last line of a stream, too."""
+    if not service.ready:
+        raise EngineDied("the model is not loaded: the engine is starting, or the server is shutting down")
+    headers = {HEADER: UNLOAD_WARNING} if asks_to_unload(body.keep_alive) else {}
+    kind = NDJSON if body.streamed else "application/json"
+    return Response(write.loaded() + (b"\n" if body.streamed else b""), 200, headers, kind)
+
+
+def _add_embeddings(app: FastAPI, service: Service) -> None:
+    async def embedded(
+        request: Request,
+        schema: type[OllamaEmbedRequest] | type[OllamaEmbeddingsRequest],
+        write: Callable[[Any, Sequence[bytes], int, float], bytes],
+        names: dict[str, str],
+    ) -> Response:
+        """`write` is given the body, the vectors, their tokens, and when the request came."""
+
+        def finish(active_requests: Sequence[ActiveRequest]) -> bytes:
+            count = sum(len(active.submits[0].tokens) for active in active_requests)
+            return write(
+                body, [active.embedding() for active in active_requests], count, request.scope["state"]["accepted"]
+            )
+
+        with RequestEvents(request.scope, "embedding", service.emit) as events:
+            body = await read(schema, request, any_type=True)
+            events.parsed()
+            check_served(body.model, service.files)
+            if not embedding.texts_of(body):
+                events.answered()
+                return _json(write(body, [], 0, request.scope["state"]["accepted"]))
+            context = service.pipeline.context
+            with called(names):
+                asked = embedding.embed_requests(
+                    body, request_id=events.name, context=context, hidden_size=service.files.spec.hidden_size
+                )
+                events.validated(asked)
+                if embedding.may_be_cut(body, context):
+                    asked = await asyncio.to_thread(embedding.cut, asked, service.tokenizer, context)
+                return Whole(service, await service.submit(asked, events.tenant), finish)
+
+    def several(body: Any, vectors: Sequence[bytes], count: int, accepted: float) -> bytes:
+        spent = nanoseconds(time.monotonic() - accepted)
+        return embedding.whole(body, vectors, prompt_tokens=count, total_duration=spent)
+
+    @app.post("/api/embed", **_documented(OllamaEmbedRequest, OllamaEmbeddingList, computed=True))
+    async def ollama_embed(request: Request) -> Response:
+        """Turn one or several texts into vectors of unit length, in Ollama's way."""
+        return await embedded(request, OllamaEmbedRequest, several, {})
+
+    @app.post("/api/embeddings", **_documented(OllamaEmbeddingsRequest, OllamaEmbedding, computed=True))
+    async def ollama_embeddings(request: Request) -> Response:
+        """Turn a text into a vector: the older form of `/api/embed`."""
+        return await embedded(
+            request, OllamaEmbeddingsRequest, lambda _, vectors, *__: embedding.one(vectors),
+            embedding.EMBEDDINGS_NAMES,
+        )  # fmt: skip
+
+
+def _add_models(app: FastAPI, service: Service, served: ServedModel) -> None:
+    @app.get("/api/tags", **_documented(None, OllamaModelList, missing=None))
+    async def ollama_tags() -> Response:
+        """The models of this server, in Ollama's way."""
+        return _json(served.listed())
+
+    @app.get("/api/ps", **_documented(None, OllamaRunningList, missing=None))
+    async def ollama_ps() -> Response:
+        """The models that are loaded."""
+        return _json(served.running(service.replica.facts if service.ready else {}))
+
+    @app.post("/api/show", **_documented(OllamaShowRequest, OllamaModelInfo))
+    async def ollama_show(request: Request) -> Response:
+        """What a model is: its shape, its chat template, what it can do."""
+        body = await read(OllamaShowRequest, request, any_type=True)
+        check_served(body.asked, service.files)
+        return _json(served.shown())
+
+    @app.get("/api/version", **_documented(None, OllamaVersion, missing=None))
+    async def ollama_version() -> Response:
+        """The version of Ollama whose API this is. `GET /version` has the server's own."""
+        return _json(msgspec.json.encode(OllamaVersion(version=API_LEVEL)))
+
+
+def _add_pull(app: FastAPI, pulls: Pulls) -> None:
+    @app.post("/api/pull", **_documented(OllamaPullRequest, OllamaStatus, lines=OllamaStatus))
+    async def ollama_pull(request: Request) -> Response:
+        """Fetch a model of the catalogue. It is not served by that."""
+        body = await read(OllamaPullRequest, request, any_type=True)
+        pulls.find(body.asked)
+        if body.stream is not False:
+            return StreamingResponse(lines(body.asked, request), media_type=NDJSON)
+        last = b""
+        async for line in pulls.lines(body.asked):
+            last = line
+            if await request.is_disconnected():
+                break
+        return _json(last)
+
+    async def lines(name: str, request: Request) -> AsyncIterator[bytes]:
+        try:
+            async for line in pulls.lines(name):
+                yield line
+        except Exception as error:
+            yield problem(error, request.scope).body + b"\n"
+
+
+def _add_refusals(app: FastAPI) -> None:
+    """What Ollama does with models of its own. They are not in /openapi.json: nothing can come of them."""
+
+    def refuse(what: str) -> Callable[[], Any]:
+        async def refused() -> Response:
+            raise InvalidRequest(f"{what} is not supported: this server serves the model that it was started with")
+
+        return refused
+
+    for method, path, what in (
+        ("POST", "/api/create", "creating a model"),
+        ("POST", "/api/copy", "copying a model"),
+        ("DELETE", "/api/delete", "deleting a model"),
+        ("POST", "/api/push", "pushing a model"),
+        ("POST", "/api/blobs/{digest}", "uploading a blob"),
+    ):
+        app.add_api_route(path, refuse(what), methods=[method], include_in_schema=False)
+
+    @app.get("/api/blobs/{digest}", include_in_schema=False)  # asked for by HEAD
+    async def blob(digest: str) -> Response:
+        raise NotFound("there are no blobs here")
+
+
+def _json(data: bytes) -> Response:
+    return Response(data, 200, media_type="application/json")

@@ -1,0 +1,54 @@
+"""`think`: whether the model is to think before it answers, in the words of its chat template."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from penstock.errors import InvalidRequest
+from penstock.http.api.fields import wrong
+from penstock.prompt.dialect import Dialect
+
+LEVELS = ("low", "medium", "high")
+
+
+class _Level:
+    def check(self, value: Any) -> Any:
+        if value is None or isinstance(value, bool) or (isinstance(value, str) and value in LEVELS):
+            return value
+        raise wrong(f"must be true, false, {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"enum": [None, True, False, *LEVELS]}
+
+
+Think = Annotated[Any, _Level()]
+
+
+def can_think(dialect: Dialect | None) -> bool:
+    return dialect is not None and (dialect.thinking is not None or can_switch(dialect))
+
+
+def can_switch(dialect: Dialect) -> bool:
+    """Whether the chat template has a say in how much the model thinks."""
+    return dialect.switch is not None or "reasoning_effort" in dialect.template.variables
+
+
+def effort_of(think: bool | str | None, dialect: Dialect | None) -> tuple[str | None, tuple[str, ...]]:
+    """`reasoning_effort` of flow.Request, and what to warn of. Raises InvalidRequest where the model cannot think."""
+    if think is None:
+        return None, ()
+    if dialect is None or not can_think(dialect):
+        if think is False:
+            return None, ()
+        raise InvalidRequest("think is not supported: this model does not think aloud", param="think")
+    if can_switch(dialect):
+        return ("none" if think is False else "medium" if think is True else str(think)), ()
+    if think is True:
+        return None, ()
+    return None, (f"think: {str(think).lower()} has no effect: this model always thinks, as much as it likes",)

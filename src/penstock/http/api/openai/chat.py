@@ -1,0 +1,244 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock.flow import CallDelta, Choice, Chunk, Completion, FinishReason, Request, TokenLogprobs
+from penstock.flow import ToolCall as Call
+from penstock.http.api.openai import stored_completions
+from penstock.http.api.openai.logprobs import Vocabulary, per_token
+from penstock.http.api.openai.messages import to_template
+from penstock.http.api.openai.response_bodies import (
+    FINISH,
+    CalledFunction,
+    CalledFunctionDelta,
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatDelta,
+    ChatLogprobs,
+    ChatMessage,
+    Finish,
+    Timings,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+    usage,
+)
+from penstock.http.api.openai.response_options import Wishes
+from penstock.http.api.openai.sampling import sampling_params
+from penstock.http.api.openai.schemas import ChatCompletionRequest
+from penstock.http.api.openai.tools import tool_use
+from penstock.http.api.responses.store import Kept
+from penstock.http.sse import Plain, TextEvent
+
+REQUEST = ChatCompletionRequest
+RESPONSE = ChatCompletion
+CHUNK = ChatCompletionChunk
+
+_encode = msgspec.json.Encoder().encode
+_OPENING = ChatDelta(role="assistant", content="", refusal=None)
+_OPENING_TO_CALL = ChatDelta(role="assistant", content=None, refusal=None)  # it stays null if there is no text
+_NOTHING = ChatDelta()
+
+
+def to_requests(
+    body: ChatCompletionRequest, *, request_id: str, recommended: Mapping[str, float | int]
+) -> list[Request]:
+    """A list of one, as a conversation is one prompt. `recommended` is ModelFiles.sampling.
+
+    Raises InvalidRequest for what the schema cannot tell.
+    """
+    params = sampling_params(
+        body,
+        recommended,
+        max_tokens=body.most_tokens,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=body.prompt_logprobs,
+    )
+    return [
+        Request(
+            id=request_id,
+            params=params,
+            messages=to_template(body.messages),
+            priority=body.priority or 0,
+            salt=body.cache_salt or "",
+            truncate_prompt_tokens=body.truncate_prompt_tokens,
+            tools=tool_use([tool.function for tool in body.tools or ()], body.tool_choice, body.parallel_tool_calls),
+            reasoning_effort=body.reasoning_effort,
+            enable_thinking=body.enable_thinking,
+            thinking_budget=body.thinking_budget,
+            **body.template_options(),
+        )
+    ]
+
+
+class ChatWriter(Plain):
+    """Writes the answer to one request, as JSON texts. A stream is `first` for each choice, then the chunks as they
+    come, then `last`. The only prompt is number 0."""
+
+    def __init__(
+        self,
+        body: ChatCompletionRequest,
+        *,
+        request_id: str,
+        model: str,
+        created: int,
+        vocabulary: Vocabulary,
+        keep: Callable[[str, Kept], None] | None = None,
+    ) -> None:
+        """`created` is in seconds since 1970. `keep` takes completions that are to be stored, by their ids."""
+        self._id = f"chatcmpl-{request_id}"
+        self._model = model
+        self._created = created
+        self._vocabulary = vocabulary
+        self._wishes = Wishes(body, vocabulary)
+        self._every_token = bool(body.logprobs or body.return_token_ids)  # even those that complete no character
+        self._opening = _OPENING_TO_CALL if body.tools and body.tool_choice != "none" else _OPENING
+        self._include_reasoning = body.include_reasoning is not False
+        self._keep = keep if body.store else None
+        self._metadata = body.metadata if body.store else UNSET
+        self._said = stored_completions.messages(body.messages, self._id) if self._keep is not None else b""
+        self._called: set[int] = set()  # choices of a stream that have made a call
+        self._text_only = self._wishes.text_only and not body.logprobs
+        self._texts: dict[int, TextEvent] = {}  # by choice
+
+    def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
+        self._wishes.begun(prompt, len(prompt_tokens), cached_tokens)
+        ids = self._wishes.ids(prompt_tokens) if choice == 0 else UNSET
+        return [self._chunk([ChatChunkChoice(index=choice, delta=self._opening)], prompt_token_ids=ids)]
+
+    def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
+        """Nothing if there is nothing to show yet. Of a sequence that failed, only its text: an error must follow."""
+        if self._text_only and chunk.text and not (chunk.finish or chunk.reasoning or chunk.calls):
+            return [self._text_event(chunk.choice).holding(chunk.text)]
+        written = []
+        self._wishes.went_on(len(chunk.tokens))
+        deltas = _deltas(chunk, reasoning=self._include_reasoning)
+        if not deltas and self._every_token and chunk.tokens:
+            deltas = [ChatDelta(content="")]
+        for place, delta in enumerate(deltas):
+            first = place == 0  # tokens are told once, whatever they were made into
+            choice = ChatChunkChoice(
+                index=chunk.choice,
+                delta=delta,
+                logprobs=self._logprobs(self._wishes.logprobs(chunk.logprobs, chunk.finish)) if first else None,
+                token_ids=self._wishes.ids(chunk.tokens) if first else UNSET,
+            )
+            written.append(self._chunk([choice]))
+        if chunk.calls:
+            self._called.add(chunk.choice)
+        if (reason := _finish(chunk.finish, chunk.choice in self._called)) is not None:
+            stop_reason = UNSET if chunk.stop is None else chunk.stop
+            end = ChatChunkChoice(index=chunk.choice, delta=_NOTHING, finish_reason=reason, stop_reason=stop_reason)
+            written.append(self._chunk([end]))
+        return written
+
+    def _text_event(self, choice: int) -> TextEvent:
+        """What most chunks are."""
+        if (known := self._texts.get(choice)) is None:
+            known = self._texts[choice] = TextEvent(
+                lambda text: self._chunk([ChatChunkChoice(index=choice, delta=ChatDelta(content=text))])
+            )
+        return known
+
+    def last(self, completions: Sequence[Completion]) -> list[bytes]:
+        """What comes behind all choices: what the client asked to know of the request as a whole."""
+        wishes = self._wishes
+        if self._keep is not None:
+            self.whole(completions)
+        if not (wishes.stream_usage or wishes.timings_wanted):
+            return []
+        return [self._chunk([], usage=wishes.usage(completions), timings=wishes.timings(completions))]
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        """The answer in one piece, of a completion that did not fail."""
+        (completion,) = completions
+        body = _encode(
+            ChatCompletion(
+                id=self._id,
+                created=self._created,
+                model=self._model,
+                choices=[self._choice(choice) for choice in completion.choices],
+                usage=usage(completions),
+                prompt_token_ids=self._wishes.ids(completion.prompt_tokens),
+                metadata=self._metadata,
+                prompt_logprobs=self._wishes.prompt_logprobs(completion),
+                timings=self._wishes.timings(completions),
+            )
+        )
+        if self._keep is not None:
+            self._keep(self._id, Kept(body, self._said))
+        return body
+
+    def _choice(self, choice: Choice) -> ChatChoice:
+        return ChatChoice(
+            index=choice.index,
+            message=ChatMessage(
+                content=choice.text if choice.text or not choice.calls else None,
+                reasoning_content=(choice.reasoning if self._include_reasoning else None) or UNSET,
+                tool_calls=[_tool_call(call) for call in choice.calls] or UNSET,
+            ),
+            logprobs=self._logprobs(self._wishes.logprobs(choice.logprobs, choice.finish)),
+            finish_reason=_finish(choice.finish, bool(choice.calls)) or "stop",
+            stop_reason=UNSET if choice.stop is None else choice.stop,
+            token_ids=self._wishes.ids(choice.tokens),
+        )
+
+    def _logprobs(self, entries: list[TokenLogprobs] | None) -> ChatLogprobs | None:
+        if entries is None:
+            return None
+        wishes = self._wishes
+        return ChatLogprobs(content=[per_token(entry, self._vocabulary, as_ids=wishes.as_ids) for entry in entries])
+
+    def _chunk(
+        self,
+        choices: list[ChatChunkChoice],
+        *,
+        usage: Usage | UnsetType | None = UNSET,
+        prompt_token_ids: list[int] | UnsetType = UNSET,
+        timings: Timings | UnsetType = UNSET,
+    ) -> bytes:
+        return _encode(
+            ChatCompletionChunk(
+                id=self._id,
+                created=self._created,
+                model=self._model,
+                choices=choices,
+                usage=usage or self._wishes.chunk_usage,
+                prompt_token_ids=prompt_token_ids,
+                timings=timings or self._wishes.chunk_timings,
+            )
+        )
+
+
+def _deltas(chunk: Chunk, *, reasoning: bool = True) -> list[ChatDelta]:
+    """What a chunk has to show, in the order in which models write it."""
+    deltas = []
+    if chunk.reasoning and reasoning:
+        deltas.append(ChatDelta(reasoning_content=chunk.reasoning))
+    if chunk.text:
+        deltas.append(ChatDelta(content=chunk.text))
+    return deltas + [ChatDelta(tool_calls=[_call_delta(piece)]) for piece in chunk.calls]
+
+
+def _call_delta(piece: CallDelta) -> ToolCallDelta:
+    if piece.id is None:
+        return ToolCallDelta(index=piece.index, function=CalledFunctionDelta(arguments=piece.arguments))
+    function = CalledFunctionDelta(name=piece.name or "", arguments=piece.arguments)
+    return ToolCallDelta(index=piece.index, id=piece.id, type="function", function=function)
+
+
+def _tool_call(call: Call) -> ToolCall:
+    return ToolCall(id=call.id, function=CalledFunction(name=call.name, arguments=call.arguments))
+
+
+def _finish(reason: FinishReason | None, called: bool) -> Finish | None:
+    """What the client is told; None while there is more to come, and of what failed."""
+    told = FINISH.get(reason)
+    return "tool_calls" if called and told == "stop" else told

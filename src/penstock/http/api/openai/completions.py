@@ -1,0 +1,242 @@
+"""POST /v1/completions. Several prompts make several flow.Requests, and one answer with the choices of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock.flow import Choice, Chunk, Completion, Request, TokenLogprobs
+from penstock.http.api.openai.fields import each
+from penstock.http.api.openai.logprobs import TextLogprobsWriter, Vocabulary, for_prompt, joined
+from penstock.http.api.openai.response_bodies import (
+    FINISH,
+    TextChoice,
+    TextCompletion,
+    TextLogprobs,
+    Timings,
+    Usage,
+    usage,
+)
+from penstock.http.api.openai.response_options import Wishes
+from penstock.http.api.openai.sampling import sampling_params
+from penstock.http.api.openai.schemas import CompletionRequest
+from penstock.http.sse import Plain, TextEvent
+
+REQUEST = CompletionRequest
+RESPONSE = CHUNK = TextCompletion
+
+DEFAULT_MAX_TOKENS = 16
+
+_encode = msgspec.json.Encoder().encode
+
+
+def to_requests(body: CompletionRequest, *, request_id: str, recommended: Mapping[str, float | int]) -> list[Request]:
+    """One for each prompt, in order. `recommended` is ModelFiles.sampling.
+
+    Raises InvalidRequest for what the schema cannot tell.
+    """
+    asked = [body.prompt_logprobs, body.logprobs if body.echo else None]
+    params = sampling_params(
+        body,
+        recommended,
+        max_tokens=DEFAULT_MAX_TOKENS if body.most_tokens is None else body.most_tokens,
+        logprobs=body.logprobs,
+        prompt_logprobs=max((count for count in asked if count is not None), default=None),
+    )
+    prompts = each(body.prompt)
+    return [
+        Request(
+            id=request_id if len(prompts) == 1 else f"{request_id}-{place}",
+            params=params,
+            text=prompt if isinstance(prompt, str) else None,
+            tokens=None if isinstance(prompt, str) else prompt,
+            priority=body.priority or 0,
+            salt=body.cache_salt or "",
+            truncate_prompt_tokens=body.truncate_prompt_tokens,
+        )
+        for place, prompt in enumerate(prompts)
+    ]
+
+
+@dataclass(slots=True)
+class PromptEcho:
+    """A prompt on its way back to the client, with its log-probabilities."""
+
+    text: str
+    tokens: list[int]
+    known: bool = False  # whether there are `lists`, or never will be
+    lists: TextLogprobs | None = None
+    waiting: list[int] = field(default_factory=list)  # choices that have begun
+    held: list[Chunk] = field(default_factory=list)
+
+
+class CompletionWriter(Plain):
+    """Writes the answer to one request, as JSON texts. A stream is `first` for each choice of each prompt, then the
+    chunks as they come, then `last`. Choices are counted through: those of the first prompt, those of the second."""
+
+    def __init__(
+        self, body: CompletionRequest, *, request_id: str, model: str, created: int, vocabulary: Vocabulary
+    ) -> None:
+        """`created` is in seconds since 1970."""
+        self._id = f"cmpl-{request_id}"
+        self._model = model
+        self._created = created
+        self._vocabulary = vocabulary
+        self._wishes = Wishes(body, vocabulary)
+        self._prompts = each(body.prompt)
+        self._choices_per_prompt = body.n or 1
+        self._echo = bool(body.echo)
+        self._keep = body.truncate_prompt_tokens
+        self._k = body.logprobs
+        self._every_token = body.logprobs is not None or bool(body.return_token_ids)
+        self._logprobs: dict[int, TextLogprobsWriter] = {}  # by choice, of a stream
+        self._text_only = self._wishes.text_only and body.logprobs is None
+        self._texts: dict[int, TextEvent] = {}  # by choice
+        # Of a stream that echoes prompts with their log-probabilities, which come with the first token of choice 0.
+        # Until then the choices of a prompt wait.
+        self._echoes: dict[int, PromptEcho] = {}
+        self._scores_echo = self._echo and self._k is not None
+
+    def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
+        """The echo, if it is wanted and known."""
+        self._wishes.begun(prompt, len(prompt_tokens), cached_tokens)
+        text = self._echoed(prompt, prompt_tokens)
+        index = self._index(prompt, choice)
+        if self._k is not None:
+            self._logprobs[index] = self._lists_writer(prompt_tokens, len(text))
+        if self._scores_echo:
+            echo = self._echoes.setdefault(prompt, PromptEcho(text, prompt_tokens))
+            if not echo.known:
+                echo.waiting.append(choice)
+                return []
+            return [self._echo_chunk(index, text, prompt_tokens, echo.lists)]
+        return [self._echo_chunk(index, text, prompt_tokens)] if text or self._wishes.token_ids else []
+
+    def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
+        """Nothing if there is nothing to show yet. Of a sequence that failed, only its text: an error must follow."""
+        if self._text_only and chunk.text and chunk.finish is None:
+            return [self._text_event(self._index(prompt, chunk.choice)).holding(chunk.text)]
+        if not self._scores_echo or (echo := self._echoes[prompt]).known:
+            return self._chunk(prompt, chunk)
+        echo.held.append(chunk)
+        # Choice 0 may end without a token, and so without what would have come with it.
+        if chunk.prompt_logprobs is None and not (chunk.choice == 0 and chunk.finish is not None):
+            return []
+        echo.known = True
+        if chunk.prompt_logprobs is not None:
+            echo.lists = self._prompt_lists(echo.text, echo.tokens, chunk.prompt_logprobs)
+        indices = [self._index(prompt, choice) for choice in echo.waiting]
+        written = [self._echo_chunk(index, echo.text, echo.tokens, echo.lists) for index in indices]
+        for held in echo.held:
+            written += self._chunk(prompt, held)
+        echo.held.clear()
+        return written
+
+    def _chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
+        reason = FINISH.get(chunk.finish)
+        self._wishes.went_on(len(chunk.tokens))
+        if not (chunk.text or reason or (self._every_token and chunk.tokens)):
+            return []
+        index = self._index(prompt, chunk.choice)
+        entries = self._wishes.logprobs(chunk.logprobs, chunk.finish)
+        choice = TextChoice(
+            text=chunk.text,
+            index=index,
+            logprobs=None if entries is None else self._logprobs[index].push(entries, self._k or 0),
+            finish_reason=reason,
+            stop_reason=UNSET if chunk.stop is None else chunk.stop,
+            token_ids=self._wishes.ids(chunk.tokens),
+        )
+        return [self._body([choice])]
+
+    def _text_event(self, index: int) -> TextEvent:
+        """What most chunks are."""
+        if (known := self._texts.get(index)) is None:
+            known = self._texts[index] = TextEvent(lambda text: self._body([TextChoice(text=text, index=index)]))
+        return known
+
+    def last(self, completions: Sequence[Completion]) -> list[bytes]:
+        """What comes behind all choices: what the client asked to know of the request as a whole."""
+        wishes = self._wishes
+        if not (wishes.stream_usage or wishes.timings_wanted):
+            return []
+        return [self._body([], usage=wishes.usage(completions), timings=wishes.timings(completions))]
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        """The answer in one piece, of completions that did not fail, one for each prompt."""
+        choices = [
+            self._choice(prompt, completion, choice)
+            for prompt, completion in enumerate(completions)
+            for choice in completion.choices
+        ]
+        return self._body(choices, usage=usage(completions), timings=self._wishes.timings(completions))
+
+    def _choice(self, prompt: int, completion: Completion, choice: Choice) -> TextChoice:
+        echoed = self._echoed(prompt, completion.prompt_tokens)
+        return TextChoice(
+            text=echoed + choice.text,
+            index=self._index(prompt, choice.index),
+            logprobs=self._lists(completion, choice, echoed),
+            finish_reason=FINISH[choice.finish],
+            stop_reason=UNSET if choice.stop is None else choice.stop,
+            token_ids=self._wishes.ids(choice.tokens),
+            prompt_token_ids=self._wishes.ids(completion.prompt_tokens),
+            prompt_logprobs=self._wishes.prompt_logprobs(completion),
+        )
+
+    def _lists(self, completion: Completion, choice: Choice, echoed: str) -> TextLogprobs | None:
+        entries = self._wishes.logprobs(choice.logprobs, choice.finish)
+        if entries is None or self._k is None:
+            return None
+        tokens = completion.prompt_tokens
+        lists = self._lists_writer(tokens, len(echoed)).push(entries, self._k)
+        if not self._echo or completion.prompt_logprobs is None:
+            return lists
+        return joined(self._prompt_lists(echoed, tokens, completion.prompt_logprobs), lists)
+
+    def _prompt_lists(self, echoed: str, tokens: list[int], entries: Sequence[TokenLogprobs | None]) -> TextLogprobs:
+        return for_prompt(echoed, tokens, entries, self._k or 0, self._vocabulary, as_ids=self._wishes.as_ids)
+
+    def _lists_writer(self, prompt_tokens: list[int], offset: int) -> TextLogprobsWriter:
+        wishes = self._wishes
+        return TextLogprobsWriter(
+            self._vocabulary, prompt_tokens, offset, as_ids=wishes.as_ids, skip_special=wishes.skip_special
+        )
+
+    def _index(self, prompt: int, choice: int) -> int:
+        return prompt * self._choices_per_prompt + choice
+
+    def _echoed(self, prompt: int, tokens: list[int]) -> str:
+        """The prompt as it was given; token ids, and what is left of a prompt, as the text they stand for."""
+        if not self._echo:
+            return ""
+        given = self._prompts[prompt]
+        if isinstance(given, str) and self._keep is None:
+            return given
+        text = self._vocabulary.decode(tokens, skip_special=False)
+        return given if isinstance(given, str) and text.endswith(given) else text
+
+    def _echo_chunk(self, index: int, text: str, tokens: list[int], lists: TextLogprobs | None = None) -> bytes:
+        ids = self._wishes.ids(tokens)
+        return self._body([TextChoice(text=text, index=index, logprobs=lists, prompt_token_ids=ids)])
+
+    def _body(
+        self,
+        choices: list[TextChoice],
+        *,
+        usage: Usage | UnsetType | None = UNSET,
+        timings: Timings | UnsetType = UNSET,
+    ) -> bytes:
+        return _encode(
+            TextCompletion(
+                id=self._id,
+                created=self._created,
+                model=self._model,
+                choices=choices,
+                usage=usage or self._wishes.chunk_usage,
+                timings=timings or self._wishes.chunk_timings,
+            )
+        )

@@ -1,0 +1,139 @@
+"""Log-probabilities in OpenAI's two forms: one object per token for chat, four parallel lists for completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from penstock.flow import TextStream, TokenLogprobs
+from penstock.http.api.openai.response_bodies import TextLogprobs, TokenLogprob, TopLogprob
+
+LEAST = -9999.0  # what OpenAI writes where a probability is too small to have a logarithm; JSON has no infinity
+
+
+class Vocabulary(Protocol):
+    """What answers need of a tokenizer."""
+
+    @property
+    def special_ids(self) -> Collection[int]: ...
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+    def text_stream(self, prompt: Sequence[int], *, skip_special: bool = True) -> TextStream: ...
+
+
+def per_token(entry: TokenLogprobs, vocabulary: Vocabulary, *, as_ids: bool = False) -> TokenLogprob:
+    """`as_ids`: tokens are called by their ids. Their bytes are what they stand for in any case."""
+    spelling = vocabulary.token_bytes(entry.token)
+    return TokenLogprob(
+        token=by_id(entry.token) if as_ids else spelling.decode(errors="replace"),
+        logprob=max(entry.logprob, LEAST),
+        bytes=list(spelling),
+        top_logprobs=[_top(token, logprob, vocabulary, as_ids) for token, logprob in entry.top],
+    )
+
+
+def _top(token: int, logprob: float, vocabulary: Vocabulary, as_ids: bool) -> TopLogprob:
+    spelling = vocabulary.token_bytes(token)
+    name = by_id(token) if as_ids else spelling.decode(errors="replace")
+    return TopLogprob(token=name, logprob=max(logprob, LEAST), bytes=list(spelling))
+
+
+def by_id(token: int) -> str:
+    """As vLLM writes it."""
+    return f"token_id:{token}"
+
+
+# --- completions
+
+
+class TextLogprobsWriter:
+    """Of one choice. Keeps count of the characters before each token, for which it decodes the tokens itself: the text
+    of a chunk says nothing about where its tokens begin, and some of it may have been held back."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        prompt: Sequence[int],
+        offset: int,
+        *,
+        as_ids: bool = False,
+        skip_special: bool = True,
+    ) -> None:
+        """`offset` is where the answer begins: the length of the echoed prompt. `skip_special`: as in the text."""
+        self._vocabulary = vocabulary
+        self._stream = vocabulary.text_stream(prompt, skip_special=skip_special)
+        self._offset = offset
+        self._as_ids = as_ids
+
+    def push(self, entries: Sequence[TokenLogprobs], k: int) -> TextLogprobs:
+        offsets = []
+        for entry in entries:
+            offsets.append(self._offset)
+            self._offset += len(self._stream.push(entry.token))
+        return _lists([entry.token for entry in entries], entries, offsets, k, self._vocabulary, self._as_ids)
+
+
+def for_prompt(
+    text: str,
+    tokens: Sequence[int],
+    entries: Sequence[TokenLogprobs | None],
+    k: int,
+    vocabulary: Vocabulary,
+    *,
+    as_ids: bool = False,
+) -> TextLogprobs:
+    """Of an echoed prompt. Special tokens that are not in its text, as one put in front of it, have no width."""
+    stream = vocabulary.text_stream((), skip_special=False)
+    offsets, offset = [], 0
+    for token in tokens:
+        special = token in vocabulary.special_ids
+        piece = _text(vocabulary.token_bytes(token)) if special else stream.push(token)
+        offsets.append(offset)
+        if not special or text.startswith(piece, offset):
+            offset += len(piece)
+    return _lists(tokens, entries, offsets, k, vocabulary, as_ids)
+
+
+def joined(first: TextLogprobs, second: TextLogprobs) -> TextLogprobs:
+    return TextLogprobs(
+        tokens=first.tokens + second.tokens,
+        token_logprobs=first.token_logprobs + second.token_logprobs,
+        top_logprobs=first.top_logprobs + second.top_logprobs,
+        text_offset=first.text_offset + second.text_offset,
+    )
+
+
+def _lists(
+    tokens: Sequence[int],
+    entries: Sequence[TokenLogprobs | None],
+    offsets: list[int],
+    k: int,
+    vocabulary: Vocabulary,
+    as_ids: bool,
+) -> TextLogprobs:
+    name = by_id if as_ids else lambda token: _text(vocabulary.token_bytes(token))
+    return TextLogprobs(
+        tokens=[name(token) for token in tokens],
+        token_logprobs=[None if entry is None else max(entry.logprob, LEAST) for entry in entries],
+        top_logprobs=[None if entry is None else _ranking(entry, k, name) for entry in entries],
+        text_offset=offsets,
+    )
+
+
+def _ranking(entry: TokenLogprobs, k: int, name: Callable[[int], str]) -> dict[str, float]:
+    """The k likeliest, and the token itself. Of tokens that read the same, the likelier counts."""
+    ranking: dict[str, float] = {}
+    for token, logprob in [*entry.top[:k], (entry.token, entry.logprob)]:
+        ranking.setdefault(name(token), max(logprob, LEAST))
+    return ranking
+
+
+def _text(spelling: bytes) -> str:
+    """Bytes that are no text on their own are spelt out, as OpenAI does: they would all read alike."""
+    try:
+        return spelling.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelling)

@@ -1,0 +1,220 @@
+"""The bodies of answers, as msgspec structs: encoded once per chunk, and the source of their part of /openapi.json.
+
+Fields that are UNSET are left out. Those OpenAI does not have are marked as extensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import UNSET, UnsetType
+
+from penstock.flow import Completion, FinishReason
+from penstock.http.api.response_bodies import Body
+
+# `timeout` and `dead_end` are ours: the request's own time limit ended the answer, or no token of the vocabulary could
+# have gone on with what `response_format` asks for. Sequences that failed or were cancelled have none:
+# the client gets an error instead.
+Finish = Literal["stop", "length", "tool_calls", "timeout", "dead_end"]
+FINISH: dict[FinishReason | None, Finish] = {
+    FinishReason.END: "stop",
+    FinishReason.STOP_TOKEN: "stop",
+    FinishReason.STOP_STRING: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.CONTEXT: "length",
+    FinishReason.TIMEOUT: "timeout",
+    FinishReason.COMPLETE: "stop",
+    FinishReason.DEAD_END: "dead_end",
+}
+
+
+class PromptTokensDetails(Body, kw_only=True, frozen=True):
+    cached_tokens: int  # found in the prefix cache
+
+
+class CompletionTokensDetails(Body, kw_only=True, frozen=True):
+    reasoning_tokens: int
+
+
+class Usage(Body, kw_only=True, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET  # of models that reason aloud
+
+
+class Timings(Body, kw_only=True, frozen=True):
+    """Extension: where the time went. Of a request with several choices, from the first that began to the last that
+    ended."""
+
+    # With `include_timings`.
+    queue_seconds: float | UnsetType = UNSET
+    prefill_seconds: float | UnsetType | None = UNSET  # null: no token came out
+    decode_seconds: float | UnsetType | None = UNSET
+    cached_tokens: int | UnsetType = UNSET
+    tokens_per_second: float | UnsetType | None = UNSET  # while decoding; null: too few tokens to tell
+
+    # With `timings_per_token`, as llama.cpp names them. The prompt's time is from the request's arrival to the first
+    # token; a rate is null where there is nothing to divide by.
+    cache_n: int | UnsetType = UNSET  # tokens of the prompt that were found in the prefix cache
+    prompt_n: int | UnsetType = UNSET  # the others
+    prompt_ms: float | UnsetType = UNSET
+    prompt_per_token_ms: float | UnsetType | None = UNSET
+    prompt_per_second: float | UnsetType | None = UNSET
+    predicted_n: int | UnsetType = UNSET
+    predicted_ms: float | UnsetType = UNSET
+    predicted_per_token_ms: float | UnsetType | None = UNSET
+    predicted_per_second: float | UnsetType | None = UNSET
+
+
+class TopLogprob(Body, kw_only=True, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Body, kw_only=True, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Body, kw_only=True, frozen=True):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class CalledFunction(Body, kw_only=True, frozen=True):
+    name: str
+    arguments: str  # JSON
+
+
+class ToolCall(Body, kw_only=True, frozen=True):
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(Body, kw_only=True, frozen=True):
+    role: Literal["assistant"] = "assistant"
+    content: str | None  # null: there are only calls
+    refusal: None = None
+    reasoning_content: str | UnsetType = UNSET  # extension: what the model thought before it answered
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+
+
+class ChatChoice(Body, kw_only=True, frozen=True):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+    stop_reason: str | int | UnsetType = UNSET  # extension: the stop string or stop token that ended it
+    token_ids: list[int] | UnsetType = UNSET  # extension
+
+
+class ChatCompletion(Body, kw_only=True, frozen=True):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_token_ids: list[int] | UnsetType = UNSET  # extension
+    metadata: dict[str, str] | UnsetType | None = UNSET  # of one that is kept: the client's own notes
+    prompt_logprobs: list[TokenLogprob | None] | UnsetType = UNSET  # extension: the first token has none
+    timings: Timings | UnsetType = UNSET  # extension
+
+
+class CalledFunctionDelta(Body, kw_only=True, frozen=True):
+    name: str | UnsetType = UNSET
+    arguments: str
+
+
+class ToolCallDelta(Body, kw_only=True, frozen=True):
+    """The first of a call has its id and name; the arguments of all of them concatenate."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: CalledFunctionDelta
+
+
+class ChatDelta(Body, kw_only=True, frozen=True):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    refusal: UnsetType | None = UNSET
+    reasoning_content: str | UnsetType = UNSET  # extension
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+
+
+class ChatChunkChoice(Body, kw_only=True, frozen=True):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: Finish | None = None
+    stop_reason: str | int | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatCompletionChunk(Body, kw_only=True, frozen=True):
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    # With stream_options.include_usage: null on all chunks but the last. With continuous_usage_stats: what was used so
+    # far.
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET  # on the first chunk
+    timings: Timings | UnsetType = UNSET  # on the last chunk, or on all of them
+
+
+class TextLogprobs(Body, kw_only=True, frozen=True):
+    """Lists of the same length. The first token of an echoed prompt has no log-probability."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]  # characters into the text, the echoed prompt included
+
+
+class TextChoice(Body, kw_only=True, frozen=True):
+    text: str
+    index: int
+    logprobs: TextLogprobs | None = None
+    finish_reason: Finish | None = None  # null: there is more to come
+    stop_reason: str | int | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: list[TokenLogprob | None] | UnsetType = UNSET
+
+
+class TextCompletion(Body, kw_only=True, frozen=True):
+    """A whole answer, or one chunk of a stream."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: Usage | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET
+
+
+def usage(completions: Sequence[Completion]) -> Usage:
+    """A prompt counts once, however many choices it has."""
+    prompt = sum(len(completion.prompt_tokens) for completion in completions)
+    output = sum(len(choice.tokens) for completion in completions for choice in completion.choices)
+    cached = sum(completion.cached_tokens for completion in completions)
+    choices = [choice for completion in completions for choice in completion.choices]
+    reasoning = CompletionTokensDetails(reasoning_tokens=sum(choice.reasoning_tokens for choice in choices))
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=output,
+        total_tokens=prompt + output,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+        completion_tokens_details=UNSET if all(choice.reasoning is None for choice in choices) else reasoning,
+    )

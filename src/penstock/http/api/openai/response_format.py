@@ -1,0 +1,99 @@
+"""`response_format`: what an answer must look like. OpenAI has the first three kinds; the others are extensions."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from penstock.flow import Constraint
+from penstock.http.api.fields import Strict, wrong
+from penstock.http.parse.unions import By
+
+_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
+
+# What an error behind `intake` calls a constraint, and where its client wrote it.
+NAMES = {
+    "constraint.json_object": "response_format",
+    "constraint.json_schema": "response_format.json_schema.schema",
+    "constraint.regex": "response_format.regex",
+    "constraint.choice": "response_format.choice",
+    "constraint.grammar": "response_format.grammar",
+}
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(_NAME, name):
+        raise wrong("must be 1 to 64 letters, digits, underscores or hyphens")
+    return name
+
+
+Name = Annotated[str, AfterValidator(_check_name), Field(json_schema_extra={"pattern": _NAME})]
+
+
+class TextFormat(Strict):
+    """Anything."""
+
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Strict):
+    """A JSON object."""
+
+    type: Literal["json_object"]
+
+
+class NamedSchema(Strict):
+    name: Name = Field(description="The client's name for it. Not used.")
+    description: str | None = Field(None, description="What it is for. Not used: tell the model in a message.")
+    form: dict[str, Any] = Field(alias="schema", description="JSON Schema.")
+    strict: bool | None = Field(None, description="Answers are always held to their schema.")
+
+
+class JsonSchemaFormat(Strict):
+    """JSON that is valid by a schema, with its properties in the schema's order."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+class RegexFormat(Strict):
+    """Extension. A text that the whole of an expression matches."""
+
+    type: Literal["regex"]
+    regex: str = Field(min_length=1, description="Without look-around and back-references.")
+
+
+class ChoiceFormat(Strict):
+    """Extension. One of several texts."""
+
+    type: Literal["choice"]
+    choice: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1, max_length=10_000, fail_fast=True)
+
+
+class GrammarFormat(Strict):
+    """Extension. A text of a context-free grammar."""
+
+    type: Literal["grammar"]
+    grammar: str = Field(min_length=1, description="In Lark's notation, or in the EBNF of llama.cpp.")
+
+
+ResponseFormat = Annotated[
+    TextFormat | JsonObjectFormat | JsonSchemaFormat | RegexFormat | ChoiceFormat | GrammarFormat, By("type")
+]
+
+
+def to_constraint(asked: ResponseFormat | None) -> Constraint | None:
+    match asked:
+        case JsonObjectFormat():
+            return Constraint.json_object()
+        case JsonSchemaFormat():
+            return Constraint.json_schema(asked.json_schema.form)
+        case RegexFormat():
+            return Constraint.regex(asked.regex)
+        case ChoiceFormat():
+            return Constraint.choice(asked.choice)
+        case GrammarFormat():
+            return Constraint.grammar(asked.grammar)
+    return None

@@ -1,0 +1,51 @@
+"""From the sampling fields of a body to flow.SamplingParams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.flow import SamplingParams
+from penstock.http.api.openai.fields import stops
+from penstock.http.api.openai.schemas import Generation
+from penstock.http.api.recommended_sampling import over
+
+# Fields that have the same name, meaning and type on both sides.
+_SAME = (
+    "n",
+    "seed",
+    "temperature",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+    "ignore_eos",
+    "skip_special_tokens",
+    "include_stop_str_in_output",
+)
+
+
+def sampling_params(
+    body: Generation,
+    recommended: Mapping[str, float | int],
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+) -> SamplingParams:
+    """As the body has it; the defaults are OpenAI's."""
+    given = {name: getattr(body, name) for name in _SAME}
+    given["top_k"] = 0 if body.top_k == -1 else body.top_k
+    return SamplingParams(
+        **over(recommended, given),
+        max_tokens=max_tokens,
+        logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()},
+        stop=stops(body.stop),
+        stop_tokens=tuple(body.stop_token_ids or ()),
+        timeout_s=body.timeout,
+        constraint=body.constraint(),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )

@@ -1,0 +1,112 @@
+"""POST /tokenize, POST /detokenize and GET /tokenizer_info, which OpenAI does not have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from pydantic import Field, model_validator
+
+from penstock.http.api.fields import MODEL, Strict, wrong
+from penstock.http.api.openai.fields import TokenId
+from penstock.http.api.openai.logprobs import Vocabulary
+from penstock.http.api.openai.messages import Messages, Templated
+from penstock.http.api.response_bodies import Body
+from penstock.store.files import ModelFiles
+
+MAX_IDS = 1 << 18  # to make text of at once: more would hold up everybody else's tokens
+
+
+class TokenizeRequest(Templated):
+    """Exactly one of `prompt` and `messages`."""
+
+    model: str | None = MODEL
+    prompt: str | None = Field(None, description="A text.")
+    messages: Messages | None = Field(None, description="A conversation, which the model's chat template makes a text.")
+    add_special_tokens: bool | None = Field(
+        None,
+        description="Whether the model's own begin and end tokens are put around a `prompt`. Default: true. Chat "
+        "templates write them themselves.",
+    )
+    return_token_strs: bool | None = Field(None, description="Send the text of each token, too.")
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise wrong("or messages is required, and not both", "prompt")
+        if self.messages is None:
+            for name in Templated.model_fields:
+                if getattr(self, name) is not None:
+                    raise wrong("goes with messages only", name)
+        elif self.add_special_tokens:
+            raise wrong("goes with prompt only: the chat template writes them itself", "add_special_tokens")
+        return self
+
+
+class DetokenizeRequest(Strict):
+    model: str | None = MODEL
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_IDS, fail_fast=True)] = Field(description="Token ids.")
+
+
+class Tokens(Body, kw_only=True, frozen=True):
+    count: int
+    max_model_len: int  # tokens the context holds
+    tokens: list[int]
+    token_strs: list[str] | UnsetType = UNSET  # on request
+
+
+class AddedToken(Body, kw_only=True, frozen=True):
+    content: str
+    special: bool
+
+
+class TokenizerInfo(Body, kw_only=True, frozen=True):
+    """Named as in Hugging Face's tokenizer_config.json."""
+
+    tokenizer_class: str
+    model_max_length: int  # tokens the context holds
+    vocab_size: int
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None  # Jinja
+    added_tokens_decoder: dict[str, AddedToken]  # by token id; the special ones
+
+
+class Text(Body, kw_only=True, frozen=True):
+    prompt: str
+
+
+def tokenized(body: TokenizeRequest, tokens: list[int], *, context: int, vocabulary: Vocabulary) -> bytes:
+    texts = [vocabulary.token_bytes(token).decode(errors="replace") for token in tokens]
+    return msgspec.json.encode(
+        Tokens(
+            count=len(tokens),
+            max_model_len=context,
+            tokens=tokens,
+            token_strs=texts if body.return_token_strs else UNSET,
+        )
+    )
+
+
+def info(files: ModelFiles, vocabulary: Vocabulary, *, context: int) -> bytes:
+    added = {
+        str(token): AddedToken(content=vocabulary.token_bytes(token).decode(errors="replace"), special=True)
+        for token in sorted(vocabulary.special_ids)
+    }
+    return msgspec.json.encode(
+        TokenizerInfo(
+            tokenizer_class="PreTrainedTokenizerFast",  # what reads a tokenizer.json
+            model_max_length=context,
+            vocab_size=files.spec.vocab_size,
+            **{name: files.special_tokens.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")},
+            chat_template=files.chat_template,
+            added_tokens_decoder=added,
+        )
+    )
+
+
+def detokenized(text: str) -> bytes:
+    return msgspec.json.encode(Text(prompt=text))

@@ -1,0 +1,131 @@
+"""Items of a response while they are being written: which event each piece of one makes, and what it is in the end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET
+
+from penstock.http.api.openai.response_bodies import TokenLogprob
+from penstock.http.api.responses import encrypted_reasoning
+from penstock.http.api.responses.response_bodies import (
+    ArgumentsDelta,
+    ArgumentsDone,
+    ContentPartAdded,
+    ContentPartDone,
+    Item,
+    Numbered,
+    OutputFunctionCall,
+    OutputMessage,
+    OutputReasoning,
+    OutputTextDelta,
+    OutputTextDone,
+    OutputTextPart,
+    ReasoningTextDelta,
+    ReasoningTextDone,
+    ReasoningTextPart,
+    Status,
+)
+
+# A kind of event and its fields, but for its number and its item.
+Told = tuple[type[Numbered], dict[str, Any]]
+
+
+class Draft(ABC):
+    prefix: str  # of ids
+    delta: type[Numbered]
+
+    def __init__(self, name: str) -> None:
+        self.id = f"{self.prefix}_{name}"
+        self.pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def opening(self) -> list[Told]:
+        return []
+
+    def piece(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Told:
+        """`logprobs` are those of a message's tokens."""
+        self.pieces.append(text)
+        return self.delta, {"delta": text}
+
+    @abstractmethod
+    def closing(self) -> list[Told]: ...
+
+    @abstractmethod
+    def item(self, status: Status) -> Item:
+        """In progress it is empty: what it says comes in pieces."""
+
+
+class MessageDraft(Draft):
+    prefix, delta = "msg", OutputTextDelta
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.logprobs: list[TokenLogprob] = []
+
+    def opening(self) -> list[Told]:
+        return [(ContentPartAdded, {"part": OutputTextPart(text="")})]
+
+    def piece(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Told:
+        self.logprobs += logprobs
+        kind, fields = super().piece(text)
+        return kind, {**fields, "logprobs": tuple(logprobs)}
+
+    def closing(self) -> list[Told]:
+        part = self._part()
+        return [(OutputTextDone, {"text": part.text, "logprobs": part.logprobs}), (ContentPartDone, {"part": part})]
+
+    def item(self, status: Status) -> Item:
+        return OutputMessage(id=self.id, status=status, content=[] if status == "in_progress" else [self._part()])
+
+    def _part(self) -> OutputTextPart:
+        return OutputTextPart(text=self.text, logprobs=tuple(self.logprobs))
+
+
+class ReasoningDraft(Draft):
+    prefix, delta = "rs", ReasoningTextDelta
+
+    def __init__(self, name: str, *, packed: bool) -> None:
+        """`packed`: the finished item has `encrypted_content`, too."""
+        super().__init__(name)
+        self.packed = packed
+
+    def opening(self) -> list[Told]:
+        return [(ContentPartAdded, {"part": ReasoningTextPart(text="")})]
+
+    def closing(self) -> list[Told]:
+        text = self.text
+        return [(ReasoningTextDone, {"text": text}), (ContentPartDone, {"part": ReasoningTextPart(text=text)})]
+
+    def item(self, status: Status) -> Item:
+        if status == "in_progress":
+            return OutputReasoning(id=self.id, status=status, content=[])
+        return OutputReasoning(
+            id=self.id,
+            status=status,
+            content=[ReasoningTextPart(text=self.text)],
+            encrypted_content=encrypted_reasoning.pack(self.text) if self.packed else UNSET,
+        )
+
+
+class CallDraft(Draft):
+    prefix, delta = "fc", ArgumentsDelta
+
+    def __init__(self, name: str, call_id: str, function: str) -> None:
+        super().__init__(name)
+        self.call_id = call_id
+        self.function = function
+
+    def closing(self) -> list[Told]:
+        return [(ArgumentsDone, {"arguments": self.text, "name": self.function})]
+
+    def item(self, status: Status) -> OutputFunctionCall:
+        written = "" if status == "in_progress" else self.text
+        return OutputFunctionCall(
+            id=self.id, call_id=self.call_id, name=self.function, arguments=written, status=status
+        )

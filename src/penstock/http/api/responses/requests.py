@@ -1,0 +1,149 @@
+"""From a body and what was kept of an earlier response to flow.Request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.errors import InvalidRequest
+from penstock.flow import Constraint, Message, Request, SamplingParams
+from penstock.http.api.conversation_turns import Turns
+from penstock.http.api.fields import read_arguments, whole_text
+from penstock.http.api.openai.fields import stops
+from penstock.http.api.openai.response_format import JsonObjectFormat
+from penstock.http.api.openai.tools import tool_use
+from penstock.http.api.recommended_sampling import over
+from penstock.http.api.responses import encrypted_reasoning
+from penstock.http.api.responses.item_schemas import (
+    CustomToolCallItem,
+    CustomToolCallOutputItem,
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    Item,
+    LocalShellCallItem,
+    LocalShellCallOutputItem,
+    MessageItem,
+    ReasoningItem,
+    SkippedItem,
+)
+from penstock.http.api.responses.schemas import DroppedTool, InputTokensRequest, JsonSchema, ResponseRequest
+
+# What has another name behind `intake`.
+NAMES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "constraint.json_schema": "text.format.schema",
+    "constraint.json_object": "text.format",
+    ".function.parameters": ".parameters",
+}
+
+
+def conversation(body: InputTokensRequest, before: Sequence[Message]) -> Turns:
+    """What has been said so far: `before` is what was kept of the previous response. Without the instructions."""
+    turns = Turns(before)
+    if isinstance(body.input, str):
+        turns.say("user", body.input)
+    else:
+        for place, item in enumerate(body.input or ()):
+            _add(turns, item, f"input[{place}]")
+    if not turns.messages:
+        raise InvalidRequest("input has no item that can be shown to the model", param="input")
+    return turns
+
+
+def to_request(
+    body: ResponseRequest, said: Turns, *, request_id: str, recommended: Mapping[str, float | int]
+) -> Request:
+    """`said` is the conversation. Raises InvalidRequest for what the schema cannot tell."""
+    top_k = 0 if body.top_k == -1 else body.top_k
+    asked = {"temperature": body.temperature, "top_p": body.top_p, "top_k": top_k}
+    penalties = {"presence_penalty": body.presence_penalty, "frequency_penalty": body.frequency_penalty}
+    params = SamplingParams(
+        **over(recommended, asked | penalties | {"seed": body.seed, "ignore_eos": body.ignore_eos}),
+        stop=stops(body.stop),
+        max_tokens=body.max_output_tokens,
+        constraint=_constraint(body),
+        logprobs=(body.top_logprobs or 0) if body.with_logprobs else None,
+    )
+    return _request(body, said, request_id, params)
+
+
+def to_count(body: InputTokensRequest, said: Turns) -> Request:
+    return _request(body, said, "", SamplingParams())
+
+
+def _request(body: InputTokensRequest, said: Turns, request_id: str, params: SamplingParams) -> Request:
+    return Request(
+        id=request_id,
+        params=params,
+        messages=_instructed(said.messages, body.instructions),
+        tools=tool_use(body.functions, body.tool_choice, body.parallel_tool_calls),
+        reasoning_effort=body.reasoning.effort if body.reasoning is not None else None,
+        template_arguments=body.chat_template_kwargs or {},
+        warnings=tuple(_warnings(body)),
+    )
+
+
+def _add(turns: Turns, item: Item, place: str) -> None:
+    match item:
+        case MessageItem():
+            turns.say("system" if item.role == "developer" else item.role, whole_text(item.content))
+        case ReasoningItem():
+            if text := _thoughts(item):
+                turns.think(text)
+        case FunctionCallItem():
+            given = read_arguments(item.arguments)
+            turns.call(item.call_id, _named(item), item.arguments if given is None else given)
+        case CustomToolCallItem():
+            turns.call(item.call_id, _named(item), {"input": item.input})
+        case LocalShellCallItem():
+            turns.call(item.call_id, "local_shell", item.action)
+        case FunctionCallOutputItem() | CustomToolCallOutputItem():
+            turns.result(item.call_id, whole_text(item.output), param=f"{place}.call_id")
+        case LocalShellCallOutputItem():
+            turns.result(item.id, item.output, param=f"{place}.id")
+
+
+def _named(item: FunctionCallItem | CustomToolCallItem) -> str:
+    return item.name if item.namespace is None else f"{item.namespace}.{item.name}"
+
+
+def _thoughts(item: ReasoningItem) -> str:
+    if item.content:
+        return "".join([part.text for part in item.content])
+    return encrypted_reasoning.unpack(item.encrypted_content or "") or ""
+
+
+def _warnings(body: InputTokensRequest) -> list[str]:
+    """What is taken without effect."""
+    found = {f"tools of type {tool.type} are left out" for tool in body.tools or () if isinstance(tool, DroppedTool)}
+    if any(tool.defer_loading for tool in body.functions):
+        found.add("defer_loading has no effect: all tools are shown to the model")
+    if body.text is not None and body.text.verbosity in ("low", "high"):
+        found.add("text.verbosity has no effect")
+    if body.reasoning is not None and {body.reasoning.summary, body.reasoning.generate_summary} - {None, "auto"}:
+        found.add("reasoning.summary has no effect: thoughts come whole")
+    if isinstance(body, ResponseRequest) and body.client_metadata:
+        found.add("client_metadata has no effect")
+    for item in body.input if isinstance(body.input, list) else ():
+        if isinstance(item, SkippedItem):
+            found.add(f"items of type {item.type} are left out")
+        elif isinstance(item, ReasoningItem) and item.encrypted_content and not _thoughts(item):
+            found.add("encrypted_content is left out: only the server that wrote it can read it")
+    return sorted(found)
+
+
+def _instructed(messages: list[Message], instructions: str | None) -> list[Message]:
+    """Templates want one system message, and that first."""
+    if not instructions:
+        return messages
+    if messages[0]["role"] == "system":
+        instructions, messages = f"{instructions}\n{messages[0]['content']}", messages[1:]
+    return [{"role": "system", "content": instructions}, *messages]
+
+
+def _constraint(body: ResponseRequest) -> Constraint | None:
+    form = body.text.format if body.text is not None else None
+    if isinstance(form, JsonSchema):
+        return Constraint.json_schema(form.form)
+    return Constraint.json_object() if isinstance(form, JsonObjectFormat) else None

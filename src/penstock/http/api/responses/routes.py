@@ -1,0 +1,184 @@
+"""The routes of OpenAI's Responses API. What is kept is its tenant's: every route finds it through the same store."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar, get_args
+
+from fastapi import FastAPI, Request, Response
+
+from penstock.errors import InvalidRequest
+from penstock.http.api.conversation_turns import Turns
+from penstock.http.api.responses import ignored_fields, input_items, requests
+from penstock.http.api.responses import writer as responses
+from penstock.http.api.responses.schemas import InputTokensRequest, ResponseRequest
+from penstock.http.api.responses.store import Kept, ResponseStore
+from penstock.http.api.responses.transcript import replayed
+from penstock.http.error_body import called
+from penstock.http.middleware.tenants import tenant_of
+from penstock.http.openapi.routes import documented
+from penstock.http.parse.body import LONG_BODY, read
+from penstock.http.parse.query import Parameter, read_query
+from penstock.http.request_events import RequestEvents
+from penstock.http.service import Service
+from penstock.http.sse import framed
+from penstock.http.streaming import EventStream, Whole
+
+Made = TypeVar("Made")
+
+MISSING = "No such response."
+_MAX_EVENT = 2**31 - 1
+
+INCLUDE = Parameter(
+    name="include",
+    about="What else to send. All that a response was created with is there; nothing can be added later.",
+    type="array",
+    choices=get_args(ignored_fields.Includable),
+)
+RETRIEVE = (
+    Parameter(name="stream", about="Send the events that led to it.", type="boolean", default=False),
+    Parameter(
+        name="starting_after", about="Only those behind the one of this number.", type="integer", bounds=(0, _MAX_EVENT)
+    ),
+    INCLUDE,
+    Parameter(name="include_obfuscation", about="Padding of events. Not supported.", choices=("false",)),
+)
+LIST = (
+    Parameter(name="after", about="The id of the item behind which to begin."),
+    Parameter(name="limit", about="Most items of a page.", type="integer", bounds=(1, 100), default=20),
+    Parameter(name="order", about="Newest or oldest first.", choices=("asc", "desc"), default="desc"),
+    INCLUDE,
+)
+
+
+def add(app: FastAPI, service: Service, store: ResponseStore) -> None:
+    _add_creation(app, service, store)
+    _add_kept(app, store)
+
+
+def _add_creation(app: FastAPI, service: Service, store: ResponseStore) -> None:
+    missing = "No such model or response."
+
+    @app.post(
+        "/v1/responses",
+        **documented(responses.REQUEST, responses.RESPONSE, events=responses.EVENTS, missing=missing),
+    )
+    async def create_response(request: Request) -> Response:
+        """Answer a conversation, and keep it for the next request."""
+        with RequestEvents(request.scope, "response", service.emit) as events:
+            body = await read(responses.REQUEST, request)
+            events.parsed(stream=bool(body.stream))
+            service.check_model(body.model)
+            name = secrets.token_hex(16)  # not the one that the glass box shows: it opens the conversation
+            earlier = _earlier(store, events.tenant, body)
+            said, listed = await _beside(request, earlier, lambda: _conversation(body, earlier, name))
+            with called(requests.NAMES):
+                asked = requests.to_request(body, said, request_id=events.name, recommended=service.files.sampling)
+                events.validated([asked])
+                writer = responses.ResponseWriter(
+                    body,
+                    asked.params,
+                    said,
+                    request_id=name,
+                    model=service.files.name,
+                    vocabulary=service.tokenizer,
+                    keep=None if body.store is False else partial(store.keep, events.tenant),
+                    items=listed,
+                )
+                ticket = await service.submit([asked], events.tenant)
+            if body.stream:
+                return EventStream(service, ticket, writer)
+            return Whole(
+                service,
+                ticket,
+                lambda active_requests: writer.whole([active.completion() for active in active_requests]),
+            )
+
+    @app.post("/v1/responses/input_tokens", **documented(responses.COUNT, responses.COUNTED, missing=missing))
+    async def count_input_tokens(request: Request) -> Response:
+        """How many tokens the prompt of such a request has."""
+        body = await read(responses.COUNT, request)
+        service.check_model(body.model)
+        earlier = _earlier(store, tenant_of(request.scope), body)
+        said = await _beside(
+            request, earlier, lambda: requests.conversation(body, earlier.messages() if earlier is not None else ())
+        )
+        with called(requests.NAMES):
+            tokens = await asyncio.to_thread(service.pipeline.tokenize, requests.to_count(body, said))
+        return _json(responses.counted(tokens))
+
+
+def _add_kept(app: FastAPI, store: ResponseStore) -> None:
+    @app.get(
+        "/v1/responses/{response_id}",
+        **documented(
+            None, responses.RESPONSE, streamed=responses.EVENTS, missing=MISSING, choosy=True, parameters=RETRIEVE
+        ),
+    )
+    async def retrieve_response(request: Request, response_id: str) -> Response:
+        """One that was kept, as it was sent, or the events of a stream that led to it."""
+        query = read_query(request, RETRIEVE)
+        kept = store.find(tenant_of(request.scope), response_id)
+        if ignored_fields.LOGPROBS in query["include"] and not responses.has_logprobs(kept.body):
+            raise InvalidRequest(f"include: {ignored_fields.LOGPROBS} must be asked for at creation", param="include")
+        if not query["stream"]:
+            if query["starting_after"] is not None:
+                raise InvalidRequest("starting_after goes with stream=true only", param="starting_after")
+            return _json(kept.body)
+        first = 0 if query["starting_after"] is None else query["starting_after"] + 1
+        events = await asyncio.to_thread(lambda: framed(replayed(kept.body, kept.pieces)[first:]))
+        return Response(events, headers={"cache-control": "no-cache"}, media_type="text/event-stream; charset=utf-8")
+
+    @app.get(
+        "/v1/responses/{response_id}/input_items",
+        **documented(None, responses.LISTED, missing=MISSING, choosy=True, parameters=LIST),
+    )
+    async def list_input_items(request: Request, response_id: str) -> Response:
+        """The items that it answered, those of the responses before it included."""
+        query = read_query(request, LIST)
+        kept = store.find(tenant_of(request.scope), response_id)
+        page = {name: query[name] for name in ("after", "limit", "order")}
+        return _json(await asyncio.to_thread(partial(input_items.page, kept.items, **page)))
+
+    @app.post(
+        "/v1/responses/{response_id}/cancel", **documented(None, responses.RESPONSE, missing=MISSING, choosy=True)
+    )
+    async def cancel_response(request: Request, response_id: str) -> Response:
+        """For responses in the background, of which there are none: one that is kept is finished."""
+        store.find(tenant_of(request.scope), response_id)
+        raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
+
+    @app.delete("/v1/responses/{response_id}", **documented(None, responses.DELETED, missing=MISSING))
+    async def delete_response(request: Request, response_id: str) -> Response:
+        """Keep it no longer."""
+        store.drop(tenant_of(request.scope), response_id)
+        return _json(responses.deleted(response_id))
+
+
+def _earlier(store: ResponseStore, tenant: str, body: InputTokensRequest) -> Kept | None:
+    """What the request goes on from."""
+    name = body.previous_response_id
+    return None if name is None else store.find(tenant, name, param="previous_response_id")
+
+
+def _conversation(body: ResponseRequest, earlier: Kept | None, name: str) -> tuple[Turns, bytes]:
+    """As messages for the model, and as items for those who ask for them later."""
+    said = requests.conversation(body, earlier.messages() if earlier is not None else ())
+    if body.store is False:
+        return said, b"[]"
+    before, answer = (earlier.items, earlier.body) if earlier is not None else (None, None)
+    return said, input_items.input_items(body.input, f"item_{name}", before, answer)
+
+
+async def _beside(request: Request, earlier: Kept | None, make: Callable[[], Made]) -> Made:
+    """What `make` gives: made in a thread, where a long conversation would hold up everybody else's tokens."""
+    length = request.headers.get("content-length", "")
+    long = not length.isdecimal() or int(length) > LONG_BODY or (earlier is not None and earlier.size > LONG_BODY)
+    return await asyncio.to_thread(make) if long else make()
+
+
+def _json(data: bytes) -> Response:
+    return Response(data, media_type="application/json")

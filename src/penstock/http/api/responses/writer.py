@@ -1,0 +1,224 @@
+"""Writes the answer to one request: the response, or the events that lead up to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+
+from penstock.flow import CallDelta, Choice, Chunk, Completion, Message, SamplingParams
+from penstock.http.api.conversation_turns import Turns
+from penstock.http.api.fields import read_arguments
+from penstock.http.api.openai.logprobs import Vocabulary
+from penstock.http.api.responses import response_bodies
+from penstock.http.api.responses.logprobs import TextTokens
+from penstock.http.api.responses.output_items import CallDraft, MessageDraft, ReasoningDraft
+from penstock.http.api.responses.response_bodies import (
+    DeletedResponse,
+    InputItems,
+    InputTokens,
+    OfferedFunction,
+    OutputMessage,
+    ReasoningState,
+    Response,
+    ResponseFailed,
+    ResponseFailure,
+    ResponseStatus,
+    ResponseUsage,
+    TextState,
+)
+from penstock.http.api.responses.schemas import InputTokensRequest, ResponseRequest
+from penstock.http.api.responses.store import Kept
+from penstock.http.api.responses.transcript import Transcript
+from penstock.http.error_body import Problem
+from penstock.http.sse import Event
+
+REQUEST = ResponseRequest
+RESPONSE = Response
+DELETED = DeletedResponse
+COUNT = InputTokensRequest
+COUNTED = InputTokens
+LISTED = InputItems
+EVENTS = response_bodies.EVENTS
+
+# For /openapi.json.
+REQUESTS: tuple[type[BaseModel], ...] = (REQUEST, COUNT)
+ANSWERS: tuple[type[msgspec.Struct], ...] = (RESPONSE, DELETED, COUNTED, LISTED, *EVENTS)
+
+Keep = Callable[[str, Kept], None]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ResponseWriter:
+    """A stream is `first`, then the chunks as they come, then `last`. `keep` is given the response's id and what can be
+    gone on from, once it is whole."""
+
+    end: Sequence[Event] = ()
+
+    def __init__(
+        self,
+        body: ResponseRequest,
+        params: SamplingParams,
+        said: Turns,
+        *,
+        request_id: str,
+        model: str,
+        vocabulary: Vocabulary,
+        keep: Keep | None,
+        items: bytes = b"[]",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`items`: the conversation, as in Kept. `clock` gives seconds since 1970."""
+        self._name = request_id
+        self._said = said
+        self._keep = keep
+        self._items = items
+        self._clock = clock
+        self._asked = _asked(body, params, stored=keep is not None)
+        self._asked |= {"id": f"resp_{request_id}", "created_at": int(clock()), "model": model}
+        self._packed = body.with_thoughts_packed
+        self._vocabulary = vocabulary if body.with_logprobs else None
+        self._tokens: TextTokens | None = None
+        self._script = Transcript()
+
+    def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[Event]:
+        self._look_up_tokens(prompt_tokens)
+        return self._script.opening(self._response("in_progress"))
+
+    def chunk(self, prompt: int, chunk: Chunk) -> list[Event]:
+        tokens, script, events = self._tokens, self._script, []
+        if tokens is not None:
+            tokens.push(chunk.logprobs or (), chunk.finish)
+        if chunk.reasoning:
+            if not isinstance(script.draft, ReasoningDraft):
+                events += script.begin(ReasoningDraft(self._item_name(), packed=self._packed))
+            events.append(script.piece(chunk.reasoning))
+            if tokens is not None:
+                tokens.skip(chunk.reasoning)
+        if chunk.text:
+            if not isinstance(script.draft, MessageDraft):
+                events += script.begin(MessageDraft(self._item_name()))
+            events.append(script.piece(chunk.text, tokens.take(chunk.text) if tokens is not None else ()))
+        for call in chunk.calls:
+            if call.id is not None:
+                events += script.begin(CallDraft(self._item_name(), call.id, call.name or ""))
+            if call.arguments and script.draft is not None:
+                events.append(script.piece(call.arguments))
+        return events
+
+    def last(self, completions: Sequence[Completion]) -> list[Event]:
+        (completion,) = completions
+        closing, response = self._finished(completion)
+        return [*closing, self._script.end(response)]
+
+    def failed(self, told: Problem) -> list[Event]:
+        closing = self._script.close("incomplete")
+        error = ResponseFailure(
+            code="rate_limit_exceeded" if told.status == 429 else "server_error", message=told.message
+        )
+        response = self._response("failed", error=error)
+        return [*closing, self._script.event(ResponseFailed, response=response)]
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        """The answer in one piece, of a completion that did not fail: made as a stream of one chunk would be."""
+        (completion,) = completions
+        self._look_up_tokens(completion.prompt_tokens)
+        self.chunk(0, _as_chunk(completion.choices[0]))
+        return _encode(self._finished(completion)[1])
+
+    def _finished(self, completion: Completion) -> tuple[list[Event], Response]:
+        (choice,) = completion.choices
+        status = response_bodies.status(choice)
+        closing = self._script.close(status)
+        response = self._response(
+            status,
+            usage=response_bodies.usage(completion),
+            incomplete_details=response_bodies.incomplete_details(choice),
+            completed_at=int(self._clock()) if status == "completed" else None,
+        )
+        if self._keep is not None:
+            said, pieces = _encode(_with(self._said, choice)), _encode(self._script.pieces)
+            self._keep(response.id, Kept(_encode(response), said, self._items, pieces))
+        return closing, response
+
+    def _look_up_tokens(self, prompt_tokens: Sequence[int]) -> None:
+        if self._vocabulary is not None:
+            self._tokens = TextTokens(self._vocabulary, prompt_tokens)
+
+    def _item_name(self) -> str:
+        return f"{self._name}_{len(self._script.pieces)}"
+
+    def _response(self, status: ResponseStatus, *, usage: ResponseUsage | None = None, **more: Any) -> Response:
+        return Response(**self._asked, **more, status=status, usage=usage, output=list(self._script.items))
+
+
+def deleted(name: str) -> bytes:
+    return _encode(DeletedResponse(id=name))
+
+
+def counted(tokens: Sequence[int]) -> bytes:
+    return _encode(InputTokens(input_tokens=len(tokens)))
+
+
+def has_logprobs(body: bytes) -> bool:
+    """Of a kept response."""
+    messages = [item for item in msgspec.json.decode(body, type=Response).output if isinstance(item, OutputMessage)]
+    return any(part.logprobs for message in messages for part in message.content)
+
+
+def _asked(body: ResponseRequest, params: SamplingParams, *, stored: bool) -> dict[str, Any]:
+    """What a response says of its request, with the defaults that were taken."""
+    choice = body.tool_choice
+    form = body.text.format if body.text is not None else None
+    return {
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": ReasoningState(effort=body.reasoning.effort if body.reasoning is not None else None),
+        "store": stored,
+        "temperature": params.temperature,
+        "text": TextState(format={"type": "text"} if form is None else form.model_dump(by_alias=True)),
+        "tool_choice": choice.model_dump() if isinstance(choice, BaseModel) else choice or "auto",
+        "tools": [
+            OfferedFunction(
+                name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+            )
+            for tool in body.functions
+        ],
+        "top_p": params.top_p,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "top_logprobs": params.logprobs or 0,
+        "user": body.user,
+        "safety_identifier": body.safety_identifier,
+        "prompt_cache_key": body.prompt_cache_key,
+        "metadata": body.metadata or {},
+    }
+
+
+def _as_chunk(choice: Choice) -> Chunk:
+    calls = [
+        CallDelta(index=index, id=call.id, name=call.name, arguments=call.arguments)
+        for index, call in enumerate(choice.calls)
+    ]
+    return Chunk(
+        choice.index, choice.text, [], choice.logprobs, choice.finish, None, choice.reasoning or "", tuple(calls)
+    )
+
+
+def _with(said: Turns, choice: Choice) -> list[Message]:
+    """The conversation with its answer. The arguments of a call that was cut short are what there is of them."""
+    turns = Turns(said.messages)
+    if choice.reasoning:
+        turns.think(choice.reasoning)
+    if choice.text or not choice.calls:
+        turns.say("assistant", choice.text)
+    for call in choice.calls:
+        given = read_arguments(call.arguments)
+        turns.call(call.id, call.name, call.arguments if given is None else given)
+    return turns.messages

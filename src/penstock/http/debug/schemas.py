@@ -1,0 +1,218 @@
+"""What the routes of the glass box take and show: what their parameters are checked by, and what /openapi.json says."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from penstock.http.debug import sampling_lab
+from penstock.http.openapi.routes import View
+from penstock.http.parse.query import Parameter
+from penstock.observe.journal import LAB
+from penstock.observe.window import MAX_COLUMNS
+
+KINDS = ("chat", "completion", "response", "message", "ollama", "embedding", LAB)
+MAX_REPLAYED = 512
+
+_integer = partial(Parameter, type="integer")
+_number = partial(Parameter, type="number")
+
+FACTS = View(
+    about="What this server is.",
+    members={
+        "version": "Of Penstock.",
+        "started_unix": "When the server began, in seconds since 1970: instants count from there.",
+        "now": "This instant.",
+        "ready": "Whether requests are taken.",
+        "events": "Always true: a server that records none has no such route.",
+        "keep_texts": "Whether prompts and answers are kept.",
+        "keys": "Whether a key is needed.",
+        "model": "Its shape.",
+        "engine": "Device, dtypes, sizes, restarts.",
+        "settings": "As they were resolved, without secrets.",
+        "sampling": "What the model's makers recommend.",
+        "measured": "Speeds, and the fitted cost of a step.",
+    },
+)
+CHECK = View(
+    about="The verdict on the engine's books: sequences, block tables, reference counts, prefix keys.",
+    members={
+        "ok": "Whether everything that says the same thing agrees.",
+        "wrong": "What does not; null if all does. The engine goes on either way.",
+        "us": "How long the answer took: the step under way, and the check.",
+    },
+    asks_engine=True,
+)
+HISTORY = View(
+    about="Columns for charts: lists of the same length, the oldest first.",
+    members={"interval_s": "Seconds between two points.", "t": "When."},
+    parameters=(
+        _number(name="seconds", about="How far back.", bounds=(2, 3600), default=900),
+        _integer(name="points", about="At most so many.", bounds=(1, 1800), default=300),
+    ),
+)
+SLO = View(
+    about="Objectives, alerts and their causes.",
+    members={
+        "t": "This instant.",
+        "window_s": "Seconds that objectives are measured over.",
+        "objectives": "Each with its target, its value and whether it is met.",
+        "alerts": "Those that are open.",
+        "recent": "Those that have ended, the newest first.",
+        "webhook": "Whether they are posted somewhere.",
+    },
+)
+LIVE = View(
+    about="Server-sent events: `hello`, then a `tick` each interval.",
+    members={
+        "t": "This instant.",
+        "stats": "How things stand.",
+        "requests": "Those that are open, and those that have ended since the last tick.",
+        "steps": "As /observe/steps shows them, if they are wanted: those since the last tick.",
+        "alerts": "Those that are open.",
+        "dropped": "How many requests and steps were left out.",
+    },
+    parameters=(
+        _integer(name="interval_ms", about="Between two ticks.", bounds=(100, 5000), default=500),
+        Parameter(name="steps", about="1: with steps.", choices=("0", "1"), default="0"),
+    ),
+    events=("hello", "tick"),
+)
+REQUESTS = View(
+    about="Requests, the newest first.",
+    members={
+        "requests": "One line each.",
+        "more": "Whether there are older ones that match.",
+        "kept": "How many are remembered.",
+        "total": "How many there have been.",
+    },
+    parameters=(
+        Parameter(name="state", about="Only those.", choices=("open", "done")),
+        Parameter(name="kind", about="Only those.", choices=KINDS),
+        Parameter(name="finish", about="Only those that ended so."),
+        Parameter(name="q", about="Part of an id, or of a text where texts are kept."),
+        _number(name="min_ms", about="Only those that took so long.", bounds=(0, 1e9), default=0),
+        _integer(name="before", about="Only those with a smaller number: the next page.", bounds=(0, 10**12)),
+        _integer(name="limit", about="At most so many.", bounds=(1, 1000), default=100),
+    ),
+)
+REQUEST = View(
+    about="All that is known of a request.",
+    members={
+        "stages": "They follow each other without a gap and add up to the latency.",
+        "spans": "The same in full, overlapping as they did.",
+        "totals": "Sums over the spans.",
+        "sequences": "Each choice: when, in which steps, what it waited for, what was cached and why no more.",
+        "events": "What happened, in order.",
+        "params": "What was asked for.",
+        "slow_client": "Whether much of the time went into waiting for the client to read.",
+        "trace_id": "Of the client's trace.",
+        "texts": "Prompts and answers, where they are kept.",
+    },
+    missing="No such request is kept.",
+)
+REPLAY = View(
+    about="The recorded requests under static and under continuous batching. Computed.",
+    members={
+        "computed": "Always true.",
+        "note": "How.",
+        "batch": "Sequences at once.",
+        "cost": "Of a step, fitted to this engine's.",
+        "requests": "Those that are replayed.",
+        "static": "What comes of it if a batch ends before the next begins.",
+        "continuous": "And if a place is taken again as soon as it is free.",
+    },
+    parameters=(
+        _integer(name="limit", about="The last so many requests.", bounds=(1, MAX_REPLAYED), default=64),
+        _integer(name="batch", about="Sequences at once.", bounds=(1, 512), default=8),
+    ),
+)
+STEPS = View(
+    about="The batch timeline: steps and the rows of sequences in them.",
+    members={
+        "first": "The oldest step that is kept.",
+        "last": "The newest.",
+        "from": "The first shown.",
+        "to": "The last shown.",
+        "stride": "Steps that share a column.",
+        "steps": "Lists with an entry for each column.",
+        "rows": "Lists with an entry for each sequence in each column.",
+        "marks": "Where sequences were let in, sent back, or ended.",
+        "sequences": "Whose they are.",
+    },
+    parameters=(
+        _integer(name="last", about="So many of the newest, up to `to`. Default: 400.", bounds=(1, 10**6)),
+        _integer(name="from", about="The first step, instead of `last`.", bounds=(0, 10**12)),
+        _integer(name="to", about="The last step. Default: the newest.", bounds=(0, 10**12)),
+        _integer(name="columns", about="At most so many.", bounds=(1, MAX_COLUMNS), default=2000),
+        Parameter(
+            name="rows",
+            about="0: without rows, marks and sequences, for an overview of many steps.",
+            choices=("0", "1"),
+            default="1",
+        ),
+    ),
+)
+CACHE = View(
+    about="The page map.",
+    members={
+        "t": "This instant.",
+        "block_size": "Tokens in a block.",
+        "prefix_caching": "Whether prefixes are shared.",
+        "groups": "Blocks by state, of each cache group.",
+        "sequences": "What each holds.",
+        "fragmentation": "Room in blocks that is held and not used.",
+        "evictions": "What had to make room.",
+        "hits": "Prompt tokens that were found.",
+        "ghosts": "Evicted blocks that are remembered.",
+    },
+    asks_engine=True,
+)
+TREE = View(
+    about="The prefixes that are cached, or lately were.",
+    members={"nodes": "Runs of blocks without a branch.", "total": "How many there are.", "shown": "Of those, here."},
+    parameters=(
+        _integer(name="limit", about="At most so many leaves.", bounds=(1, 2000), default=400),
+        Parameter(name="request", about="Mark the nodes of this one, if it runs."),
+    ),
+    missing="No such request is kept.",
+    asks_engine=True,
+)
+EXPLAIN = View(
+    about="How much of a prompt is cached, and why no more.",
+    members={
+        "prompt_tokens": "Of the prompt.",
+        "cached_tokens": "Of those, found.",
+        "computed_tokens": "Of those, to be computed.",
+        "block_size": "Tokens in a block: what can be shared.",
+        "reason": "Why no more; docs/OBSERVE.md has the table.",
+        "matched_tokens": "How far the nearest prefix agrees.",
+        "diverged_at": "The token at which the prompt leaves it.",
+        "evicted_tokens": "Of those that agree, evicted.",
+        "evicted_s_ago": "When.",
+        "message": "All of it in a sentence.",
+        "text": "What stands around that token.",
+        "t": "This instant.",
+    },
+    body=sampling_lab.ExplainRequest,
+    asks_engine=True,
+)
+LABORATORY = View(
+    about="The model's logits behind a prompt, through every stage of sampling.",
+    members={
+        "prompt_tokens": "Of the prompt.",
+        "cached_tokens": "Of those, found in the prefix cache.",
+        "position": "Of the token that is drawn.",
+        "vocab_size": "Tokens there are to draw from.",
+        "us": "What it took.",
+        "tokens": "The likeliest, with their logits.",
+        "stages": "After each: what is left, the entropy, the probabilities of these tokens.",
+        "drawn": "The token that a request with this seed would draw. Null: `response_format` lets none follow.",
+        "finish": "How the answer ends with it: `length` is the lab's own end, behind one token.",
+        "forced": "The branch taken so far.",
+        "end_tokens": "Those that end an answer.",
+        "prompt": "Its last tokens.",
+    },
+    body=sampling_lab.LabRequest,
+    asks_engine=True,
+    queues=True,
+)

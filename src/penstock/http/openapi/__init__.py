@@ -1,0 +1,1 @@
+"""/openapi.json and the page made from it."""

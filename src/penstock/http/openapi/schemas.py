@@ -1,0 +1,120 @@
+"""The OpenAPI document's account of the bodies: made from the schemas that check requests and the structs of answers.
+
+FastAPI is not asked to parse or write them, so it cannot know them by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from penstock.capacity.answer import Plan
+from penstock.capacity.budget import Budget
+from penstock.capacity.question import Question
+from penstock.http.api import capacity_routes
+from penstock.http.api.anthropic import messages
+from penstock.http.api.ollama import openapi_bodies as ollama
+from penstock.http.api.openai import chat, completions, embeddings, models, stored_completions, tokenize
+from penstock.http.api.responses import writer as responses
+from penstock.http.debug import sampling_lab
+from penstock.http.error_body import ErrorBody
+
+REQUESTS: tuple[type[BaseModel], ...] = (
+    chat.REQUEST,
+    completions.REQUEST,
+    embeddings.REQUEST,
+    tokenize.TokenizeRequest,
+    tokenize.DetokenizeRequest,
+    stored_completions.StoredUpdate,
+    capacity_routes.BudgetRequest,
+    sampling_lab.LabRequest,
+    sampling_lab.ExplainRequest,
+    *responses.REQUESTS,
+    *messages.REQUESTS,
+    *ollama.REQUESTS,
+)
+ANSWERS: tuple[type[Struct], ...] = (
+    chat.RESPONSE,
+    chat.CHUNK,
+    completions.RESPONSE,
+    embeddings.RESPONSE,
+    models.Model,
+    models.ModelList,
+    tokenize.Tokens,
+    tokenize.Text,
+    tokenize.TokenizerInfo,
+    stored_completions.StoredList,
+    stored_completions.StoredDeleted,
+    Question,
+    Plan,
+    Budget,
+    capacity_routes.Presets,
+    ErrorBody,
+    *responses.ANSWERS,
+    *messages.ANSWERS,
+    *ollama.ANSWERS,
+)
+
+_REF = "#/components/schemas/"
+
+
+def request_body(schema: type[BaseModel] | type[Struct]) -> dict[str, Any]:
+    """For a route's `openapi_extra`."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": _ref(schema)}}}}
+
+
+def response(
+    answer: type[Struct],
+    description: str,
+    *,
+    chunk: type[Struct] | None = None,
+    events: Sequence[type[Struct]] = (),
+    lines: type[Struct] | None = None,
+) -> dict[str, Any]:
+    """For one status of a route's `responses`. Where the answer can be streamed, `chunk` is the data of an event,
+    `events` are those of events that have names, which are their tags, or `lines` is each line of NDJSON."""
+    content: dict[str, Any] = {"application/json": {"schema": _ref(answer)}}
+    if chunk is not None:
+        content["text/event-stream"] = {"schema": _event(chunk)}
+    elif events:
+        content["text/event-stream"] = {"schema": _named_event(events)}
+    elif lines is not None:
+        content["application/x-ndjson"] = {"schema": _ref(lines)}
+    return {"description": description, "content": content}
+
+
+def components() -> dict[str, Any]:
+    """The document's `components.schemas`: all that the two functions above refer to."""
+    _, taken = models_json_schema([(schema, "validation") for schema in REQUESTS], ref_template=_REF + "{model}")
+    _, given = msgspec.json.schema_components(ANSWERS, ref_template=_REF + "{name}")
+    return {**taken["$defs"], **given}
+
+
+def _named_event(events: Sequence[type[Struct]]) -> dict[str, Any]:
+    data = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [_ref(event) for event in events]},
+    }
+    name = {"enum": [event.__struct_config__.tag for event in events]}
+    return {"type": "object", "properties": {"event": name, "data": data}, "required": ["event", "data"]}
+
+
+def _event(chunk: type[Struct]) -> dict[str, Any]:
+    told = {
+        "type": "string",
+        "description": "A chunk, or the error that ends the stream.",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
+    }
+    end = {"const": "[DONE]", "description": "The last event of a stream that is whole."}
+    return {"type": "object", "properties": {"data": {"anyOf": [told, end]}}, "required": ["data"]}
+
+
+def _ref(schema: type[BaseModel] | type[Struct]) -> dict[str, str]:
+    return {"$ref": _REF + schema.__name__}

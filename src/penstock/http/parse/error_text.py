@@ -1,0 +1,36 @@
+"""How errors speak of what a client wrote: where it stands, and what it is, in short."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.http.api.fields import LONGEST_NAME
+from penstock.http.parse.unions import BRANCH
+
+Place = tuple[str | int, ...]
+
+
+def path(place: Iterable[str | int]) -> str:
+    """As OpenAI writes it: messages[0].content[1].text"""
+    written = ""
+    for step in place:
+        if isinstance(step, int):
+            written += f"[{step}]"
+        elif not step.startswith(BRANCH):
+            written += f".{short(step)}" if written else short(step)
+    return written
+
+
+def shown(value: Any) -> str:
+    """A value, as JSON has it."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    return short(json.dumps(value, ensure_ascii=False))
+
+
+def short(text: str) -> str:
+    """Fit to be sent back, whatever the client called it."""
+    text = text if len(text) <= LONGEST_NAME else text[:LONGEST_NAME] + "…"
+    return text.encode(errors="replace").decode()

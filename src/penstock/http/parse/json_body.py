@@ -1,0 +1,221 @@
+"""From the bytes of a body to the JSON object they hold, or to one sentence about what is wrong with them.
+
+Long bodies are decoded in a thread (`body`), but native code keeps other threads waiting: neither the decoder, nor a
+search in a long text. So long bodies are decoded in Python, and native code gets them in pieces that take milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from json import decoder, scanner
+from json.decoder import JSONArray, JSONObject, scanstring  # type: ignore[attr-defined]
+from types import FunctionType
+from typing import Any, NoReturn
+
+from penstock.errors import InvalidRequest
+from penstock.http.api.fields import LONGEST_NAME, MAX_MEMBERS
+from penstock.http.parse.error_text import Place, path, shown
+
+MAX_VALUES = 1 << 17  # strings, names included, lists and objects: tens of thousands of messages
+ONE_GO = 1 << 16  # bytes: what is longer is decoded in pieces
+PIECE = 1 << 16  # characters of a text or of a list of numbers
+WINDOW = 1 << 20  # characters or bytes that are searched at once
+
+# Escapes that may stand for half a surrogate pair, which is no character, or for a NUL, which no name may have: union
+# branches are marked by it in the location of an error (`unions.BRANCH`).
+_SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NOT_IN_NAMES = re.compile("[\x00\ud800-\udfff]")
+_CHARACTERS = re.compile(r'(?:[^"\\]+|\\u[0-9a-fA-F]{4}|\\[^u])*')
+_FIRST_HALF = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+_SPACE = re.compile(r"[ \t\n\r]*")
+_NUMBER = re.compile(r"(-?(?:0|[1-9]\d{0,4400}))(\.\d{1,4400})?([eE][-+]?\d{1,4400})?", re.ASCII)
+_NUMBERS = re.compile(r"[-+.\d\seE,]*,", re.ASCII)
+
+
+def decoded(raw: bytes) -> dict[str, Any]:
+    """The object a body holds. Raises InvalidRequest, and nothing else."""
+    body = _decode(raw)
+    if not isinstance(body, dict):
+        raise InvalidRequest(f"the body must be a JSON object, got {shown(body)}")
+    return body
+
+
+def _decode(raw: bytes) -> Any:
+    if _values(raw) > MAX_VALUES:
+        raise InvalidRequest(f"the body has more than {MAX_VALUES} strings, lists and objects")
+    try:
+        text = raw.decode()
+        body = (_PIECEWISE if len(raw) > ONE_GO else _DECODER).decode(text)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"the body is not UTF-8: byte {error.start} is wrong") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        message = f"the body is not valid JSON: {error.msg} ({where})" if raw else "the body is empty"
+        raise InvalidRequest(message) from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
+    except ValueError:  # all that is left: Python converts no longer ones
+        raise InvalidRequest("the body has an integer of more than 4300 digits") from None
+    if _occurs(_SUSPECT_ESCAPE, text):
+        _check_characters(body)
+    return body
+
+
+def _values(raw: bytes) -> int:
+    """How many strings, lists and objects there are; more, where even that is few enough."""
+    if len(raw) // 2 <= MAX_VALUES:  # none is shorter than two bytes
+        return len(raw) // 2
+    if (most := raw.count(b'"') // 2 + raw.count(b"[") + raw.count(b"{")) <= MAX_VALUES:
+        return most
+    quotes = brackets = 0
+    for piece in _windows(raw):
+        parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        between = b"".join(parts[quotes % 2 :: 2])  # strings
+        brackets += between.count(b"[") + between.count(b"{")
+        quotes += len(parts) - 1
+        if quotes // 2 + brackets > MAX_VALUES:
+            break
+    return quotes // 2 + brackets
+
+
+def _windows(raw: bytes) -> Iterator[bytes]:
+    """Pieces that no escape is cut by."""
+    begin = 0
+    while begin < len(raw):
+        end = begin + WINDOW
+        while end < len(raw) and raw[end - 1] == ord("\\"):
+            end += 1
+        yield raw[begin:end]
+        begin = end
+
+
+def _occurs(pattern: re.Pattern[str], text: str) -> bool:
+    """`pattern` matches six characters at most."""
+    return any(pattern.search(text, place, place + WINDOW + 5) for place in range(0, len(text), WINDOW))
+
+
+# --- the decoders
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(members) > MAX_MEMBERS:
+        raise InvalidRequest(f"the body has an object with more than {MAX_MEMBERS} members")
+    if len(found) < len(members):
+        twice = Counter(name for name, _ in members).most_common(1)[0][0]
+        raise InvalidRequest(f"the body has {shown(twice)} twice in one object", param=path([twice]))
+    return found
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise InvalidRequest(f"the body has a number that is too large: {text[:LONGEST_NAME]}")
+    return number
+
+
+def _no_number(text: str) -> NoReturn:
+    raise InvalidRequest(f"the body is not valid JSON: there is no {text} in JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_no_number)
+
+
+def _string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
+    """As `scanstring` of json's, in pieces."""
+    at, parts = begin, list[str]()
+    try:
+        while True:
+            piece = _CHARACTERS.match(text, at, at + PIECE)
+            end = piece.end() if piece is not None else at
+            if end - at >= 6 and _FIRST_HALF.search(text, end - 6, end):
+                before = text[at : end - 6]
+                if (len(before) - len(before.rstrip("\\"))) % 2 == 0:  # else this backslash is itself escaped
+                    end -= 6
+            if end == at or text[end : end + 1] == '"':  # the last, or wrong
+                last, after = scanstring(text, at, strict)
+                return ("".join([*parts, last]), after) if parts else (last, after)
+            parts.append(scanstring(f'{text[at:end]}"', 0, strict)[0])
+            at = end
+    except json.JSONDecodeError as error:
+        if error.msg.startswith("Unterminated"):
+            raise json.JSONDecodeError(error.msg, text, begin - 1) from None
+        raise json.JSONDecodeError(error.msg, text, error.pos + (0 if error.doc is text else at)) from None
+
+
+def _space(text: str, begin: int) -> re.Match[str]:
+    """What matches the last of the white space from here on."""
+    found = _SPACE.match(text, begin, begin + WINDOW)
+    while found is not None and found.end() - found.start() == WINDOW:
+        found = _SPACE.match(text, found.end(), found.end() + WINDOW)
+    assert found is not None  # it may be empty
+    return found
+
+
+# json's own, with names and white space in pieces, and with a bound on numbers: the rest of a longer one is an error.
+_members = FunctionType(
+    JSONObject.__code__, {**vars(decoder), "scanstring": _string}, "_members", (None, _space, " \t\n\r")
+)
+_make_scanner = FunctionType(scanner.py_make_scanner.__code__, {**vars(scanner), "NUMBER_RE": _NUMBER})  # type: ignore[attr-defined]
+
+
+class _Piecewise(json.JSONDecoder):
+    """The same in Python, which lets others run, but for pieces of long texts and lists of numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(object_pairs_hook=_object, parse_float=_float, parse_constant=_no_number)
+        self.parse_array = self._array
+        self.parse_object = _members
+        self.parse_string = _string
+        self.scan_once = _make_scanner(self)
+
+    def decode(self, s: str, _w: Any = _space) -> Any:
+        return super().decode(s, _w)
+
+    @staticmethod
+    def _array(begin: tuple[str, int], scan_once: Any) -> tuple[list[Any], int]:
+        text, end = last = begin
+        numbers: list[Any] = []
+        while piece := _NUMBERS.match(text, end, end + PIECE):
+            try:
+                found = _DECODER.decode(f"[{text[end : piece.end() - 1]}]")
+            except ValueError:  # is raised again, with the right place
+                break
+            if not found:
+                break
+            numbers += found
+            last, end = (text, end), piece.end()
+        rest, after = JSONArray((text, end), scan_once, _space)
+        if numbers and not rest:  # a comma, and then the end of the list
+            JSONArray(last, scan_once, _space)  # raises
+        numbers += rest
+        return numbers, after
+
+
+_PIECEWISE = _Piecewise()
+
+
+def _check_characters(body: Any) -> None:
+    """Walks without recursion: the body may be as deep as the decoder lets it."""
+    open_items: list[tuple[Place, Any]] = [((), body)]
+    while open_items:
+        place, value = open_items.pop()
+        if isinstance(value, str):
+            if _occurs(_SURROGATE, value):
+                raise _not_text(place, "half of a surrogate pair")
+        elif isinstance(value, dict):
+            if any(_occurs(_NOT_IN_NAMES, name) for name in value):
+                raise _not_text(place, "a name with a NUL or half of a surrogate pair")
+            open_items += [((*place, name), inner) for name, inner in value.items()]
+        elif isinstance(value, list):
+            open_items += [((*place, index), inner) for index, inner in enumerate(value)]
+
+
+def _not_text(place: Place, what: str) -> InvalidRequest:
+    where = path(place)
+    return InvalidRequest(f"{where or 'the body'} is not valid text: it has {what}", param=where or None)

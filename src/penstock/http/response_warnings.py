@@ -1,0 +1,54 @@
+"""What a request asked for and does not get, though it is served: a response header, and a line in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from penstock.pipeline import ActiveRequest
+
+logger = logging.getLogger(__name__)
+
+HEADER = "x-penstock-warnings"
+MAX_HEADER = 2000  # characters: proxies refuse answers with headers of 4 KiB or more
+MAX_WARNING = 400
+MAX_LOGGED = 256  # distinct texts: clients decide what is in them
+
+
+def warning_header(active_requests: Iterable[ActiveRequest]) -> dict[str, str]:
+    """The header with the warnings of all prompts, each once; nothing if there are none."""
+    texts = distinct(active_requests)
+    return {HEADER: shorten("; ".join(texts), MAX_HEADER)} if texts else {}
+
+
+def distinct(active_requests: Iterable[ActiveRequest]) -> list[str]:
+    """In the order of their first appearance, as text that may stand in a header and in a log line."""
+    seen = dict.fromkeys(warning for active in active_requests for warning in active.warnings)
+    return [shorten(printable(warning), MAX_WARNING) for warning in seen]
+
+
+def printable(text: str) -> str:
+    """One line of ASCII."""
+    escaped = " ".join(text.split()).encode("ascii", "backslashreplace").decode()
+    return "".join(letter if letter.isprintable() else "?" for letter in escaped)
+
+
+def shorten(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+class WarningLog:
+    """Logs each distinct warning once, and no more than MAX_LOGGED of them."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def log(self, active_requests: Iterable[ActiveRequest]) -> None:
+        for text in distinct(active_requests):
+            if text in self._logged or len(self._logged) > MAX_LOGGED:
+                continue
+            self._logged.add(text)
+            if len(self._logged) > MAX_LOGGED:
+                logger.warning("more than %d distinct warnings: no more are logged", MAX_LOGGED)
+            else:
+                logger.warning("accepted without effect: %s", text)

@@ -1,0 +1,66 @@
+"""Server-sent events, and lines of JSON, as they go over the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.http.error_body import Problem
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Named(NamedTuple):
+    """An event that says what it is. A plain one is its data alone."""
+
+    name: str
+    data: bytes  # JSON
+
+
+class JsonLine(NamedTuple):
+    """A line of a stream that is no stream of events (NDJSON)."""
+
+    data: bytes  # JSON
+
+
+Event = bytes | Named | JsonLine
+
+_SLOT = "\x1a\x1a"  # what no field of an event holds
+
+
+class TextEvent:
+    """A kind of event that is the same for every token but for one text: encoded once, and then only the text."""
+
+    def __init__(self, encode: Callable[[str], bytes]) -> None:
+        """`encode` gives the event's JSON with a text in it."""
+        self._head, self._tail = encode(_SLOT).split(_encode(_SLOT))
+
+    def holding(self, text: str) -> bytes:
+        return self._head + _encode(text) + self._tail
+
+
+def named(event: msgspec.Struct) -> Named:
+    """Called by its tag."""
+    return Named(str(event.__struct_config__.tag), _encode(event))
+
+
+def framed(events: Iterable[Event]) -> bytes:
+    return b"".join([b"data: %b\n\n" % event if type(event) is bytes else _other(event) for event in events])
+
+
+def _other(event: Event) -> bytes:
+    if isinstance(event, JsonLine):
+        return b"%b\n" % event.data
+    assert isinstance(event, Named)
+    return b"event: %b\ndata: %b\n\n" % (event.name.encode(), event.data)
+
+
+class Plain:
+    """How streams of plain events end, in OpenAI's older APIs. A base of their writers."""
+
+    end: Sequence[Event] = (b"[DONE]",)
+
+    def failed(self, told: Problem) -> Sequence[Event]:
+        return [told.body]

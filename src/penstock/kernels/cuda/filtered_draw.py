@@ -1,0 +1,197 @@
+"""The draw from what top_k, top_p and min_p leave of a row, without sorting it. The reference: `sample.draw.filtered`.
+
+All three keep the scores from some value upwards: top_k those that fewer than k are above, top_p those that less than p
+of the mass is above. A program takes a row and searches for the value where top_k cuts by halving the interval it lies
+in; each pass over the row tells how many are above the middle, and which values are next to it. Once few are left above
+the lower end, they are copied together, and all that follows is on those. For top_p draws are made until one is kept.
+Nothing is read back to the host, and a row's sums do not depend on what other rows there are.
+
+It takes the rows that `likeliest` has left, whose cuts lie deep. The search is on differences to the largest logit:
+divided by the temperature they are scores, in the same order, and those that round to the same score are together again
+in the end.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock.kernels.cuda.attention_tiles import LOG2_E
+from penstock.kernels.cuda.draw import noise_of
+from penstock.kernels.cuda.launch import Launcher, wait
+from penstock.kernels.cuda.sampling_params import (
+    FEW,
+    LOG_MIN_P,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    Room,
+    Rules,
+    drawn_at,
+    integer,
+    noise_key,
+    number,
+    record,
+)
+from penstock.kernels.cuda.top_k_top_p import LOWEST, gather, largest_of, values_of
+
+
+@triton.jit
+def _above(source, size, top, middle, BLOCK: tl.constexpr):
+    """Of the values above `middle`: how many they are, and the smallest; and the largest of the others."""
+    counts = tl.zeros([BLOCK], tl.int32)
+    nexts = tl.full([BLOCK], float("inf"), tl.float32)
+    lasts = tl.full([BLOCK], float("-inf"), tl.float32)
+    for first in range(0, size, BLOCK):
+        values = values_of(source, first, top, size, BLOCK)
+        above = values > middle
+        counts += above.to(tl.int32)
+        nexts = tl.where(above, tl.minimum(nexts, values), nexts)
+        lasts = tl.where(above, lasts, tl.maximum(lasts, values))
+    return tl.sum(counts, axis=0), tl.min(nexts, axis=0), tl.max(lasts, axis=0)
+
+
+@triton.jit
+def _mass(source, size, top, temperature, score, ITSELF: tl.constexpr, BLOCK: tl.constexpr):
+    """Of the scores above `score`, and of those equal to it if ITSELF."""
+    masses = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, size, BLOCK):
+        scores = tl.div_rn(values_of(source, first, top, size, BLOCK), temperature)
+        above = scores >= score if ITSELF else scores > score
+        masses += tl.where(above, tl.exp2(scores * LOG2_E), 0.0)
+    return tl.sum(masses.to(tl.float64), axis=0)
+
+
+@triton.jit
+def _gather(source, size, top, low, few_values, few_tokens, BLOCK: tl.constexpr):
+    """The values above `low` and their tokens, in order; gives how many they are."""
+    found = 0
+    for first in range(0, size, BLOCK):
+        values = values_of(source, first, top, size, BLOCK)
+        found += gather(values, values > low, first, few_values + found, few_tokens + found, BLOCK)
+    tl.debug_barrier()  # what one thread has written others will read
+    return found
+
+
+@triton.jit
+def _search(logits, few_values, few_tokens, top, k, temperature, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
+    """The smallest value that fewer than k are above. Gives where to look for the kept ones, too: the values that may
+    be, how many they are, the largest among them (0, if they are differences already), and whether they were copied."""
+    source = logits
+    size = tl.full([], VOCAB, tl.int32)
+    gathered = tl.full([], 0, tl.int32)
+    # It is in (low, high].
+    low = tl.full([], LOWEST, tl.float32)
+    high = tl.full([], 0.0, tl.float32)
+    left = size  # how many are above `low`
+    searching = high > low
+    while searching:
+        if (left <= BLOCK) & (gathered == 0):
+            size = _gather(source, size, top, low, few_values, few_tokens, BLOCK)
+            source = few_values
+            top = tl.full([], 0.0, tl.float32)
+            gathered += 1
+        # The middle, but no further down than twice of what is known: intervals may begin at LOWEST.
+        middle = tl.maximum(low + (high - low) * 0.5, 2.0 * high - 8.0 * temperature)
+        middle = tl.where(middle < high, middle, low)
+        count, above, last = _above(source, size, top, middle, BLOCK)
+        if (last > low) & (count < k):
+            high = last
+        else:
+            low = middle
+            left = count
+            searching = above < high
+    return high, source, size, top, gathered
+
+
+@triton.jit
+def _noisiest(source, size, top, few_tokens, gathered, temperature, least, bar, key, hashes, BLOCK: tl.constexpr):
+    """Of the scores from `least` and above `bar`, the one with the largest sum with noise: that, and where it is."""
+    best = tl.full([], float("-inf"), tl.float32)
+    drawn = tl.full([], 0, tl.int32)
+    for first in range(0, size, BLOCK):
+        scores = tl.div_rn(values_of(source, first, top, size, BLOCK), temperature)
+        kept = (scores >= least) & (scores > bar)
+        if tl.max(kept.to(tl.int32), axis=0) > 0:  # noise costs more than all the rest
+            token = first + tl.arange(0, BLOCK)
+            if gathered == 1:
+                token = tl.load(few_tokens + token, mask=kept, other=0)
+            noise = noise_of(tl.load(hashes + token, mask=kept, other=0), key)
+            value, index = tl.max(tl.where(kept, scores + noise, float("-inf")), axis=0, return_indices=True)
+            if value > best:
+                best, drawn = value, first + index
+    return best, drawn
+
+
+@triton.jit(do_not_specialize=["count", "width"])
+def _kernel(
+    logits,
+    rows,
+    table,
+    hashes,
+    tops,
+    few_values,
+    few_tokens,
+    tokens,
+    slot_tokens,
+    count,
+    width,
+    VOCAB: tl.constexpr,
+    PARTS: tl.constexpr,
+    P: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    wait(OVERLAP)
+    row = tl.program_id(0).to(tl.int64)
+    slot, position = drawn_at(rows, row, count)
+    if (position > 0) & (tl.load(tokens + row) < 0):
+        few_values += row * BLOCK
+        few_tokens += row * BLOCK
+        temperature = number(table, slot, TEMPERATURE)
+        top_k = integer(table, slot, TOP_K)
+        top_p = number(table, slot, TOP_P)
+        key = noise_key(table, slot, position)
+        source = logits + row * VOCAB
+        size = tl.full([], VOCAB, tl.int32)
+        top = largest_of(tops, row, PARTS, P)
+        gathered = tl.full([], 0, tl.int32)
+        least = tl.full([], LOWEST, tl.float32)
+        if top_k > 0:
+            cut, source, size, top, gathered = _search(
+                source, few_values, few_tokens, top, top_k, temperature, VOCAB, BLOCK
+            )
+            least = tl.maximum(tl.div_rn(cut, temperature), LOWEST)
+        share = top_p * _mass(source, size, top, temperature, least, True, BLOCK)
+        least = tl.maximum(least, number(table, slot, LOG_MIN_P))
+        # As in `likeliest._among`.
+        score = tl.full([], float("-inf"), tl.float32)
+        drawn = tl.full([], 0, tl.int32)
+        drawing = tl.full([], True, tl.int1)
+        while drawing:
+            best, drawn = _noisiest(
+                source, size, top, few_tokens, gathered, temperature, least, score, key, hashes, BLOCK
+            )
+            score = tl.div_rn(tl.load(source + drawn) - top, temperature)
+            heavier = _mass(source, size, top, temperature, score, False, BLOCK)
+            drawing = (heavier >= share) & (best > float("-inf"))
+        if gathered == 1:
+            drawn = tl.load(few_tokens + drawn)
+        record(tokens, slot_tokens, drawn, row, slot, position, width)
+
+
+_launch = Launcher(_kernel)
+
+
+def draw_filtered(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
+    """After `likeliest.draw_likeliest`, with the same arguments: the rows that have -1 for a token."""
+    count, vocab = logits.shape
+    work = (room.tops, room.few_values, room.few_tokens)
+    _launch(
+        (count, 1, 1),
+        logits.dtype,
+        (logits, rows, rules.table, rules.hashes, *work, tokens, rules.tokens, count, rules.tokens.shape[1]),
+        (vocab, *room.parts, FEW),
+        num_warps=16,
+    )

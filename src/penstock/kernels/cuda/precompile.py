@@ -1,0 +1,94 @@
+"""Compiling kernels ahead of their first launch, many at a time.
+
+Within `Ahead.noting` a kernel that is not compiled yet is not launched either: Triton works out which variant it would
+take, as always, and that is noted. So it is enough to run the code there, on tensors of the right types and shapes
+whatever is in them, to have all variants compiled that it will need. The real launch finds them on disk, in Triton's
+own cache; one that was missed is compiled then, which costs time and nothing else.
+
+They are compiled by copies of this process, which has a model to load meanwhile. Those must not use CUDA, whose state
+is not their own, but they have no need to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from triton.backends.nvidia.driver import CudaLauncher
+from triton.runtime import _async_compile
+from triton.runtime.cache import get_cache_manager
+
+from penstock.startup.gpu_warmup import wait_awake
+from penstock.system.fork_pool import Copies
+
+PATIENCE_S = 60  # for all kernels of a model, which take 2 to 10 s
+
+Compilation = Callable[[], Any]
+
+
+class Ahead:
+    """Takes the place of Triton's own mode of asynchronous compilation. At the end of its block nobody compiles any
+    more."""
+
+    def __init__(self, processes: int) -> None:
+        self.keys: set[str] = set()  # in Triton's cache, of all that was noted
+        self._processes = processes
+        self._noted: list[Compilation] = []
+        self._copies: Copies | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None and self._copies is not None:  # nobody will need what they compile
+            self._copies.kill()
+            self._copies = None
+        self.wait()
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Kernels that are launched within this are noted instead, and compiled from its end on."""
+        wait_awake()  # Triton would do again what is about to be done
+        token = _async_compile.active_mode.set(self)
+        try:
+            yield
+        finally:
+            _async_compile.active_mode.reset(token)
+        if self._noted:
+            self.wait()  # for what was noted before, if anything was
+            tasks, self._noted = [partial(_compile, one) for one in self._noted], []
+            self._copies = Copies(tasks, self._processes, patience_s=PATIENCE_S)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether anything is being compiled, or was and nobody has waited for it."""
+        return self._copies is not None
+
+    def submit(self, key: str, compile_it: Compilation, finalize: object) -> None:
+        """Triton hands its compilations here. It launches what it gets for them: nothing."""
+        name = hashlib.sha256(key.encode()).hexdigest()
+        if name not in self.keys:
+            self.keys.add(name)
+            if not _is_cached(name):
+                self._noted.append(compile_it)
+
+    def wait(self) -> None:
+        """Until all that was noted is compiled. Failures are left to the launch that will need it."""
+        if self._copies is not None:
+            self._copies.wait()
+            self._copies = None
+
+
+def _is_cached(name: str) -> bool:
+    """Whether Triton has that kernel already. A cache that is no folder is not asked."""
+    folder = getattr(get_cache_manager(name), "cache_dir", None)
+    return folder is not None and any(Path(folder).glob("*.cubin"))
+
+
+def _compile(compile_it: Compilation) -> None:
+    compiled = compile_it()
+    CudaLauncher(compiled.src, compiled.metadata)  # what launches it, which Triton writes in C

@@ -1,0 +1,137 @@
+"""How the keys of rows of one token are divided among programs, worked out on the device once per step.
+
+Rows differ in length, and a long one must not be what all others wait for. So a piece is at most as long as a row is on
+average, or shorter where rows are few, so that the whole chip is busy; and long pieces come first. A launch has
+room for as many pieces as there can be: one grid serves all lengths, which is what a CUDA graph needs.
+
+Rows that are consecutive tokens of one sequence form teams: the program of the first one reads for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock.kernels.cuda.attention_tiles import PROGRAMS
+from penstock.kernels.cuda.launch import Launcher, power_of_2, wait
+
+TILE = {2: 64, 4: 32}  # keys taken at a time, by bytes per number
+LEVELS = 8  # of length, by which pieces are ordered
+FEW, MANY = 64, 512  # rows that the program takes: each number more would be a kernel more to compile
+
+
+class Cut(NamedTuple):
+    """How the keys of a step's rows are divided. All pieces of a row but its last have one length and are neighbours in
+    `pieces`; behind those of all rows come the last ones."""
+
+    runs: Tensor  # [rows] int32, see `interface.Batch`
+    pieces: Tensor  # [pieces, 4] int32: row, first key, end of keys, whether it is its row's only one
+    places: Tensor  # [rows, 3] int32: of the row that leads a team: its first piece, how many follow there, its last
+    arrived: Tensor  # [rows, kv_heads] int32: how many pieces are done, 0 between two layers
+
+
+@triton.jit
+def follow(runs, row, real, TEAM: tl.constexpr):
+    """How many rows of the team there are from this one on, itself included."""
+    return tl.minimum(tl.load(runs + row, mask=real, other=1), TEAM - row % TEAM)
+
+
+@triton.jit(
+    do_not_specialize=["rows", "kv_heads", "window", "more"], do_not_specialize_on_alignment=["lengths", "runs"]
+)
+def _kernel(
+    lengths,
+    runs,
+    pieces,
+    places,
+    arrived,
+    rows,
+    kv_heads,
+    window,
+    more,
+    WINDOW: tl.constexpr,
+    TEAM: tl.constexpr,
+    N: tl.constexpr,
+    R: tl.constexpr,
+    LEVELS: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    """One program for all rows. There are at most `more` pieces beside the last one of each row. There is no
+    `let_next_begin`: the next launch reads what is written here before it waits, so it must not begin sooner."""
+    wait(OVERLAP)
+    row = tl.arange(0, R)
+    real = row < rows
+    length = tl.load(lengths + row, mask=real, other=0)
+    before = tl.load(runs + row - 1, mask=real & (row > 0), other=1)
+    leads = real & ((row % TEAM == 0) | (before == 1))
+    first = tl.zeros([R], tl.int32)  # in tiles of N keys, as all lengths from here on
+    if WINDOW:
+        first = tl.maximum(length - window, 0) // N
+    newest = length + follow(runs, row, real, TEAM) - 1
+    tiles = tl.where(leads, tl.cdiv(newest, N) - first, 0)
+    share = tl.maximum(tl.cdiv(tl.sum(tiles, axis=0), more), 1)
+    whole = tl.where(tiles > 0, (tiles - 1) // share, 0)
+    at = tl.cumsum(whole, axis=0) - whole
+    total = tl.sum(whole, axis=0)
+    # The last pieces, roughly longest first, so that nobody is still at a long one when all others have ended.
+    level = tl.maximum(((tiles - whole * share) * LEVELS - 1) // share, 0)
+    order = total + tl.zeros([R], tl.int32)
+    done = total
+    for number in range(LEVELS):
+        mine = (real & (level == LEVELS - 1 - number)).to(tl.int32)
+        order = tl.where(mine == 1, done + tl.cumsum(mine, axis=0) - 1, order)
+        done += tl.sum(mine, axis=0)
+
+    last = pieces + 4 * order
+    tl.store(last, row, mask=real)
+    tl.store(last + 1, (first + whole * share) * N, mask=real)
+    tl.store(last + 2, tl.where(leads, newest, 0), mask=real)
+    tl.store(last + 3, (whole == 0).to(tl.int32), mask=real)
+    for number in range(tl.max(whole, axis=0)):
+        here = pieces + 4 * (at + number)
+        some = number < whole
+        tl.store(here, row, mask=some)
+        tl.store(here + 1, (first + number * share) * N, mask=some)
+        tl.store(here + 2, (first + number * share + share) * N, mask=some)
+        tl.store(here + 3, tl.zeros([R], tl.int32), mask=some)
+    for number in range(total + rows, rows + more, R):  # left over: nothing to read
+        tl.store(pieces + 4 * (number + row) + 1, tl.zeros([R], tl.int32), mask=number + row < rows + more)
+        tl.store(pieces + 4 * (number + row) + 2, tl.zeros([R], tl.int32), mask=number + row < rows + more)
+    for number in range(0, rows * kv_heads, R):
+        tl.store(arrived + number + row, tl.zeros([R], tl.int32), mask=number + row < rows * kv_heads)
+    tl.store(places + 3 * row, at, mask=real)
+    tl.store(places + 3 * row + 1, whole, mask=real)
+    tl.store(places + 3 * row + 2, order, mask=real)
+
+
+_launch = Launcher(_kernel)
+
+
+def cut(q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | None, window: int) -> Cut:
+    """For the first rows of a batch, of which q [rows, heads, head_dim] has the queries; `lengths` and `runs` are those
+    of `interface.Batch`."""
+    rows, heads, _ = q.shape
+    more = max(rows, -(-PROGRAMS // kv_heads))
+    if runs is None:
+        runs = torch.ones(rows, dtype=torch.int32, device=q.device)
+    pieces = torch.empty(rows + more, 4, dtype=torch.int32, device=q.device)
+    places = torch.empty(rows, 3, dtype=torch.int32, device=q.device)
+    arrived = torch.empty(rows, kv_heads, dtype=torch.int32, device=q.device)
+    team = team_rows(heads, kv_heads) // (heads // kv_heads)
+    _launch(
+        (1, 1, 1),
+        q.dtype,
+        (lengths, runs, pieces, places, arrived, rows, kv_heads, window, more),
+        (window > 0, team, TILE[q.element_size()], FEW if rows <= FEW else max(MANY, power_of_2(rows)), LEVELS),
+        num_warps=4,
+    )
+    return Cut(runs, pieces, places, arrived)
+
+
+def team_rows(heads: int, kv_heads: int) -> int:
+    """Rows of the matrix that the query heads of a team are put together in: tensor cores take 16 at least."""
+    return max(16, power_of_2(heads // kv_heads))

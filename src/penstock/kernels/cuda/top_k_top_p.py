@@ -1,0 +1,324 @@
+"""Draws at random: from all tokens of a row, or from the likeliest few if top_k and top_p leave no others.
+
+A program takes a part of a row (`_parts`). For a row without top_k and top_p it finds the largest of score + noise.
+For one with them it picks up to KEPT of the largest values of its part, and tells where they end. What is above all of
+these ends is all there is above the highest of them, so if the cuts of top_k and top_p turn out to lie there, nothing
+else matters (`_pick`). Rows for which they do not are left to `filter`, and have -1 for a token until then.
+
+Values are differences to the largest logit: divided by the temperature they are scores, in the same order.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock.kernels.cuda.attention_tiles import LOG2_E
+from penstock.kernels.cuda.draw import ROUGHLY, best_part, noise_of, rough_noise_of
+from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
+from penstock.kernels.cuda.sampling_params import (
+    FEW,
+    KEPT,
+    LOG_MIN_P,
+    PART,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    Room,
+    Rules,
+    are_cut,
+    drawn_at,
+    integer,
+    noise_key,
+    number,
+    record,
+)
+
+LOWEST = tl.constexpr(-3.4028234663852886e38)  # below it is only -inf: banned
+HALVINGS = tl.constexpr(12)
+AT_ONCE = 1024  # tokens
+
+
+@triton.jit
+def largest_of(tops, row, PARTS: tl.constexpr, P: tl.constexpr):
+    """Of a row, from what its parts have."""
+    part = tl.arange(0, P)
+    return tl.max(tl.load(tops + row * PARTS + part, mask=part < PARTS, other=float("-inf")), axis=0)
+
+
+@triton.jit
+def values_of(source, first, top, size, COUNT: tl.constexpr):
+    """COUNT of them from `first` on, as differences to `top`; -inf beyond `size`."""
+    at = first + tl.arange(0, COUNT)
+    return tl.load(source + at, mask=at < size, other=float("-inf")) - top
+
+
+@triton.jit
+def gather(values, wanted, first, to_values, to_tokens, COUNT: tl.constexpr):
+    """Write those of the values that are wanted, and their tokens, which begin with `first`; gives their number."""
+    place = tl.cumsum(wanted.to(tl.int32), axis=0) - 1
+    tl.store(to_values + place, values, mask=wanted)
+    tl.store(to_tokens + place, first + tl.arange(0, COUNT), mask=wanted)
+    return tl.sum(wanted.to(tl.int32), axis=0)
+
+
+@triton.jit
+def _end(values, KEPT: tl.constexpr):
+    """A value that at most KEPT are above, and not many less; LOWEST, if they are no more at all."""
+    end = tl.full([], LOWEST, tl.float32)
+    if tl.sum((values > LOWEST).to(tl.int32), axis=0) > KEPT:
+        low = end
+        top = tl.max(values, axis=0)
+        end = top
+        for _ in range(HALVINGS):
+            # The middle, but no further down than twice of what is known: the interval begins at LOWEST.
+            middle = tl.maximum(low + (end - low) * 0.5, 2.0 * end - top - 4.0)
+            if tl.sum((values > middle).to(tl.int32), axis=0) > KEPT:
+                low = middle
+            else:
+                end = middle
+    return end
+
+
+@triton.jit
+def _scores(logits, first, top, temperature, least, VOCAB: tl.constexpr, COUNT: tl.constexpr):
+    """Of COUNT tokens of a row; -inf, if they are below `least`."""
+    scores = tl.div_rn(values_of(logits, first, top, VOCAB, COUNT), temperature)
+    return tl.where(scores >= least, scores, float("-inf"))
+
+
+@triton.jit
+def _noisiest(
+    logits, first, top, temperature, least, key, hashes, VOCAB: tl.constexpr, PART: tl.constexpr, AT_ONCE: tl.constexpr
+):
+    """The token of the largest score + noise, among the PART from `first` on: roughly, and again if that leaves any
+    doubt."""
+    rate = 1.0 / temperature
+    best = tl.full([AT_ONCE], float("-inf"), tl.float32)
+    second = tl.full([AT_ONCE], float("-inf"), tl.float32)
+    tokens = tl.full([AT_ONCE], 0, tl.int32)
+    for start in range(first, first + PART, AT_ONCE):
+        token = start + tl.arange(0, AT_ONCE)
+        hashed = tl.load(hashes + token, mask=token < VOCAB, other=0)
+        if least > float("-inf"):
+            noisy = _scores(logits, start, top, temperature, least, VOCAB, AT_ONCE)
+        else:
+            noisy = values_of(logits, start, top, VOCAB, AT_ONCE) * rate
+        noisy += rough_noise_of(hashed, key)
+        second = tl.where(noisy > best, best, tl.maximum(second, noisy))
+        tokens = tl.where(noisy > best, token, tokens)
+        best = tl.maximum(best, noisy)
+    top_noisy, at = tl.max(best, axis=0, return_indices=True)
+    found = tl.sum(tl.where(tl.arange(0, AT_ONCE) == at, tokens, 0), axis=0)
+    near = (best >= top_noisy - ROUGHLY).to(tl.int32) + (second >= top_noisy - ROUGHLY).to(tl.int32)
+    if tl.sum(near, axis=0) > 1:
+        most = tl.full([], float("-inf"), tl.float32)
+        for start in range(first, first + PART, AT_ONCE):
+            token = start + tl.arange(0, AT_ONCE)
+            hashed = tl.load(hashes + token, mask=token < VOCAB, other=0)
+            noisy = _scores(logits, start, top, temperature, least, VOCAB, AT_ONCE) + noise_of(hashed, key)
+            value, at = tl.max(noisy, axis=0, return_indices=True)
+            if value > most:
+                most, found = value, start + at
+    return found
+
+
+@triton.jit(do_not_specialize=["count"])
+def _parts(
+    logits,
+    rows,
+    table,
+    hashes,
+    tops,
+    ends,
+    spots,
+    masses,
+    few_values,
+    few_tokens,
+    count,
+    VOCAB: tl.constexpr,
+    PARTS: tl.constexpr,
+    P: tl.constexpr,
+    KEPT: tl.constexpr,
+    FEW: tl.constexpr,
+    PART: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    let_next_begin(OVERLAP)
+    wait(OVERLAP)
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    slot, position = drawn_at(rows, row, count)
+    temperature = number(table, slot, TEMPERATURE)
+    if (position > 0) & (temperature > 0.0):
+        logits += row * VOCAB
+        top = largest_of(tops, row, PARTS, P)
+        at = row * PARTS + part
+        if are_cut(table, slot):
+            end = _end(values_of(logits, part * PART, top, VOCAB, PART), KEPT)
+            few = row * FEW + part * KEPT
+            found = tl.full([], 0, tl.int32)
+            mass = tl.zeros([AT_ONCE], tl.float32)
+            for first in range(part * PART, part * PART + PART, AT_ONCE):
+                values = values_of(logits, first, top, VOCAB, AT_ONCE)
+                mass += tl.exp2(values * (LOG2_E / temperature))
+                found += gather(
+                    values, values > end, first, few_values + few + found, few_tokens + few + found, AT_ONCE
+                )
+            tl.store(ends + at, end)
+            tl.store(spots + at, found)
+            tl.store(masses + at, tl.sum(mass, axis=0))
+        else:
+            key, least = noise_key(table, slot, position), number(table, slot, LOG_MIN_P)
+            token = _noisiest(logits, part * PART, top, temperature, least, key, hashes, VOCAB, PART, AT_ONCE)
+            tl.store(spots + at, tl.minimum(token, VOCAB - 1))
+
+
+@triton.jit
+def _best_spot(
+    logits, row, top, spots, temperature, least, key, hashes, VOCAB: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr
+):
+    """Of the tokens that parts have found, that of the largest score + noise. A part in which none was kept has any."""
+    part = tl.arange(0, P)
+    token = tl.load(spots + row * PARTS + part, mask=part < PARTS, other=0)
+    values = tl.load(logits + row * VOCAB + token, mask=part < PARTS, other=float("-inf")) - top
+    scores = tl.div_rn(values, temperature)
+    noisy = tl.where(scores >= least, scores + noise_of(tl.load(hashes + token), key), float("-inf"))
+    best = tl.argmax(noisy, axis=0)
+    return tl.load(spots + row * PARTS + best)
+
+
+@triton.jit
+def _kth(scores, k):
+    """The smallest of the scores that fewer than k are above."""
+    low = tl.full([], LOWEST, tl.float32)
+    high = tl.full([], 0.0, tl.float32)
+    searching = high > low
+    while searching:
+        # The middle, but no further down than twice of what is known: the interval begins at LOWEST.
+        middle = tl.maximum(low + (high - low) * 0.5, 2.0 * high - 8.0)
+        middle = tl.where(middle < high, middle, low)
+        above = scores > middle
+        last = tl.max(tl.where(above, float("-inf"), scores), axis=0)
+        if (last > low) & (tl.sum(above.to(tl.int32), axis=0) < k):
+            high = last
+        else:
+            low = middle
+            searching = tl.min(tl.where(above, scores, float("inf")), axis=0) < high
+    return high
+
+
+@triton.jit
+def _among(scores, tokens, total, everything, table, slot, key, hashes):
+    """A draw from what top_k, top_p and min_p keep, as an index into `scores`; -1, if these are too few to tell.
+    `scores` are of all tokens above some score (others are -inf), or of `everything`; `total` is the mass of the row.
+
+    The largest of score + noise of all is that of the kept ones, if it is kept itself, which takes no more than the
+    mass of those likelier than it. If it is not, neither are those no likelier, and the largest of the rest is next."""
+    top_k = integer(table, slot, TOP_K)
+    top_p = number(table, slot, TOP_P)
+    weights = tl.exp2(scores * LOG2_E).to(tl.float64)
+    least = tl.full([], LOWEST, tl.float32)
+    enough = everything | (tl.sum((scores >= LOWEST).to(tl.int32), axis=0) >= top_k)
+    if enough & (top_k > 0):
+        least = _kth(scores, top_k)
+        total = tl.sum(tl.where(scores >= least, weights, 0.0), axis=0)
+    share = top_p * total
+    enough = enough & (everything | (top_k > 0) | (tl.sum(weights, axis=0) >= share))
+    least = tl.maximum(least, number(table, slot, LOG_MIN_P))
+    noise = noise_of(tl.load(hashes + tokens, mask=scores >= least, other=0), key)
+    noisy = tl.where(scores >= least, scores + noise, float("-inf"))
+    drawn = tl.full([], -1, tl.int32)
+    drawing = enough
+    while drawing:
+        value, drawn = tl.max(noisy, axis=0, return_indices=True)
+        score = tl.sum(tl.where(tl.arange(0, scores.shape[0]) == drawn, scores, 0.0), axis=0)
+        heavier = tl.sum(tl.where(scores > score, weights, 0.0), axis=0)
+        drawing = (heavier >= share) & (value > float("-inf"))
+        noisy = tl.where(scores > score, noisy, float("-inf"))
+    return drawn
+
+
+@triton.jit(do_not_specialize=["count", "width"])
+def _pick(
+    logits,
+    rows,
+    table,
+    hashes,
+    tops,
+    places,
+    ends,
+    spots,
+    masses,
+    few_values,
+    few_tokens,
+    tokens,
+    slot_tokens,
+    count,
+    width,
+    VOCAB: tl.constexpr,
+    PARTS: tl.constexpr,
+    P: tl.constexpr,
+    KEPT: tl.constexpr,
+    FEW: tl.constexpr,
+    ALL_KEPT: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    let_next_begin(OVERLAP)
+    wait(OVERLAP)
+    row = tl.program_id(0).to(tl.int64)
+    slot, position = drawn_at(rows, row, count)
+    temperature = number(table, slot, TEMPERATURE)
+    key = noise_key(table, slot, position)
+    top = largest_of(tops, row, PARTS, P)
+    token = tl.full([], -1, tl.int32)
+    if temperature == 0.0:
+        token = best_part(tops, places, row, PARTS, P)
+    elif are_cut(table, slot) == 0:
+        least = number(table, slot, LOG_MIN_P)
+        token = _best_spot(logits, row, top, spots, temperature, least, key, hashes, VOCAB, PARTS, P)
+    elif position > 0:
+        part = tl.arange(0, P)
+        masses_of = tl.load(masses + row * PARTS + part, mask=part < PARTS, other=0.0)
+        end = largest_of(ends, row, PARTS, P)
+        index = tl.arange(0, ALL_KEPT)
+        found = tl.load(spots + row * PARTS + index // KEPT, mask=index < PARTS * KEPT, other=0)
+        real = index % KEPT < found
+        few = row * FEW + index
+        scores = tl.div_rn(tl.load(few_values + few, mask=real, other=float("-inf")), temperature)
+        everything = end <= LOWEST
+        low = tl.where(everything, float("-inf"), tl.div_rn(end, temperature))
+        scores = tl.where(scores > low, scores, float("-inf"))
+        candidates = tl.load(few_tokens + few, mask=real, other=0)
+        total = tl.sum(masses_of.to(tl.float64), axis=0)
+        drawn = _among(scores, candidates, total, everything, table, slot, key, hashes)
+        if drawn >= 0:  # of logits that are no numbers, it may be none of the candidates: then the token is 0
+            token = tl.sum(tl.where(index == drawn, candidates, 0), axis=0)
+    record(tokens, slot_tokens, token, row, slot, position, width)
+
+
+_launch_parts, _launch_pick = Launcher(_parts), Launcher(_pick)
+
+
+def draw_likeliest(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
+    """After `draw.find_tops`, with the arguments of that and `draw.take_largest`."""
+    count, vocab = logits.shape
+    parts, padded = room.parts
+    few, kept = (room.few_values, room.few_tokens), min(KEPT, FEW // parts)
+    _launch_parts(
+        (count, parts, 1),
+        logits.dtype,
+        (logits, rows, rules.table, rules.hashes, room.tops, room.ends, room.spots, room.masses, *few, count),
+        (vocab, parts, padded, kept, FEW, PART, AT_ONCE),
+        num_warps=4,
+    )
+    work = (room.tops, room.places, room.ends, room.spots, room.masses, *few)
+    _launch_pick(
+        (count, 1, 1),
+        logits.dtype,
+        (logits, rows, rules.table, rules.hashes, *work, tokens, rules.tokens, count, rules.tokens.shape[1]),
+        (vocab, parts, padded, kept, FEW, power_of_2(parts * kept)),
+        num_warps=8,
+    )

@@ -1,0 +1,1 @@
+"""The operations in plain torch: what every kernel is tested against."""

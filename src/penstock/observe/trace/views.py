@@ -1,0 +1,161 @@
+"""Requests as the API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from penstock.flow.record import WAITS
+from penstock.observe.explanation import explanation
+from penstock.observe.journal import Journal
+from penstock.observe.trace.records import RequestTrace, SequenceTrace
+from penstock.observe.trace.timeline import gaps_us, spans, stages, thinned, totals
+
+SLOW_CLIENT_SHARE = 0.25  # of a request's time spent writing to its socket
+
+
+class Texts(Protocol):
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+
+class View:
+    def __init__(self, journal: Journal, texts: Texts, block_size: int) -> None:
+        self.journal = journal
+        self.texts = texts
+        self.block_size = block_size
+
+    def summary(self, request: RequestTrace) -> dict[str, Any]:
+        at, first = self.journal.at, request.first_token_s
+        sequences = request.sequences
+        queue = [s.admitted - s.queued for s in sequences if s.admitted is not None]
+        rate = request.tokens_per_s
+        return {
+            "number": request.number,
+            "id": request.id,
+            "request_id": request.request_id,
+            "kind": request.kind,
+            "stream": request.stream,
+            "state": request.state,
+            "t": at(request.accepted),
+            "end": at(request.end),
+            "prompts": 1 + max((s.prompt for s in sequences), default=-1),
+            "choices": len(sequences),
+            "prompt_tokens": request.prompt_tokens,
+            "cached_tokens": request.cached_tokens,
+            "output_tokens": request.output_tokens,
+            "queue_us": round(max(queue) * 1e6) if queue else None,
+            "ttft_us": None if first is None else round(first * 1e6),
+            "e2e_us": None if request.end is None else round((request.end - request.accepted) * 1e6),
+            "tokens_per_s": None if rate is None else round(rate, 2),
+            "waited_for": next((s.waited_for for s in sequences if s.waited_for), None),
+            "preemptions": sum(len(s.preemptions) for s in sequences),
+            "finish": request.finish,
+            "error": _error(request),
+            "seqs": [s.number for s in sequences],
+        }
+
+    def at_once(self, request: RequestTrace) -> dict[str, Any]:
+        """What takes no time to say of it, as it is at one moment."""
+        at, now = self.journal.at, self.journal.clock()
+        end = request.end if request.end is not None else now
+        return {
+            **self.summary(request),
+            "stages": [
+                {"name": name, "start": at(start), "end": at(end), "us": round((end - start) * 1e6)}
+                for name, start, end in stages(request, now)
+            ],
+            "sequences": [self._sequence(request, sequence) for sequence in request.sequences],
+            "events": sorted(self._events(request), key=lambda event: event["t"]),
+            "params": request.params,
+            "slow_client": request.write_us * 1e-6 > SLOW_CLIENT_SHARE * (end - request.accepted),
+            "trace_id": None if request.trace is None else request.trace.id,
+        }
+
+    def with_steps(self, request: RequestTrace, known: dict[str, Any]) -> dict[str, Any]:
+        """All of it: what is `known` at once, and what its steps tell, which may be many. Any thread may ask."""
+        at = self.journal.at
+        found = spans(request, self.journal)
+        gaps = gaps_us(request, found)
+        prompts = request.prompts
+        texts = None
+        if prompts is not None:
+            texts = {"prompts": [self.text(tokens) for tokens in prompts], "answers": request.answers or []}
+        return {
+            **known,
+            "spans": [
+                {
+                    "stage": span.stage, "seq": span.number, "start": at(span.start), "end": at(span.end),
+                    "step": span.step, "tokens": span.tokens, "count": span.joined,
+                }
+                for span in thinned(found)
+            ],
+            "totals": totals(request, found),
+            "sequences": [{**one, "inter_token_us": gaps.get(one["seq"])} for one in known["sequences"]],
+            "texts": texts,
+        }  # fmt: skip
+
+    def _sequence(self, request: RequestTrace, sequence: SequenceTrace) -> dict[str, Any]:
+        at = self.journal.at
+        own = request.prompts[sequence.prompt] if request.prompts is not None else None
+        return {
+            "seq": sequence.number,
+            "prompt": sequence.prompt,
+            "choice": sequence.choice,
+            "prompt_tokens": sequence.prompt_tokens,
+            "cached_tokens": sequence.cached,
+            "output_tokens": sequence.output_tokens,
+            "queued_at": at(sequence.queued),
+            "received_at": at(sequence.received),
+            "admitted_at": at(sequence.admitted),
+            "first_token_at": at(sequence.first_token),
+            "finished_at": at(sequence.finished),
+            "first_step": sequence.first_step or None,
+            "last_step": sequence.last_step or None,
+            "wait": {
+                "reason": sequence.waited_for,
+                "by_us": dict(zip(WAITS, sequence.waits_us, strict=True)),
+                "ahead": sequence.ahead,
+                "overtaken": sequence.overtaken,
+            },
+            "preemptions": [{"t": at(t), "step": step, "why": WAITS[why]} for t, step, why in sequence.preemptions],
+            "finish": sequence.finish,
+            "stop": sequence.stop if request.prompts is not None or isinstance(sequence.stop, int) else None,
+            "cache": explanation(
+                sequence.finding, sequence.prompt_tokens, sequence.cached, self.block_size, own, self.text
+            ),
+        }
+
+    def _events(self, request: RequestTrace) -> Iterator[dict[str, Any]]:
+        def told(t: float | None, name: str, seq: int | None = None, **details: Any) -> Iterator[dict[str, Any]]:
+            if t is not None:
+                yield {"t": self.journal.at(t), "name": name, "seq": seq, **details}
+
+        yield from told(request.accepted, "accepted")
+        yield from told(request.parsed, "parsed")
+        yield from told(request.validated, "validated")
+        for _, end in request.rendered:
+            yield from told(end, "rendered")
+        for _, end in request.tokenized:
+            yield from told(end, "tokenized")
+        for s in request.sequences:
+            yield from told(s.queued, "queued", s.number, tokens=s.prompt_tokens)
+            yield from told(s.received, "received", s.number, ahead=s.ahead)
+            yield from told(s.admitted, "admitted", s.number, cached=s.cached, waited_for=s.waited_for)
+            yield from told(s.first_token, "first_token", s.number)
+            for t, step, why in s.preemptions:
+                yield from told(t, "preempted", s.number, step=step, why=WAITS[why])
+            yield from told(s.finished, "stopped", s.number, why=s.finish)
+            yield from told(s.text_done, "detokenized", s.number, tokens=s.output_tokens)
+        if request.num_writes and len(request.writes) >= 3:
+            start = request.accepted + request.writes[-3] * 1e-6
+            yield from told(start + request.writes[-2] * 1e-6, "flushed", bytes=request.written)
+        yield from told(request.end, "rejected" if request.finish == "rejected" else "finished", finish=request.finish)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return self.texts.decode(list(tokens), skip_special=False)
+
+
+def _error(request: RequestTrace) -> dict[str, Any] | None:
+    if request.code is None:
+        return None
+    return {"code": request.code, "message": request.message, "status": request.status}

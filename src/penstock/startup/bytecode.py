@@ -1,0 +1,108 @@
+"""Bytecode for packages that were installed without it.
+
+Python compiles a module when it is imported for the first time and keeps the result beside it, if it may. Many images
+of containers come without, and forbid it, too: each start then compiles a thousand modules of torch, which takes longer
+than all else about importing it. Here that is done by several processes, ahead of the import, and kept in a folder of
+our own where Python may not keep it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+from penstock.store.disk import cache_root
+from penstock.system.fork_pool import Copies
+from penstock.system.resources import cores
+
+LARGE = ("torch", "triton")  # what takes long to compile
+VARIABLES = ("PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
+PATIENCE_S = 60  # for all that is compiled ahead, a second or two of many processes
+
+
+@contextmanager
+def kept(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
+    """What is imported within this, and by processes that are started within, is not compiled again the next time. If
+    these packages, the large ones, have their bytecode, or Python may write it where it belongs, there is nothing to
+    do."""
+    roots = _without(packages)
+    if not roots or (not sys.dont_write_bytecode and _writable(*roots)) or (folder := _folder(roots[0].parent)) is None:
+        yield
+        return
+    before = sys.pycache_prefix, sys.dont_write_bytecode
+    environment = {name: os.environ.get(name) for name in VARIABLES}
+    sys.pycache_prefix, sys.dont_write_bytecode = str(folder), False
+    os.environ.update(zip(VARIABLES, (str(folder), ""), strict=True))
+    try:
+        yield
+    finally:
+        sys.pycache_prefix, sys.dont_write_bytecode = before
+        for name, value in environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def compiled_ahead(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
+    """If these packages have no bytecode yet, they get it from other processes while they are imported within this.
+    Those near the root come first: they are most likely to be needed."""
+    modules = [module for root in _without(packages) for module in _modules(root)]
+    if not modules or sys.dont_write_bytecode:
+        yield
+        return
+    modules.sort(key=lambda path: len(path.parts))
+    copies = Copies([partial(_compile, module) for module in modules], cores() - 1, patience_s=PATIENCE_S)
+    try:
+        yield
+    finally:
+        copies.stop()
+
+
+def _without(packages: tuple[str, ...]) -> list[Path]:
+    """Those packages that are yet to be imported and have no bytecode where Python looks for it now."""
+    specs = [importlib.util.find_spec(package) for package in packages if package not in sys.modules]
+    sources = [spec.origin for spec in specs if spec is not None and spec.has_location and spec.origin is not None]
+    return [Path(one).parent for one in sources if not Path(importlib.util.cache_from_source(one)).exists()]
+
+
+def _folder(site: Path) -> Path | None:
+    """Ours, if we can have one: nobody else may write there what we are going to run. Another one for other versions of
+    what is installed: Python itself looks at the time and size of a source, and some images have one time for all."""
+    try:
+        installed = "\n".join(sorted(path.name for path in site.glob("*.dist-info")))
+        folder = cache_root() / "bytecode" / hashlib.sha256(installed.encode()).hexdigest()[:12]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = folder.stat()
+    except (OSError, RuntimeError):  # not allowed; no home
+        return None
+    return folder if state.st_uid == os.geteuid() and not state.st_mode & 0o022 and _writable(folder) else None
+
+
+def _writable(*folders: Path) -> bool:
+    return all(os.access(folder, os.W_OK) for folder in folders)
+
+
+def _modules(package: Path) -> Iterator[Path]:
+    with os.scandir(package) as entries:
+        inside = list(entries)
+    for entry in inside:
+        path = Path(entry.path)
+        if path.suffix == ".py":
+            yield path
+        elif entry.is_dir() and (path / "__init__.py").exists():
+            yield from _modules(path)
+
+
+def _compile(module: Path) -> None:
+    """As an import would, but for running it. Some are for another version of Python, and nobody imports them."""
+    with suppress(SyntaxError, ValueError):
+        SourceFileLoader(module.stem, str(module)).get_code(module.stem)

@@ -1,0 +1,173 @@
+"""One choice on its way out: Deltas in, Chunks out, and the whole answer at the end.
+
+    tokens ─► text ─► reasoning | text | calls        text ─► stop strings
+
+Stop strings count in the text that is meant for the reader, not in the reasoning and not in calls.
+"""
+
+from __future__ import annotations
+
+from penstock.flow import (
+    CallDelta,
+    Choice,
+    Chunk,
+    Delta,
+    FinishReason,
+    Reading,
+    SamplingParams,
+    TextStream,
+    Timings,
+    TokenLogprobs,
+    ToolCall,
+)
+from penstock.stream.parts import Part, Splitter
+from penstock.stream.stops import StopMatcher
+
+# Their last token ended the sequence; it counts as output, but its text is not part of the answer unless asked for.
+_BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)
+
+
+class ChoiceStream:
+    """One choice. `finish` is set once the client has all of it, `done` once the engine has let go of it too."""
+
+    def __init__(self, index: int, params: SamplingParams, text: TextStream, reading: Reading | None = None) -> None:
+        """`reading`: how its text is to be taken apart; None: it is all text."""
+        self.index = index
+        self.decoder = text
+        spaced = any(stop[-1:].isspace() for stop in params.stop)
+        self.splitter = None if reading is None else Splitter(reading, spaced=spaced)
+        self.include_stop = params.include_stop_str_in_output
+        self.stops = StopMatcher(params.stop, include=self.include_stop)
+        self._unfiltered = not params.stop and params.logprobs is None
+        self._as_it_comes = self._unfiltered and self.splitter is None
+        self.text: list[str] = []
+        self.reasoning: list[str] | None = None if reading is None or reading.thinking is None else []
+        self.calls: list[CallDelta] = []
+        self.tokens: list[int] = []
+        self.reasoning_tokens = 0
+        self.logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
+        self.finish: FinishReason | None = None
+        self.stop: str | int | None = None
+        self.timings: Timings | None = None
+        self.done = False
+
+    def push(self, delta: Delta) -> Chunk | None:
+        """The news for the client, if there is any. Tokens behind a stop string are surplus and dropped."""
+        if delta.finish is not None:
+            self.done = True
+            self.timings = delta.timings
+        if self.finish is not None:
+            return None
+        if self._as_it_comes and delta.finish is None:
+            return self._push_text(delta.tokens)
+        shown = _Shown()
+        used = self._decode(delta, shown)
+        tokens = delta.tokens[:used]
+        logprobs = delta.logprobs[:used] if delta.logprobs is not None else None
+        if self.splitter is not None and self.splitter.plain:
+            self._as_it_comes = self._unfiltered
+        self.text.append(shown.text)
+        self.calls += shown.calls
+        if self.reasoning is not None:
+            self.reasoning.append(shown.reasoning)
+        self.tokens += tokens
+        if self.logprobs is not None and logprobs is not None:
+            self.logprobs += logprobs
+        if not (tokens or shown.text or shown.reasoning or shown.calls) and self.finish is None:
+            return None
+        calls = tuple(shown.calls)
+        return Chunk(self.index, shown.text, tokens, logprobs, self.finish, self.stop, shown.reasoning, calls)
+
+    def _push_text(self, tokens: list[int]) -> Chunk | None:
+        """What most Deltas bring: tokens that are text and nothing else. The short way for them."""
+        if not tokens:
+            return None
+        push = self.decoder.push
+        text = push(tokens[0]) if len(tokens) == 1 else "".join([push(token) for token in tokens])
+        self.text.append(text)
+        self.tokens += tokens
+        return Chunk(self.index, text, tokens)
+
+    def _decode(self, delta: Delta, shown: _Shown) -> int:
+        """What is safe to show, and how many of the delta's tokens it took to get there."""
+        last = len(delta.tokens) - 1
+        for place, token in enumerate(delta.tokens):
+            if place == last and delta.finish in _BY_TOKEN:
+                self.stop = token if delta.finish is FinishReason.STOP_TOKEN else None
+                if not self.include_stop:
+                    break
+            if self.splitter is not None and self.splitter.thinking:
+                self.reasoning_tokens += 1
+            self._show(self._split(self.decoder.push(token)), shown)
+            if self.finish is not None:
+                return place + 1
+        if delta.finish is not None:
+            self._show(self._split(self.decoder.flush(), ended=True), shown)
+            shown.text += self.stops.flush()
+            self.finish = self.finish or delta.finish
+        return len(delta.tokens)
+
+    def _split(self, text: str, *, ended: bool = False) -> list[Part]:
+        if self.splitter is None:
+            return [("text", text)]
+        parts = self.splitter.push(text)
+        return parts + self.splitter.flush() if ended else parts
+
+    def _show(self, parts: list[Part], shown: _Shown) -> None:
+        for part in parts:
+            if isinstance(part, CallDelta):
+                shown.text += self.stops.flush()  # no stop string begins before a call and ends behind it
+                shown.calls.append(part)
+                continue
+            kind, text = part
+            if kind == "reasoning":
+                shown.reasoning += text
+                continue
+            shown.text += self.stops.push(text)
+            if self.stops.matched is not None:
+                self.finish, self.stop = FinishReason.STOP_STRING, self.stops.matched
+                return
+
+    def choice(self) -> Choice:
+        assert self.finish is not None
+        return Choice(
+            self.index,
+            "".join(self.text),
+            self.tokens,
+            self.finish,
+            self.stop,
+            self.logprobs,
+            self.timings,
+            None if self.reasoning is None else "".join(self.reasoning),
+            _whole(self.calls),
+            self.reasoning_tokens,
+        )
+
+
+class _Shown:
+    """What one Delta gives the client to see."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.reasoning = ""
+        self.calls: list[CallDelta] = []
+
+
+def _whole(pieces: list[CallDelta]) -> tuple[ToolCall, ...]:
+    names = [piece for piece in pieces if piece.id is not None]
+    arguments: list[list[str]] = [[] for _ in names]
+    for piece in pieces:
+        arguments[piece.index].append(piece.arguments)
+    return tuple(
+        ToolCall(id=piece.id or "", name=piece.name or "", arguments="".join(arguments[piece.index])) for piece in names
+    )
+
+
+class NoText:
+    """Of a model without a tokenizer: token ids are all there is."""
+
+    def push(self, token: int) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""

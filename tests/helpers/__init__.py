@@ -1,0 +1,1 @@
+"""What tests share: sample models, requests and servers, and ways to check what comes out."""

@@ -1,0 +1,112 @@
+"""Runs a model through the native program without a scheduler, as `paged.PagedModel` does with operations.
+
+Pages start full of NaN where their type has one, blocks are handed out in random order, and block ids that a window has
+left behind are put to 0.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from penstock.flow import Row
+from penstock.forward.memory import CacheSize, allocate_native_pages, block_bytes_of
+from penstock.forward.native_runner import NativeModel
+from penstock.forward.slots import Slots
+from penstock.kernels.cpu import library
+from penstock.kernels.cpu.program import Pool
+from penstock.kernels.interface import Pages
+from penstock.model import Decoder
+from penstock.store.spec import ModelSpec
+
+needs_library = pytest.mark.skipif(library.load() is None, reason="the native kernels are not built")
+
+
+def make_native_pages(spec: ModelSpec, num_blocks: int, block_size: int, dtype: torch.dtype) -> list[Pages]:
+    block_bytes = [block_bytes_of(spec, group, block_size, dtype) for group in spec.cache_groups]
+    size = CacheSize(block_size, (num_blocks,) * len(block_bytes), tuple(block_bytes))
+    pages = allocate_native_pages(spec, size, dtype)
+    for layer in pages:
+        for tensor in (layer.keys, layer.values, layer.key_scales, layer.value_scales):
+            if tensor is not None:
+                tensor.fill_(77 if tensor.dtype == torch.int8 else torch.nan)
+    return pages
+
+
+@dataclass
+class Running:
+    tokens: list[int]
+    computed: int = 0
+    blocks: list[list[int]] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)  # one [count, vocab] per step
+
+
+class NativePaged:
+    """A model with its pages. `add` sequences, then `step` through them in any order and in any portions."""
+
+    def __init__(
+        self,
+        model: Decoder,
+        pool: Pool,
+        *,
+        block_size: int = 4,
+        num_blocks: int = 512,
+        dtype: torch.dtype = torch.float32,
+        sequences: int = 20,
+        context: int = 512,
+        seed: int = 0,
+    ) -> None:
+        spec = model.spec
+        self.groups = spec.cache_groups
+        pages = make_native_pages(spec, num_blocks, block_size, dtype)
+        self.block_size = block_size
+        self.slots = Slots(sequences, context, block_size, len(self.groups), torch.device("cpu"))
+        self.model = NativeModel(model, spec, pool, pages, self.slots, step_tokens=1024)
+        self.free = [
+            random.Random(seed + group).sample(range(1, num_blocks), num_blocks - 1)
+            for group in range(len(self.groups))
+        ]
+        self.sequences: list[Running] = []
+
+    def add(self, tokens: Sequence[int]) -> int:
+        slot = len(self.sequences)
+        self.slots.tokens[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+        self.sequences.append(Running(list(tokens), blocks=[[] for _ in self.groups]))
+        return slot
+
+    def step(self, portions: dict[int, int]) -> None:
+        """Compute so many of the next tokens of each sequence, together, and all their logits."""
+        rows = self.rows(portions)
+        self.model.run(rows, None, show=True)
+        first = 0
+        for row in rows:
+            end = first + row.count
+            parts = [self.model.logits(at, min(at + 16, end)).clone() for at in range(first, end, 16)]
+            self.sequences[row.slot].logits.append(torch.cat(parts))
+            first += row.count
+
+    def rows(self, portions: dict[int, int]) -> list[Row]:
+        order = sorted(portions, key=lambda index: portions[index] != 1)
+        return [self._row(index, portions[index]) for index in order]
+
+    def logits(self, index: int) -> Tensor:
+        """Of all positions computed so far, [positions, vocab]."""
+        return torch.cat(self.sequences[index].logits)
+
+    def _row(self, slot: int, count: int) -> Row:
+        sequence = self.sequences[slot]
+        start, end = sequence.computed, sequence.computed + count
+        for group, blocks, free, table in zip(self.groups, sequence.blocks, self.free, self.slots.tables, strict=True):
+            while len(blocks) * self.block_size < end:
+                blocks.append(free.pop())
+            if group.window:
+                left_behind = max(0, start - group.window + 1) // self.block_size
+                blocks[:left_behind] = [0] * left_behind
+            table[slot, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
+        sequence.computed = end
+        return Row(slot, start, count, True)

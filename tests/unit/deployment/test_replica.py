@@ -1,0 +1,486 @@
+"""An engine under supervision, without a process: what is kept, what is given up, and that it goes on for ever."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from penstock.deployment import replica as module
+from penstock.deployment.replica import Replica, State
+from penstock.deployment.ticket import Ticket
+from penstock.errors import EngineDied, OutOfMemory, PenstockError
+from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, SamplingParams, Submit
+from penstock.pipeline import ActiveRequest
+from penstock.stream.choice import ChoiceStream
+
+
+class Engine:
+    """Does what the test tells it."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, Any] | None = {"kv_tokens": 1}
+        self.failure: PenstockError | None = None
+        self.dead: str | None = None
+        self.submitted: list[str] = []
+        self.open: list[str] = []
+        self.cancelled: list[str] = []
+        self.news: list[Frame | Reply] = []
+        self.ends = os.pipe()
+        os.set_blocking(self.ends[0], False)
+        self.closed = False
+
+    @property
+    def handles(self) -> tuple[int, ...]:
+        return (self.ends[0],)
+
+    def submit(self, message: Submit) -> None:
+        if self.dead is not None:
+            raise EngineDied(self.dead)
+        self.submitted.append(message.id)
+        self.open.append(message.id)
+
+    def cancel(self, message: Cancel) -> None:
+        self.cancelled.append(message.id)
+
+    def query(self, message: Query) -> None: ...
+
+    def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
+        with suppress(BlockingIOError):
+            os.read(self.ends[0], 1 << 10)  # the signal is seen once, as a socket's is
+        news, self.news = self.news, []
+        if self.dead is not None and self.open:
+            ends = [
+                Delta(id=name, finish=FinishReason.ERROR, error=self.dead, code=EngineDied.code) for name in self.open
+            ]
+            self.open = []
+            news.append(Frame(ends))
+        return news
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            os.close(self.ends[0])
+            os.close(self.ends[1])
+
+    kill = close
+
+    def end(self, why: str) -> None:
+        self.dead = why
+
+    # --- what happens to it
+
+    def say(self, *deltas: Delta) -> None:
+        self.news.append(Frame(list(deltas)))
+        os.write(self.ends[1], b"!")
+
+    def die(self) -> None:
+        self.dead = "the engine process died (signal 9)"
+        os.write(self.ends[1], b"!")
+
+
+class NoText:
+    def push(self, token: int) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+
+def active(name: str, choices: int = 1) -> ActiveRequest:
+    params = SamplingParams(n=choices)
+    submits = [Submit(f"{name}/{choice}", [1], params, 0, 9, choice) for choice in range(choices)]
+    return ActiveRequest(name, submits, [ChoiceStream(choice, params, NoText()) for choice in range(choices)])
+
+
+def run(
+    story: Callable[[Replica, list[Engine]], Coroutine[Any, Any, None]],
+    spawn: Callable[[], Engine],
+    *,
+    hang_s: float = 1000.0,
+    ends: bool = False,
+) -> None:
+    """Tell the story of a replica that is ready and supervised, to the end of it if it `ends`."""
+    engines: list[Engine] = []
+
+    def spawned() -> Engine:
+        engines.append(spawn())
+        return engines[-1]
+
+    async def told() -> None:
+        replica = Replica(spawned)
+        await replica.start()
+        supervising = asyncio.create_task(replica.supervise(hang_s))
+        try:
+            async with asyncio.timeout(30):
+                await story(replica, engines)
+                if ends:
+                    await until(supervising.done)
+            assert supervising.done() == ends
+        finally:
+            supervising.cancel()
+            replica.close()
+
+    asyncio.run(told())
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 0.0)
+
+
+class _Letters(NoText):
+    def push(self, token: int) -> str:
+        return chr(token)
+
+
+class _AnswersAtOnce(Engine):
+    """What a Cancel brings about arrives while it is being sent, and its signal is lost, as sockets may do it."""
+
+    def cancel(self, message: Cancel) -> None:
+        super().cancel(message)
+        self.news.append(Frame([Delta(id=message.id, finish=FinishReason.STOP_STRING)]))
+
+
+def test_no_news_is_lost_behind_a_cancel() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        params = SamplingParams(stop=("e",))
+        ended = replica.submit(
+            [ActiveRequest("a", [Submit("a/0", [1], params, 0, 9)], [ChoiceStream(0, params, _Letters())])]
+        )
+        await asyncio.sleep(0.01)
+        engines[0].say(Delta(id="a/0", tokens=[ord("e")]))
+        await ended.finished()
+        assert engines[0].cancelled == ["a/0"]
+        assert replica.open == 0
+
+    run(story, _AnswersAtOnce)
+
+
+def test_others_have_their_turn_however_much_an_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AT_A_TIME_S", 0.0)
+
+    class Talkative(Engine):
+        """Has said more each time somebody asks, and all of it at once."""
+
+        said = 0
+
+        def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
+            news = super().receive(timeout_s)
+            if self.open and self.said < 100:
+                self.said += 10
+                news += [Frame([Delta(id=self.open[0], tokens=[1])]) for _ in range(10)]
+            return news
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([active("a")])
+        taken = []
+        while sum(taken) < 100:
+            taken.append(len(await ticket.take()))
+        assert max(taken) < 10  # the client was there before the engine had said all it had
+        assert len(ticket.active_requests[0].answers[0].tokens) == 100
+
+    run(story, Talkative)
+
+
+class _Unreadable(NoText):
+    def push(self, token: int) -> str:
+        raise RecursionError
+
+
+def test_an_answer_that_cannot_be_read_takes_no_other_along(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        params = SamplingParams()
+        poisoned = replica.submit(
+            [ActiveRequest("a", [Submit("a/0", [1], params, 0, 9)], [ChoiceStream(0, params, _Unreadable())])]
+        )
+        other = replica.submit([active("b")])
+        engines[0].say(Delta(id="a/0", tokens=[1]), Delta(id="b/0", tokens=[1], finish=FinishReason.LENGTH))
+        await other.finished()
+        assert other.error is None
+        assert engines[0].cancelled == ["a/0"]
+        engines[0].say(Delta(id="a/0", tokens=[2], finish=FinishReason.CANCELLED))
+        await poisoned.finished()
+        assert poisoned.error is not None
+        assert poisoned.error.status == 500
+        assert replica.open == 0
+
+    run(story, Engine)
+    assert "the answer of request a could not be read" in caplog.text
+
+
+def test_no_engine_is_started_once_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 0.05)
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        engines[0].die()
+        await until(lambda: engines[0].closed)
+        replica.close(at_once=True)
+        await asyncio.sleep(0.2)
+        assert len(engines) == 1
+
+    run(story, Engine, ends=True)
+
+
+def test_the_facts_of_every_engine_are_handed_on() -> None:
+    told: list[dict[str, Any]] = []
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        replica.on_ready = told.append
+        engines[0].die()
+        await until(lambda: len(engines) == 2 and replica.state is State.READY)
+        assert told == [engines[1].facts]
+
+    run(story, Engine)
+
+
+def test_what_has_not_begun_goes_to_the_next_engine() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        begun, queued, left = (
+            replica.submit([active("a")]),
+            replica.submit([active("b")]),
+            replica.submit([active("c")]),
+        )
+        engines[0].say(Delta(id="a/0", tokens=[5]))
+        await begun.take()
+        engines[0].die()
+        await begun.finished()
+        assert isinstance(begun.error, EngineDied)
+        assert replica.state is State.RESTARTING
+        replica.cancel(left)
+        assert left.done
+        await until(lambda: replica.state is State.READY)
+        assert engines[1].submitted == ["b/0"]
+        engines[1].say(Delta(id="b/0", tokens=[5], finish=FinishReason.END))
+        await queued.finished()
+        assert queued.error is None
+        assert (replica.open, replica.restarts) == (0, 1)
+
+    run(story, Engine)
+
+
+def test_what_nobody_waits_for_goes_nowhere() -> None:
+    """The engine dies before it has let go of what was cancelled."""
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        gone, there = replica.submit([active("gone")]), replica.submit([active("there")])
+        replica.cancel(gone)
+        engines[0].die()
+        await until(lambda: replica.state is State.READY and len(engines) == 2)
+
+        assert gone.done
+        assert engines[1].submitted == ["there/0"]
+        assert not there.done
+
+    run(story, Engine)
+
+
+def test_but_only_once() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([active("a")])
+        engines[0].die()
+        await until(lambda: len(engines) == 2 and replica.state is State.READY)
+        engines[1].die()
+        await ticket.finished()
+        assert isinstance(ticket.error, EngineDied)
+        await until(lambda: len(engines) == 3 and replica.state is State.READY)
+        assert engines[2].submitted == []
+
+    run(story, Engine)
+
+
+def test_a_death_that_nobody_has_noticed_yet() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        engines[0].die()
+        ticket = replica.submit([active("a", choices=2)])
+        await until(lambda: len(engines) == 2 and replica.state is State.READY)
+        assert engines[1].submitted == ["a/0", "a/1"]
+        engines[1].say(*(Delta(id=f"a/{choice}", finish=FinishReason.LENGTH) for choice in range(2)))
+        await ticket.finished()
+        assert ticket.error is None
+
+    run(story, Engine)
+
+
+def test_nobody_waits_for_an_engine_that_does_not_come_back() -> None:
+    spawned = 0
+
+    def spawn() -> Engine:
+        """The second cannot be started, and the third fails by itself."""
+        nonlocal spawned
+        spawned += 1
+        if spawned == 2:
+            raise OSError("no memory")
+        engine = Engine()
+        if spawned == 3:
+            engine.facts, engine.failure = None, OutOfMemory("still no memory")
+            engine.die()
+        return engine
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([active("a")])
+        engines[0].die()
+        await ticket.finished()
+        assert isinstance(ticket.error, EngineDied)
+        await until(lambda: replica.state is State.READY)
+        assert replica.restarts == 3
+        assert replica.submit([active("b")]) is not None
+
+    run(story, spawn)
+
+
+def test_one_part_that_fails_ends_the_whole() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([active("a"), active("b")])
+        engines[0].say(Delta(id="b/0", finish=FinishReason.ERROR, error="full", code="queue_full"))
+        await ticket.finished()
+        assert ticket.error is not None
+        assert ticket.error.status == 429
+        assert not ticket.done
+        replica.cancel(ticket)
+        assert engines[0].cancelled == ["a/0"]
+
+    run(story, Engine)
+
+
+def test_the_end_of_everything() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        tickets: Iterator[Ticket] = iter([replica.submit([active("a", choices=2)]), replica.submit([active("b")])])
+        replica.end_all("the server is shutting down")
+        for ticket in tickets:
+            await ticket.finished()
+            assert ticket.done
+            assert ticket.error is not None
+            assert (ticket.error.status, ticket.error.code) == (503, "shutting_down")
+        assert replica.open == 0
+        assert engines[0].cancelled == ["a/0", "a/1", "b/0"]
+
+    run(story, Engine)
+
+
+# --- engines that hang
+
+HANG_S = 0.02
+
+
+class Asked(Engine):
+    """Answers, though its steps have nothing to tell."""
+
+    running, steps, advance = 1, 0, 1
+
+    def query(self, message: Query) -> None:
+        self.steps += self.advance
+        self.news.append(Reply(message.id, {"running": self.running, "steps": self.steps}))
+        os.write(self.ends[1], b"!")
+
+
+class Idling(Asked):
+    """Nothing runs: what it has waits for something."""
+
+    running = advance = 0
+
+
+class Circling(Asked):
+    """It answers, but no step ends."""
+
+    advance = 0
+
+
+@pytest.mark.parametrize("kind", [Engine, Circling])
+def test_an_engine_that_hangs_is_replaced(kind: type[Engine]) -> None:
+    kinds = iter([kind, Asked])
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        begun, queued = replica.submit([active("a")]), replica.submit([active("b")])
+        engines[0].say(Delta(id="a/0", tokens=[5]))
+        await begun.finished()
+        assert isinstance(begun.error, EngineDied)
+        assert "no sign of life for 0.02 s and was ended while it worked on this request" in begun.error.message
+        assert replica.state is State.RESTARTING
+        await until(lambda: replica.state is State.READY)
+        assert engines[0].closed
+        assert engines[1].submitted == ["b/0"]
+        engines[1].say(Delta(id="b/0", finish=FinishReason.END))
+        await queued.finished()
+        assert (queued.error, replica.open, replica.restarts) == (None, 0, 1)
+
+    run(story, lambda: next(kinds)(), hang_s=HANG_S)
+
+
+@pytest.mark.parametrize("kind", [Asked, Idling])
+def test_one_that_is_only_slow_is_not(kind: type[Engine]) -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([active("a")])
+        await asyncio.sleep(10 * HANG_S)
+        assert not ticket.done
+        engines[0].say(Delta(id="a/0", finish=FinishReason.END))
+        await ticket.finished()
+        assert (ticket.error, replica.restarts) == (None, 0)
+
+    run(story, kind, hang_s=HANG_S)
+
+
+def test_nor_one_that_has_nothing_to_do() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        await asyncio.sleep(10 * HANG_S)
+        assert (replica.state, replica.restarts) == (State.READY, 0)
+
+    run(story, Engine, hang_s=HANG_S)
+
+
+def test_many_sequences_are_handed_over_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PORTION", 2)
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        replica.submit([active("many", 5)])
+        replica.submit([active("one")])
+        assert engines[0].submitted == ["many/0", "many/1"]  # others have a turn before the rest
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert engines[0].submitted == [*(f"many/{choice}" for choice in range(5)), "one/0"]
+
+    run(story, Engine)
+
+
+def test_what_was_not_handed_over_yet_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PORTION", 2)
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([active("many", 5)])
+        replica.cancel(ticket)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert engines[0].submitted == engines[0].cancelled == ["many/0", "many/1"]
+        assert replica.open == 2  # until the engine has let go of them
+        engines[0].say(*(Delta(id=f"many/{choice}", finish=FinishReason.CANCELLED) for choice in (0, 1)))
+        while replica.open:
+            await asyncio.sleep(0)
+        assert ticket.done
+
+    run(story, Engine)
+
+
+def test_what_was_not_handed_over_yet_waits_for_the_next_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PORTION", 2)
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 0.0)
+
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        ticket = replica.submit([active("many", 5)])
+        engines[0].die()
+        replica._pump()  # it is noticed before the next portion
+        while len(engines) < 2 or replica.state is not State.READY:
+            await asyncio.sleep(0)
+        assert sorted(engines[1].submitted) == [f"many/{choice}" for choice in range(5)]
+        engines[1].say(*(Delta(id=f"many/{choice}", finish=FinishReason.LENGTH) for choice in range(5)))
+        while not ticket.done:
+            await asyncio.sleep(0)
+        assert ticket.error is None
+
+    run(story, Engine)

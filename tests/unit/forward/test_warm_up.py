@@ -1,0 +1,180 @@
+"""A start on a CUDA device: which kernels are compiled when, and what becomes of memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from penstock import LLM, SamplingParams
+from penstock.errors import OutOfMemory
+from penstock.forward import warm_up
+from penstock.forward.graphs import Recorder
+from penstock.forward.runner import ModelRunner
+
+COMMON = {
+    "torch_dtype": "bfloat16",
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "head_dim": 128,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "8b": COMMON
+    | {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "tie_word_embeddings": False,
+    },
+    "0.6b": COMMON
+    | {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
+}
+
+START = """
+import json, sys
+from triton import knobs
+
+events = []
+
+def listen(*, src, metadata, cache_hit, **_):
+    events.append((src.fn.module + ":" + src.name, metadata["hash"], cache_hit))
+
+knobs.compilation.listener = listen
+from penstock import LLM, SamplingParams
+from penstock.kernels.cuda.precompile import Ahead
+
+noted = []
+wait = Ahead.wait
+
+def waited(self):
+    noted.extend(self.keys)
+    wait(self)
+
+Ahead.wait = waited
+folder, dtype = sys.argv[1:]
+with LLM(folder, load_format="dummy", context=4096, device="cuda", dtype=dtype) as llm:
+    started = len(events)
+    for length in (3, 80, 700):
+        for temperature in (0.0, 1.0):
+            llm.generate([list(range(10, 10 + length))] * 3, SamplingParams(temperature=temperature, max_tokens=4))
+    print(json.dumps({"noted": noted, "start": events[:started], "served": events[started:], "facts": llm.facts}))
+"""
+
+
+@pytest.fixture(params=list(SHAPES))
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(SHAPES[request.param]))
+    return tmp_path
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_start_needs_no_kernel_that_was_not_compiled_ahead(folder: Path, dtype: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", START, str(folder), dtype],
+        env={**os.environ, "TRITON_CACHE_DIR": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    told = json.loads(run.stdout.splitlines()[-1])
+    assert len(told["start"]) > 8
+    assert [event for event in told["start"] if not event[2]] == []
+    # Neither too little nor, which would only cost time, too much.
+    assert {event[1] for event in told["start"]} == set(told["noted"])
+    assert [event for event in told["served"] if not event[3]] == []
+
+
+@pytest.mark.gpu
+def test_graphs_take_no_memory_that_was_not_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are captured when the cache has been given all the rest. It may lie in what was reserved before."""
+    reserved: list[int] = []
+    rehearsal, capture = warm_up.rehearse, warm_up.capture
+
+    def rehearsed(*arguments: object, **named: object) -> Recorder:
+        recorder = rehearsal(*arguments, **named)
+        reserved.append(torch.cuda.memory_reserved())
+        return recorder
+
+    def captured(runner: ModelRunner, sizes: warm_up.Sizes, recorder: Recorder) -> None:
+        capture(runner, sizes, recorder)
+        cache = sum(pages.keys.nbytes + pages.values.nbytes for pages in runner._pages)
+        reserved.append(torch.cuda.memory_reserved() - cache)
+
+    monkeypatch.setattr(warm_up, "rehearse", rehearsed)
+    monkeypatch.setattr(warm_up, "capture", captured)
+    torch.cuda.empty_cache()
+    with LLM(str(folder), load_format="dummy", context=4096, device="cuda", memory_fraction=0.15) as llm:
+        free, total = torch.cuda.mem_get_info()
+        assert total - free < 0.16 * total
+        before, after = reserved
+        assert after - before < 32 << 20
+        llm.generate([list(range(10, 90))] * 8, SamplingParams(temperature=1.0, max_tokens=4))
+        llm.check_integrity()
+
+
+SIZES = warm_up.Sizes(block_size=16, context=4096, step_tokens=8192, max_sequences=512)
+
+
+class Failing:
+    """A runner on a device that is full, from some point on."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+
+    def warm_up(self, tokens: int) -> None:
+        self._reach("warm_up")
+
+    def graphs(self, step_tokens: int) -> Failing:
+        return self
+
+    def try_largest(self, recorder: object) -> None:
+        self._reach("try_largest")
+
+    def capture(self, recorder: object) -> None:
+        self._reach("capture")
+
+    def _reach(self, point: str) -> None:
+        if point == self.at:
+            raise torch.OutOfMemoryError("tried to allocate 3 GiB")
+
+
+@pytest.mark.parametrize(("at", "knob"), [("warm_up", "step_tokens"), ("try_largest", "max_sequences")])
+def test_no_memory_for_a_step(at: str, knob: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_up, "Recorder", object)
+    monkeypatch.setattr(warm_up, "_runner", lambda *_: Failing(at))
+    with pytest.raises(OutOfMemory, match=f"Lower {knob}") as caught:
+        warm_up.rehearse(None, SIZES, dtype=torch.bfloat16)
+    assert caught.value.param == knob
+    assert "3 GiB" in caught.value.message
+
+
+def test_no_memory_for_graphs() -> None:
+    with pytest.raises(OutOfMemory, match="Lower memory_fraction, kv_memory or max_sequences") as caught:
+        warm_up.capture(Failing("capture"), SIZES, None)
+    assert caught.value.param == "memory_fraction"

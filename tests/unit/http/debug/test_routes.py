@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from penstock.http.debug import routes
+from penstock.settings import Settings
+
+
+class Engine:
+    """Answers questions, and counts how many it is asked at once."""
+
+    def __init__(self, finding: str | None) -> None:
+        self.finding = finding
+        self.asked, self.at_once, self.most = 0, 0, 0
+
+    @property
+    def replica(self) -> Engine:
+        return self
+
+    async def ask(self, kind: str) -> str | None:
+        assert kind == "check"
+        self.asked += 1
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        return self.finding
+
+
+def checked(engine: Engine, times: int = 1) -> list[dict[str, Any]]:
+    app = FastAPI()
+    routes.add(app, engine, None, Settings())  # type: ignore[arg-type]
+
+    async def run() -> list[dict[str, Any]]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+            answers = await asyncio.gather(*(http.get("/observe/check") for _ in range(times)))
+        assert {answer.status_code for answer in answers} == {200}
+        return [answer.json() for answer in answers]
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("finding", "ok"), [(None, True), ("block 3 is in 2 states at once", False)])
+def test_the_check_says_what_is_wrong(finding: str | None, ok: bool) -> None:
+    """Also on a server that records no events."""
+    (told,) = checked(Engine(finding))
+    assert (told["ok"], told["wrong"]) == (ok, finding)
+    assert set(told) == {"ok", "wrong", "us"}
+
+
+def test_the_engine_is_asked_for_one_check_at_a_time() -> None:
+    """It answers all it is asked before its next step."""
+    engine = Engine(None)
+    checked(engine, times=5)
+    assert (engine.asked, engine.most) == (5, 1)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+
+from penstock import errors
+from penstock.errors import PenstockError
+from penstock.http.error_body import Problem, describe
+
+
+def tree(root: type[PenstockError] = PenstockError) -> Iterator[type[PenstockError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from tree(child)
+
+
+def detail(problem: Problem) -> dict[str, str | None]:
+    body: dict[str, dict[str, str | None]] = json.loads(problem.body)
+    assert list(body) == ["error"]
+    return body["error"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in tree() if kind.status != 500])
+def test_every_error_of_ours_says_what_is_wrong(kind: type[PenstockError]) -> None:
+    told = describe(kind("this is wrong", param="the field"), "req-1")
+
+    assert told.status == kind.status
+    assert detail(told) == {
+        "message": "this is wrong",
+        "type": "requests" if told.status == 429 else "server_error" if told.status > 500 else "invalid_request_error",
+        "param": "the field",
+        "code": kind.code,
+    }
+
+
+@pytest.mark.parametrize(
+    "error", [PenstockError("a tensor of shape [3] fell"), KeyError("secret"), RuntimeError("secret")]
+)
+def test_our_own_mistakes_are_not_told(error: Exception) -> None:
+    told = describe(error, "req-1")
+
+    assert told.status == 500
+    assert detail(told) == {
+        "message": "internal error; the server's log says more about request req-1",
+        "type": "server_error",
+        "param": None,
+        "code": "internal_error",
+    }
+
+
+@pytest.mark.parametrize("error", [errors.QueueFull("full"), errors.EngineDied("gone")])
+def test_a_client_is_told_when_to_come_back(error: PenstockError) -> None:
+    assert int(describe(error, "req-1").headers["Retry-After"]) >= 1
+
+
+def test_a_client_without_a_key_is_told_how_to_give_one() -> None:
+    assert describe(errors.Unauthorized("no key"), "req-1").headers == {"WWW-Authenticate": "Bearer"}
+
+
+def test_fields_have_the_names_the_client_knows() -> None:
+    told = detail(describe(errors.InvalidRequest("stop_tokens: token id 9 is unknown", param="stop_tokens"), "req-1"))
+
+    assert told["message"] == "stop_token_ids: token id 9 is unknown"
+    assert told["param"] == "stop_token_ids"
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "code"),
+    [
+        (errors.ContextOverflow("too long", param="messages"), openai.BadRequestError, "context_length_exceeded"),
+        (errors.Unauthorized("no key"), openai.AuthenticationError, "invalid_api_key"),
+        (errors.ModelNotFound("no such model", param="model"), openai.NotFoundError, "model_not_found"),
+        (errors.QueueFull("full"), openai.RateLimitError, "queue_full"),
+        (errors.EngineDied("gone"), openai.InternalServerError, "engine_died"),
+        (ZeroDivisionError(), openai.InternalServerError, "internal_error"),
+    ],
+)
+def test_the_sdk_understands_them(error: Exception, raised: type[openai.APIStatusError], code: str) -> None:
+    told = describe(error, "req-1")
+    transport = httpx.MockTransport(lambda _: httpx.Response(told.status, content=told.body, headers=told.headers))
+    http = httpx.Client(transport=transport)
+
+    client = openai.OpenAI(api_key="k", base_url="http://test/v1", http_client=http, max_retries=0)
+
+    with client, pytest.raises(raised) as caught:
+        client.models.list()
+
+    assert caught.value.code == code
+    assert caught.value.param == getattr(error, "param", None)

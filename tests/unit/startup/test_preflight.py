@@ -1,0 +1,85 @@
+"""Settings that can only fail do so before torch is imported, with their names."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from penstock import settings
+from penstock.errors import InvalidSetting, OutOfMemory
+from penstock.startup import preflight
+from penstock.store.spec import ModelSpec, Rope
+from penstock.system import resources
+
+# Two layers: a block of 16 tokens takes 2 * 2 * 16 * 2 * 16 * 2 bytes = 4 KiB in 16 bit.
+SPEC = ModelSpec(
+    architecture="llama",
+    name="tiny",
+    vocab_size=100,
+    hidden_size=64,
+    intermediate_size=64,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    context=4096,
+    norm_eps=1e-5,
+    rope=Rope(dim=16),
+    attention_scale=0.25,
+)
+BLOCK_BYTES = 4096
+
+
+def check(**values: Any) -> None:
+    preflight.check(settings.load(values, environ={}), SPEC)
+
+
+@pytest.fixture
+def _no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    monkeypatch.setattr(resources, "host_bytes", lambda: 1 << 30)
+
+
+@pytest.mark.usefixtures("_no_driver")
+@pytest.mark.parametrize(
+    ("values", "param", "says"),
+    [
+        ({"context": 999_999}, "context", "was made for 4096 tokens, 999999 were asked for"),
+        ({"device": "cuda"}, "device", "no CUDA device here"),
+        ({"kv_memory": "1kB"}, "kv_memory", "1000 B were asked for, but a sequence of 256 tokens takes 68.0 KiB"),
+        ({"kv_memory": "1MiB", "context": 4096}, "kv_memory", "a sequence of 4096 tokens takes 1.0 MiB or more"),
+        ({"kv_memory": "10TB"}, "kv_memory", "9.09 TiB were asked for, but only 1.00 GiB are free"),
+    ],
+)
+def test_what_can_only_fail_says_which_setting_it_is(values: dict[str, Any], param: str, says: str) -> None:
+    with pytest.raises((InvalidSetting, OutOfMemory)) as caught:
+        check(**values)
+    assert caught.value.param == param
+    assert says in caught.value.message
+
+
+@pytest.mark.usefixtures("_no_driver")
+def test_what_may_work_is_left_to_the_engine() -> None:
+    check()
+    check(context=4096, kv_memory=f"{257 * BLOCK_BYTES}B")
+    check(kv_memory="1GiB", device="auto")
+
+
+def test_with_a_driver_it_is_the_device_that_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(resources, "host_bytes", lambda: 1 << 20)
+    check(device="cuda", kv_memory="10TB")
+    with pytest.raises(OutOfMemory):
+        check(device="cpu", kv_memory="10TB")
+
+
+def test_none_of_it_needs_torch() -> None:
+    code = "import sys, penstock.startup.preflight; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
