@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from helpers import tiny_models
-from helpers.native_paged import needs_library
+from helpers.native_paged_model import needs_library
 from penstock import LLM, Constraint, SamplingParams
 from penstock.flow import Completion
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers import tiny_models
-from helpers.native_paged import needs_library
+from helpers.native_paged_model import needs_library
 from penstock import LLM, SamplingParams
 from penstock.errors import InvalidSetting
 from penstock.kernels.cpu import library

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.native_paged import needs_library
+from helpers.native_paged_model import needs_library
 from penstock import LLM, SamplingParams
 from penstock.store.files import ModelFiles
 

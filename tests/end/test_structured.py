@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from helpers.json_schemas import PERSON, PICKED, TREE, drawn
-from helpers.matching import Judge, assert_valid
+from helpers.grammar_oracle import GrammarOracle, assert_valid
+from helpers.json_schemas import PERSON, PICKED, TREE, random_schemas
 from penstock import LLM, Constraint, SamplingParams
 from penstock.flow import FinishReason
 from penstock.grammar.compiler import Compiler
@@ -23,8 +23,8 @@ from penstock.tokenize.tokenizer import Tokenizer
 pytestmark = pytest.mark.weights
 
 WHOLE = (FinishReason.COMPLETE, FinishReason.END)
-ALL = [*PICKED, *drawn(300 - len(PICKED), seed=2)]
-FEW = [PERSON, TREE, *PICKED[3:9], *drawn(4, seed=3)]
+ALL = [*PICKED, *random_schemas(300 - len(PICKED), seed=2)]
+FEW = [PERSON, TREE, *PICKED[3:9], *random_schemas(4, seed=3)]
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +35,13 @@ def llm(smollm2: ModelFiles) -> Iterator[LLM]:
 
 
 @pytest.fixture(scope="module")
-def judge(smollm2: ModelFiles) -> Judge:
+def judge(smollm2: ModelFiles) -> GrammarOracle:
     assert smollm2.tokenizer is not None
     compiler = Compiler(smollm2.tokenizer, smollm2.spec.vocab_size, smollm2.spec.end_tokens)
-    return Judge(compiler, Tokenizer.load(smollm2.tokenizer))
+    return GrammarOracle(compiler, Tokenizer.load(smollm2.tokenizer))
 
 
-def prove(llm: LLM, judge: Judge, schemas: list[dict[str, Any]], max_tokens: int) -> Counter[FinishReason]:
+def prove(llm: LLM, judge: GrammarOracle, schemas: list[dict[str, Any]], max_tokens: int) -> Counter[FinishReason]:
     constraints = [Constraint.json_schema(schema) for schema in schemas]
     params = [
         SamplingParams(constraint=constraint, temperature=1.0, max_tokens=max_tokens, seed=seed)
@@ -55,13 +55,13 @@ def prove(llm: LLM, judge: Judge, schemas: list[dict[str, Any]], max_tokens: int
         else:
             assert result.finish is FinishReason.LENGTH
             assert len(result.tokens) == max_tokens
-            text = judge.completed(constraint, result.tokens)
+            text = judge.complete(constraint, result.tokens)
             assert text.startswith(result.text.rstrip("\ufffd"))  # cut in the middle of a character
             assert_valid(json.loads(text), schema)
     return Counter(result.finish for result in results)
 
 
-def test_a_few(llm: LLM, judge: Judge) -> None:
+def test_a_few(llm: LLM, judge: GrammarOracle) -> None:
     finishes = prove(llm, judge, FEW, max_tokens=40)
     assert finishes[FinishReason.LENGTH]
     assert sum(finishes[finish] for finish in WHOLE)
@@ -69,7 +69,7 @@ def test_a_few(llm: LLM, judge: Judge) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_300_schemas(llm: LLM, judge: Judge) -> None:
+def test_300_schemas(llm: LLM, judge: GrammarOracle) -> None:
     finishes: Counter[FinishReason] = Counter()
     for place in range(0, len(ALL), 30):
         finishes += prove(llm, judge, ALL[place : place + 30], max_tokens=160)

@@ -1,1 +1,1 @@
-"""What tests share: sample models, requests and servers, and ways to check what comes out."""
+"""Helpers of several test folders: tiny models, sample requests, a server process, drivers and oracles."""

@@ -1,5 +1,5 @@
-"""Sessions of coding agents in the shape in which they were recorded: each turn is a request with all of the session so
-far, as the agent sends it. What the agent changes from turn to turn changes here, too."""
+"""Requests of coding agents (Claude Code, Codex), rebuilt from recorded sessions: each turn sends the whole session so
+far, and fields that the agent varies per turn vary here too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 TURNS = 20
-# Tools and instructions of an agent are thousands of words; so are these.
+# As long as a real agent's instructions: thousands of words.
 RULES = "\n".join(
     f"{number}. Read a file before you change it; rule {number} of the house holds." for number in range(60)
 )

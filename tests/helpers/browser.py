@@ -1,4 +1,4 @@
-"""What tests that drive a browser share."""
+"""Browser flags and the error check of the UI tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
     "--no-first-run",
-    "--disable-dev-shm-usage",  # of which containers have little
+    "--disable-dev-shm-usage",  # containers have a small /dev/shm
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
@@ -20,14 +20,14 @@ FLAGS = (
 
 
 @dataclass
-class Watched:
-    """What must not happen on any page: see `clean`."""
+class PageErrors:
+    """Console errors and requests to other origins, collected over all pages of a test."""
 
     errors: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
     allowed: tuple[str, ...] = ()
 
-    def clean(self) -> None:
+    def assert_none(self) -> None:
         errors = [error for error in self.errors if not any(part in error for part in self.allowed)]
         assert not errors
         assert not self.foreign

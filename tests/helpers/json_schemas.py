@@ -1,4 +1,4 @@
-"""JSON schemas to hold answers to: picked by hand, and drawn at random."""
+"""JSON schemas for constrained output: hand-picked and random."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ PICKED: list[Schema] = [
 ]  # fmt: skip
 
 
-def drawn(count: int, seed: int) -> list[Schema]:
+def random_schemas(count: int, seed: int) -> list[Schema]:
     """So many random schemas, three levels deep at most; the same ones for the same seed."""
     draw = _Draw(seed)
     return [draw.whole() for _ in range(count)]

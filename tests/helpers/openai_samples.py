@@ -1,4 +1,4 @@
-"""Bodies of requests, and results of the engine, as the tests of `intake` use them."""
+"""Sample request bodies and engine results for the tests of `http/api`."""
 
 from __future__ import annotations
 

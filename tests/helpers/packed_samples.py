@@ -16,17 +16,17 @@ QUANTIZED = np.dtype(
 )
 
 
-class Apart(Arena):
-    """Each tensor in memory of its own, where a sanitizer sees what reads beyond it."""
+class SeparateArena(Arena):
+    """Allocates each tensor separately, so that AddressSanitizer catches out-of-bounds reads."""
 
     def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(*shape, dtype=dtype)
 
 
 def random_segment(kind: Kind, rows: int, cols: int) -> Segment:
-    """Every code occurs; scales are of all sizes."""
+    """All codes and a wide range of scales occur."""
     blocks = -(-cols // BLOCK)
-    segment = allocate(kind, rows, cols, Apart())
+    segment = allocate(kind, rows, cols, SeparateArena())
     if kind.is_float:
         fill(segment, 0, torch.randn(rows, cols).to(segment.codes.dtype))
         return segment

@@ -1,4 +1,4 @@
-"""Tables of what each field of a body takes and what it does not, and the checks that go with them."""
+"""Tables of valid and invalid values per field, checked against both the parser and /openapi.json."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NO_NUMBERS = ("1", True, [], {})
 NO_BOOLEANS = ("true", 1, 0, [], {})
 NO_STRINGS = (1, True, [], {})
 
-Table = dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]]  # field -> what is taken, what is not
+Table = dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]]  # field -> valid values, invalid values
 
 
 def rows(table: Table, place: int) -> list[Any]:
-    """As parameters of a test: field and value. Place 0: those that are taken; 1: those that are not."""
+    """Pytest parameters (field, value): the valid values for place 0, the invalid ones for place 1."""
     return [
         pytest.param(field, value, id=f"{field}-{number}")
         for field, values in table.items()
@@ -39,13 +39,13 @@ def components() -> dict[str, Any]:
 
 @cache
 def validator(schema: type[BaseModel] | type[Struct]) -> jsonschema_rs.Validator:
-    """By /openapi.json."""
+    """Validator of the schema as /openapi.json has it."""
     name = f"#/components/schemas/{schema.__name__}"
     return jsonschema_rs.validator_for({"$ref": name, "components": {"schemas": components()}})
 
 
 class Checked:
-    """A schema, and what the document says of it."""
+    """A body schema and its /openapi.json counterpart; both must agree on each body."""
 
     def __init__(self, schema: type[BaseModel]) -> None:
         self.schema = schema
@@ -65,6 +65,6 @@ class Checked:
         return caught.value
 
 
-def described(answer: type[Struct], data: Any) -> None:
-    """What is sent is what the document says of it."""
+def assert_matches_schema(answer: type[Struct], data: Any) -> None:
+    """`data`, as sent, is valid by the schema of `answer` in /openapi.json."""
     validator(answer).validate(data)

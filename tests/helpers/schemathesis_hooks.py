@@ -1,5 +1,5 @@
-"""For schemathesis: nearly all that it makes up would fail for want of the model it asks for, and what does not would
-run to the end of the context."""
+"""Schemathesis hooks: insert the served model's name and a small max_tokens, so that generated requests reach the
+engine and end soon."""
 
 import os
 from typing import Any
@@ -23,4 +23,4 @@ def before_call(context: schemathesis.HookContext, case: schemathesis.Case, kwar
     if case.path in ("/api/chat", "/api/generate") and (options is None or isinstance(options, dict)):
         body["options"] = {"num_predict": 4, **(options or {})}
     if isinstance(body.get("previous_response_id"), str):
-        del body["previous_response_id"]  # it would have to be one that there is
+        del body["previous_response_id"]  # no stored response matches a generated id

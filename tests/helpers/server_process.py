@@ -24,12 +24,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 T = TypeVar("T")
 
-PATIENCE_S = 120.0  # for what takes a second where nothing else runs
-KEPT = {"PENSTOCK_CACHE"}  # of the variables that would change how a server behaves: where models have been pulled to
+PATIENCE_S = 120.0  # each takes about a second on an idle machine
+KEPT = {"PENSTOCK_CACHE"}  # the only PENSTOCK_ variable that a server inherits
 
 
 def until(found: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
-    """The first true value of `found`."""
+    """Poll `found` and return its first true value."""
     deadline = time.monotonic() + timeout_s
     while not (value := found()):
         assert time.monotonic() < deadline, f"{what}: has not happened within {timeout_s} s"

@@ -1,4 +1,4 @@
-"""GGUF headers of vocabularies small enough to know every token of."""
+"""GGUF headers with tiny vocabularies."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Where the tests of Triton kernels run: on a CUDA device, or on the CPU in Triton's interpreter (TRITON_INTERPRET=1),
-which does not round to bfloat16 as a device does."""
+"""Device and dtypes of the Triton kernel tests: CUDA, or the CPU in Triton's interpreter (TRITON_INTERPRET=1), which
+does not round to bfloat16 as a GPU does."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 DTYPES = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16]
 MARKS = [pytest.mark.filterwarnings("ignore::RuntimeWarning")] if INTERPRETED else [pytest.mark.gpu]
 
-if INTERPRETED:  # which knows nothing of CUDA
+if INTERPRETED:  # the interpreter has neither libdevice nor dependent launch
     draw.libdevice = SimpleNamespace(log=lambda x: tl.log(x))
     launch.overlaps = lambda: False

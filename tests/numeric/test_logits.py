@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from helpers import tiny_models
-from helpers.paged import PagedModel, run_alone
+from helpers.paged_model import PagedModel, run_alone
 from penstock.model import Decoder, load, open_source
 from penstock.store.hf_config import spec_from_config
 

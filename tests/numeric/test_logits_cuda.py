@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from helpers import tiny_models
-from helpers.paged import run_alone
+from helpers.paged_model import run_alone
 from penstock.kernels.interface import Operations
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.model import load, open_source

@@ -11,7 +11,7 @@ import torch
 from gguf.constants import GGMLQuantizationType
 
 from helpers import tiny_gguf, tiny_models
-from helpers.paged import run_alone
+from helpers.paged_model import run_alone
 from penstock.model import Decoder, load, open_source
 from penstock.store.gguf import read_header
 from penstock.store.gguf_spec import spec_from_header

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from helpers import tiny_models
-from helpers.native_paged import NativePaged, needs_library
+from helpers.native_paged_model import NativePagedModel, needs_library
 from penstock.kernels.cpu.program import Pool
 from penstock.model import Decoder, Packing, load, open_source
 from penstock.store import hf_folder
@@ -43,7 +43,7 @@ def load_packed(folder: Path, packing: Packing) -> Decoder:
 def logits(
     model: Decoder, tokens: list[int], portions: tuple[int, ...] = (), *, threads: int = 2, **options: Any
 ) -> Tensor:
-    paged = NativePaged(model, pool(threads), **options)
+    paged = NativePagedModel(model, pool(threads), **options)
     index = paged.add(tokens)
     for count in (*portions, len(tokens) - sum(portions)):
         paged.step({index: count})
@@ -111,7 +111,7 @@ def test_a_position_depends_on_the_tokens_before_it_alone(family: Family, quanti
     assert logits(model, TEXT, (33,), block_size=16, dtype=dtype, threads=1).equal(alone)
     assert logits(model, TEXT[:170], block_size=16, dtype=dtype).equal(alone[:170])
 
-    paged = NativePaged(model, pool(2), block_size=16, dtype=dtype)
+    paged = NativePagedModel(model, pool(2), block_size=16, dtype=dtype)
     others = [paged.add(random.Random(seed).choices(range(2, 320), k=120)) for seed in range(1, 6)]
     index = paged.add(TEXT)
     paged.step({others[0]: 50, index: 90})
@@ -125,7 +125,7 @@ def test_a_position_depends_on_the_tokens_before_it_alone(family: Family, quanti
 def test_a_prefix_found_in_the_cache_changes_nothing(family: Family) -> None:
     """A second sequence starts behind the blocks that the first has filled."""
     model = load_packed(family[0], Packing("int8"))
-    paged = NativePaged(model, pool(2), block_size=16, dtype=torch.float16)
+    paged = NativePagedModel(model, pool(2), block_size=16, dtype=torch.float16)
     first = paged.add(TEXT)
     paged.step({first: 200})
     second = paged.add(TEXT)

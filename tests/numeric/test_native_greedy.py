@@ -21,8 +21,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.native_paged import NativePaged, needs_library
-from helpers.paged import PagedModel, run_alone
+from helpers.native_paged_model import NativePagedModel, needs_library
+from helpers.paged_model import PagedModel, run_alone
 from penstock.kernels.cpu import library
 from penstock.kernels.cpu.packed import PackedMatrix
 from penstock.kernels.cpu.program import Pool
@@ -125,7 +125,7 @@ class Both:
         return [sequence.tokens for sequence in model.sequences]
 
     def _packed_logits(self, tokens: Sequence[int]) -> Tensor:
-        model = NativePaged(self.packed, self._pool, block_size=16, dtype=torch.float16)
+        model = NativePagedModel(self.packed, self._pool, block_size=16, dtype=torch.float16)
         model.step({model.add(tokens): len(tokens)})
         return model.logits(0)
 

@@ -20,8 +20,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.native_paged import NativePaged, needs_library
-from helpers.paged import Row, make_batch, make_pages
+from helpers.native_paged_model import NativePagedModel, needs_library
+from helpers.paged_model import Row, make_batch, make_pages
 from penstock.kernels.cpu import packed
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import Kind, PackedMatrix
@@ -159,9 +159,9 @@ class Parts:
         paged.model.run(paged.rows({0: len(TOKENS)}), None, show=True)
         return Compared(name, paged.model.hidden(len(TOKENS)), self.part(name, plain, x).in_torch(Quantized()))
 
-    def paged(self, name: str, layer: Layer, x: Tensor) -> NativePaged:
+    def paged(self, name: str, layer: Layer, x: Tensor) -> NativePagedModel:
         model: Any = self.part(name, layer, _rows(x))
-        paged = NativePaged(model, self._pool, block_size=16, num_blocks=1 + len(BLOCKS), dtype=torch.float16)
+        paged = NativePagedModel(model, self._pool, block_size=16, num_blocks=1 + len(BLOCKS), dtype=torch.float16)
         paged.add(TOKENS)
         return paged
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from helpers import tiny_models
-from helpers.browser import DIST, FLAGS, Watched
+from helpers.browser import DIST, FLAGS, PageErrors
 from helpers.server_process import PATIENCE_S, Server
 
 
@@ -46,16 +46,16 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
+def watched() -> Iterator[PageErrors]:
     """Of every page a test opens: no error in its console, which is where the policy's violations go, and no request
     to anywhere but the server."""
-    found = Watched()
+    found = PageErrors()
     yield found
-    found.clean()
+    found.assert_none()
 
 
 @pytest.fixture
-def opened(browser: Browser, watched: Watched) -> Iterator[Callable[..., Page]]:
+def opened(browser: Browser, watched: PageErrors) -> Iterator[Callable[..., Page]]:
     contexts: list[BrowserContext] = []
 
     def make(url: str, *, width: int = 1280, height: int = 900, theme: str = "light") -> Page:

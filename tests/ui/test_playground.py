@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from helpers.browser import Watched
+from helpers.browser import PageErrors
 from helpers.server_process import Server, until
 from helpers.tiny_models import ENDLESS_TOKENS
 
@@ -209,7 +209,7 @@ def test_presets_and_code_are_what_is_sent(visit: Visit, server: Server) -> None
     compile(page.locator(".snippet").inner_text(), "snippet", "exec")
 
 
-def test_a_refusal_names_the_field(visit: Visit, server: Server, watched: Watched) -> None:
+def test_a_refusal_names_the_field(visit: Visit, server: Server, watched: PageErrors) -> None:
     watched.allowed = ("400 (Bad Request)",)
     page = visit("playground")
     ask(page, "Too many", max_tokens=4, min_tokens=9)

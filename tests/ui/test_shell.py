@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from helpers.browser import Watched
+from helpers.browser import PageErrors
 from helpers.server_process import PATIENCE_S, Server
 
 Visit = Callable[..., Page]
@@ -198,7 +198,9 @@ def locked(chromium: str, tiny: Path) -> Iterator[Server]:
         yield server
 
 
-def test_a_key_is_asked_for_and_kept_in_the_tab(opened: Callable[..., Page], locked: Server, watched: Watched) -> None:
+def test_a_key_is_asked_for_and_kept_in_the_tab(
+    opened: Callable[..., Page], locked: Server, watched: PageErrors
+) -> None:
     watched.allowed = ("401 (Unauthorized)",)
     page = opened(locked.url)
     page.goto(f"{locked.url}/ui/#/playground")
@@ -231,7 +233,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(opened: Callable[..., Page], loc
     ids=ascii,
 )
 def test_a_key_that_cannot_be_sent_is_refused_in_the_dialog(
-    opened: Callable[..., Page], locked: Server, watched: Watched, key: str, said: str
+    opened: Callable[..., Page], locked: Server, watched: PageErrors, key: str, said: str
 ) -> None:
     watched.allowed = ("401 (Unauthorized)",)
     page = opened(locked.url)
@@ -253,7 +255,7 @@ def test_a_key_that_cannot_be_sent_is_refused_in_the_dialog(
 
 
 def test_a_tab_that_holds_a_key_that_cannot_be_sent_asks_for_another(
-    opened: Callable[..., Page], locked: Server, watched: Watched
+    opened: Callable[..., Page], locked: Server, watched: PageErrors
 ) -> None:
     watched.allowed = ("401 (Unauthorized)",)
     page = opened(locked.url)
@@ -269,7 +271,7 @@ def test_a_tab_that_holds_a_key_that_cannot_be_sent_asks_for_another(
 
 
 def test_it_says_that_the_connection_is_lost_and_finds_back(
-    opened: Callable[..., Page], server: Server, watched: Watched
+    opened: Callable[..., Page], server: Server, watched: PageErrors
 ) -> None:
     watched.allowed = ("ERR_", "Failed to load")
     page = opened(server.url)

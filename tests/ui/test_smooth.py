@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page
 
 from helpers.browser import DIST
-from helpers.recorded_server import RecordedServer
+from helpers.synthetic_server import SyntheticServer
 
 pytestmark = pytest.mark.smooth
 LONGEST_MS = 100
@@ -24,8 +24,8 @@ new PerformanceObserver(list => window.longTasks.push(...list.getEntries().map(n
 
 
 @pytest.fixture(scope="module")
-def day() -> Iterator[RecordedServer]:
-    with RecordedServer(DIST) as server:
+def day() -> Iterator[SyntheticServer]:
+    with SyntheticServer(DIST) as server:
         yield server
 
 
@@ -71,7 +71,7 @@ def dashboard(page: Page) -> None:
 
 
 @pytest.mark.parametrize("use", [requests, batch, cache, dashboard], ids=lambda use: use.__name__)
-def test_no_task_is_long(opened: Callable[..., Page], day: RecordedServer, use: Callable[[Page], None]) -> None:
+def test_no_task_is_long(opened: Callable[..., Page], day: SyntheticServer, use: Callable[[Page], None]) -> None:
     page = opened(day.url)
     page.add_init_script(WATCH)
     page.goto(f"{day.url}/ui/#/{use.__name__}")

@@ -2,7 +2,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from helpers.plan_samples import shapes
+from helpers.capacity_samples import shapes
 from penstock.capacity import memory
 from penstock.capacity.formats import FORMATS, kv_bits
 from penstock.capacity.shape import PRESETS, Shape

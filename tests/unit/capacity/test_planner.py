@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import asdict
 
-from helpers.plan_samples import devices, shapes
+from helpers.capacity_samples import devices, shapes
 from penstock.capacity import plan, question
 from penstock.capacity.answer import Plan
 from penstock.capacity.device import PRESETS as DEVICES

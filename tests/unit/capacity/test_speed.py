@@ -2,7 +2,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from helpers.plan_samples import devices, shapes
+from helpers.capacity_samples import devices, shapes
 from penstock.capacity import memory
 from penstock.capacity.device import PRESETS as DEVICES
 from penstock.capacity.device import Device

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from helpers import tiny_models
-from helpers.striking import interrupted
+from helpers.ctrl_c import interrupt_at_line
 from penstock import LLM, SamplingParams
 from penstock.deployment.sync_driver import SyncTicket
 from penstock.flow import Frame, Reply
@@ -29,7 +29,7 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
 def strike(work: Callable[[], object], at: int) -> bool:
     """At a line of the driver. Not at one of `with`: what is entered there is left again, since Python takes no signal
     in between. Nor at the very one where cleaning up begins, which nothing can guard."""
-    return interrupted(work, ("/penstock/deployment/sync_driver.py",), at, skipped=("with ", "self.abandon("))
+    return interrupt_at_line(work, ("/penstock/deployment/sync_driver.py",), at, skipped=("with ", "self.abandon("))
 
 
 def test_others_miss_nothing_of_an_interrupt(llm: LLM) -> None:

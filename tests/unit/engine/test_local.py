@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from helpers.counting import Counting
-from helpers.striking import interrupted
+from helpers.counting_runner import CountingRunner
+from helpers.ctrl_c import interrupt_at_line
 from penstock.cache import CacheManager
 from penstock.engine.local import LocalEngine
 from penstock.engine.loop import EngineLoop
@@ -21,7 +21,7 @@ class Client:
         scheduler = Scheduler(
             cache, step_tokens=16, max_sequences=4, max_waiting=100, policy="fcfs", lookahead=1, context=32
         )
-        self.engine = LocalEngine(EngineLoop(scheduler, Counting()))
+        self.engine = LocalEngine(EngineLoop(scheduler, CountingRunner()))
         self.tokens: dict[str, list[int]] = {}
         self.ends: dict[str, FinishReason] = {}
 
@@ -46,7 +46,7 @@ def test_an_interrupt_at_any_line_loses_nothing() -> None:
     calm.work()
     assert calm.engine.loop.scheduler.stats()["preemptions"] > 0
     client, at = Client(), 1
-    while interrupted(client.work, ("/penstock/schedule/", "/penstock/cache/"), at):
+    while interrupt_at_line(client.work, ("/penstock/schedule/", "/penstock/cache/"), at):
         client.engine.loop.scheduler.check_integrity()
         client.work()
         client.engine.loop.scheduler.check_integrity()

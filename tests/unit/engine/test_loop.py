@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers import tiny_models
-from helpers.counting import Counting
+from helpers.counting_runner import CountingRunner
 from penstock.cache import CacheManager
 from penstock.engine.loop import MAX_FINDING, EngineLoop
 from penstock.errors import InvalidRequest
@@ -55,7 +55,7 @@ class World:
             cache, step_tokens=32, max_sequences=4, max_waiting=100, policy="fcfs", lookahead=0, context=32,
             clock=lambda: self.now,
         )  # fmt: skip
-        self.loop = EngineLoop(scheduler, Counting(), Grammars(self.gate))
+        self.loop = EngineLoop(scheduler, CountingRunner(), Grammars(self.gate))
 
     def submit(self, name: str, constraint: Constraint | None = None, deadline: float | None = None) -> None:
         params = SamplingParams(constraint=constraint)
@@ -160,7 +160,7 @@ def test_constraints_end_sequences(world: World) -> None:
     """Behind the last token, or without one."""
     world.gate.opened.set()
     runner = world.loop.runner
-    assert isinstance(runner, Counting)
+    assert isinstance(runner, CountingRunner)
     for finish, tokens in ((FinishReason.COMPLETE, [9]), (FinishReason.DEAD_END, [])):
         world.submit("x", CONSTRAINT)
         while not runner.plans:

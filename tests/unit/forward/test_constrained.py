@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers import tiny_models
-from helpers.paged import make_pages
+from helpers.paged_model import make_pages
 from penstock.flow import Admit, Constraint, Extend, FinishReason, Row, RowResult, SamplingParams, StepPlan
 from penstock.forward import ModelRunner
 from penstock.grammar.compiler import Compiler

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from helpers.paged import Row as PagedRow
-from helpers.paged import make_batch
+from helpers.paged_model import Row as PagedRow
+from helpers.paged_model import make_batch
 from penstock.flow import Admit, Row, SamplingParams
 from penstock.forward.inputs import Inputs, gather
 from penstock.forward.slots import Slots

@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor
 
 from helpers import tiny_models
-from helpers.native_paged import needs_library
+from helpers.native_paged_model import needs_library
 from penstock import LLM, SamplingParams
 from penstock.forward import native_runner
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from helpers import tiny_models
-from helpers.native_paged import make_native_pages, needs_library
-from helpers.paged import make_pages
+from helpers.native_paged_model import make_native_pages, needs_library
+from helpers.paged_model import make_pages
 from penstock.flow import Admit, Extend, Pooling, Row, SamplingParams, StepPlan, StepResult, TokenLogprobs
 from penstock.forward import ModelRunner, prompt_logprobs
 from penstock.forward.native_runner import NativeRunner

@@ -6,24 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from helpers.json_schemas import PICKED, drawn
-from helpers.matching import Judge, assert_valid
+from helpers.grammar_oracle import GrammarOracle, assert_valid
+from helpers.json_schemas import PICKED, random_schemas
 from penstock.flow import Constraint
 from penstock.grammar.compiler import Compiler
 from penstock.tokenize.tokenizer import Tokenizer
 
-SCHEMAS = [*PICKED, *drawn(60, seed=1)]
+SCHEMAS = [*PICKED, *random_schemas(60, seed=1)]
 
 
 @pytest.fixture(scope="module")
-def judge(compiler: Compiler, tokenizer_file: Path) -> Judge:
-    return Judge(compiler, Tokenizer.load(tokenizer_file))
+def judge(compiler: Compiler, tokenizer_file: Path) -> GrammarOracle:
+    return GrammarOracle(compiler, Tokenizer.load(tokenizer_file))
 
 
 @pytest.mark.parametrize("place", range(0, len(SCHEMAS), 10))
-def test_random_texts_are_valid(judge: Judge, place: int) -> None:
+def test_random_texts_are_valid(judge: GrammarOracle, place: int) -> None:
     for number, schema in enumerate(SCHEMAS[place : place + 10]):
         rng = random.Random(place + number)
         for steps in (0, 5, 40):
-            text = judge.strayed(Constraint.json_schema(schema), rng, steps)
+            text = judge.random_text(Constraint.json_schema(schema), rng, steps)
             assert_valid(json.loads(text), schema)

@@ -18,7 +18,7 @@ from triton.runtime.cache import get_cache_manager
 from triton.runtime.driver import driver
 
 from helpers import tiny_models
-from helpers.paged import PagedModel
+from helpers.paged_model import PagedModel
 from penstock.forward.readback import Readback
 from penstock.forward.warm_up import SHORT, Sizes, compile_ahead
 from penstock.kernels.cuda.precompile import Ahead

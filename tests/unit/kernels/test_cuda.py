@@ -10,7 +10,7 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from helpers.paged import Row, make_batch
+from helpers.paged_model import Row, make_batch
 from helpers.triton_device import DEVICE, DTYPES, MARKS
 from penstock.kernels.cuda import decode_attention, prefill_cudnn, split_kv
 from penstock.kernels.cuda.decode_inputs import lay_out

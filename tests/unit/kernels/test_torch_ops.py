@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.paged import Row, make_batch
+from helpers.paged_model import Row, make_batch
 from penstock.kernels.interface import Norm, Pages, Rotary
 from penstock.kernels.reference import linear
 from penstock.kernels.torch_ops import TorchOperations

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from helpers.paged import run_alone
+from helpers.paged_model import run_alone
 from penstock.errors import ArchitectureUnsupported, ModelNotFound, OutOfMemory
 from penstock.model import DummySource, choose_dtype, load, open_source, registry, weight_bytes
 from penstock.model.weights.dummy import BlankSource

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from helpers.watched import Watched
+from helpers.journal_driver import JournalDriver
 from penstock.flow import FinishReason, record
 from penstock.flow.record import Finding
 from penstock.observe import events
@@ -21,18 +21,18 @@ class Letters:
         return "".join(chr(97 + token % 26) for token in tokens)
 
 
-def view(watched: Watched) -> View:
+def view(watched: JournalDriver) -> View:
     return View(watched.journal, Letters(), 16)
 
 
-def detail_of(watched: Watched, name: str) -> dict[str, Any]:
+def detail_of(watched: JournalDriver, name: str) -> dict[str, Any]:
     request = watched.journal.find(name)
     assert request is not None
     return view(watched).with_steps(request, view(watched).at_once(request))
 
 
 def test_the_stages_of_a_request_add_up_to_its_latency() -> None:
-    watched = Watched()
+    watched = JournalDriver()
     begin = watched.now
     watched.serve("a", tokens=5)
     detail = detail_of(watched, "a")
@@ -49,7 +49,7 @@ def test_the_stages_of_a_request_add_up_to_its_latency() -> None:
 
 
 def test_the_time_between_tokens_is_told_for_each_sequence() -> None:
-    watched = Watched()
+    watched = JournalDriver()
     for name in ("a", "b"):
         watched.accept(name)
     starts: dict[str, list[float]] = {"a": [], "b": []}  # all steps take equally long
@@ -74,7 +74,7 @@ def test_the_time_between_tokens_is_told_for_each_sequence() -> None:
 
 
 def test_no_time_between_tokens_where_there_is_but_one() -> None:
-    watched = Watched()
+    watched = JournalDriver()
     watched.accept("a")
     watched.step({"a": 40}, let_in={"a": Finding()})
     (sequence,) = detail_of(watched, "a")["sequences"]
@@ -83,7 +83,7 @@ def test_no_time_between_tokens_where_there_is_but_one() -> None:
 
 @pytest.mark.parametrize("where", ["accepted", "queued", "running"])
 def test_so_do_those_of_one_that_is_cut_short(where: str) -> None:
-    watched = Watched()
+    watched = JournalDriver()
     watched.accept("a") if where != "accepted" else watched.tell(events.Accepted("a", watched.now, "q", "chat"))
     if where == "running":
         watched.step({"a": 40}, let_in={"a": Finding()})
@@ -103,7 +103,7 @@ def test_so_do_those_of_one_that_is_cut_short(where: str) -> None:
 
 
 def test_a_preempted_request_tells_when_and_why() -> None:
-    watched = Watched()
+    watched = JournalDriver()
     watched.accept("a")
     watched.step({"a": 40}, let_in={"a": Finding()})
     watched.accept("b")
@@ -129,7 +129,7 @@ def test_a_preempted_request_tells_when_and_why() -> None:
     ],
 )
 def test_says_what_a_request_waited_for(waits_us: tuple[int, ...], overtaken: int, expected: str) -> None:
-    watched = Watched()
+    watched = JournalDriver()
     watched.accept("a")
     watched.step({"a": 40}, let_in={"a": Finding()}, waits_us=waits_us, overtaken=overtaken)  # type: ignore[arg-type]
     assert view(watched).summary(watched.journal.find("a"))["waited_for"] == expected  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ def test_says_what_a_request_waited_for(waits_us: tuple[int, ...], overtaken: in
 
 def test_texts_are_kept_only_where_that_is_allowed() -> None:
     for keep in (False, True):
-        watched = Watched(keep_texts=keep)
+        watched = JournalDriver(keep_texts=keep)
         watched.accept("a", prompt=45)
         watched.step({"a": 40}, let_in={"a": Finding(record.DIVERGED, 30)}, finish={"a": FinishReason.END}, cached=16)
         watched.finish("a")
@@ -157,7 +157,7 @@ def test_texts_are_kept_only_where_that_is_allowed() -> None:
 
 
 def test_old_requests_go_and_leave_nothing_behind() -> None:
-    watched = Watched(max_done=10)
+    watched = JournalDriver(max_done=10)
     for place in range(50):
         watched.serve(f"r{place}", tokens=2)
     watched.accept("open")
@@ -177,7 +177,7 @@ def test_old_requests_go_and_leave_nothing_behind() -> None:
 
 
 def test_tokens_behind_a_stop_string_are_not_counted() -> None:
-    watched = Watched()
+    watched = JournalDriver()
     watched.serve("a", tokens=5)  # of which the client got three, as `finish` says
     request = watched.journal.find("a")
     assert request is not None
@@ -186,7 +186,7 @@ def test_tokens_behind_a_stop_string_are_not_counted() -> None:
 
 
 def test_the_end_of_a_request_comes_once() -> None:
-    watched = Watched()
+    watched = JournalDriver()
     watched.serve("a")
     end = watched.journal.find("a").end  # type: ignore[union-attr]
     watched.later(1.0)
@@ -197,7 +197,7 @@ def test_the_end_of_a_request_comes_once() -> None:
 
 
 def test_steps_are_bounded_by_number_and_by_bytes() -> None:
-    watched = Watched()
+    watched = JournalDriver()
     watched.accept("a")
     watched.step({"a": 40}, let_in={"a": Finding()})
     (delivered,) = [event for event in watched.events if isinstance(event, events.Delivered)]
@@ -215,7 +215,7 @@ def test_steps_are_bounded_by_number_and_by_bytes() -> None:
 
 
 def test_writes_told_together_are_kept_like_those_told_one_by_one() -> None:
-    apart, together = Watched(), Watched()
+    apart, together = JournalDriver(), JournalDriver()
     for watched in (apart, together):
         watched.accept("a")
     now = apart.now
@@ -233,7 +233,7 @@ def test_writes_told_together_are_kept_like_those_told_one_by_one() -> None:
 
 
 def test_a_slow_client_does_not_fill_the_memory() -> None:
-    watched = Watched()
+    watched = JournalDriver()
     watched.accept("a")
     for _ in range(MAX_WRITES + 500):
         watched.write("a", seconds=0.001)
@@ -247,7 +247,7 @@ def test_a_slow_client_does_not_fill_the_memory() -> None:
 
 
 def test_many_spans_are_joined_but_none_is_lost() -> None:
-    watched = Watched()
+    watched = JournalDriver()
     watched.serve("a", tokens=900)
     request = watched.journal.find("a")
     assert request is not None
@@ -259,7 +259,7 @@ def test_many_spans_are_joined_but_none_is_lost() -> None:
 
 
 def test_a_window_of_steps() -> None:
-    watched = Watched()
+    watched = JournalDriver()
     watched.accept("a")
     watched.accept("b")
     watched.step({"a": 40}, let_in={"a": Finding()}, cached=16, waiting=1, blocked=record.SLOT)

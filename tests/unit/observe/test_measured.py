@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.watched import Watched
+from helpers.journal_driver import JournalDriver
 from penstock.flow.record import Finding
 from penstock.observe import replay
 from penstock.observe.measured import Cost, figures, fit, percentile, recent
@@ -10,7 +10,7 @@ from penstock.observe.replay import Job
 
 
 def test_the_cost_of_a_step_is_found_again() -> None:
-    watched = Watched()
+    watched = JournalDriver()
     for name in "abcd":
         watched.accept(name)
     for count in (40, 80, 300, 20, 77):
@@ -31,7 +31,7 @@ def test_the_cost_of_a_step_is_found_again() -> None:
 
 
 def test_too_few_steps_tell_nothing() -> None:
-    watched = Watched()
+    watched = JournalDriver()
     told = figures(watched.journal)
     assert told["step_cost"] is told["decode_tokens_per_s"] is told["prefill_tokens_per_s"] is None
     watched.serve("a")

@@ -1,7 +1,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from helpers.watched import Watched
+from helpers.journal_driver import JournalDriver
 from penstock.flow import FinishReason
 from penstock.flow.record import Finding
 from penstock.observe import events
@@ -22,7 +22,7 @@ def scraped(meter: Meter) -> dict[str, float]:
 
 def test_what_happened_is_what_is_scraped() -> None:
     meter = Meter("m")
-    watched = Watched(meter=meter)
+    watched = JournalDriver(meter=meter)
     meter.journal = watched.journal
     watched.serve("a", tokens=5)
     watched.accept("b")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from helpers.journal_driver import JournalDriver
 from helpers.server_process import until
-from helpers.watched import Watched
 from penstock.errors import InvalidSetting
 from penstock.flow import FinishReason, record
 from penstock.flow.record import Finding
@@ -25,7 +25,7 @@ class Watch:
     def __init__(self, **objectives: Any) -> None:
         self.told: list[dict[str, Any]] = []
         self.ready = True
-        self.watched = Watched()
+        self.watched = JournalDriver()
         self.history = History(self.watched.journal)
         settings = ObserveSettings(**objectives)
         self.monitor = Monitor(self.watched.journal, self.history, settings, lambda: self.ready, [self.told.append])
@@ -74,7 +74,9 @@ def test_an_alert_begins_and_ends_once_and_only_with_enough_to_go_by() -> None:
     assert watch.monitor.told()["recent"][0]["id"] == watch.told[0]["id"]
 
 
-def serve_slowly(watched: Watched, name: str, *, queue: float = 0.0, prefill: float = 0.02, **options: Any) -> None:
+def serve_slowly(
+    watched: JournalDriver, name: str, *, queue: float = 0.0, prefill: float = 0.02, **options: Any
+) -> None:
     watched.accept(name)
     watched.later(queue)
     finding = options.pop("finding", Finding(record.NOTHING_ALIKE))

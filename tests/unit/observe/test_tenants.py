@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from helpers.watched import Watched
+from helpers.journal_driver import JournalDriver
 from penstock.flow import record
 from penstock.flow.record import Finding
 from penstock.observe.gpu import Gpu
@@ -24,16 +24,16 @@ class NoText:
         return ""
 
 
-def watch_of(watched: Watched, **objectives: Any) -> Watch:
+def watch_of(watched: JournalDriver, **objectives: Any) -> Watch:
     history = History(watched.journal)
     monitor = Monitor(watched.journal, history, ObserveSettings(**objectives), lambda: True)
     return Watch(watched.journal, history, monitor, View(watched.journal, NoText(), 16), Gpu())
 
 
 @pytest.fixture
-def watched() -> Watched:
+def watched() -> JournalDriver:
     """Alice and Bob share steps: hers has ended, as has one of his; one of each is open."""
-    watched = Watched()
+    watched = JournalDriver()
     for name in ("alice", "bob"):
         watched.serve(f"{name}1", tenant=name)
         watched.accept(name, tenant=name)
@@ -43,7 +43,7 @@ def watched() -> Watched:
     return watched
 
 
-def test_requests_are_found_by_their_tenant_alone(watched: Watched) -> None:
+def test_requests_are_found_by_their_tenant_alone(watched: JournalDriver) -> None:
     journal = watched.journal
     assert {request.id for request in journal.requests("bob")} == {"bob", "bob1"}
     assert journal.counts == {"alice": 2, "bob": 2}
@@ -55,7 +55,7 @@ def test_requests_are_found_by_their_tenant_alone(watched: Watched) -> None:
 
 def test_a_request_id_that_another_chose_too_leads_to_ones_own() -> None:
     """Whether that is another's x-request-id, or the id of another's answer."""
-    watched = Watched(max_done=2)
+    watched = JournalDriver(max_done=2)
     watched.accept("hers", tenant="alice", request_id="same")
     watched.accept("his", tenant="bob", request_id="same")
     watched.accept("third", tenant="bob", request_id="hers")
@@ -70,7 +70,7 @@ def test_a_request_id_that_another_chose_too_leads_to_ones_own() -> None:
     assert watched.journal.find("same", "alice") is not None
 
 
-def test_the_timeline_names_ones_own_sequences_and_counts_all(watched: Watched) -> None:
+def test_the_timeline_names_ones_own_sequences_and_counts_all(watched: JournalDriver) -> None:
     hers, his, nobodys = (window(watched.journal, 1, 99, 100, tenant=name) for name in ("alice", "bob", ""))
     assert hers["steps"] == his["steps"] == nobodys["steps"]
     assert his["steps"]["rows"][-1] == 2
@@ -82,13 +82,13 @@ def test_the_timeline_names_ones_own_sequences_and_counts_all(watched: Watched) 
 
 def test_forgotten_sequences_are_shown_where_there_is_but_one_tenant() -> None:
     for tenant, shown in (("", {1, 2}), ("bob", {2})):
-        watched = Watched(max_done=1)
+        watched = JournalDriver(max_done=1)
         for name in "ab":
             watched.serve(name, tenant=tenant)
         assert set(window(watched.journal, 1, 99, 100, tenant=tenant)["rows"]["seq"]) == shown
 
 
-def test_the_live_feed_tells_of_ones_own(watched: Watched) -> None:
+def test_the_live_feed_tells_of_ones_own(watched: JournalDriver) -> None:
     feed = Feed(watch_of(watched), steps=True, tenant="bob")
     for name in ("alice2", "bob2"):
         watched.serve(name, tenant=name[:-1])
@@ -99,7 +99,7 @@ def test_the_live_feed_tells_of_ones_own(watched: Watched) -> None:
 
 
 def test_alerts_name_ones_own_requests_as_examples() -> None:
-    watched = Watched()
+    watched = JournalDriver()
     told: list[dict[str, Any]] = []
     monitor = Monitor(
         watched.journal, History(watched.journal), ObserveSettings(slo_ttft_p95=0.001), lambda: True, [told.append]

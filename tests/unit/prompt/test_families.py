@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from helpers import reference_data
-from helpers.reading import read
+from helpers.split_stream import split_stream
 from penstock.errors import InvalidRequest
 from penstock.flow import Message, Reading, Request, SamplingParams, Tool, ToolUse
 from penstock.prompt.dialect import Dialect
@@ -93,7 +93,7 @@ def round_trip(dialect: Dialect, calls: list[dict[str, Any]]) -> list[tuple[str,
     text = text[text.rindex(asked["content"]) + len(asked["content"]) :]
     if not dialect.family.calls.open:
         text = text[text.index("{") :]  # behind the header of the turn: there the answer begins
-    _, _, made = read([text], Reading(calls=dialect.family.calls))
+    _, _, made = split_stream([text], Reading(calls=dialect.family.calls))
     return [(name, json.loads(arguments)) for name, arguments in made]
 
 

@@ -14,7 +14,7 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from helpers.reading import read
+from helpers.split_stream import split_stream
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, Reading, Thinking, Tool, ToolUse
 from penstock.grammar.compiler import Compiler
@@ -109,8 +109,8 @@ def test_whatever_is_let_through_is_read_as_valid_calls(
     made = 0
     for _ in range(3):
         text, ended = words.walk(constraint, rng, reading.marks)
-        reasoning, _, calls = read([text], reading)
-        assert read(text, reading)[2] == calls
+        reasoning, _, calls = split_stream([text], reading)
+        assert split_stream(text, reading)[2] == calls
         assert reasoning == "" or opened is not None
         for name, arguments in calls[: None if ended else -1]:
             jsonschema.validate(json.loads(arguments), SCHEMAS[name])

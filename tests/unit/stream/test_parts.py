@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from helpers.reading import Read, read
+from helpers.split_stream import SplitParts, split_stream
 from penstock.flow import CallDelta, CallSyntax, Reading, Thinking
 from penstock.prompt.families import FAMILIES, GENERIC
 from penstock.stream.parts import Splitter
@@ -52,18 +52,18 @@ def in_gemma(value: object, quote: str) -> str:
     return f"{quote}{value}{quote}" if isinstance(value, str) else json.dumps(value)
 
 
-def in_every_way(text: str, reading: Reading) -> Read:
+def in_every_way(text: str, reading: Reading) -> SplitParts:
     """Whole, letter by letter, in two at every place, and in random pieces."""
-    whole = read([text], reading)
-    assert read(text, reading) == whole
+    whole = split_stream([text], reading)
+    assert split_stream(text, reading) == whole
     step = max(1, len(text) // 150)
     for place in range(0, len(text), step):
-        assert read([text[:place], text[place:]], reading) == whole
+        assert split_stream([text[:place], text[place:]], reading) == whole
     rng = random.Random(len(text))
     for _ in range(5):
         cuts = sorted(rng.randrange(len(text) + 1) for _ in range(rng.randrange(1, 12)))
         pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-        assert read(pieces, reading) == whole
+        assert split_stream(pieces, reading) == whole
     return whole
 
 
@@ -101,9 +101,9 @@ def test_text_before_calls_and_between_them(name: str) -> None:
 def test_nothing_of_a_call_that_was_cut_is_text_where_all_are_calls(name: str) -> None:
     whole = written(SYNTAX[name], "f", '{"a": 1}')
     for end in range(len(whole)):
-        assert read([whole[:end]], Reading(calls=SYNTAX[name], bound=True))[1] == ""
+        assert split_stream([whole[:end]], Reading(calls=SYNTAX[name], bound=True))[1] == ""
         if SYNTAX[name].several:
-            _, shown, calls = read([f"{whole}\n{whole[:end]}"], Reading(calls=SYNTAX[name], bound=True))
+            _, shown, calls = split_stream([f"{whole}\n{whole[:end]}"], Reading(calls=SYNTAX[name], bound=True))
             assert (shown, calls[0]) == ("", ("f", '{"a": 1}' if SYNTAX[name].shape != "gemma" else calls[0][1]))
 
 
@@ -155,10 +155,10 @@ def test_what_is_no_call_is_text_to_the_letter(syntax: CallSyntax, text: str) ->
 def test_a_call_that_is_cut_short_has_the_beginning_of_its_arguments(name: str) -> None:
     arguments = json.dumps({"city": 'O"sl\\o\n}', "days": [1, 2]})
     whole = written(SYNTAX[name], "weather", arguments)
-    expected = read([whole], Reading(calls=SYNTAX[name]))[2][0][1]
+    expected = split_stream([whole], Reading(calls=SYNTAX[name]))[2][0][1]
     before = ""
     for end in range(len(whole)):
-        _, text, calls = read(whole[:end], Reading(calls=SYNTAX[name]))
+        _, text, calls = split_stream(whole[:end], Reading(calls=SYNTAX[name]))
         given = calls[0][1] if calls else ""
         assert expected.startswith(given)
         assert given.startswith(before)  # what was shown is never taken back
@@ -168,7 +168,7 @@ def test_a_call_that_is_cut_short_has_the_beginning_of_its_arguments(name: str) 
 
 
 def test_half_a_call_without_a_name_is_not_shown() -> None:
-    assert read(['ok <tool_call>\n{"na'], Reading(calls=TAGGED)) == ("", "ok", [])
+    assert split_stream(['ok <tool_call>\n{"na'], Reading(calls=TAGGED)) == ("", "ok", [])
 
 
 def test_arguments_leave_as_they_come() -> None:
@@ -191,7 +191,7 @@ def test_nesting_without_end_ends_as_text() -> None:
     syntax = SYNTAX["gemma 4"]
     deep = f"{syntax.open}call:f" + "{a:" * 5000
 
-    _, text, calls = read([deep], Reading(calls=syntax))
+    _, text, calls = split_stream([deep], Reading(calls=syntax))
 
     assert calls[0][0] == "f"
     assert text
@@ -215,7 +215,7 @@ def test_nesting_without_end_ends_as_text() -> None:
         ("", True, ("", "", [])),
     ],
 )
-def test_reasoning_stands_apart(text: str, opened: bool, expected: Read) -> None:
+def test_reasoning_stands_apart(text: str, opened: bool, expected: SplitParts) -> None:
     assert in_every_way(text, Reading(thinking=THINK, opened=opened)) == expected
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.native_paged import needs_library
+from helpers.native_paged_model import needs_library
 from penstock.flow import SamplingParams
 from penstock.kernels.cpu import draw as kernel
 from penstock.kernels.cpu.program import LARGEST, SAMPLED, DrawTable

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.native_paged import NativePaged, needs_library
-from helpers.paged import Row, make_batch, make_pages
+from helpers.native_paged_model import NativePagedModel, needs_library
+from helpers.paged_model import Row, make_batch, make_pages
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import PackedMatrix
 from penstock.kernels.cpu.program import Pool
@@ -75,7 +75,7 @@ def spec_of(table: Tensor, *, heads: int = 1, kv_heads: int = 1, head_dim: int =
 def rowwise(table: Tensor, width: int, pool: Pool, forward: Forward) -> tuple[Tensor, Tensor]:
     """(ours, the reference's) for every row of the table, in a step of one token and in one of all the others."""
     model = OneOperation(table, width, forward, spec_of(table))
-    paged = NativePaged(model, pool, sequences=2)  # type: ignore[arg-type]
+    paged = NativePagedModel(model, pool, sequences=2)  # type: ignore[arg-type]
     tokens = list(range(len(table)))
     first, rest = paged.add(tokens[:1]), paged.add(tokens[1:])
     paged.model.run(paged.rows({first: 1}), None, show=True)
@@ -167,7 +167,7 @@ class Attention:
         spec = spec_of(table, heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=window)
         self.model = OneOperation(table, heads * head_dim, forward, spec)
         options = {"block_size": block_size, "num_blocks": 1000, "dtype": dtype}
-        self.paged = NativePaged(self.model, pool, **options)  # type: ignore[arg-type]
+        self.paged = NativePagedModel(self.model, pool, **options)  # type: ignore[arg-type]
         self.pages = make_pages(spec, 1000, block_size, torch.float32)
         self.block_size = block_size
 

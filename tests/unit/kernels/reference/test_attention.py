@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.paged import Row, make_batch
+from helpers.paged_model import Row, make_batch
 from penstock.kernels.interface import Batch, Pages
 from penstock.kernels.reference import attention
 from penstock.kernels.torch_ops import TorchOperations

@@ -3,7 +3,7 @@
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from helpers.watched import Watched
+from helpers.journal_driver import JournalDriver
 from penstock.flow import Trace
 from penstock.http.middleware import trace_context
 from penstock.observe import events
@@ -13,10 +13,10 @@ from penstock.observe.trace.otel import Spans
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-def served(trace: Trace) -> tuple[Watched, InMemorySpanExporter]:
+def served(trace: Trace) -> tuple[JournalDriver, InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     spans = Spans("tiny", "1.0", exporter)
-    watched = Watched()
+    watched = JournalDriver()
     watched.journal = Journal(clock=lambda: watched.now, listeners=[spans.closed])
     spans.journal = watched.journal
     take = watched.journal.take

@@ -8,7 +8,7 @@ from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from helpers.openai_samples import choice, completion
-from helpers.schema_tables import described
+from helpers.schema_tables import assert_matches_schema
 from penstock.errors import InvalidRequest
 from penstock.flow import CallDelta, Chunk, Constraint, FinishReason, Request, SamplingParams, Tool, ToolCall, ToolUse
 from penstock.http.api.anthropic import messages, response_bodies
@@ -45,7 +45,7 @@ def written(events: list[Event]) -> list[dict[str, Any]]:
         assert isinstance(event, Named)
         data = json.loads(event.data)
         assert data["type"] == event.name
-        described(EVENTS[event.name], data)
+        assert_matches_schema(EVENTS[event.name], data)
         if event.name != "ping":  # which the SDK drops
             SDK_EVENT.validate_json(event.data)
         sent.append(data)
@@ -66,7 +66,7 @@ def whole(**finished: Any) -> dict[str, Any]:
     )
     Message.model_validate_json(data, strict=True)
     body: dict[str, Any] = json.loads(data)
-    described(response_bodies.MessageAnswer, body)
+    assert_matches_schema(response_bodies.MessageAnswer, body)
     return body
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ollama import EmbedResponse
 
-from helpers.schema_tables import described
+from helpers.schema_tables import assert_matches_schema
 from penstock.errors import InvalidRequest
 from penstock.flow import Request
 from penstock.http.api.ollama import embed
@@ -107,7 +107,7 @@ def test_what_may_have_to_be_cut(fields: dict[str, Any], wanted: bool) -> None:
 def test_the_answer() -> None:
     vectors = [packed(0.6, 0.0, 0.8), packed(1.0, 0.0, 0.0)]
     data = json.loads(embed.whole(body(input=["a", "b"]), vectors, prompt_tokens=5, total_duration=7))
-    described(OllamaEmbeddingList, data)
+    assert_matches_schema(OllamaEmbeddingList, data)
     assert EmbedResponse(**data).prompt_eval_count == 5
     assert data["embeddings"] == [pytest.approx([0.6, 0.0, 0.8]), [1.0, 0.0, 0.0]]
     assert (data["model"], data["total_duration"], data["load_duration"]) == ("m", 7, 0)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from ollama import ListResponse, ProcessResponse, ShowResponse
 
-from helpers.schema_tables import described
+from helpers.schema_tables import assert_matches_schema
 from penstock.errors import ModelNotFound
 from penstock.http.api.ollama.models import ServedModel, check_served, human_number, tagged
 from penstock.http.api.ollama.response_bodies import OllamaModelInfo, OllamaModelList, OllamaRunningList
@@ -78,7 +78,7 @@ def test_only_the_served_model_is_there(files: ModelFiles) -> None:
 
 def test_the_list(files: ModelFiles) -> None:
     data = json.loads(served(files).listed())
-    described(OllamaModelList, data)
+    assert_matches_schema(OllamaModelList, data)
     ListResponse(**data)
     (model,) = data["models"]
     assert model == {
@@ -113,7 +113,7 @@ def test_a_model_without_weights(files: ModelFiles) -> None:
 
 def test_what_is_loaded(files: ModelFiles) -> None:
     data = json.loads(served(files).running(FACTS))
-    described(OllamaRunningList, data)
+    assert_matches_schema(OllamaRunningList, data)
     (model,) = ProcessResponse(**data).models
     assert (model.name, model.size, model.size_vram, model.context_length) == ("tiny:latest", 1024, 0, 512)
     on_gpu = json.loads(served(files).running({**FACTS, "device": "cuda"}))
@@ -123,7 +123,7 @@ def test_what_is_loaded(files: ModelFiles) -> None:
 
 def test_all_that_is_known(files: ModelFiles) -> None:
     data = json.loads(served(files).shown())
-    described(OllamaModelInfo, data)
+    assert_matches_schema(OllamaModelInfo, data)
     shown = ShowResponse(**data)
     assert (shown.license, shown.template) == ("MIT", TEMPLATE)
     assert [line.split() for line in (shown.parameters or "").splitlines()] == [

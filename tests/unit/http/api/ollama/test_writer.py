@@ -7,7 +7,7 @@ import pytest
 from ollama import ChatResponse, GenerateResponse
 
 from helpers.openai_samples import choice, completion, logprob
-from helpers.schema_tables import described
+from helpers.schema_tables import assert_matches_schema
 from penstock.flow import CallDelta, Chunk, FinishReason, ToolCall
 from penstock.http.api.ollama.error_body import describe
 from penstock.http.api.ollama.response_bodies import OllamaChatAnswer, OllamaGenerateAnswer
@@ -39,10 +39,10 @@ def lines(events: list[Event]) -> list[dict[str, Any]]:
     for data in sent:
         if "message" in data:
             ChatResponse(**data)
-            described(OllamaChatAnswer, data)
+            assert_matches_schema(OllamaChatAnswer, data)
         else:
             GenerateResponse(**data)
-            described(OllamaGenerateAnswer, data)
+            assert_matches_schema(OllamaGenerateAnswer, data)
     return sent
 
 

@@ -7,7 +7,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from helpers.openai_samples import CHAT, choice, completion, logprob, raw
-from helpers.schema_tables import described
+from helpers.schema_tables import assert_matches_schema
 from penstock.errors import InvalidRequest
 from penstock.flow import CallDelta, Chunk, FinishReason, Request, SamplingParams, Tool, ToolCall
 from penstock.http.api.openai import chat
@@ -33,7 +33,7 @@ def writer(vocabulary: Tokenizer, **fields: Any) -> ChatWriter:
 def decoded(texts: list[bytes]) -> list[dict[str, Any]]:
     """What is sent, which must be what the SDK expects and what /openapi.json says."""
     for text in texts:
-        described(chat.CHUNK, json.loads(text))
+        assert_matches_schema(chat.CHUNK, json.loads(text))
         if '"timeout"' not in text.decode():  # the extension
             ChatCompletionChunk.model_validate_json(text, strict=True)
     return [json.loads(text) for text in texts]
@@ -41,7 +41,7 @@ def decoded(texts: list[bytes]) -> list[dict[str, Any]]:
 
 def answered(text: bytes) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(text)
-    described(chat.RESPONSE, body)
+    assert_matches_schema(chat.RESPONSE, body)
     if all(choice["finish_reason"] != "timeout" for choice in body["choices"]):
         ChatCompletion.model_validate_json(text, strict=True)
     return body

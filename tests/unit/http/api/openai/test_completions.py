@@ -8,7 +8,7 @@ import pytest
 from openai.types import Completion as SdkCompletion
 
 from helpers.openai_samples import TEXT, choice, completion, logprob, raw
-from helpers.schema_tables import described
+from helpers.schema_tables import assert_matches_schema
 from helpers.tiny_vocabularies import sentencepiece
 from penstock.flow import Chunk, FinishReason, Request, SamplingParams, TokenLogprobs
 from penstock.http.api.openai import completions
@@ -31,7 +31,7 @@ def writer(vocabulary: Tokenizer, **fields: Any) -> CompletionWriter:
 def checked(text: bytes) -> dict[str, Any]:
     """What is sent, which must be what /openapi.json says."""
     body: dict[str, Any] = json.loads(text)
-    described(completions.RESPONSE, body)
+    assert_matches_schema(completions.RESPONSE, body)
     return body
 
 

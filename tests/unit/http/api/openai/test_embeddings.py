@@ -11,7 +11,7 @@ import pytest
 from openai.types import CreateEmbeddingResponse
 
 from helpers.openai_samples import EMBED, raw
-from helpers.schema_tables import described
+from helpers.schema_tables import assert_matches_schema
 from penstock.http.api.openai import embeddings
 from penstock.http.parse.schema import parse
 
@@ -22,7 +22,7 @@ PACKED = struct.pack("<3f", *VECTOR)
 def answered(vectors: list[Any], **fields: Any) -> bytes:
     body = parse(embeddings.REQUEST, raw({**EMBED, **fields}))
     text = embeddings.whole(body, vectors, model="tiny", prompt_tokens=7)
-    described(embeddings.RESPONSE, json.loads(text))
+    assert_matches_schema(embeddings.RESPONSE, json.loads(text))
     return text
 
 

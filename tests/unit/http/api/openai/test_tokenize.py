@@ -9,7 +9,7 @@ from openai.types import Model as SdkModel
 
 from helpers import tiny_models
 from helpers.openai_samples import CHAT, raw
-from helpers.schema_tables import described
+from helpers.schema_tables import assert_matches_schema
 from penstock.http.api.openai import chat, models, tokenize
 from penstock.http.parse.schema import parse
 from penstock.store.resolve import resolve
@@ -57,7 +57,7 @@ def test_tokenizer_info(vocabulary: Tokenizer, tmp_path: Path) -> None:
 
     info = json.loads(tokenize.info(files, vocabulary, context=128))
 
-    described(tokenize.TokenizerInfo, info)
+    assert_matches_schema(tokenize.TokenizerInfo, info)
     assert (info["model_max_length"], info["vocab_size"]) == (128, files.spec.vocab_size)
     assert info["chat_template"] == files.chat_template
     assert {name: info[name] for name in files.special_tokens} == files.special_tokens

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai.types.responses.response_item_list import ResponseItemList
 
-from helpers.schema_tables import described
+from helpers.schema_tables import assert_matches_schema
 from penstock.errors import InvalidRequest
 from penstock.http.api.responses import input_items
 from penstock.http.api.responses.response_bodies import InputItems
@@ -34,7 +34,7 @@ def page(given: bytes, after: str | None = None, limit: int = 20, order: str = "
     data = input_items.page(given, after=after, limit=limit, order=order)
     ResponseItemList.model_validate_json(data)
     body: dict[str, Any] = json.loads(data)
-    described(InputItems, body)
+    assert_matches_schema(InputItems, body)
     return body
 
 

@@ -10,7 +10,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from helpers.openai_samples import choice, completion
-from helpers.schema_tables import described
+from helpers.schema_tables import assert_matches_schema
 from penstock.flow import CallDelta, Chunk, FinishReason, SamplingParams, TokenLogprobs, ToolCall
 from penstock.http.api.responses import requests, response_bodies, writer
 from penstock.http.api.responses.store import Kept
@@ -63,7 +63,7 @@ def make(kept: dict[str, Kept] | None = None, **fields: Any) -> ResponseWriter:
 def checked(data: bytes) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(data)
     SdkResponse.model_validate(body)
-    described(response_bodies.Response, body)
+    assert_matches_schema(response_bodies.Response, body)
     return body
 
 
@@ -78,7 +78,7 @@ def told(events: list[Event]) -> list[dict[str, Any]]:
         assert isinstance(event, Named)
         data = json.loads(event.data)
         assert (data["type"], data["sequence_number"]) == (event.name, number)
-        described(EVENTS[event.name], data)
+        assert_matches_schema(EVENTS[event.name], data)
         SDK_EVENT.validate_python(data)
         sent.append(data)
     return sent

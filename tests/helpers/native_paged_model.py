@@ -1,4 +1,4 @@
-"""Runs a model through the native program without a scheduler, as `paged.PagedModel` does with operations.
+"""Runs a model through the native program without a scheduler, as `paged_model.PagedModel` does with operations.
 
 Pages start full of NaN where their type has one, blocks are handed out in random order, and block ids that a window has
 left behind are put to 0.
@@ -39,14 +39,14 @@ def make_native_pages(spec: ModelSpec, num_blocks: int, block_size: int, dtype: 
 
 
 @dataclass
-class Running:
+class PagedSequence:
     tokens: list[int]
     computed: int = 0
     blocks: list[list[int]] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)  # one [count, vocab] per step
 
 
-class NativePaged:
+class NativePagedModel:
     """A model with its pages. `add` sequences, then `step` through them in any order and in any portions."""
 
     def __init__(
@@ -71,16 +71,16 @@ class NativePaged:
             random.Random(seed + group).sample(range(1, num_blocks), num_blocks - 1)
             for group in range(len(self.groups))
         ]
-        self.sequences: list[Running] = []
+        self.sequences: list[PagedSequence] = []
 
     def add(self, tokens: Sequence[int]) -> int:
         slot = len(self.sequences)
         self.slots.tokens[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
-        self.sequences.append(Running(list(tokens), blocks=[[] for _ in self.groups]))
+        self.sequences.append(PagedSequence(list(tokens), blocks=[[] for _ in self.groups]))
         return slot
 
     def step(self, portions: dict[int, int]) -> None:
-        """Compute so many of the next tokens of each sequence, together, and all their logits."""
+        """Compute the next `portions[index]` tokens of each sequence in one batch, with all their logits."""
         rows = self.rows(portions)
         self.model.run(rows, None, show=True)
         first = 0

@@ -1,4 +1,4 @@
-"""A journal and an engine's steps to tell it of, with a clock of its own: requests as the server would tell them."""
+"""Feeds a Journal the events of simulated requests and engine steps, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.observe import events
 from penstock.observe.journal import Journal, Meter
 
 
-class Watched:
+class JournalDriver:
     def __init__(self, *, keep_texts: bool = False, meter: Meter | None = None, max_done: int = 2000) -> None:
         self.now = 100.0
         self.events: list[events.Event] = []
@@ -30,7 +30,7 @@ class Watched:
     def accept(
         self, name: str, *, prompt: int = 40, kind: str = "chat", tenant: str = "", request_id: str = ""
     ) -> None:
-        """Up to the engine's door: 1 ms for each stage."""
+        """Emit all frontend events up to Queued; each stage takes 1 ms."""
         self.numbers += 1
         self.open[name] = self.numbers
         self.tell(events.Accepted(name, self.now, request_id or f"req-{name}", kind, None, tenant))
@@ -89,7 +89,7 @@ class Watched:
         self.tell(events.Finished(name, self.now, [ended], code, code and "it broke"))
 
     def serve(self, name: str, *, tokens: int = 3, tenant: str = "", **options: object) -> None:
-        """A whole request, alone."""
+        """Run one request from accept to finish, alone in the batch."""
         self.accept(name, tenant=tenant)
         self.step({name: 40}, let_in={name: Finding(record.NOTHING_ALIKE)}, **options)  # type: ignore[arg-type]
         self.write(name)

@@ -1,4 +1,4 @@
-"""Answers judged by a matcher that has seen none of them before."""
+"""Checks constrained output with a fresh matcher, and completes partial output to a full text."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from penstock.flow import Constraint
 from penstock.grammar.compiler import Compiler
 from penstock.tokenize.tokenizer import Tokenizer
 
-CLOSERS = ('"', "@", "x", "}", "]", "0", ":", ",")  # what brings a JSON text to its end soonest
+CLOSERS = ('"', "@", "x", "}", "]", "0", ":", ",")  # tokens that close a JSON text
 LONGEST_END = 2000  # tokens
 
 
-class Judge:
+class GrammarOracle:
     def __init__(self, compiler: Compiler, tokenizer: Tokenizer) -> None:
         self.compiler = compiler
         self.tokenizer = tokenizer
         self.closers = [tokenizer.encode(text, add_special=False)[-1] for text in CLOSERS]
         self.ends = set(compiler.vocabulary().eos_tokens)
 
-    def completed(self, constraint: Constraint, tokens: list[int]) -> str:
-        """The text of the tokens and of some that bring it to an end; fails if they are no beginning of such a text."""
+    def complete(self, constraint: Constraint, tokens: list[int]) -> str:
+        """Complete `tokens` to a text that the constraint accepts; fails if it rejects one of them."""
         return self._end(constraint, list(tokens))
 
-    def strayed(self, constraint: Constraint, rng: random.Random, steps: int) -> str:
-        """A text that began with so many tokens at random and was brought to an end."""
+    def random_text(self, constraint: Constraint, rng: random.Random, steps: int) -> str:
+        """Take up to `steps` random allowed tokens, then complete them to a text."""
         matcher = self.compiler.compile(constraint)
         tokens: list[int] = []
         for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Shapes and devices of all sizes, for the planner's property tests."""
+"""Hypothesis strategies: model shapes and devices of all sizes, for property tests of the capacity planner."""
 
 from __future__ import annotations
 

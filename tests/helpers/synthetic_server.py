@@ -1,6 +1,5 @@
-"""Serves the web interface and, from a made-up recording, the endpoints it draws from: its smoothness can be measured
-without an engine beside it.
-"""
+"""Serves the web interface and its observe routes from `synthetic_load`, so that UI smoothness is measured without an
+engine on the same machine."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from helpers.recorded import STEPS, Recording, detail, facts, history, ticks, tree
+from helpers.synthetic_load import STEPS, SyntheticLoad, detail, facts, history, ticks, tree
 
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 class Handler(BaseHTTPRequestHandler):
-    recording: Recording
+    load: SyntheticLoad
     dist: Path
     protocol_version = "HTTP/1.1"
 
@@ -48,26 +47,26 @@ class Handler(BaseHTTPRequestHandler):
             self._send(b'{"error":{"message":"not recorded"}}', status=404)
 
     def _answer(self, path: str, asked: dict[str, str]) -> Any:
-        made = self.recording
+        load = self.load
         if path == "/observe/steps":
             end = int(asked.get("to", STEPS))
             start = int(asked["from"]) if "from" in asked else max(1, end - int(asked.get("last", "400")) + 1)
-            return made.window(
+            return load.window(
                 max(1, start), min(end, STEPS), int(asked.get("columns", "2000")), rows=asked.get("rows") != "0"
             )
         if path == "/observe/requests":
-            lives = [life for life in made.lives if life.queued <= STEPS][-int(asked.get("limit", "100")) :]
+            lives = [life for life in load.lives if life.queued <= STEPS][-int(asked.get("limit", "100")) :]
             return {
-                "requests": [made.summary(life, STEPS) for life in lives[::-1]],
+                "requests": [load.summary(life, STEPS) for life in lives[::-1]],
                 "more": False,
                 "kept": 2000,
                 "total": len(lives),
             }
         if match := re.fullmatch(r"/observe/requests/(\d+)", path):
-            return detail(made, made.lives[int(match[1]) - 1])
+            return detail(load, load.lives[int(match[1]) - 1])
         fixed = {
-            "/observe/facts": lambda: facts(made),
-            "/observe/cache": lambda: made.page_map(STEPS),
+            "/observe/facts": lambda: facts(load),
+            "/observe/cache": lambda: load.page_map(STEPS),
             "/observe/cache/tree": tree,
             "/observe/history": history,
             "/slo": lambda: {"t": 0, "window_s": 300, "objectives": [], "alerts": [], "recent": [], "webhook": False},
@@ -91,7 +90,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
         try:
-            for number, tick in enumerate(ticks(self.recording, steps)):
+            for number, tick in enumerate(ticks(self.load, steps)):
                 self.wfile.write(f"event: tick\ndata: {json.dumps(tick)}\n\n".encode())
                 self.wfile.flush()
                 time.sleep(interval)
@@ -101,16 +100,16 @@ class Handler(BaseHTTPRequestHandler):
             return
 
 
-class RecordedServer:
+class SyntheticServer:
     def __init__(self, dist: Path) -> None:
-        handler = type("Bound", (Handler,), {"recording": Recording(), "dist": dist})
+        handler = type("Bound", (Handler,), {"load": SyntheticLoad(), "dist": dist})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
 
-    def __enter__(self) -> RecordedServer:
+    def __enter__(self) -> SyntheticServer:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""What a Splitter makes of a text, for tests of reading and of what is to be read."""
+"""Runs a `stream.parts.Splitter` over pieces of text and collects its parts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from penstock.flow import CallDelta, Reading
 from penstock.stream.parts import Splitter
 
-Read = tuple[str, str, list[tuple[str, str]]]  # reasoning, text, calls with their names and arguments
+SplitParts = tuple[str, str, list[tuple[str, str]]]  # reasoning, text, calls with their names and arguments
 
 
-def read(pieces: Iterable[str], reading: Reading) -> Read:
+def split_stream(pieces: Iterable[str], reading: Reading) -> SplitParts:
     numbers = itertools.count()
     splitter = Splitter(reading, make_id=lambda: f"call_{next(numbers)}")
     parts = [part for piece in pieces for part in splitter.push(piece)] + splitter.flush()
@@ -20,7 +20,7 @@ def read(pieces: Iterable[str], reading: Reading) -> Read:
     for part in parts:
         if not isinstance(part, CallDelta):
             kind, piece = part
-            assert piece, "nothing is no news"
+            assert piece, "empty part"
             text[kind] += piece
         elif part.id is not None:
             assert (part.id, part.index, part.arguments) == (f"call_{len(calls)}", len(calls), "")

@@ -1,4 +1,5 @@
-"""A long day of a busy server, made up: 64 requests at any time, 50,000 steps; in the shapes of docs/OBSERVE.md."""
+"""Synthetic observe data of a busy server: 64 concurrent requests, 50,000 steps, as the routes of docs/OBSERVE.md
+return it."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ SERIES = (
 
 
 @dataclass
-class Life:
-    """A sequence, in step numbers."""
+class Lifetime:
+    """Step numbers of one sequence."""
 
     seq: int
     queued: int
@@ -38,10 +39,10 @@ class Life:
     prompt: int
 
 
-class Recording:
+class SyntheticLoad:
     def __init__(self, seed: int = 1) -> None:
         draw = random.Random(seed)
-        lives: list[Life] = []
+        lives: list[Lifetime] = []
         for lane in range(LANES):
             at = 1 + draw.randrange(40) + lane // 8
             while at < STEPS + 4000:
@@ -49,7 +50,7 @@ class Recording:
                 prompt = int(draw.lognormvariate(5.6, 0.9)) + 8
                 first = at + -(-prompt // CHUNK) - 1
                 last = first + int(draw.lognormvariate(4.6, 0.8)) + 4
-                lives.append(Life(0, queued, at, first, last, prompt))
+                lives.append(Lifetime(0, queued, at, first, last, prompt))
                 at = last + 1 + draw.choice((0, 0, 1, 2, 9))
         lives.sort(key=lambda life: life.queued)
         for number, life in enumerate(lives, 1):
@@ -126,7 +127,7 @@ class Recording:
             "sequences": {str(life.seq): self._in_window(life) for life in lives},
         }
 
-    def _in_window(self, life: Life) -> dict[str, Any]:
+    def _in_window(self, life: Lifetime) -> dict[str, Any]:
         at = lambda step: int(self.start[step])  # noqa: E731
         return {
             "request": life.seq,
@@ -139,7 +140,7 @@ class Recording:
             "finish": "end",
         }
 
-    def summary(self, life: Life, now_step: int) -> dict[str, Any]:
+    def summary(self, life: Lifetime, now_step: int) -> dict[str, Any]:
         at = lambda step: int(self.start[step])  # noqa: E731
         done = life.last < now_step
         state = "done" if done else "queued" if life.admitted > now_step else "running"
@@ -169,7 +170,7 @@ class Recording:
             "seqs": [life.seq],
         }
 
-    def at_step(self, step: int) -> list[Life]:
+    def at_step(self, step: int) -> list[Lifetime]:
         return [self.lives[i] for i in np.nonzero((self.queued <= step) & (self.last >= step - 3))[0]]
 
     def page_map(self, step: int) -> dict[str, Any]:
@@ -244,7 +245,7 @@ def history() -> dict[str, Any]:
     }
 
 
-def ticks(made: Recording, steps: bool) -> Iterator[dict[str, Any]]:
+def ticks(made: SyntheticLoad, steps: bool) -> Iterator[dict[str, Any]]:
     """From the last recorded step on, 12 steps at a time."""
     for end in range(STEPS, STEPS + 4000, 12):
         lives = made.at_step(end)
@@ -284,7 +285,7 @@ def ticks(made: Recording, steps: bool) -> Iterator[dict[str, Any]]:
         }
 
 
-def facts(made: Recording) -> dict[str, Any]:
+def facts(made: SyntheticLoad) -> dict[str, Any]:
     engine = {
         "device": "cpu",
         "dtype": "float32",
@@ -315,7 +316,7 @@ def facts(made: Recording) -> dict[str, Any]:
     }
 
 
-def detail(made: Recording, life: Life) -> dict[str, Any]:
+def detail(made: SyntheticLoad, life: Lifetime) -> dict[str, Any]:
     summary = made.summary(life, STEPS)
     at = lambda step: int(made.start[step])  # noqa: E731
     end = summary["end"] or at(STEPS)

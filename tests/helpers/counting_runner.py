@@ -1,12 +1,12 @@
-"""A runner that computes nothing."""
+"""A fake runner: no model, no device."""
 
 from __future__ import annotations
 
 from penstock.flow import RowResult, StepPlan, StepResult
 
 
-class Counting:
-    """Implements flow.Runner: draws for every row the number of tokens it has."""
+class CountingRunner:
+    """Implements flow.Runner; the token it samples for a row is the row's length."""
 
     def __init__(self) -> None:
         self.plans: list[StepPlan] = []

@@ -1,4 +1,4 @@
-"""Ctrl-C at a chosen line of the code under test."""
+"""Raises SIGINT at a chosen line of the code under test."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from types import FrameType
 from typing import Any
 
 
-def interrupted(work: Callable[[], object], files: tuple[str, ...], at: int, *, skipped: tuple[str, ...] = ()) -> bool:
-    """Does the work, and interrupts it at the so manieth line that it comes by in these files or folders; False if it
-    had fewer. Lines that begin with what is `skipped` do not count."""
+def interrupt_at_line(
+    work: Callable[[], object], files: tuple[str, ...], at: int, *, skipped: tuple[str, ...] = ()
+) -> bool:
+    """Run `work` and raise SIGINT at its `at`-th executed line in `files`; False if it executes fewer lines.
+
+    Lines that start with one of `skipped` do not count."""
     lines = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

@@ -1,7 +1,7 @@
 """Runs a model over pages without a scheduler: batches are made by hand from rows of (tokens, start, count, blocks).
 
 Pages start full of NaN, blocks are handed out in random order, and block ids that a window has left behind are put to
-0: whatever reads a slot it must not read shows in the result.
+0: an out-of-bounds read shows in the result.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def make_pages(
 
 
 @dataclass
-class Sequence_:
+class PagedSequence:
     tokens: list[int]
     computed: int = 0
     blocks: list[list[int]] = field(default_factory=list)
@@ -111,10 +111,10 @@ class PagedModel:
             random.Random(seed + group).sample(range(1, num_blocks), num_blocks - 1)
             for group in range(len(self.groups))
         ]
-        self.sequences: list[Sequence_] = []
+        self.sequences: list[PagedSequence] = []
 
     def add(self, tokens: Sequence[int]) -> int:
-        self.sequences.append(Sequence_(list(tokens), blocks=[[] for _ in self.groups]))
+        self.sequences.append(PagedSequence(list(tokens), blocks=[[] for _ in self.groups]))
         return len(self.sequences) - 1
 
     def step(self, portions: dict[int, int]) -> None:
@@ -134,7 +134,7 @@ class PagedModel:
         """Of all positions computed so far, [positions, vocab]."""
         return torch.cat(self.sequences[index].logits)
 
-    def _row(self, sequence: Sequence_, count: int) -> Row:
+    def _row(self, sequence: PagedSequence, count: int) -> Row:
         end = sequence.computed + count
         for group, blocks, free in zip(self.groups, sequence.blocks, self.free, strict=True):
             while len(blocks) * self.block_size < end:
