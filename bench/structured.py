@@ -24,7 +24,7 @@ import torch
 from penstock import LLM, Constraint, SamplingParams, __version__
 from penstock.flow import Admit
 from penstock.grammar.compiler import Compiler
-from penstock.grammar.library import Grammars
+from penstock.grammar.grammar_cache import GrammarCache
 from penstock.sample import Constraints
 
 PERSON = {
@@ -135,7 +135,7 @@ def row_costs(llm: LLM, compiler: Compiler) -> dict[str, float]:
     params = SamplingParams(temperature=1.0, max_tokens=256, ignore_eos=True, seed=1, constraint=PEOPLE)
     tokens = llm.chat(TALK, params, progress=False).tokens
     vocab_size = llm.model.spec.vocab_size
-    constraints = Constraints(vocab_size, Grammars(compiler))
+    constraints = Constraints(vocab_size, GrammarCache(compiler))
     for _ in range(2):  # the first one compiles
         started = time.process_time_ns()
         constraints.admit(Admit(0, [1], 1, params, 0, 0, (), []))

@@ -30,8 +30,8 @@ from penstock.flow import (
     Delta,
     FinishReason,
     Inspection,
+    OutputFormat,
     Pooling,
-    Reading,
     Request,
     SamplingParams,
     Submit,
@@ -42,9 +42,9 @@ from penstock.flow import (
 from penstock.flow import Tokenizer as TokenizerProtocol
 from penstock.observe import events
 from penstock.observe.events import Emit
+from penstock.prompt.answer_grammar import constraint_of
 from penstock.prompt.arguments import enforceable
-from penstock.prompt.dialect import Dialect
-from penstock.prompt.language import constraint_of
+from penstock.prompt.chat_format import ChatFormat
 from penstock.prompt.template import ChatTemplate
 from penstock.store.spec import ModelSpec
 from penstock.stream.choice import ChoiceStream, NoText
@@ -77,7 +77,7 @@ class Pipeline:
         self.spec = spec
         self.tokenizer = tokenizer
         self.template = template
-        self.dialect = Dialect(template) if template is not None else None
+        self.chat_format = ChatFormat(template) if template is not None else None
         self.context = context
         self.constraints = constraints
         self.by_priority = by_priority
@@ -88,7 +88,7 @@ class Pipeline:
 
     def accept(self, request: Request, *, may_wait: bool = True) -> ActiveRequest:
         """Turn a request into sequences for the engine, or raise InvalidRequest before any model time is spent. Raises
-        NotCheap instead of waiting for the process that renders what takes long, unless it `may_wait`."""
+        NeedsRenderProcess instead of waiting for the process that renders what takes long, unless it `may_wait`."""
         text = self.render(request, may_wait=may_wait)
         return self.take_off(request, text, self.encode(request, text))
 
@@ -101,12 +101,13 @@ class Pipeline:
     def take_off(self, request: Request, text: str, tokens: list[int]) -> ActiveRequest:
         """The last part of `accept`, once the text has been tokenized."""
         self._check(request, tokens)
-        reading = self._reading(request, text, self._max_output(request, tokens))
-        params, warnings = self._constrained(request, reading)
+        output_format = self._output_format(request, text, self._max_output(request, tokens))
+        params, warnings = self._constrained(request, output_format)
         submits = self._submits(request, tokens, params)
         kind = Scored if params.max_tokens == 0 else ChoiceStream
         answers = [
-            kind(choice, params, self._text_stream(tokens, params, reading), reading) for choice in range(params.n)
+            kind(choice, params, self._text_stream(tokens, params, output_format), output_format)
+            for choice in range(params.n)
         ]
         return ActiveRequest(request.id, submits, answers, (*request.warnings, *warnings))
 
@@ -130,10 +131,10 @@ class Pipeline:
             return request.text or ""
         if self.tokenizer is None:
             raise InvalidRequest("this model has no tokenizer: give the messages as token ids", param="messages")
-        if self.dialect is None:
+        if self.chat_format is None:
             raise InvalidRequest("this model has no chat template: give a plain prompt", param="messages")
         start = self.clock()
-        text = self.dialect.render(request, may_wait=may_wait)
+        text = self.chat_format.render(request, may_wait=may_wait)
         if self.emit is not None:
             self.emit(events.Rendered(request.id, self.clock(), start))
         return text
@@ -214,16 +215,18 @@ class Pipeline:
         if request.pooling not in POOLINGS:
             raise InvalidRequest(f"pooling must be {' or '.join(POOLINGS)}, got {request.pooling!r}", param="pooling")
 
-    def _reading(self, request: Request, text: str, max_output: int) -> Reading | None:
+    def _output_format(self, request: Request, text: str, max_output: int) -> OutputFormat | None:
         """How the answer is to be read; None: as it is."""
-        if request.messages is None or self.dialect is None:
+        if request.messages is None or self.chat_format is None:
             return None
-        reading = self.dialect.reading(request, text)
-        if reading.budget is not None and reading.budget >= max_output:  # it cannot be spent
-            reading = msgspec.structs.replace(reading, budget=None)
-        return reading if reading.calls is not None or reading.thinking is not None else None
+        output_format = self.chat_format.output_format(request, text)
+        if output_format.budget is not None and output_format.budget >= max_output:  # it cannot be spent
+            output_format = msgspec.structs.replace(output_format, budget=None)
+        return output_format if output_format.calls is not None or output_format.thinking is not None else None
 
-    def _constrained(self, request: Request, reading: Reading | None) -> tuple[SamplingParams, tuple[str, ...]]:
+    def _constrained(
+        self, request: Request, output_format: OutputFormat | None
+    ) -> tuple[SamplingParams, tuple[str, ...]]:
         """The request's parameters with what its tools and the model's reasoning make of the constraint, and warnings
         of what in the tools' schemas is not enforced."""
         params = request.params
@@ -233,12 +236,12 @@ class Pipeline:
         check = self.constraints.check if self.constraints is not None else _pass
         if params.constraint is not None:
             check(params.constraint)
-        if reading is None or self.dialect is None or self.tokenizer is None:
+        if output_format is None or self.chat_format is None or self.tokenizer is None:
             return params, warnings
         use = request.tools
-        if use is not None and reading.calls is not None:
-            use, warnings = enforceable(use, reading.calls, self.tokenizer.mark, check)
-        whole = constraint_of(reading, use, params.constraint, self.tokenizer.mark)
+        if use is not None and output_format.calls is not None:
+            use, warnings = enforceable(use, output_format.calls, self.tokenizer.mark, check)
+        whole = constraint_of(output_format, use, params.constraint, self.tokenizer.mark)
         if whole is None or whole == params.constraint:
             return params, warnings
         try:
@@ -285,13 +288,15 @@ class Pipeline:
             return min(max(params.max_tokens, 1), room)
         return room if self.default_max_tokens is None else min(max(self.default_max_tokens, params.min_tokens), room)
 
-    def _text_stream(self, prompt: Sequence[int], params: SamplingParams, reading: Reading | None) -> TextStream:
+    def _text_stream(
+        self, prompt: Sequence[int], params: SamplingParams, output_format: OutputFormat | None
+    ) -> TextStream:
         if self.tokenizer is None:
             return NoText()
         skip = params.skip_special_tokens
-        if reading is None:
+        if output_format is None:
             return self.tokenizer.text_stream(prompt, skip_special=skip)
-        marks = map(self.tokenizer.mark, reading.marks)
+        marks = map(self.tokenizer.mark, output_format.marks)
         shown = frozenset(mark for mark in marks if mark is not None)
         return self.tokenizer.text_stream(prompt, skip_special=skip, show=shown)
 

@@ -1,20 +1,20 @@
-"""Runs a `stream.parts.Splitter` over pieces of text and collects its parts."""
+"""Runs a `stream.output_parser.OutputParser` over pieces of text and collects its parts."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
 
-from penstock.flow import CallDelta, Reading
-from penstock.stream.parts import Splitter
+from penstock.flow import CallDelta, OutputFormat
+from penstock.stream.output_parser import OutputParser
 
 SplitParts = tuple[str, str, list[tuple[str, str]]]  # reasoning, text, calls with their names and arguments
 
 
-def split_stream(pieces: Iterable[str], reading: Reading) -> SplitParts:
+def split_stream(pieces: Iterable[str], output_format: OutputFormat) -> SplitParts:
     numbers = itertools.count()
-    splitter = Splitter(reading, make_id=lambda: f"call_{next(numbers)}")
-    parts = [part for piece in pieces for part in splitter.push(piece)] + splitter.flush()
+    parser = OutputParser(output_format, make_id=lambda: f"call_{next(numbers)}")
+    parts = [part for piece in pieces for part in parser.push(piece)] + parser.flush()
     text = {"reasoning": "", "text": ""}
     calls: list[tuple[str, str]] = []
     for part in parts:

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.flow import Cancel, Constraint, Delta, Frame, Query, Reply, Runner, Submit
-from penstock.grammar.library import Grammars
+from penstock.grammar.grammar_cache import GrammarCache
 from penstock.schedule.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ COMPILE_WAIT_S = 0.01  # how long an idle loop waits at a time for a constraint 
 class EngineLoop:
     """Owns the scheduler and the runner. Its owner (`local`, `serve`) hands it messages and calls `step`."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, grammars: Grammars | None = None) -> None:
+    def __init__(self, scheduler: Scheduler, runner: Runner, grammars: GrammarCache | None = None) -> None:
         self.scheduler = scheduler
         self.runner = runner
         self.grammars = grammars

@@ -26,9 +26,9 @@ from penstock.flow.messages import (
     Timings,
     TokenLogprobs,
 )
+from penstock.flow.output_format import CallSyntax, OutputFormat, ReasoningMarkers
 from penstock.flow.params import SamplingParams
 from penstock.flow.protocols import ConstraintChecker, Engine, Runner, TextStream, Tokenizer, WatchedEngine
-from penstock.flow.reading import CallSyntax, Reading, Thinking
 from penstock.flow.request import Choice, Chunk, Completion, Embedding, Message, Request, Trace
 from penstock.flow.step import Admit, Extend, Row, RowResult, StepPlan, StepResult
 from penstock.flow.tools import CallDelta, Tool, ToolCall, ToolUse
@@ -52,10 +52,11 @@ __all__ = [
     "Frame",
     "Inspection",
     "Message",
+    "OutputFormat",
     "Pooling",
     "Query",
-    "Reading",
     "Ready",
+    "ReasoningMarkers",
     "Reply",
     "Request",
     "Row",
@@ -69,7 +70,6 @@ __all__ = [
     "Submit",
     "Task",
     "TextStream",
-    "Thinking",
     "Timings",
     "TokenLogprobs",
     "Tokenizer",

@@ -21,7 +21,7 @@ from penstock.kernels.interface import Pages
 from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from penstock.grammar.library import Grammars
+    from penstock.grammar.grammar_cache import GrammarCache
 
 
 class Model(Recordable, Protocol):
@@ -40,7 +40,7 @@ class NativeRunner:
         context: int,
         max_sequences: int,
         step_tokens: int,
-        grammars: Grammars | None = None,
+        grammars: GrammarCache | None = None,
     ) -> None:
         """`pages` are native ones: see `kernels.interface.Pages`."""
         spec, block_size = model.spec, pages[0].keys.shape[3]

@@ -17,7 +17,7 @@ from penstock.sample import Constraints, Draws, Logprobs, Sampler
 from penstock.sample.sampler import Replay
 
 if TYPE_CHECKING:
-    from penstock.grammar.library import Grammars
+    from penstock.grammar.grammar_cache import GrammarCache
 
 
 class Orders:
@@ -27,7 +27,7 @@ class Orders:
         self,
         vocab_size: int,
         tokens: Tensor,
-        grammars: Grammars | None,
+        grammars: GrammarCache | None,
         *,
         natively: bool = False,
         most_rows: int | None = None,

@@ -27,7 +27,7 @@ from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
     from penstock.forward.graphs import Graphs, Replayed
-    from penstock.grammar.library import Grammars
+    from penstock.grammar.grammar_cache import GrammarCache
 
 ALIGNED = 16  # bytes: kernels take vectors to begin at a multiple of them
 
@@ -61,7 +61,7 @@ class ModelRunner:
         *,
         context: int,
         max_sequences: int,
-        grammars: Grammars | None = None,
+        grammars: GrammarCache | None = None,
     ) -> None:
         spec, device = model.spec, pages[0].keys.device
         self._model, self._ops, self._pages = model, ops, pages

@@ -14,6 +14,6 @@ library.py    the engine's: compiled grammars, made in the background, and a mat
 Frontend and engine both know this package; llguidance is loaded when the first constraint comes.
 """
 
-from penstock.grammar.source import json_rule, lark_of, literal
+from penstock.grammar.constraint_grammar import json_rule, lark_of, literal
 
 __all__ = ["json_rule", "lark_of", "literal"]

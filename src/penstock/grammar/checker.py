@@ -15,9 +15,9 @@ import msgspec
 
 from penstock.errors import InvalidRequest, by_code
 from penstock.flow import Constraint
+from penstock.grammar.check_process import Verdict, Vocabulary
 from penstock.grammar.compiler import NO_TOKENIZER
-from penstock.grammar.source import check_size, unusable
-from penstock.grammar.worker import Verdict, Vocabulary
+from penstock.grammar.constraint_grammar import check_size, unusable
 from penstock.system.killable_process import Crashed, Helper, OutOfTime
 
 COMPILE_LIMIT_S = 5.0  # of CPU time
@@ -39,7 +39,9 @@ class Checker:
         self._tokenizer = tokenizer
         self._limit_s = limit_s
         greeting = msgspec.json.encode(Vocabulary(str(tokenizer), vocab_size, end_tokens))
-        self._helper = Helper("penstock.grammar.worker", greeting, cpu_limit_s=limit_s, memory_bytes=MEMORY_BYTES)
+        self._helper = Helper(
+            "penstock.grammar.check_process", greeting, cpu_limit_s=limit_s, memory_bytes=MEMORY_BYTES
+        )
         self._lock = threading.Lock()
         self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()  # by digest: sources may be long
 

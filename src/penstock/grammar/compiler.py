@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Constraint
-from penstock.grammar.source import grammar_of, unusable
+from penstock.grammar.constraint_grammar import grammar_of, unusable
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

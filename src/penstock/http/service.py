@@ -21,7 +21,7 @@ from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.observe.metrics import Metrics
 from penstock.pipeline import ActiveRequest, Pipeline, check_ids, prompt_field
-from penstock.prompt.template import NotCheap
+from penstock.prompt.template import NeedsRenderProcess
 from penstock.store.files import ModelFiles
 from penstock.tokenize.batch import BatchEncoder
 from penstock.tokenize.tokenizer import Tokenizer
@@ -178,7 +178,7 @@ class Service:
         if any(map(_may_be_constrained, requests)):
             return await self._accept_constrained(requests)
         if not is_long(requests):
-            with contextlib.suppress(NotCheap):
+            with contextlib.suppress(NeedsRenderProcess):
                 return [await self._accept_short(request) for request in requests]
         return await asyncio.to_thread(accept)
 

@@ -1,6 +1,6 @@
 """From messages to the text the model was trained to continue, and what that says of the answer.
 
-dialect         how one model is spoken to, and how its answer is to be read
+chat_format         how one model is spoken to, and how its answer is to be read
 families        which family a chat template is of: data
 conversation    messages as a family's template wants them
 template        the template itself: cheap renderings here, others in the process of `worker`

@@ -10,9 +10,9 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.flow import CallSyntax, Constraint, Tool, ToolUse
-from penstock.grammar.relax import relaxed
+from penstock.grammar.unenforceable_keywords import relaxed
 from penstock.prompt import gemma_schema
-from penstock.prompt.language import TokenOf, closed
+from penstock.prompt.answer_grammar import TokenOf, closed
 
 CHECK_LIMIT_S = 30.0  # for all tools of one request: those of others wait meanwhile
 

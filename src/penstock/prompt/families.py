@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.flow.reading import CallSyntax, Thinking
+from penstock.flow.output_format import CallSyntax, ReasoningMarkers
 from penstock.prompt.template import ChatTemplate
 
 
@@ -79,7 +79,7 @@ FAMILIES = (
 # Of models that were told nothing about tools, or in a way that we do not know: they are told in plain words.
 GENERIC = Family(name="generic", calls=TAGGED, writes_itself=False)
 
-THINKING = (Thinking("<think>", "</think>"), Thinking("[THINK]", "[/THINK]"))
+THINKING = (ReasoningMarkers("<think>", "</think>"), ReasoningMarkers("[THINK]", "[/THINK]"))
 
 # What templates call the switch of the reasoning.
 SWITCHES = ("enable_thinking", "thinking")
@@ -89,7 +89,7 @@ def family_of(template: ChatTemplate) -> Family:
     return next((family for family in FAMILIES if _fits(family, template)), GENERIC)
 
 
-def thinking_of(template: ChatTemplate) -> Thinking | None:
+def thinking_of(template: ChatTemplate) -> ReasoningMarkers | None:
     return next((marks for marks in THINKING if marks.close in template.source), None)
 
 

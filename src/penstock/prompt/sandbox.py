@@ -25,8 +25,8 @@ from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler
 
-from penstock.prompt.instrument import CONTAINS, SLICE, WEIGH, WORK, WRITE, Instrument
-from penstock.prompt.meter import CHARS_PER_UNIT, ITEMS_PER_UNIT, LAZY, METER, Meter, current
+from penstock.prompt.charge_insertion import CONTAINS, SLICE, WEIGH, WORK, WRITE, Instrument
+from penstock.prompt.template_meter import CHARS_PER_UNIT, ITEMS_PER_UNIT, LAZY, METER, Meter, current
 
 # What chat templates use. Those marked True turn their value into text, whatever it is.
 FILTERS = {

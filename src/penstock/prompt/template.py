@@ -14,9 +14,9 @@ import jinja2.meta
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Message
-from penstock.prompt.meter import OutOfWork
-from penstock.prompt.run import cheap_work, compiled, run
+from penstock.prompt.bounded_render import cheap_work, compiled, run
 from penstock.prompt.sandbox import Sandbox
+from penstock.prompt.template_meter import OutOfWork
 from penstock.system.killable_process import Crashed, Helper, OutOfTime
 
 RENDER_LIMIT_S = 5.0  # of CPU time
@@ -26,7 +26,7 @@ MEMORY_BYTES = 512 << 20
 _CUT = "\ue000penstock-continue\ue001"
 
 
-class NotCheap(Exception):
+class NeedsRenderProcess(Exception):
     """This rendering has to wait for another process: ask again from a thread that may wait."""
 
 
@@ -40,7 +40,10 @@ class ChatTemplate:
         self.compiled = compiled(source)
         self._limit_s = limit_s
         self._helper = Helper(
-            "penstock.prompt.worker", json.dumps(source).encode(), cpu_limit_s=limit_s, memory_bytes=MEMORY_BYTES
+            "penstock.prompt.render_process",
+            json.dumps(source).encode(),
+            cpu_limit_s=limit_s,
+            memory_bytes=MEMORY_BYTES,
         )
 
     @cached_property
@@ -58,7 +61,7 @@ class ChatTemplate:
         arguments: dict[str, Any] | None = None,
         may_wait: bool = True,
     ) -> str:
-        """Raises NotCheap instead of waiting for another process, unless it `may_wait`."""
+        """Raises NeedsRenderProcess instead of waiting for another process, unless it `may_wait`."""
         if not messages:
             raise InvalidRequest("messages must not be empty", param="messages")
         if continue_final_message:
@@ -90,7 +93,7 @@ class ChatTemplate:
             if not isinstance(error.__cause__, OutOfWork):
                 raise
         if not may_wait:
-            raise NotCheap
+            raise NeedsRenderProcess
         return self._run_elsewhere(variables)
 
     def _run_elsewhere(self, variables: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from penstock.sample.masks import Bits, packed
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-    from penstock.grammar.library import Grammars
+    from penstock.grammar.grammar_cache import GrammarCache
 
 # Of CPU time. What the compiler bounds takes a few milliseconds; a grammar made to get around that gets no second one,
 # since nobody's token is drawn meanwhile. An honest one takes a tenth of that at most.
@@ -131,7 +131,7 @@ def _keep(values: np.ndarray[Any, Any], allowed: Bits) -> None:
 class Constraints:
     """The matchers of the slots whose sequences have a constraint."""
 
-    def __init__(self, vocab_size: int, grammars: Grammars | None) -> None:
+    def __init__(self, vocab_size: int, grammars: GrammarCache | None) -> None:
         self._vocab_size = vocab_size
         self._grammars = grammars
         self._slots: dict[int, Bound] = {}
@@ -159,7 +159,7 @@ class Constraints:
                 finishes[row] = finish
         return Masked(self._vocab_size, rows, bounds, allowed, finishes)
 
-    def _bind(self, grammars: Grammars, admit: Admit) -> Bound:
+    def _bind(self, grammars: GrammarCache, admit: Admit) -> Bound:
         params = admit.params
         assert params.constraint is not None
         matcher = grammars.matcher(params.constraint)

@@ -24,7 +24,7 @@ from penstock.forward.memory import CacheSize, allocate_native_pages, allocate_p
 from penstock.forward.native_runner import NativeRunner
 from penstock.forward.runner import ModelRunner
 from penstock.grammar.compiler import Compiler
-from penstock.grammar.library import Grammars
+from penstock.grammar.grammar_cache import GrammarCache
 from penstock.kernels.cpu import library
 from penstock.kernels.cpu.program import Pool
 from penstock.kernels.torch_ops import TorchOperations
@@ -114,7 +114,7 @@ def engine_loop(
     laps.end("decisions")
     # What the native kernels leave to torch is small, and its threads would stand in the pool's way.
     torch.set_num_threads(1 if decided.native else decided.threads)
-    grammars = Grammars(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
+    grammars = GrammarCache(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
     build = _cuda_runner if decided.device.type == "cuda" else _cpu_runner
     built = build(settings, decided, grammars, laps)
     loop = EngineLoop(_scheduler(settings, decided, built.size, secret), built.runner, grammars)
@@ -222,7 +222,7 @@ def _scheduler(settings: Settings, decided: Decided, size: CacheSize, secret: by
     )
 
 
-def _cpu_runner(settings: Settings, decided: Decided, grammars: Grammars, laps: Laps) -> Built:
+def _cpu_runner(settings: Settings, decided: Decided, grammars: GrammarCache, laps: Laps) -> Built:
     gc_control.spare()
     model = _load(settings, decided)
     laps.end("weights")
@@ -247,7 +247,7 @@ def _cpu_runner(settings: Settings, decided: Decided, grammars: Grammars, laps: 
     return Built(runner, model, size)
 
 
-def _cuda_runner(settings: Settings, decided: Decided, grammars: Grammars, laps: Laps) -> Built:
+def _cuda_runner(settings: Settings, decided: Decided, grammars: GrammarCache, laps: Laps) -> Built:
     """Kernels are compiled by other processes while the weights are loaded."""
     from penstock.forward.warm_up import Sizes, capture, compile_ahead, rehearse
     from penstock.kernels.cuda.precompile import Ahead

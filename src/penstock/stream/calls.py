@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable
 
 from penstock.flow import CallDelta
-from penstock.flow.reading import GEMMA_CALL, CallSyntax
+from penstock.flow.output_format import GEMMA_CALL, CallSyntax
 from penstock.stream import gemma_text
 from penstock.stream.json_text import Cut, Malformed, either, expect, string, value
 from penstock.stream.tape import Tape, Waiting, find_first

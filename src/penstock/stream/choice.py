@@ -13,14 +13,14 @@ from penstock.flow import (
     Chunk,
     Delta,
     FinishReason,
-    Reading,
+    OutputFormat,
     SamplingParams,
     TextStream,
     Timings,
     TokenLogprobs,
     ToolCall,
 )
-from penstock.stream.parts import Part, Splitter
+from penstock.stream.output_parser import OutputParser, Part
 from penstock.stream.stops import StopMatcher
 
 # Their last token ended the sequence; it counts as output, but its text is not part of the answer unless asked for.
@@ -30,18 +30,20 @@ _BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)
 class ChoiceStream:
     """One choice. `finish` is set once the client has all of it, `done` once the engine has let go of it too."""
 
-    def __init__(self, index: int, params: SamplingParams, text: TextStream, reading: Reading | None = None) -> None:
-        """`reading`: how its text is to be taken apart; None: it is all text."""
+    def __init__(
+        self, index: int, params: SamplingParams, text: TextStream, output_format: OutputFormat | None = None
+    ) -> None:
+        """`output_format`: how its text is to be taken apart; None: it is all text."""
         self.index = index
         self.decoder = text
         spaced = any(stop[-1:].isspace() for stop in params.stop)
-        self.splitter = None if reading is None else Splitter(reading, spaced=spaced)
+        self.parser = None if output_format is None else OutputParser(output_format, spaced=spaced)
         self.include_stop = params.include_stop_str_in_output
         self.stops = StopMatcher(params.stop, include=self.include_stop)
         self._unfiltered = not params.stop and params.logprobs is None
-        self._as_it_comes = self._unfiltered and self.splitter is None
+        self._as_it_comes = self._unfiltered and self.parser is None
         self.text: list[str] = []
-        self.reasoning: list[str] | None = None if reading is None or reading.thinking is None else []
+        self.reasoning: list[str] | None = None if output_format is None or output_format.thinking is None else []
         self.calls: list[CallDelta] = []
         self.tokens: list[int] = []
         self.reasoning_tokens = 0
@@ -64,7 +66,7 @@ class ChoiceStream:
         used = self._decode(delta, shown)
         tokens = delta.tokens[:used]
         logprobs = delta.logprobs[:used] if delta.logprobs is not None else None
-        if self.splitter is not None and self.splitter.plain:
+        if self.parser is not None and self.parser.plain:
             self._as_it_comes = self._unfiltered
         self.text.append(shown.text)
         self.calls += shown.calls
@@ -96,7 +98,7 @@ class ChoiceStream:
                 self.stop = token if delta.finish is FinishReason.STOP_TOKEN else None
                 if not self.include_stop:
                     break
-            if self.splitter is not None and self.splitter.thinking:
+            if self.parser is not None and self.parser.thinking:
                 self.reasoning_tokens += 1
             self._show(self._split(self.decoder.push(token)), shown)
             if self.finish is not None:
@@ -108,10 +110,10 @@ class ChoiceStream:
         return len(delta.tokens)
 
     def _split(self, text: str, *, ended: bool = False) -> list[Part]:
-        if self.splitter is None:
+        if self.parser is None:
             return [("text", text)]
-        parts = self.splitter.push(text)
-        return parts + self.splitter.flush() if ended else parts
+        parts = self.parser.push(text)
+        return parts + self.parser.flush() if ended else parts
 
     def _show(self, parts: list[Part], shown: _Shown) -> None:
         for part in parts:

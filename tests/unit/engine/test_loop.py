@@ -23,7 +23,7 @@ from penstock.flow import (
     Submit,
 )
 from penstock.grammar.compiler import Compiler
-from penstock.grammar.library import Grammars
+from penstock.grammar.grammar_cache import GrammarCache
 from penstock.schedule import Scheduler
 from penstock.store.spec import CacheGroup
 
@@ -55,7 +55,7 @@ class World:
             cache, step_tokens=32, max_sequences=4, max_waiting=100, policy="fcfs", lookahead=0, context=32,
             clock=lambda: self.now,
         )  # fmt: skip
-        self.loop = EngineLoop(scheduler, CountingRunner(), Grammars(self.gate))
+        self.loop = EngineLoop(scheduler, CountingRunner(), GrammarCache(self.gate))
 
     def submit(self, name: str, constraint: Constraint | None = None, deadline: float | None = None) -> None:
         params = SamplingParams(constraint=constraint)

@@ -10,7 +10,7 @@ from helpers.paged_model import make_pages
 from penstock.flow import Admit, Constraint, Extend, FinishReason, Row, RowResult, SamplingParams, StepPlan
 from penstock.forward import ModelRunner
 from penstock.grammar.compiler import Compiler
-from penstock.grammar.library import Grammars
+from penstock.grammar.grammar_cache import GrammarCache
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.model import Decoder, load, open_source
 from penstock.store import hf_folder
@@ -28,7 +28,7 @@ class Engine:
         self.tokenizer = Tokenizer.load(files.tokenizer)
         source = open_source(files.weights, files.format)
         self.model: Decoder = load(files.spec, source, dtype=torch.float32, device=CPU, context=CONTEXT)
-        self.grammars = Grammars(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
+        self.grammars = GrammarCache(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
 
     def runner(self) -> ModelRunner:
         pages = make_pages(self.model.spec, 8, BLOCK, torch.float32)

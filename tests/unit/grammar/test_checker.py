@@ -12,7 +12,7 @@ from penstock.errors import InvalidRequest, ShuttingDown
 from penstock.flow import Constraint
 from penstock.grammar import checker as module
 from penstock.grammar.checker import Checker
-from penstock.grammar.source import MAX_SOURCE_BYTES
+from penstock.grammar.constraint_grammar import MAX_SOURCE_BYTES
 
 HANGS = Constraint.json_schema({"type": "integer", "multipleOf": 123_456_789})
 CRASHES = Constraint.grammar("start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(20_000)) + '\nr20000: "a"')

@@ -11,7 +11,7 @@ from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Constraint
 from penstock.grammar import json_rule, literal
 from penstock.grammar.compiler import Compiler
-from penstock.grammar.source import MAX_SOURCE_BYTES
+from penstock.grammar.constraint_grammar import MAX_SOURCE_BYTES
 from penstock.tokenize.tokenizer import Tokenizer
 
 PERSON = {

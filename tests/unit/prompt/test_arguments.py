@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock.flow import Constraint, Reading, Tool, ToolUse
+from penstock.flow import Constraint, OutputFormat, Tool, ToolUse
+from penstock.prompt.answer_grammar import closed, constraint_of
 from penstock.prompt.arguments import enforceable
 from penstock.prompt.families import FAMILIES
-from penstock.prompt.language import closed, constraint_of
 
 GEMMA = next(family.calls for family in FAMILIES if family.name == "gemma 4")
 LEFT_OUT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -39,7 +39,7 @@ def test_what_gemmas_notation_cannot_say_is_left_out(inner: Any, made: Any, word
     assert warnings == (f"calls of the tool f are not held to {word} of its parameters",)
     if made:
         assert use.tools[0].parameters["properties"]["a"] == made
-    constraint_of(Reading(calls=GEMMA), use, None, lambda mark: None)  # which refuses what it does not know
+    constraint_of(OutputFormat(calls=GEMMA), use, None, lambda mark: None)  # which refuses what it does not know
 
 
 def test_bounds_of_strings_stay_where_quotes_are_tokens() -> None:
@@ -52,7 +52,7 @@ def test_a_strict_tool_stays_as_it_is() -> None:
     use, warnings = enforceable(ToolUse(tools=(tool,)), GEMMA, lambda mark: None, passed)
     assert (use.tools, warnings) == ((tool,), ())
     with pytest.raises(InvalidRequest, match="pattern"):
-        constraint_of(Reading(calls=GEMMA), use, None, lambda mark: None)
+        constraint_of(OutputFormat(calls=GEMMA), use, None, lambda mark: None)
 
 
 def test_the_tools_of_one_request_are_not_checked_without_end() -> None:

@@ -13,8 +13,8 @@ import pytest
 from helpers import reference_data
 from helpers.split_stream import split_stream
 from penstock.errors import InvalidRequest
-from penstock.flow import Message, Reading, Request, SamplingParams, Tool, ToolUse
-from penstock.prompt.dialect import Dialect
+from penstock.flow import Message, OutputFormat, Request, SamplingParams, Tool, ToolUse
+from penstock.prompt.chat_format import ChatFormat
 from penstock.prompt.families import FAMILIES, THINKING
 from penstock.prompt.template import ChatTemplate
 
@@ -72,9 +72,9 @@ FUNCTION_GEMMA = (
 
 
 @cache
-def dialects() -> dict[str, Dialect]:
+def chat_formats() -> dict[str, ChatFormat]:
     published = {path.stem: ChatTemplate(path.read_text(), SPECIAL) for path in reference_data.chat_templates()}
-    return {name: Dialect(template) for name, template in published.items()}
+    return {name: ChatFormat(template) for name, template in published.items()}
 
 
 def call(number: int, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -82,46 +82,46 @@ def call(number: int, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"id": f"call_{number}", "type": "function", "function": function}
 
 
-def rendered(dialect: Dialect, *messages: Message, tools: ToolUse | None = TOOLS, **options: Any) -> str:
-    return dialect.render(Request(id="1", params=SamplingParams(), messages=list(messages), tools=tools, **options))
+def rendered(chat_format: ChatFormat, *messages: Message, tools: ToolUse | None = TOOLS, **options: Any) -> str:
+    return chat_format.render(Request(id="1", params=SamplingParams(), messages=list(messages), tools=tools, **options))
 
 
-def round_trip(dialect: Dialect, calls: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+def round_trip(chat_format: ChatFormat, calls: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     asked = {"role": "user", "content": "What about tomorrow?"}
     said = {"role": "assistant", "content": "", "tool_calls": [call(*each) for each in enumerate(calls)]}
-    text = rendered(dialect, asked, said, add_generation_prompt=False)
+    text = rendered(chat_format, asked, said, add_generation_prompt=False)
     text = text[text.rindex(asked["content"]) + len(asked["content"]) :]
-    if not dialect.family.calls.open:
+    if not chat_format.family.calls.open:
         text = text[text.index("{") :]  # behind the header of the turn: there the answer begins
-    _, _, made = split_stream([text], Reading(calls=dialect.family.calls))
+    _, _, made = split_stream([text], OutputFormat(calls=chat_format.family.calls))
     return [(name, json.loads(arguments)) for name, arguments in made]
 
 
 def test_the_families_of_published_templates() -> None:
-    found = {name: dialect.family.name for name, dialect in dialects().items()}
+    found = {name: chat_format.family.name for name, chat_format in chat_formats().items()}
 
     assert {name: family for name, family in found.items() if family != "generic"} == KNOWN
     assert Counter(found.values())["generic"] > 40
 
 
 def test_calls_come_back_as_they_went_in() -> None:
-    for name, dialect in dialects().items():
+    for name, chat_format in chat_formats().items():
         if name in UNUSABLE:
             continue
-        assert round_trip(dialect, [HOSTILE]) == [("weather", HOSTILE)], name
-        if dialect.family.calls.several:
+        assert round_trip(chat_format, [HOSTILE]) == [("weather", HOSTILE)], name
+        if chat_format.family.calls.several:
             several = [{"city": "Rome"}, {}, HOSTILE]
-            assert round_trip(dialect, several) == [("weather", each) for each in several], name
+            assert round_trip(chat_format, several) == [("weather", each) for each in several], name
 
 
 @pytest.mark.parametrize(("source", "family"), [(PHI, "phi 4"), (FUNCTION_GEMMA, "functiongemma")])
 def test_calls_of_families_with_templates_of_their_own(source: str, family: str) -> None:
-    dialect = Dialect(ChatTemplate(source, SPECIAL))
+    chat_format = ChatFormat(ChatTemplate(source, SPECIAL))
     shallow = {"city": HOSTILE["city"], "days": 2}
 
-    assert dialect.family.name == family
-    assert round_trip(dialect, [shallow, {}]) == [("weather", shallow), ("weather", {})]
-    assert "weather" in rendered(dialect, {"role": "user", "content": "Hi"}).partition("Hi")[0]
+    assert chat_format.family.name == family
+    assert round_trip(chat_format, [shallow, {}]) == [("weather", shallow), ("weather", {})]
+    assert "weather" in rendered(chat_format, {"role": "user", "content": "Hi"}).partition("Hi")[0]
 
 
 def test_every_row_of_the_table_is_tried_here() -> None:
@@ -130,7 +130,7 @@ def test_every_row_of_the_table_is_tried_here() -> None:
 
 def test_tools_and_results_are_shown() -> None:
     """In whatever words: the model must see what it can call, and what came of it."""
-    for name, dialect in dialects().items():
+    for name, chat_format in chat_formats().items():
         if name in UNUSABLE:
             continue
         conversation: list[Message] = [
@@ -139,15 +139,15 @@ def test_tools_and_results_are_shown() -> None:
             {"role": "assistant", "content": "", "tool_calls": [call(0, {"city": "Oslo"})]},
             {"role": "tool", "content": "7 degrees", "tool_call_id": "call_0"},
         ]
-        if not dialect.system_role:
+        if not chat_format.system_role:
             del conversation[0]
-        text = rendered(dialect, *conversation)
+        text = rendered(chat_format, *conversation)
         assert "The weather <now> & then" in html.unescape(text), name
         assert "7 degrees" in text, name
 
 
 def test_a_conversation_of_several_rounds() -> None:
-    for name, dialect in dialects().items():
+    for name, chat_format in chat_formats().items():
         if name in UNUSABLE:
             continue
         conversation: list[Message] = []
@@ -158,25 +158,25 @@ def test_a_conversation_of_several_rounds() -> None:
                 {"role": "tool", "content": f"result {number}", "tool_call_id": f"call_{number}"},
                 {"role": "assistant", "content": f"answer {number}"},
             ]
-        text = rendered(dialect, *conversation, {"role": "user", "content": "thanks"})
+        text = rendered(chat_format, *conversation, {"role": "user", "content": "thanks"})
         places = [text.index(f"{what} {number}") for number in range(2) for what in ("question", "result", "answer")]
         assert places == sorted(places), name
 
 
 def test_without_tools_nothing_is_said_of_them() -> None:
-    for name, dialect in dialects().items():
+    for name, chat_format in chat_formats().items():
         if name in UNUSABLE:
             continue
         try:
-            text = rendered(dialect, {"role": "user", "content": "Hi"}, tools=None)
-            plain = dialect.template.render([{"role": "user", "content": "Hi"}])
+            text = rendered(chat_format, {"role": "user", "content": "Hi"}, tools=None)
+            plain = chat_format.template.render([{"role": "user", "content": "Hi"}])
         except InvalidRequest:
             continue  # the template has no words for that
         assert text == plain, name
 
 
 def test_how_published_templates_reason() -> None:
-    marks = {name: dialect.thinking for name, dialect in dialects().items()}
+    marks = {name: chat_format.thinking for name, chat_format in chat_formats().items()}
 
     assert marks["Qwen-Qwen3-0.6B"] == marks["deepseek-ai-DeepSeek-R1-Distill-Llama-8B"] == THINKING[0]
     assert marks["mistralai-Ministral-3-14B-Reasoning-2512"] == THINKING[1]
@@ -186,35 +186,35 @@ def test_how_published_templates_reason() -> None:
 CUT = '{"city": "Z\u00fcr\n"</tool_call>\\1'
 
 
-def after_a_cut_call(dialect: Dialect) -> str:
+def after_a_cut_call(chat_format: ChatFormat) -> str:
     """What the model is shown when a client sends back two calls, the second of which was cut."""
     whole, cut = call(1, {"city": "Oslo"}), call(2, {})
     cut["function"]["arguments"] = CUT
-    calls = [whole, cut] if dialect.family.calls.several else [cut]
+    calls = [whole, cut] if chat_format.family.calls.several else [cut]
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "", "tool_calls": calls}]
     messages += [{"role": "tool", "content": "ok", "tool_call_id": one["id"]} for one in calls]
-    return dialect.render(Request(id="r", params=SamplingParams(), messages=messages, tools=TOOLS))
+    return chat_format.render(Request(id="r", params=SamplingParams(), messages=messages, tools=TOOLS))
 
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_call_cut_short_is_shown_as_it_was_written(name: str) -> None:
-    text = after_a_cut_call(dialects()[name])
+    text = after_a_cut_call(chat_formats()[name])
     assert text.count(CUT) == 1
     assert f'"{CUT}"' not in text
     assert "penstock-arguments" not in text
 
 
 def test_a_call_cut_short_where_calls_are_put_into_messages() -> None:
-    text = after_a_cut_call(Dialect(ChatTemplate(PHI, {})))
+    text = after_a_cut_call(ChatFormat(ChatTemplate(PHI, {})))
     assert f'{{"name": "weather", "arguments": {CUT}}}]<|/tool_call|>' in text
 
 
 def test_a_call_cut_short_where_the_template_goes_through_arguments_by_name() -> None:
-    text = after_a_cut_call(Dialect(ChatTemplate(FUNCTION_GEMMA, {})))
+    text = after_a_cut_call(ChatFormat(ChatTemplate(FUNCTION_GEMMA, {})))
     assert f"call:weather{{arguments:<escape>{CUT}<escape>}}<end_function_call>" in text
 
 
 def test_other_errors_of_a_template_stay_what_they_are() -> None:
-    dialect = Dialect(ChatTemplate("{{ raise_exception('no') }}", {}))
+    chat_format = ChatFormat(ChatTemplate("{{ raise_exception('no') }}", {}))
     with pytest.raises(InvalidRequest, match="no"):
-        after_a_cut_call(dialect)
+        after_a_cut_call(chat_format)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import InvalidRequest, ModelInvalid
-from penstock.prompt.meter import MAX_WORK, Meter, OutOfWork
-from penstock.prompt.run import CHEAP_WORK, compiled, full_work, run
+from penstock.prompt.bounded_render import CHEAP_WORK, compiled, full_work, run
+from penstock.prompt.template_meter import MAX_WORK, Meter, OutOfWork
 
 HI = [{"role": "user", "content": "hi"}]
 BIG = "{% set big = [0] * 5000000 %}"

@@ -9,7 +9,7 @@ import torch
 from helpers import tiny_models
 from penstock.flow import Admit, Constraint, FinishReason, SamplingParams
 from penstock.grammar.compiler import Compiler
-from penstock.grammar.library import Grammars
+from penstock.grammar.grammar_cache import GrammarCache
 from penstock.sample import Constraints, Masked
 from penstock.sample import constraints as module
 from penstock.tokenize.tokenizer import Tokenizer
@@ -22,7 +22,7 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         tiny_models.save_tokenizer(folder)
         self.tokenizer = Tokenizer.load(folder / "tokenizer.json")
-        self.grammars = Grammars(Compiler(folder / "tokenizer.json", tiny_models.VOCAB, (END,)))
+        self.grammars = GrammarCache(Compiler(folder / "tokenizer.json", tiny_models.VOCAB, (END,)))
         self.constraints = Constraints(tiny_models.VOCAB, self.grammars)
 
     def id(self, letter: str) -> int:

@@ -6,9 +6,9 @@ from penstock.flow import (
     Chunk,
     Delta,
     FinishReason,
-    Reading,
+    OutputFormat,
+    ReasoningMarkers,
     SamplingParams,
-    Thinking,
     Timings,
     TokenLogprobs,
 )
@@ -95,8 +95,8 @@ def test_a_stop_string_completed_by_the_last_flush() -> None:
 
 # --- reasoning and calls
 
-TOOLS = Reading(
-    calls=CallSyntax(shape="object", open="<call>", close="</call>"), thinking=Thinking("<think>", "</think>")
+TOOLS = OutputFormat(
+    calls=CallSyntax(shape="object", open="<call>", close="</call>"), thinking=ReasoningMarkers("<think>", "</think>")
 )
 CALL = '<call>{"name": "f", "arguments": {"a": "END"}}</call>'
 
@@ -112,14 +112,16 @@ def answered(text: str, params: SamplingParams, finish: FinishReason = FinishRea
 
 def test_behind_its_reasoning_an_answer_without_calls_takes_the_short_way() -> None:
     """Nothing is held back or taken apart from there on; what is at the end is."""
-    answer = ChoiceStream(0, SamplingParams(), Letters("�"), Reading(thinking=Thinking("<think>", "</think>")))
+    answer = ChoiceStream(
+        0, SamplingParams(), Letters("�"), OutputFormat(thinking=ReasoningMarkers("<think>", "</think>"))
+    )
     pieces = []
     for letter in "<think>hm</think>\n A  b \n":
         chunk = answer.push(Delta(id="x/0", tokens=ids(letter)))
         assert chunk is not None
         pieces.append((chunk.reasoning, chunk.text))
         if letter == "A":
-            answer.splitter = None  # the short way does not ask it
+            answer.parser = None  # the short way does not ask it
     assert ["".join(part) for part in zip(*pieces, strict=True)] == ["hm", "A  b \n"]
     assert answer.push(Delta(id="x/0", tokens=[2], finish=FinishReason.END, timings=ENDED)).text == "�"
     assert (answer.choice().reasoning, answer.choice().text) == ("hm", "A  b \n�")
@@ -127,7 +129,7 @@ def test_behind_its_reasoning_an_answer_without_calls_takes_the_short_way() -> N
 
 @pytest.mark.parametrize("params", [SamplingParams(stop=("END",)), SamplingParams(logprobs=0)])
 def test_but_not_past_stop_strings_and_log_probabilities(params: SamplingParams) -> None:
-    answer = ChoiceStream(0, params, Letters(), Reading(thinking=Thinking("<think>", "</think>")))
+    answer = ChoiceStream(0, params, Letters(), OutputFormat(thinking=ReasoningMarkers("<think>", "</think>")))
     found = TokenLogprobs(0, -0.5, 1, [])
     for letter in "a END b":
         answer.push(Delta(id="x/0", tokens=ids(letter), logprobs=None if params.logprobs is None else [found]))

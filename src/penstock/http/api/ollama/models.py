@@ -24,7 +24,7 @@ from penstock.http.api.ollama.response_bodies import (
     OllamaRunningModel,
 )
 from penstock.http.api.ollama.think import can_think
-from penstock.prompt.dialect import Dialect
+from penstock.prompt.chat_format import ChatFormat
 from penstock.store.files import ModelFiles
 
 LATEST = ":latest"
@@ -50,11 +50,11 @@ def check_served(asked: str, files: ModelFiles) -> None:
 class ServedModel:
     """What does not change while the server runs, worked out once."""
 
-    def __init__(self, files: ModelFiles, context: int, dialect: Dialect | None, created: int) -> None:
+    def __init__(self, files: ModelFiles, context: int, chat_format: ChatFormat | None, created: int) -> None:
         """`context` is the server's, `created` when it began: for models without weights."""
         self.files = files
         self.context = context
-        self.dialect = dialect
+        self.chat_format = chat_format
         self.name = tagged(files.name)
         states = [path.stat() for path in files.weights]
         self.size = sum(state.st_size for state in states)
@@ -116,8 +116,8 @@ class ServedModel:
         )
 
     def _capabilities(self) -> list[str]:
-        tools = ["tools"] if self.dialect is not None else []
-        return ["completion", *tools, *(["thinking"] if can_think(self.dialect) else []), "embedding"]
+        tools = ["tools"] if self.chat_format is not None else []
+        return ["completion", *tools, *(["thinking"] if can_think(self.chat_format) else []), "embedding"]
 
     def _info(self) -> dict[str, Any]:
         """In GGUF's names, whatever the format. The context is what a request can use."""

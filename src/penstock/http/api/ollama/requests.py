@@ -17,7 +17,7 @@ from penstock.http.api.ollama.schemas import (
     OllamaTool,
 )
 from penstock.http.api.ollama.think import effort_of
-from penstock.prompt.dialect import Dialect
+from penstock.prompt.chat_format import ChatFormat
 
 # What is called otherwise behind `intake`.
 NAMES = {
@@ -37,7 +37,7 @@ def chat_request(
     request_id: str,
     recommended: Mapping[str, float | int],
     context: int,
-    dialect: Dialect | None,
+    chat_format: ChatFormat | None,
 ) -> Request:
     """Of a conversation that is not empty. `recommended` is ModelFiles.sampling, `context` the server's. Raises
     InvalidRequest for what the schema cannot tell."""
@@ -53,7 +53,7 @@ def chat_request(
         "add_generation_prompt": not going_on,
         "tools": _tools(body.tools or []),
     }
-    return _request(body, request_id, recommended, context, dialect, prompt)
+    return _request(body, request_id, recommended, context, chat_format, prompt)
 
 
 def generate_request(
@@ -62,18 +62,18 @@ def generate_request(
     request_id: str,
     recommended: Mapping[str, float | int],
     context: int,
-    dialect: Dialect | None,
+    chat_format: ChatFormat | None,
 ) -> Request:
     """The same of a prompt: what the user says, or, if the model has no chat template, a text to be continued."""
     prompt: dict[str, Any]
-    if body.raw or dialect is None:
+    if body.raw or chat_format is None:
         if body.system:
             raise InvalidRequest("system is not supported: this model has no chat template", param="system")
         prompt = {"text": body.prompt}
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
         prompt = {"messages": [*system, {"role": "user", "content": body.prompt}]}
-    return _request(body, request_id, recommended, context, dialect, prompt)
+    return _request(body, request_id, recommended, context, chat_format, prompt)
 
 
 def _request(
@@ -81,10 +81,10 @@ def _request(
     request_id: str,
     recommended: Mapping[str, float | int],
     context: int,
-    dialect: Dialect | None,
+    chat_format: ChatFormat | None,
     prompt: dict[str, Any],
 ) -> Request:
-    effort, warnings = (None, ()) if prompt.get("text") is not None else effort_of(body.think, dialect)
+    effort, warnings = (None, ()) if prompt.get("text") is not None else effort_of(body.think, chat_format)
     params = sampling_params(
         body.options,
         recommended,

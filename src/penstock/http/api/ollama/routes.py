@@ -59,7 +59,7 @@ _documented = partial(documented, error=OllamaErrorBody)
 
 
 def add(app: FastAPI, service: Service) -> None:
-    served = ServedModel(service.files, service.pipeline.context, service.pipeline.dialect, service.created)
+    served = ServedModel(service.files, service.pipeline.context, service.pipeline.chat_format, service.created)
     _add_generation(app, service)
     _add_embeddings(app, service)
     _add_models(app, service, served)
@@ -100,7 +100,7 @@ def _add_generation(app: FastAPI, service: Service) -> None:
                     request_id=events.name,
                     recommended=service.files.sampling,
                     context=service.pipeline.context,
-                    dialect=service.pipeline.dialect,
+                    chat_format=service.pipeline.chat_format,
                 )
                 events.validated([asked])
                 ticket = await service.submit([asked], events.tenant)

@@ -9,7 +9,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from penstock.errors import InvalidRequest
 from penstock.http.api.fields import wrong
-from penstock.prompt.dialect import Dialect
+from penstock.prompt.chat_format import ChatFormat
 
 LEVELS = ("low", "medium", "high")
 
@@ -30,24 +30,24 @@ class _Level:
 Think = Annotated[Any, _Level()]
 
 
-def can_think(dialect: Dialect | None) -> bool:
-    return dialect is not None and (dialect.thinking is not None or can_switch(dialect))
+def can_think(chat_format: ChatFormat | None) -> bool:
+    return chat_format is not None and (chat_format.thinking is not None or can_switch(chat_format))
 
 
-def can_switch(dialect: Dialect) -> bool:
+def can_switch(chat_format: ChatFormat) -> bool:
     """Whether the chat template has a say in how much the model thinks."""
-    return dialect.switch is not None or "reasoning_effort" in dialect.template.variables
+    return chat_format.switch is not None or "reasoning_effort" in chat_format.template.variables
 
 
-def effort_of(think: bool | str | None, dialect: Dialect | None) -> tuple[str | None, tuple[str, ...]]:
+def effort_of(think: bool | str | None, chat_format: ChatFormat | None) -> tuple[str | None, tuple[str, ...]]:
     """`reasoning_effort` of flow.Request, and what to warn of. Raises InvalidRequest where the model cannot think."""
     if think is None:
         return None, ()
-    if dialect is None or not can_think(dialect):
+    if chat_format is None or not can_think(chat_format):
         if think is False:
             return None, ()
         raise InvalidRequest("think is not supported: this model does not think aloud", param="think")
-    if can_switch(dialect):
+    if can_switch(chat_format):
         return ("none" if think is False else "medium" if think is True else str(think)), ()
     if think is True:
         return None, ()

@@ -13,7 +13,7 @@ from helpers.schema_tables import assert_matches_schema
 from penstock.errors import ModelNotFound
 from penstock.http.api.ollama.models import ServedModel, check_served, human_number, tagged
 from penstock.http.api.ollama.response_bodies import OllamaModelInfo, OllamaModelList, OllamaRunningList
-from penstock.prompt.dialect import Dialect
+from penstock.prompt.chat_format import ChatFormat
 from penstock.prompt.template import ChatTemplate
 from penstock.store.files import ModelFiles
 from penstock.store.spec import ModelSpec, Rope
@@ -56,8 +56,8 @@ def files(tmp_path: Path) -> ModelFiles:
 
 
 def served(files: ModelFiles, **more: Any) -> ServedModel:
-    dialect = Dialect(ChatTemplate(files.chat_template, {})) if files.chat_template is not None else None
-    return ServedModel(files, **{"context": 512, "dialect": dialect, "created": 0, **more})
+    chat_format = ChatFormat(ChatTemplate(files.chat_template, {})) if files.chat_template is not None else None
+    return ServedModel(files, **{"context": 512, "chat_format": chat_format, "created": 0, **more})
 
 
 @pytest.mark.parametrize(

@@ -12,29 +12,29 @@ from penstock.http.api.ollama.requests import chat_request, generate_request, to
 from penstock.http.api.ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
 from penstock.http.api.ollama.think import can_think
 from penstock.http.parse.schema import parse
-from penstock.prompt.dialect import Dialect
+from penstock.prompt.chat_format import ChatFormat
 from penstock.prompt.template import ChatTemplate
 
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
-DIALECTS = {
-    "plain": Dialect(ChatTemplate(PLAIN, {})),
-    "thinker": Dialect(ChatTemplate(PLAIN + "<think></think>", {})),  # always
-    "switched": Dialect(ChatTemplate(PLAIN + "{% if enable_thinking %}<think></think>{% endif %}", {})),
-    "graded": Dialect(ChatTemplate(PLAIN + "{{ reasoning_effort }}", {})),
+CHAT_FORMATS = {
+    "plain": ChatFormat(ChatTemplate(PLAIN, {})),
+    "thinker": ChatFormat(ChatTemplate(PLAIN + "<think></think>", {})),  # always
+    "switched": ChatFormat(ChatTemplate(PLAIN + "{% if enable_thinking %}<think></think>{% endif %}", {})),
+    "graded": ChatFormat(ChatTemplate(PLAIN + "{{ reasoning_effort }}", {})),
 }
 DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "max_tokens": None}
 USER = {"role": "user", "content": "Hi"}
 
 
-def chat(dialect: str = "plain", **fields: Any) -> Request:
+def chat(chat_format: str = "plain", **fields: Any) -> Request:
     body = parse(OllamaChatRequest, json.dumps({"model": "m", "messages": [USER], **fields}).encode())
-    return chat_request(body, request_id="r", recommended={}, context=512, dialect=DIALECTS[dialect])
+    return chat_request(body, request_id="r", recommended={}, context=512, chat_format=CHAT_FORMATS[chat_format])
 
 
-def generate(dialect: str | None = "plain", **fields: Any) -> Request:
+def generate(chat_format: str | None = "plain", **fields: Any) -> Request:
     body = parse(OllamaGenerateRequest, json.dumps({"model": "m", "prompt": "Hi", **fields}).encode())
-    known = None if dialect is None else DIALECTS[dialect]
-    return generate_request(body, request_id="r", recommended={}, context=512, dialect=known)
+    known = None if chat_format is None else CHAT_FORMATS[chat_format]
+    return generate_request(body, request_id="r", recommended={}, context=512, chat_format=known)
 
 
 def shown(*messages: dict[str, Any]) -> list[dict[str, Any]]:
@@ -152,7 +152,7 @@ def test_a_model_without_a_chat_template_continues_the_prompt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "think", "effort"),
+    ("chat_format", "think", "effort"),
     [
         ("plain", None, None),
         ("plain", False, None),
@@ -164,15 +164,15 @@ def test_a_model_without_a_chat_template_continues_the_prompt() -> None:
         ("graded", True, "medium"),
     ],
 )
-def test_think_in_the_words_of_the_template(dialect: str, think: Any, effort: str | None) -> None:
-    made = chat(dialect, think=think)
+def test_think_in_the_words_of_the_template(chat_format: str, think: Any, effort: str | None) -> None:
+    made = chat(chat_format, think=think)
     assert (made.reasoning_effort, made.warnings) == (effort, ())
-    assert generate(dialect, think=think).reasoning_effort == effort
+    assert generate(chat_format, think=think).reasoning_effort == effort
 
 
 @pytest.mark.parametrize("think", [True, "low"])
 def test_a_model_that_cannot_think(think: Any) -> None:
-    assert not can_think(DIALECTS["plain"])
+    assert not can_think(CHAT_FORMATS["plain"])
     with pytest.raises(InvalidRequest, match="think is not supported") as caught:
         chat(think=think)
     assert caught.value.param == "think"

@@ -8,7 +8,7 @@ import pytest
 from helpers import reference_data
 from penstock.errors import InvalidRequest, ShuttingDown
 from penstock.prompt import template as module
-from penstock.prompt.template import ChatTemplate, NotCheap
+from penstock.prompt.template import ChatTemplate, NeedsRenderProcess
 from penstock.system.killable_process import Helper
 
 HI = [{"role": "user", "content": "hi ü"}]
@@ -26,7 +26,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_a_long_rendering_gives_the_same_text_elsewhere(process: list[bytes]) -> None:
     with closing(ChatTemplate(LOOP + "{{ 1 / (messages | length - 1) }}", {"bos_token": "<s>"})) as template:
-        with pytest.raises(NotCheap):
+        with pytest.raises(NeedsRenderProcess):
             template.render(HI, may_wait=False)
         assert not process
         with pytest.raises(InvalidRequest, match="cannot show these messages: division by zero"):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.flow import Message, Reading, Request
-from penstock.prompt.conversation import Raw, as_openai, for_template, join_answers
+from penstock.flow import Message, OutputFormat, Request
 from penstock.prompt.families import SWITCHES, family_of, thinking_of
-from penstock.prompt.raw_arguments import RawArguments, as_mapping
-from penstock.prompt.template import ChatTemplate, NotCheap
+from penstock.prompt.template import ChatTemplate, NeedsRenderProcess
+from penstock.prompt.template_messages import Raw, as_openai, for_template, join_answers
+from penstock.prompt.unparsed_arguments import RawArguments, as_mapping
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _OFF = ("none", "minimal")
@@ -19,7 +19,7 @@ _ROLES = ("system", "user", "assistant", "tool")  # that `conversation` makes wh
 MAX_ROLES = 64
 
 
-class Dialect:
+class ChatFormat:
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
         self.family = family_of(template)
@@ -32,7 +32,7 @@ class Dialect:
     @property
     def marks(self) -> tuple[str, ...]:
         """All that stand for themselves in the text of an answer."""
-        return Reading(calls=self.family.calls, thinking=self.thinking).marks
+        return OutputFormat(calls=self.family.calls, thinking=self.thinking).marks
 
     def render(self, request: Request, *, may_wait: bool = True) -> str:
         """`may_wait`: see ChatTemplate.render."""
@@ -60,23 +60,23 @@ class Dialect:
             may_wait=may_wait,
         )
 
-    def reading(self, request: Request, prompt: str) -> Reading:
+    def output_format(self, request: Request, prompt: str) -> OutputFormat:
         """`prompt` is what was rendered for this request."""
         calls, marks = self.family.calls if request.tools is not None else None, self.thinking
         bound = request.tools is not None and request.tools.choice != "auto"
         if request.thinking_budget is not None:
             self._check_budget(request.thinking_budget)
         if marks is None:
-            return Reading(calls=calls, bound=bound)
+            return OutputFormat(calls=calls, bound=bound)
         # What the model goes on with. The client's own words further up may have marks in them that mean nothing.
         begun = _last_text(request.messages) if request.continue_final_message else prompt
         if begun.rstrip().endswith(marks.close):  # the reasoning is over, or is not wanted
-            return Reading(calls=calls, bound=bound)
+            return OutputFormat(calls=calls, bound=bound)
         if request.continue_final_message:
             opened = begun.rfind(marks.open) > begun.rfind(marks.close)
         else:
             opened = request.add_generation_prompt and begun.rstrip().endswith(marks.open)
-        return Reading(calls=calls, thinking=marks, opened=opened, bound=bound, budget=request.thinking_budget)
+        return OutputFormat(calls=calls, thinking=marks, opened=opened, bound=bound, budget=request.thinking_budget)
 
     def _check_budget(self, budget: int) -> None:
         if budget < 0:
@@ -123,7 +123,7 @@ class Dialect:
                 continue
             if role not in self._roles:
                 if not may_wait:
-                    raise NotCheap
+                    raise NeedsRenderProcess
                 if len(self._roles) == MAX_ROLES:  # clients choose their names
                     self._roles.clear()
                 self._roles[role] = _knows_role(self.template, role)

@@ -20,7 +20,7 @@ THREADS = 2  # that compile
 STACK_BYTES = 64 << 20
 
 
-class Grammars:
+class GrammarCache:
     """Keeps those used last. `prepare` compiles in the background; all the rest belongs to the engine's own thread."""
 
     def __init__(self, compiler: Compiler, capacity: int = CAPACITY) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.flow.reading import CallSyntax, Reading
+from penstock.flow.output_format import CallSyntax, OutputFormat
 from penstock.flow.tools import CallDelta
 from penstock.stream.calls import Calls, new_id, read_calls
 from penstock.stream.json_text import Cut, Malformed
@@ -16,14 +16,16 @@ from penstock.stream.tape import SPACE, Tape, Waiting, find_first, overlap
 Part = tuple[str, str] | CallDelta  # ("text" or "reasoning", a piece of it), or a piece of a call
 
 
-class Splitter:
+class OutputParser:
     """Text in, parts out. A part is given once nothing that comes later can make it another."""
 
-    def __init__(self, reading: Reading, make_id: Callable[[], str] = new_id, *, spaced: bool = False) -> None:
+    def __init__(
+        self, output_format: OutputFormat, make_id: Callable[[], str] = new_id, *, spaced: bool = False
+    ) -> None:
         """`spaced`: white space behind text belongs to it, since somebody waits for it there."""
-        self.reading = reading
+        self.output_format = output_format
         self._spaced = spaced
-        self.thinking = reading.opened  # what comes next is reasoning
+        self.thinking = output_format.opened  # what comes next is reasoning
         self.plain = False  # all that comes is text: what is pushed is what would be given, until `flush`
         self._tape = Tape()
         self._calls = Calls(self._give_call, make_id)
@@ -46,9 +48,9 @@ class Splitter:
 
     def _run(self) -> Waiting[None]:
         yield from self._reason()
-        syntax = self.reading.calls
+        syntax = self.output_format.calls
         if syntax is None:
-            self.plain = not self.reading.bound
+            self.plain = not self.output_format.bound
             yield from self._pass("text", ())
         elif syntax.open:
             yield from self._answer(syntax)
@@ -56,7 +58,7 @@ class Splitter:
             yield from self._bare_answer(syntax)
 
     def _reason(self) -> Waiting[None]:
-        marks, tape = self.reading.thinking, self._tape
+        marks, tape = self.output_format.thinking, self._tape
         if marks is None:
             return
         if not self.thinking:
@@ -129,7 +131,7 @@ class Splitter:
             yield
 
     def _give(self, kind: str, text: str) -> None:
-        if text and not (self.reading.bound and kind == "text"):
+        if text and not (self.output_format.bound and kind == "text"):
             self._parts.append((kind, text))
 
     def _give_call(self, piece: CallDelta) -> None:

@@ -37,18 +37,18 @@ class CallSyntax(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(mark for mark in marks if mark)
 
 
-class Thinking(msgspec.Struct, frozen=True):
+class ReasoningMarkers(msgspec.Struct, frozen=True):
     """What stands before and behind a model's reasoning."""
 
     open: str
     close: str
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """How one answer is to be read: `prompt.dialect` decides, `stream.parts` follows."""
+class OutputFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """How one answer is to be read: `prompt.chat_format` decides, `stream.parts` follows."""
 
     calls: CallSyntax | None = None  # None: no tools were offered
-    thinking: Thinking | None = None  # None: the family does not reason aloud
+    thinking: ReasoningMarkers | None = None  # None: the family does not reason aloud
     opened: bool = False  # the prompt ends within the reasoning
     budget: int | None = None  # most tokens of the reasoning
     bound: bool = False  # the answer is calls and nothing else: what is not yet one was to become one

@@ -5,10 +5,10 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.flow import Constraint
 from penstock.grammar.compiler import Compiler
-from penstock.grammar.library import Grammars
+from penstock.grammar.grammar_cache import GrammarCache
 
 
-def settled(grammars: Grammars, count: int) -> dict[Constraint, PenstockError | None]:
+def settled(grammars: GrammarCache, count: int) -> dict[Constraint, PenstockError | None]:
     found: dict[Constraint, PenstockError | None] = {}
     while len(found) < count:
         found |= dict(grammars.finished(wait_s=30.0))
@@ -16,7 +16,7 @@ def settled(grammars: Grammars, count: int) -> dict[Constraint, PenstockError | 
 
 
 def test_prepared_in_the_background(compiler: Compiler) -> None:
-    grammars = Grammars(compiler)
+    grammars = GrammarCache(compiler)
     good, bad = Constraint.choice(["a"]), Constraint.regex("(")
     for constraint in (good, bad, good):
         assert not grammars.has(constraint)
@@ -29,7 +29,7 @@ def test_prepared_in_the_background(compiler: Compiler) -> None:
 
 
 def test_every_sequence_has_a_matcher_of_its_own(compiler: Compiler) -> None:
-    grammars = Grammars(compiler)
+    grammars = GrammarCache(compiler)
     constraint = Constraint.regex("[ab]{3}")
     one, other = grammars.matcher(constraint), grammars.matcher(constraint)
     before = other.compute_bitmask()
@@ -40,7 +40,7 @@ def test_every_sequence_has_a_matcher_of_its_own(compiler: Compiler) -> None:
 
 
 def test_those_used_last_are_kept(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    grammars = Grammars(compiler, capacity=2)
+    grammars = GrammarCache(compiler, capacity=2)
     first, second, third = (Constraint.choice([text]) for text in "abc")
     grammars.matcher(first)
     grammars.matcher(second)
@@ -55,7 +55,7 @@ def test_whatever_goes_wrong_is_told(compiler: Compiler, monkeypatch: pytest.Mon
         raise ZeroDivisionError("by zero")
 
     monkeypatch.setattr(compiler, "compile", fail)
-    grammars = Grammars(compiler)
+    grammars = GrammarCache(compiler)
     grammars.prepare(Constraint.json_object())
     (error,) = settled(grammars, 1).values()
     assert "by zero" in str(error)

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.prompt.run import compiled, full_work, run
+from penstock.prompt.bounded_render import compiled, full_work, run
 from penstock.system.killable_process import Answer, answer_questions
 
 

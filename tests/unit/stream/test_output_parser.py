@@ -8,12 +8,12 @@ import random
 import pytest
 
 from helpers.split_stream import SplitParts, split_stream
-from penstock.flow import CallDelta, CallSyntax, Reading, Thinking
+from penstock.flow import CallDelta, CallSyntax, OutputFormat, ReasoningMarkers
 from penstock.prompt.families import FAMILIES, GENERIC
-from penstock.stream.parts import Splitter
+from penstock.stream.output_parser import OutputParser
 
 SYNTAX = {family.name: family.calls for family in (*FAMILIES, GENERIC)}
-THINK = Thinking("<think>", "</think>")
+THINK = ReasoningMarkers("<think>", "</think>")
 TAGGED, LLAMA, MISTRAL = SYNTAX["hermes"], SYNTAX["llama 3"], SYNTAX["mistral, as a list"]
 
 HOSTILE = {
@@ -52,18 +52,18 @@ def in_gemma(value: object, quote: str) -> str:
     return f"{quote}{value}{quote}" if isinstance(value, str) else json.dumps(value)
 
 
-def in_every_way(text: str, reading: Reading) -> SplitParts:
+def in_every_way(text: str, output_format: OutputFormat) -> SplitParts:
     """Whole, letter by letter, in two at every place, and in random pieces."""
-    whole = split_stream([text], reading)
-    assert split_stream(text, reading) == whole
+    whole = split_stream([text], output_format)
+    assert split_stream(text, output_format) == whole
     step = max(1, len(text) // 150)
     for place in range(0, len(text), step):
-        assert split_stream([text[:place], text[place:]], reading) == whole
+        assert split_stream([text[:place], text[place:]], output_format) == whole
     rng = random.Random(len(text))
     for _ in range(5):
         cuts = sorted(rng.randrange(len(text) + 1) for _ in range(rng.randrange(1, 12)))
         pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-        assert split_stream(pieces, reading) == whole
+        assert split_stream(pieces, output_format) == whole
     return whole
 
 
@@ -75,7 +75,7 @@ def test_a_call_has_the_arguments_that_were_written(name: str, kind: str) -> Non
         arguments = {"value": {"a": [1, 2.5, True, None, {"b": "}"}, []], "c": {}}, "last": 1}  # it has bare keys
     text = written(SYNTAX[name], "f", json.dumps(arguments, ensure_ascii=False))
 
-    reasoning, shown, calls = in_every_way(text, Reading(calls=SYNTAX[name]))
+    reasoning, shown, calls = in_every_way(text, OutputFormat(calls=SYNTAX[name]))
 
     assert (reasoning, shown) == ("", "")
     ((called, given),) = calls
@@ -93,17 +93,17 @@ def test_text_before_calls_and_between_them(name: str) -> None:
     text = "Let me see.\n\n" + "\n".join(calls) + "\n"
 
     read_calls = [("f", '{"a": 1}'), ("g-2", "{}")]
-    assert in_every_way(text, Reading(calls=syntax)) == ("", "Let me see.", read_calls)
-    assert in_every_way(text + "Done.", Reading(calls=syntax)) == ("", "Let me see.\nDone.", read_calls)
+    assert in_every_way(text, OutputFormat(calls=syntax)) == ("", "Let me see.", read_calls)
+    assert in_every_way(text + "Done.", OutputFormat(calls=syntax)) == ("", "Let me see.\nDone.", read_calls)
 
 
 @pytest.mark.parametrize("name", SYNTAX)
 def test_nothing_of_a_call_that_was_cut_is_text_where_all_are_calls(name: str) -> None:
     whole = written(SYNTAX[name], "f", '{"a": 1}')
     for end in range(len(whole)):
-        assert split_stream([whole[:end]], Reading(calls=SYNTAX[name], bound=True))[1] == ""
+        assert split_stream([whole[:end]], OutputFormat(calls=SYNTAX[name], bound=True))[1] == ""
         if SYNTAX[name].several:
-            _, shown, calls = split_stream([f"{whole}\n{whole[:end]}"], Reading(calls=SYNTAX[name], bound=True))
+            _, shown, calls = split_stream([f"{whole}\n{whole[:end]}"], OutputFormat(calls=SYNTAX[name], bound=True))
             assert (shown, calls[0]) == ("", ("f", '{"a": 1}' if SYNTAX[name].shape != "gemma" else calls[0][1]))
 
 
@@ -123,7 +123,7 @@ def test_nothing_of_a_call_that_was_cut_is_text_where_all_are_calls(name: str) -
     ],
 )
 def test_other_ways_to_write_a_call(syntax: CallSyntax, text: str, calls: int) -> None:
-    _, shown, made = in_every_way(text, Reading(calls=syntax))
+    _, shown, made = in_every_way(text, OutputFormat(calls=syntax))
 
     assert [name for name, _ in made] == ["f", "g"][:calls]
     assert all(isinstance(json.loads(arguments), dict) for _, arguments in made)
@@ -148,17 +148,17 @@ def test_other_ways_to_write_a_call(syntax: CallSyntax, text: str, calls: int) -
     ],
 )
 def test_what_is_no_call_is_text_to_the_letter(syntax: CallSyntax, text: str) -> None:
-    assert in_every_way(text, Reading(calls=syntax)) == ("", text, [])
+    assert in_every_way(text, OutputFormat(calls=syntax)) == ("", text, [])
 
 
 @pytest.mark.parametrize("name", SYNTAX)
 def test_a_call_that_is_cut_short_has_the_beginning_of_its_arguments(name: str) -> None:
     arguments = json.dumps({"city": 'O"sl\\o\n}', "days": [1, 2]})
     whole = written(SYNTAX[name], "weather", arguments)
-    expected = split_stream([whole], Reading(calls=SYNTAX[name]))[2][0][1]
+    expected = split_stream([whole], OutputFormat(calls=SYNTAX[name]))[2][0][1]
     before = ""
     for end in range(len(whole)):
-        _, text, calls = split_stream(whole[:end], Reading(calls=SYNTAX[name]))
+        _, text, calls = split_stream(whole[:end], OutputFormat(calls=SYNTAX[name]))
         given = calls[0][1] if calls else ""
         assert expected.startswith(given)
         assert given.startswith(before)  # what was shown is never taken back
@@ -168,16 +168,16 @@ def test_a_call_that_is_cut_short_has_the_beginning_of_its_arguments(name: str) 
 
 
 def test_half_a_call_without_a_name_is_not_shown() -> None:
-    assert split_stream(['ok <tool_call>\n{"na'], Reading(calls=TAGGED)) == ("", "ok", [])
+    assert split_stream(['ok <tool_call>\n{"na'], OutputFormat(calls=TAGGED)) == ("", "ok", [])
 
 
 def test_arguments_leave_as_they_come() -> None:
-    splitter = Splitter(Reading(calls=TAGGED))
+    parser = OutputParser(OutputFormat(calls=TAGGED))
 
-    assert splitter.push('Hi <tool_call>{"name": "f') == [("text", "Hi")]
-    (first,) = splitter.push('", "argu')
-    (second,) = splitter.push('ments": {"a": "b')
-    (third,) = splitter.push(" c")
+    assert parser.push('Hi <tool_call>{"name": "f') == [("text", "Hi")]
+    (first,) = parser.push('", "argu')
+    (second,) = parser.push('ments": {"a": "b')
+    (third,) = parser.push(" c")
 
     assert isinstance(first, CallDelta)
     assert first.id is not None
@@ -191,7 +191,7 @@ def test_nesting_without_end_ends_as_text() -> None:
     syntax = SYNTAX["gemma 4"]
     deep = f"{syntax.open}call:f" + "{a:" * 5000
 
-    _, text, calls = split_stream([deep], Reading(calls=syntax))
+    _, text, calls = split_stream([deep], OutputFormat(calls=syntax))
 
     assert calls[0][0] == "f"
     assert text
@@ -216,14 +216,14 @@ def test_nesting_without_end_ends_as_text() -> None:
     ],
 )
 def test_reasoning_stands_apart(text: str, opened: bool, expected: SplitParts) -> None:
-    assert in_every_way(text, Reading(thinking=THINK, opened=opened)) == expected
+    assert in_every_way(text, OutputFormat(thinking=THINK, opened=opened)) == expected
 
 
 def test_a_call_within_the_reasoning_is_a_thought() -> None:
     call = written(TAGGED, "f", "{}")
     text = f"<think>shall I {call}?</think>\n\nWell.\n{call}"
 
-    reasoning, shown, calls = in_every_way(text, Reading(calls=TAGGED, thinking=THINK))
+    reasoning, shown, calls = in_every_way(text, OutputFormat(calls=TAGGED, thinking=THINK))
 
     assert reasoning == f"shall I {call}?"
     assert (shown, calls) == ("Well.", [("f", "{}")])
@@ -232,4 +232,4 @@ def test_a_call_within_the_reasoning_is_a_thought() -> None:
 def test_a_bare_call_behind_the_reasoning() -> None:
     text = '<think>hm</think>\n\n{"name": "f", "parameters": {"a": 1}}'
 
-    assert in_every_way(text, Reading(calls=LLAMA, thinking=THINK)) == ("hm", "", [("f", '{"a": 1}')])
+    assert in_every_way(text, OutputFormat(calls=LLAMA, thinking=THINK)) == ("hm", "", [("f", '{"a": 1}')])

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint
 from penstock.grammar.compiler import Compiler
-from penstock.grammar.relax import relaxed
+from penstock.grammar.unenforceable_keywords import relaxed
 from penstock.tokenize.tokenizer import Tokenizer
 
 LOOK_AHEAD = "^(?=.*[0-9]).+$"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.flow import Constraint
-from penstock.grammar.closing import MAX_DEPTH, close_objects
+from penstock.grammar.close_objects import MAX_DEPTH, close_objects
 from penstock.grammar.compiler import Compiler
 from penstock.tokenize.tokenizer import Tokenizer
 

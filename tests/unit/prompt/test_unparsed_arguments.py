@@ -5,7 +5,7 @@ import re
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock.prompt.raw_arguments import RawArguments
+from penstock.prompt.unparsed_arguments import RawArguments
 
 
 def test_where_there_are_none_no_pattern_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import jinja2
 
 from penstock.errors import InvalidRequest, ModelInvalid
-from penstock.prompt.meter import CHARS_PER_UNIT, LOOKS, MAX_WORK
 from penstock.prompt.sandbox import Sandbox, TemplateStop, render
+from penstock.prompt.template_meter import CHARS_PER_UNIT, LOOKS, MAX_WORK
 
 MAX_SOURCE = 1 << 20  # characters; the longest published templates have 30,000
 MAX_ERROR = 500  # characters of what a template says

@@ -12,9 +12,9 @@ from typing import Any
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint
-from penstock.grammar.closing import close_objects
+from penstock.grammar.close_objects import close_objects
 from penstock.grammar.ebnf import EbnfError, is_ebnf, to_lark
-from penstock.grammar.neutral import without_neutral
+from penstock.grammar.no_op_keywords import without_neutral
 
 MAX_SOURCE_BYTES = 1 << 19
 MAX_CHOICES = 10_000

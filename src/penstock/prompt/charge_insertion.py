@@ -13,7 +13,7 @@ from jinja2 import nodes
 from jinja2.exceptions import TemplateSyntaxError
 from jinja2.visitor import NodeTransformer
 
-from penstock.prompt.meter import CHARS_PER_UNIT
+from penstock.prompt.template_meter import CHARS_PER_UNIT
 
 WORK, WRITE, WEIGH, SLICE, CONTAINS = ("work ()", "write ()", "weigh ()", "slice ()", "contains ()")
 NODES_PER_UNIT = 4  # an attribute of an object takes about a quarter of a microsecond

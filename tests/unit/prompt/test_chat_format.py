@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock.flow import Reading, Request, SamplingParams, Thinking, Tool, ToolUse
-from penstock.prompt.dialect import MAX_ROLES, Dialect
-from penstock.prompt.template import ChatTemplate, NotCheap
+from penstock.flow import OutputFormat, ReasoningMarkers, Request, SamplingParams, Tool, ToolUse
+from penstock.prompt.chat_format import MAX_ROLES, ChatFormat
+from penstock.prompt.template import ChatTemplate, NeedsRenderProcess
 
 # As Qwen 3 has it: the model thinks by itself, unless that is done for it.
 SWITCHED = (
@@ -25,16 +25,16 @@ ALWAYS = (
 )
 EFFORT = "{{ reasoning_effort }} {{ messages[0].content }} {% if not thinking %}</think>{% endif %}"
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-MARKS = Thinking("<think>", "</think>")
+MARKS = ReasoningMarkers("<think>", "</think>")
 
 
 def asked(content: str = "Hi", **fields: Any) -> Request:
     return Request(id="1", params=SamplingParams(), messages=[{"role": "user", "content": content}], **fields)
 
 
-def reading(source: str, request: Request) -> Reading:
-    dialect = Dialect(ChatTemplate(source, {}))
-    return dialect.reading(request, dialect.render(request))
+def output_format(source: str, request: Request) -> OutputFormat:
+    chat_format = ChatFormat(ChatTemplate(source, {}))
+    return chat_format.output_format(request, chat_format.render(request))
 
 
 @pytest.mark.parametrize(
@@ -51,15 +51,17 @@ def reading(source: str, request: Request) -> Reading:
         (PLAIN, asked("<think>"), None, False),
     ],
 )
-def test_what_the_prompt_has_begun(source: str, request_: Request, thinking: Thinking | None, opened: bool) -> None:
-    assert reading(source, request_) == Reading(thinking=thinking, opened=opened)
+def test_what_the_prompt_has_begun(
+    source: str, request_: Request, thinking: ReasoningMarkers | None, opened: bool
+) -> None:
+    assert output_format(source, request_) == OutputFormat(thinking=thinking, opened=opened)
 
 
 @pytest.mark.parametrize(
     ("begun", "thinking", "opened"),
     [("<think>hm, ", MARKS, True), ("<think>hm</think>", None, False), ("<think>hm</think>Yes", MARKS, False)],
 )
-def test_a_message_to_go_on_with(begun: str, thinking: Thinking | None, opened: bool) -> None:
+def test_a_message_to_go_on_with(begun: str, thinking: ReasoningMarkers | None, opened: bool) -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": begun}]
     request = Request(
         id="1",
@@ -68,28 +70,28 @@ def test_a_message_to_go_on_with(begun: str, thinking: Thinking | None, opened: 
         add_generation_prompt=False,
         continue_final_message=True,
     )
-    assert reading(SWITCHED, request) == Reading(thinking=thinking, opened=opened)
+    assert output_format(SWITCHED, request) == OutputFormat(thinking=thinking, opened=opened)
 
 
 def test_calls_are_looked_for_where_tools_are_offered() -> None:
-    assert reading(PLAIN, asked()).calls is None
-    made = reading(PLAIN, asked(tools=ToolUse(tools=(Tool(name="f"),)))).calls
+    assert output_format(PLAIN, asked()).calls is None
+    made = output_format(PLAIN, asked(tools=ToolUse(tools=(Tool(name="f"),)))).calls
     assert made is not None
     assert made.open == "<tool_call>"
 
 
 @pytest.mark.parametrize(("effort", "told"), [("none", False), ("minimal", False), ("low", True), ("xhigh", True)])
 def test_effort_where_the_template_has_a_switch(effort: str, told: bool) -> None:
-    text = Dialect(ChatTemplate("{{ enable_thinking }}", {})).render(asked(reasoning_effort=effort))
+    text = ChatFormat(ChatTemplate("{{ enable_thinking }}", {})).render(asked(reasoning_effort=effort))
     assert text == str(told)
 
 
 def test_effort_in_the_templates_own_words() -> None:
-    assert Dialect(ChatTemplate(EFFORT, {})).render(asked(reasoning_effort="low")).startswith("low Hi")
+    assert ChatFormat(ChatTemplate(EFFORT, {})).render(asked(reasoning_effort="low")).startswith("low Hi")
 
 
 def test_a_model_that_does_not_reason_need_not_be_told() -> None:
-    plain = Dialect(ChatTemplate(PLAIN, {}))
+    plain = ChatFormat(ChatTemplate(PLAIN, {}))
     assert plain.render(asked(reasoning_effort="none")) == plain.render(asked())
 
 
@@ -108,17 +110,17 @@ def test_a_model_that_does_not_reason_need_not_be_told() -> None:
 )
 def test_effort_that_cannot_be_had_is_refused(source: str, fields: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says) as caught:
-        Dialect(ChatTemplate(source, {})).render(asked(**fields))
+        ChatFormat(ChatTemplate(source, {})).render(asked(**fields))
     assert caught.value.param == "reasoning_effort"
 
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_switch_is_called_as_the_template_calls_it(wanted: bool) -> None:
     other = SWITCHED.replace("enable_thinking", "thinking")
-    plain = reading(SWITCHED, asked(template_arguments={"enable_thinking": wanted}))
-    assert reading(SWITCHED, asked(enable_thinking=wanted)) == plain
-    assert reading(other, asked(enable_thinking=wanted)) == plain
-    assert reading(other, asked(template_arguments={"enable_thinking": wanted})) == plain
+    plain = output_format(SWITCHED, asked(template_arguments={"enable_thinking": wanted}))
+    assert output_format(SWITCHED, asked(enable_thinking=wanted)) == plain
+    assert output_format(other, asked(enable_thinking=wanted)) == plain
+    assert output_format(other, asked(template_arguments={"enable_thinking": wanted})) == plain
 
 
 @pytest.mark.parametrize("given", ["field", "argument"])
@@ -127,23 +129,23 @@ def test_a_model_without_a_switch_does_what_it_does(given: str) -> None:
         field = given == "field"
         return asked(enable_thinking=wanted) if field else asked(template_arguments={"enable_thinking": wanted})
 
-    assert reading(PLAIN, request(False)) == reading(PLAIN, asked())
-    assert reading(ALWAYS, request(True)) == reading(ALWAYS, asked())
+    assert output_format(PLAIN, request(False)) == output_format(PLAIN, asked())
+    assert output_format(ALWAYS, request(True)) == output_format(ALWAYS, asked())
     for source, wanted in ((PLAIN, True), (ALWAYS, False)):
         with pytest.raises(InvalidRequest, match="has no switch") as caught:
-            reading(source, request(wanted))
+            output_format(source, request(wanted))
         assert caught.value.param == ("enable_thinking" if given == "field" else "chat_template_kwargs")
 
 
 def test_two_words_on_thinking_that_contradict_each_other() -> None:
     with pytest.raises(InvalidRequest, match="is not the same as chat_template_kwargs") as caught:
-        reading(SWITCHED, asked(enable_thinking=True, template_arguments={"enable_thinking": False}))
+        output_format(SWITCHED, asked(enable_thinking=True, template_arguments={"enable_thinking": False}))
     assert caught.value.param == "enable_thinking"
     with pytest.raises(InvalidRequest, match="is not the same as enable_thinking") as caught:
-        reading(SWITCHED, asked(enable_thinking=True, template_arguments={"thinking": False}))
+        output_format(SWITCHED, asked(enable_thinking=True, template_arguments={"thinking": False}))
     assert caught.value.param == "chat_template_kwargs"
     with pytest.raises(InvalidRequest) as caught:
-        reading(SWITCHED, asked(enable_thinking=True, reasoning_effort="none"))
+        output_format(SWITCHED, asked(enable_thinking=True, reasoning_effort="none"))
     assert caught.value.param == "reasoning_effort"
 
 
@@ -162,79 +164,81 @@ BLENDED = "{% for m in messages %}{{ 'A' if m.role == 'assistant' else 'U' }}: {
     ("source", "knows"), [(PLAIN, True), (GEMMA, True), (LISTED, False), (STERN, False), (BLENDED, False)]
 )
 def test_roles_of_the_clients_own(source: str, knows: bool) -> None:
-    dialect = Dialect(ChatTemplate(source, {}))
+    chat_format = ChatFormat(ChatTemplate(source, {}))
     said = [{"role": "user", "content": "Hi"}, {"role": "critic", "content": "Boo"}]
     request = Request(id="1", params=SamplingParams(), messages=said)
     if knows:
-        assert "critic" in dialect.render(request)
+        assert "critic" in chat_format.render(request)
         return
     with pytest.raises(InvalidRequest, match="'critic', which this model's chat template does not know") as caught:
-        dialect.render(request)
+        chat_format.render(request)
     assert caught.value.param == "messages[1].role"
 
 
 def test_roles_are_not_kept_without_end() -> None:
-    dialect = Dialect(ChatTemplate(PLAIN, {}))
+    chat_format = ChatFormat(ChatTemplate(PLAIN, {}))
     for number in range(3 * MAX_ROLES):
-        dialect.render(Request(id="1", params=SamplingParams(), messages=[{"role": f"r{number}", "content": "Boo"}]))
-    assert len(dialect._roles) <= MAX_ROLES
+        chat_format.render(
+            Request(id="1", params=SamplingParams(), messages=[{"role": f"r{number}", "content": "Boo"}])
+        )
+    assert len(chat_format._roles) <= MAX_ROLES
 
 
 def test_whether_a_role_is_known_is_found_out_where_there_is_time() -> None:
-    dialect = Dialect(ChatTemplate(PLAIN, {}))
+    chat_format = ChatFormat(ChatTemplate(PLAIN, {}))
     request = Request(id="1", params=SamplingParams(), messages=[{"role": "critic", "content": "Boo"}])
-    with pytest.raises(NotCheap):
-        dialect.render(request, may_wait=False)
-    assert dialect.render(request) == dialect.render(request, may_wait=False)
+    with pytest.raises(NeedsRenderProcess):
+        chat_format.render(request, may_wait=False)
+    assert chat_format.render(request) == chat_format.render(request, may_wait=False)
 
 
 def test_conversations_have_few_roles() -> None:
-    dialect = Dialect(ChatTemplate(PLAIN, {}))
+    chat_format = ChatFormat(ChatTemplate(PLAIN, {}))
     said = [{"role": f"r{number}", "content": "Boo"} for number in range(MAX_ROLES + 1)]
     with pytest.raises(InvalidRequest, match="different roles") as caught:
-        dialect.render(Request(id="1", params=SamplingParams(), messages=said))
+        chat_format.render(Request(id="1", params=SamplingParams(), messages=said))
     assert caught.value.param == "messages"
 
 
 def test_variables_that_a_template_does_not_ask_for_are_refused() -> None:
-    dialect = Dialect(ChatTemplate(SWITCHED, {}))
-    assert dialect.render(asked(template_arguments={"enable_thinking": False}))
+    chat_format = ChatFormat(ChatTemplate(SWITCHED, {}))
+    assert chat_format.render(asked(template_arguments={"enable_thinking": False}))
     with pytest.raises(InvalidRequest, match="'enable_thinkng'") as caught:
-        dialect.render(asked(template_arguments={"enable_thinkng": False}))
+        chat_format.render(asked(template_arguments={"enable_thinkng": False}))
     assert caught.value.param == "chat_template_kwargs"
 
 
 def test_past_reasoning_reaches_templates_that_read_it() -> None:
     said = {"role": "assistant", "content": "Yes.", "reasoning_content": "hm"}
     request = Request(id="1", params=SamplingParams(), messages=[{"role": "user", "content": "Hi"}, said])
-    assert "<think>hm</think>Yes." in Dialect(ChatTemplate(SWITCHED, {})).render(request)
-    assert "assistant: Yes." in Dialect(ChatTemplate(PLAIN, {})).render(request)
+    assert "<think>hm</think>Yes." in ChatFormat(ChatTemplate(SWITCHED, {})).render(request)
+    assert "assistant: Yes." in ChatFormat(ChatTemplate(PLAIN, {})).render(request)
 
 
 def test_interleaved_reasoning_keeps_its_order_where_it_is_shown() -> None:
     """Elsewhere the pieces of an answer are one message."""
     said = [{"role": "assistant", "content": text, "reasoning_content": text.lower()} for text in ("A", "B")]
     request = Request(id="1", params=SamplingParams(), messages=[{"role": "user", "content": "Hi"}, *said])
-    shown = Dialect(ChatTemplate(SWITCHED, {})).render(request)
+    shown = ChatFormat(ChatTemplate(SWITCHED, {})).render(request)
     assert shown.index("<think>a</think>A") < shown.index("<think>b</think>B")
-    assert "assistant: A\nB\n" in Dialect(ChatTemplate(PLAIN, {})).render(request)
+    assert "assistant: A\nB\n" in ChatFormat(ChatTemplate(PLAIN, {})).render(request)
 
 
 def test_a_budget_is_for_what_the_model_thinks() -> None:
-    assert reading(ALWAYS, asked(thinking_budget=3)) == Reading(thinking=MARKS, opened=True, budget=3)
-    assert reading(SWITCHED, asked(thinking_budget=3)).budget == 3
-    assert reading(SWITCHED, asked(thinking_budget=3, reasoning_effort="none")) == Reading()
+    assert output_format(ALWAYS, asked(thinking_budget=3)) == OutputFormat(thinking=MARKS, opened=True, budget=3)
+    assert output_format(SWITCHED, asked(thinking_budget=3)).budget == 3
+    assert output_format(SWITCHED, asked(thinking_budget=3, reasoning_effort="none")) == OutputFormat()
 
 
 def test_a_budget_of_nothing_switches_thinking_off_where_that_can_be_done() -> None:
-    assert reading(SWITCHED, asked(thinking_budget=0)) == Reading()
-    assert reading(SWITCHED, asked(thinking_budget=0, enable_thinking=True)).budget == 0
-    assert reading(ALWAYS, asked(thinking_budget=0)) == Reading(thinking=MARKS, opened=True, budget=0)
-    assert reading(PLAIN, asked(thinking_budget=0)) == Reading()
+    assert output_format(SWITCHED, asked(thinking_budget=0)) == OutputFormat()
+    assert output_format(SWITCHED, asked(thinking_budget=0, enable_thinking=True)).budget == 0
+    assert output_format(ALWAYS, asked(thinking_budget=0)) == OutputFormat(thinking=MARKS, opened=True, budget=0)
+    assert output_format(PLAIN, asked(thinking_budget=0)) == OutputFormat()
 
 
 @pytest.mark.parametrize(("source", "budget"), [(PLAIN, 3), (ALWAYS, -1)])
 def test_budgets_that_cannot_be_kept_are_refused(source: str, budget: int) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        reading(source, asked(thinking_budget=budget))
+        output_format(source, asked(thinking_budget=budget))
     assert caught.value.param == "thinking_budget"

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.flow import CallSyntax, Constraint, Reading, Thinking, Tool, ToolUse
-from penstock.flow.reading import GEMMA_CALL
+from penstock.flow import CallSyntax, Constraint, OutputFormat, ReasoningMarkers, Tool, ToolUse
+from penstock.flow.output_format import GEMMA_CALL
 from penstock.grammar import json_rule, literal
-from penstock.grammar.closing import is_closable
-from penstock.grammar.source import lark_of
+from penstock.grammar.close_objects import is_closable
+from penstock.grammar.constraint_grammar import lark_of
 from penstock.prompt import gemma_schema
 
 MAX_CALLS = 16  # of one answer: models that have lost their thread call without end
@@ -25,17 +25,19 @@ _SPACE = r"SPACE: /[ \t\r\n]{1,8}/"
 
 
 def constraint_of(
-    reading: Reading, use: ToolUse | None, asked: Constraint | None, token_of: TokenOf
+    output_format: OutputFormat, use: ToolUse | None, asked: Constraint | None, token_of: TokenOf
 ) -> Constraint | None:
     """`asked` is what the client wants of the answer: it does not bind the reasoning, and calls stand in its place."""
-    if use is None and (reading.thinking is None or (asked is None and reading.budget is None)):
+    if use is None and (output_format.thinking is None or (asked is None and output_format.budget is None)):
         return asked
-    return _Writer(reading, use, asked, token_of).write()
+    return _Writer(output_format, use, asked, token_of).write()
 
 
 class _Writer:
-    def __init__(self, reading: Reading, use: ToolUse | None, asked: Constraint | None, token_of: TokenOf) -> None:
-        self.reading = reading
+    def __init__(
+        self, output_format: OutputFormat, use: ToolUse | None, asked: Constraint | None, token_of: TokenOf
+    ) -> None:
+        self.output_format = output_format
         self.use = use
         self.asked = asked
         self.token_of = token_of
@@ -43,33 +45,33 @@ class _Writer:
         self.others: list[dict[str, Any]] = []  # grammars that this one refers to
 
     def write(self) -> Constraint:
-        thought = self._thought(self.reading.thinking) if self.reading.thinking is not None else ""
+        thought = self._thought(self.output_format.thinking) if self.output_format.thinking is not None else ""
         if self.use is None:
             answer = self._asked(self.asked) if self.asked is not None else "TEXT"
         else:
-            assert self.reading.calls is not None
-            answer = self._with_calls(self.reading.calls, self.use)
+            assert self.output_format.calls is not None
+            answer = self._with_calls(self.output_format.calls, self.use)
         lines = [f"start: {thought} answer", f"answer: {answer}", *self.rules, _SPACE]
-        text = _NO_OBJECT if self.reading.calls is not None and not self.reading.calls.open else _TEXT
+        text = _NO_OBJECT if self.output_format.calls is not None and not self.output_format.calls.open else _TEXT
         lines.append(text + self._no_thought())
         grammar = "\n".join(lines)
-        if self.others or self.reading.budget is not None:  # where it stands, options of rules are not refused
+        if self.others or self.output_format.budget is not None:  # where it stands, options of rules are not refused
             grammar = json.dumps({"grammars": [{"lark_grammar": grammar}, *self.others]}, ensure_ascii=False)
         return Constraint("grammar", grammar)
 
-    def _thought(self, marks: Thinking) -> str:
+    def _thought(self, marks: ReasoningMarkers) -> str:
         self.rules.append(r"ANYTHING: /(.|\n)*/")
-        thoughts = self._within(self.reading.budget, marks.close) if self.reading.budget is not None else ""
+        thoughts = self._within(self.output_format.budget, marks.close) if self.output_format.budget is not None else ""
         self.rules.append(f"thought: {thoughts or self._upto('ANYTHING', marks.close)} SPACE?")
-        if self.reading.opened:
+        if self.output_format.opened:
             return "thought"
         self.rules.append(f"opened: SPACE? {self._mark(marks.open)} thought")
         return "opened?"
 
     def _no_thought(self) -> str:
         """What keeps a text from being reasoning, where that has a budget: it is read by its letters."""
-        marks = self.reading.thinking
-        if marks is None or self.reading.budget is None or self.reading.opened:
+        marks = self.output_format.thinking
+        if marks is None or self.output_format.budget is None or self.output_format.opened:
             return ""
         return " & ~" + _expression(rf"[ \t\r\n]*{re.escape(marks.open)}(.|\n)*")
 

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Message, Tool
-from penstock.prompt.conversation import as_openai, for_template, join_answers, short_id
 from penstock.prompt.families import FAMILIES, GENERIC, Family
+from penstock.prompt.template_messages import as_openai, for_template, join_answers, short_id
 
 BY_NAME = {family.name: family for family in FAMILIES}
 TOOL = Tool(name="weather", description="d", parameters={"properties": {"city": {"type": "string"}}})

@@ -16,14 +16,14 @@ from tokenizers import Tokenizer as Backend
 
 from helpers.split_stream import split_stream
 from penstock.errors import InvalidRequest
-from penstock.flow import Constraint, Reading, Thinking, Tool, ToolUse
+from penstock.flow import Constraint, OutputFormat, ReasoningMarkers, Tool, ToolUse
 from penstock.grammar.compiler import Compiler
+from penstock.prompt.answer_grammar import closed, constraint_of
 from penstock.prompt.families import FAMILIES, GENERIC, Family
-from penstock.prompt.language import closed, constraint_of
 from penstock.tokenize import Tokenizer
 
 END = 1
-THINK = Thinking("<think>", "</think>")
+THINK = ReasoningMarkers("<think>", "</think>")
 BY_NAME = {family.name: family for family in (*FAMILIES, GENERIC)}
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -102,15 +102,15 @@ def use(choice: str = "auto", **more: Any) -> ToolUse:
 def test_whatever_is_let_through_is_read_as_valid_calls(
     family: Family, choice: str, tokens: bool, opened: bool | None, vocabulary: Any
 ) -> None:
-    reading = Reading(calls=family.calls, thinking=None if opened is None else THINK, opened=bool(opened))
-    words = vocabulary(reading.marks if tokens else ())
-    constraint = constraint_of(reading, use(choice), None, words.tokenizer.mark)
+    output_format = OutputFormat(calls=family.calls, thinking=None if opened is None else THINK, opened=bool(opened))
+    words = vocabulary(output_format.marks if tokens else ())
+    constraint = constraint_of(output_format, use(choice), None, words.tokenizer.mark)
     rng = random.Random(f"{family.name} {choice} {tokens} {opened}")
     made = 0
     for _ in range(3):
-        text, ended = words.walk(constraint, rng, reading.marks)
-        reasoning, _, calls = split_stream([text], reading)
-        assert split_stream(text, reading)[2] == calls
+        text, ended = words.walk(constraint, rng, output_format.marks)
+        reasoning, _, calls = split_stream([text], output_format)
+        assert split_stream(text, output_format)[2] == calls
         assert reasoning == "" or opened is not None
         for name, arguments in calls[: None if ended else -1]:
             jsonschema.validate(json.loads(arguments), SCHEMAS[name])
@@ -120,7 +120,7 @@ def test_whatever_is_let_through_is_read_as_valid_calls(
     assert made or choice == "auto" or opened is not None
 
 
-TAGGED = Reading(calls=GENERIC.calls)
+TAGGED = OutputFormat(calls=GENERIC.calls)
 CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "deep": {"x": null}}}\n</tool_call>'
 
@@ -170,9 +170,9 @@ def test_what_an_answer_with_tools_may_be(tokens: bool, how: ToolUse, text: str,
     ],
 )
 def test_calls_without_a_mark(text: str, taken: bool, vocabulary: Any) -> None:
-    reading = Reading(calls=BY_NAME["llama 3"].calls)
-    words = vocabulary(reading.marks)
-    assert words.takes(constraint_of(reading, use(), None, words.tokenizer.mark), text) is taken
+    output_format = OutputFormat(calls=BY_NAME["llama 3"].calls)
+    words = vocabulary(output_format.marks)
+    assert words.takes(constraint_of(output_format, use(), None, words.tokenizer.mark), text) is taken
 
 
 ASKED = {
@@ -189,15 +189,15 @@ ASKED = {
 def test_a_constraint_binds_the_answer_and_not_the_reasoning(kind: str, tokens: bool, vocabulary: Any) -> None:
     asked, right, wrong = ASKED[kind]
     for opened in (False, True):
-        reading = Reading(thinking=THINK, opened=opened)
-        words = vocabulary(reading.marks if tokens else ())
-        constraint = constraint_of(reading, None, asked, words.tokenizer.mark)
+        output_format = OutputFormat(thinking=THINK, opened=opened)
+        words = vocabulary(output_format.marks if tokens else ())
+        constraint = constraint_of(output_format, None, asked, words.tokenizer.mark)
         before = "" if opened else "<think>\n"
         assert words.takes(constraint, f"{before}anything, {wrong} or {right}\n</think>\n\n{right}")
         assert not words.takes(constraint, f"{before}hm</think>\n\n{wrong}")
         assert not words.takes(constraint, f"{before}hm")
         assert words.takes(constraint, right) is not opened
-    assert constraint_of(Reading(), None, asked, words.tokenizer.mark) is asked
+    assert constraint_of(OutputFormat(), None, asked, words.tokenizer.mark) is asked
 
 
 @pytest.mark.parametrize("kind", ASKED)
@@ -214,15 +214,15 @@ def test_a_constraint_beside_tools_is_what_an_answer_without_calls_keeps_to(kind
 
 @pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "letters"])
 @pytest.mark.parametrize("kind", [None, *ASKED])
-@pytest.mark.parametrize("marks", [THINK, Thinking("[THINK]", "[/THINK]")], ids=["think", "THINK"])
+@pytest.mark.parametrize("marks", [THINK, ReasoningMarkers("[THINK]", "[/THINK]")], ids=["think", "THINK"])
 def test_reasoning_is_closed_when_its_budget_is_spent(
-    kind: str | None, tokens: bool, marks: Thinking, vocabulary: Any
+    kind: str | None, tokens: bool, marks: ReasoningMarkers, vocabulary: Any
 ) -> None:
     asked, right, wrong = (None, "any", None) if kind is None else ASKED[kind]
     for opened in (False, True):
-        reading = Reading(thinking=marks, opened=opened, budget=40)
-        words = vocabulary(reading.marks if tokens else ())
-        constraint = constraint_of(reading, None, asked, words.tokenizer.mark)
+        output_format = OutputFormat(thinking=marks, opened=opened, budget=40)
+        words = vocabulary(output_format.marks if tokens else ())
+        constraint = constraint_of(output_format, None, asked, words.tokenizer.mark)
         before = "" if opened else f"{marks.open}"
         for thought in ("", "x" * 7, f"{marks.close[:-1]}x", "x" * 40):  # a byte is a token here
             assert words.takes(constraint, f"{before}{thought}{marks.close}\n{right}"), thought
@@ -242,37 +242,37 @@ def test_reasoning_is_closed_when_its_budget_is_spent(
 
 def test_reasoning_without_a_budget_is_closed_at_once(vocabulary: Any) -> None:
     for budget, taken in ((0, False), (1, True)):
-        reading = Reading(thinking=THINK, opened=True, budget=budget)
-        words = vocabulary(reading.marks)
-        constraint = constraint_of(reading, None, None, words.tokenizer.mark)
+        output_format = OutputFormat(thinking=THINK, opened=True, budget=budget)
+        words = vocabulary(output_format.marks)
+        constraint = constraint_of(output_format, None, None, words.tokenizer.mark)
         assert words.takes(constraint, "</think>x")
         assert words.takes(constraint, "x</think>x") is taken
 
 
 def test_a_budget_goes_with_tools(vocabulary: Any) -> None:
-    reading = Reading(calls=TAGGED.calls, thinking=THINK, opened=True, budget=5)
-    words = vocabulary(reading.marks)
-    constraint = constraint_of(reading, use("required"), None, words.tokenizer.mark)
+    output_format = OutputFormat(calls=TAGGED.calls, thinking=THINK, opened=True, budget=5)
+    words = vocabulary(output_format.marks)
+    constraint = constraint_of(output_format, use("required"), None, words.tokenizer.mark)
     assert words.takes(constraint, f"hmmmm</think>\n{CALL}")
     assert not words.takes(constraint, f"hmmmmm</think>\n{CALL}")
     assert not words.takes(constraint, "hmmmm</think>\nNo.")
 
 
 def test_as_many_choices_as_there_may_be_behind_reasoning(vocabulary: Any) -> None:
-    reading = Reading(thinking=THINK)
-    words = vocabulary(reading.marks)
+    output_format = OutputFormat(thinking=THINK)
+    words = vocabulary(output_format.marks)
     asked = Constraint.choice([f"number {place}" for place in range(10_000)])
-    constraint = constraint_of(reading, None, asked, words.tokenizer.mark)
+    constraint = constraint_of(output_format, None, asked, words.tokenizer.mark)
     assert words.takes(constraint, "<think>many</think>number 9999")
     assert not words.takes(constraint, "<think>many</think>number 10000")
 
 
 def test_a_constraint_beside_calls_that_look_like_answers_is_refused() -> None:
-    reading = Reading(calls=BY_NAME["llama 3"].calls)
+    output_format = OutputFormat(calls=BY_NAME["llama 3"].calls)
     with pytest.raises(InvalidRequest, match="cannot be used together") as caught:
-        constraint_of(reading, use(), Constraint.json_object(), lambda mark: None)
+        constraint_of(output_format, use(), Constraint.json_object(), lambda mark: None)
     assert caught.value.param == "response_format"
-    assert constraint_of(reading, use("required"), Constraint.json_object(), lambda mark: None) is not None
+    assert constraint_of(output_format, use("required"), Constraint.json_object(), lambda mark: None) is not None
 
 
 @pytest.mark.parametrize(
@@ -285,10 +285,10 @@ def test_a_constraint_beside_calls_that_look_like_answers_is_refused() -> None:
     ],
 )
 def test_what_gemmas_notation_cannot_say_is_refused(schema: dict[str, Any]) -> None:
-    reading = Reading(calls=BY_NAME["gemma 4"].calls)
+    output_format = OutputFormat(calls=BY_NAME["gemma 4"].calls)
     asked = ToolUse(tools=(Tool(name="f", parameters=schema),))
     with pytest.raises(InvalidRequest, match="not supported in this model's notation") as caught:
-        constraint_of(reading, asked, None, lambda mark: None)
+        constraint_of(output_format, asked, None, lambda mark: None)
     assert caught.value.param == "tools"
 
 
@@ -303,9 +303,11 @@ def test_a_schema_in_gemmas_notation(vocabulary: Any) -> None:
         },
         "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}},
     }
-    reading = Reading(calls=BY_NAME["gemma 4"].calls)
-    words = vocabulary(reading.marks)
-    constraint = constraint_of(reading, ToolUse(tools=(Tool(name="f", parameters=schema),)), None, words.tokenizer.mark)
+    output_format = OutputFormat(calls=BY_NAME["gemma 4"].calls)
+    words = vocabulary(output_format.marks)
+    constraint = constraint_of(
+        output_format, ToolUse(tools=(Tool(name="f", parameters=schema),)), None, words.tokenizer.mark
+    )
 
     def takes(arguments: str) -> bool:
         text = arguments.replace("'", '<|"|>')
@@ -318,9 +320,9 @@ def test_a_schema_in_gemmas_notation(vocabulary: Any) -> None:
 
 
 def test_both_marks_of_a_list(vocabulary: Any) -> None:
-    reading = Reading(calls=BY_NAME["phi 4"].calls)
-    words = vocabulary(reading.marks)
-    constraint = constraint_of(reading, use(), None, words.tokenizer.mark)
+    output_format = OutputFormat(calls=BY_NAME["phi 4"].calls)
+    words = vocabulary(output_format.marks)
+    constraint = constraint_of(output_format, use(), None, words.tokenizer.mark)
     listed = '[{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]'
 
     for text in (f"Well. <|tool_call|>{listed}<|/tool_call|>", f"functools{listed}", "import functools\n"):
