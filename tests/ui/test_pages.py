@@ -71,7 +71,7 @@ def measured(server: Server) -> tuple[str, float, float]:
     return name, took_us, told_us
 
 
-def test_a_waterfall_adds_up_to_what_the_client_measured(visit: Visit, busy: Server) -> None:
+def test_a_trace_adds_up_to_what_the_client_measured(visit: Visit, busy: Server) -> None:
     """Where the machine is busy, the client's own share may be large: then another request is looked at."""
 
     def agreed() -> tuple[str, float] | None:
@@ -90,8 +90,8 @@ def test_a_waterfall_adds_up_to_what_the_client_measured(visit: Visit, busy: Ser
     assert added == pytest.approx(int(total.get_attribute("data-e2e") or 0), rel=0.05)
     assert added == pytest.approx(measured_us, rel=0.05)
     assert {"prefill", "decode", "tokenize"} <= {name for name, _ in stages}
-    until(lambda: colours(page, ".waterfall canvas") > 3, "the waterfall being drawn")
-    expect(page.get_by_text("It reached the most tokens asked for.")).to_be_visible()
+    until(lambda: colours(page, ".trace canvas") > 3, "the trace being drawn")
+    expect(page.get_by_text("The output reached max_tokens.")).to_be_visible()
 
 
 def test_the_list_is_live_and_filters(visit: Visit, busy: Server) -> None:
@@ -100,7 +100,10 @@ def test_the_list_is_live_and_filters(visit: Visit, busy: Server) -> None:
     expect(rows.first).to_be_visible()
     offered = "options => options.map(option => option.value).filter(Boolean)"
     assert set(page.locator("select[aria-label=Kind] option").evaluate_all(offered)) == set(KINDS)
-    assert set(page.locator("select[aria-label=End] option").evaluate_all(offered)) == {*FinishReason, "rejected"}
+    assert set(page.locator("select[aria-label='Finish reason'] option").evaluate_all(offered)) == {
+        *FinishReason,
+        "rejected",
+    }
     with busy.client() as client:
         answer = client.completions.create(model=busy.model, prompt="live", max_tokens=3)
     expect(page.locator("a.request-row", has_text="completion").first).to_be_visible()
@@ -112,9 +115,9 @@ def test_the_list_is_live_and_filters(visit: Visit, busy: Server) -> None:
         page.get_by_label("Search requests").fill(answer.id.removeprefix("cmpl-"))
     expect(rows).to_have_count(1)
     rows.click()
-    expect(page.get_by_role("heading", name="Where the time went")).to_be_visible()
+    expect(page.get_by_role("heading", name="Latency by stage")).to_be_visible()
     page.get_by_label("Search requests").fill("no such thing")
-    expect(page.get_by_text("Nothing passes these filters")).to_be_visible()
+    expect(page.get_by_text("No requests match the filters")).to_be_visible()
 
 
 def test_the_bar_of_a_row_shows_only_what_happened(visit: Visit, busy: Server) -> None:
@@ -153,7 +156,7 @@ def test_the_timeline_draws_steps_as_they_happen(visit: Visit, busy: Server) -> 
     expect(page.locator(".tip")).to_contain_text("Step #")
     expect(page.locator(".tip")).to_contain_text("batch")
     page.get_by_role("button", name="Pause").click()
-    expect(page.get_by_role("button", name="Follow")).to_be_visible()
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
     page.get_by_label("Zoom in").click()
     until(lambda: colours(page, canvas) > 3, "the timeline being drawn anew")
 
@@ -166,7 +169,7 @@ def test_the_replay_is_the_servers_and_says_that_it_is_computed(visit: Visit, bu
     for kind in ("static", "continuous"):
         run = replay[kind]
         assert isinstance(run, dict)
-        expect(page.locator(f"[data-run={kind}] figcaption")).to_contain_text(f"{run['tokens_per_s']:.1f} tokens/s")
+        expect(page.locator(f"[data-run={kind}] figcaption")).to_contain_text(f"{run['tokens_per_s']:.1f} tok/s")
         until(lambda kind=kind: colours(page, f"[data-run={kind}] canvas") > 2, "the replay being drawn")
 
 
@@ -187,7 +190,7 @@ def test_the_page_map_agrees_with_the_engines_counters(visit: Visit, busy: Serve
 
     until(agrees, "the map and the counters agreeing")
     assert counted("cached") > 0
-    expect(page.get_by_text("Found most often")).to_be_visible()
+    expect(page.get_by_role("columnheader", name="Most hits")).to_be_visible()
     until(lambda: colours(page, ".page-map") >= 2, "the map being drawn")
 
 
@@ -241,28 +244,28 @@ def test_the_lab_shows_the_samplers_own_numbers(visit: Visit, server: Server) ->
     assert model["probs"][0] == pytest.approx(2.718281828 ** max(top.values()), rel=1e-3)
 
 
-def test_the_lab_shows_what_a_form_leaves(visit: Visit, server: Server) -> None:
+def test_the_lab_shows_what_a_constraint_allows(visit: Visit, server: Server) -> None:
     page = visit("lab")
-    page.get_by_label("The answer must be").select_option("One of several texts")
-    page.get_by_label("Texts, one per line").fill("xy\nxz")
-    take = page.get_by_role("button", name="Take")
+    page.get_by_label("Constraint", exact=True).select_option("Choice")
+    page.get_by_label("Choices, one per line").fill("xy\nxz")
+    take = page.get_by_role("button", name="Accept")
     column = page.locator("th[data-stage=constraint]")
     for kept in ("1", "2"):
         expect(column).to_have_attribute("data-kept", kept)
         expect(take).to_be_enabled()
         take.click()
-    expect(page.get_by_text("The form is fulfilled")).to_be_visible()
-    page.get_by_label("The answer must be").select_option("JSON by a schema")
-    page.get_by_label("JSON Schema").fill("{")
-    expect(page.get_by_role("alert")).to_contain_text("not JSON yet")
-    page.get_by_label("The answer must be").select_option("Any text")
+    expect(page.get_by_text("The constrained output is complete")).to_be_visible()
+    page.get_by_label("Constraint", exact=True).select_option("JSON schema")
+    page.get_by_label("Schema", exact=True).fill("{")
+    expect(page.get_by_role("alert")).to_contain_text("not valid JSON")
+    page.get_by_label("Constraint", exact=True).select_option("None")
     expect(column).to_have_count(0)
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_the_lab_walks_and_changes_branches(visit: Visit, server: Server) -> None:
     page = visit("lab")
-    take = page.get_by_role("button", name="Take")
+    take = page.get_by_role("button", name="Accept")
     expect(take).to_be_enabled()
     for count in (1, 2, 3):
         take.click()
@@ -286,7 +289,7 @@ def test_the_planner_plans_and_counts(visit: Visit, server: Server) -> None:
     page.get_by_label("Prompt tokens").fill("3840")
     # 80 layers, 8 KV heads of 128, 16 bit, 4,096 tokens.
     expect(page.get_by_text("1.25 GiB")).to_be_visible()
-    expect(page.get_by_text("It does not fit: ")).to_be_visible()
+    expect(page.get_by_text("Does not fit: ")).to_be_visible()
     page.get_by_label("Text to count").fill("count me")
     counted = httpx.post(
         f"{server.url}/tokenize", json={"prompt": "count me", "add_special_tokens": False}, timeout=PATIENCE_S
@@ -297,7 +300,7 @@ def test_the_planner_plans_and_counts(visit: Visit, server: Server) -> None:
     parts = page.locator("[data-part]").evaluate_all(
         "parts => parts.reduce((all, part) => all + Number(part.dataset.tokens), 0)"
     )
-    expect(page.get_by_text("tokens are left")).to_contain_text(f"{LONG_CONTEXT - parts:,} of {LONG_CONTEXT:,}")
+    expect(page.get_by_text("tokens free")).to_contain_text(f"{LONG_CONTEXT - parts:,} of {LONG_CONTEXT:,}")
 
 
 def test_the_planner_shows_what_was_measured_in_figures_to_be_read(visit: Visit, busy: Server) -> None:

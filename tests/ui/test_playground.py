@@ -63,7 +63,7 @@ def test_stop_cancels_in_the_engine(visit: Visit, server: Server) -> None:
     made = int(page.locator("[data-figure=output]").inner_text().replace(",", ""))
     assert made < ENDLESS_TOKENS
     page.get_by_label("Your message").fill("still there")
-    expect(page.get_by_label("Send")).to_be_enabled()
+    expect(page.get_by_label("Send", exact=True)).to_be_enabled()
 
 
 def test_tokens_show_probabilities_and_alternatives_to_branch_to(visit: Visit, server: Server) -> None:
@@ -87,7 +87,7 @@ def test_tokens_show_probabilities_and_alternatives_to_branch_to(visit: Visit, s
     expect(page.get_by_text("2 / 2")).to_be_visible()
     ended(page)
     expect(page.locator(".tok.given")).to_have_count(max(place, 0) + 1)
-    page.get_by_label("Branch before").click()
+    page.get_by_label("Previous branch").click()
     expect(page.get_by_text("1 / 2")).to_be_visible()
     expect(page.locator(".token-text")).to_have_text(first, use_inner_text=True)
 
@@ -96,16 +96,16 @@ def test_again_and_edit(visit: Visit, server: Server) -> None:
     page = visit("playground")
     ask(page, "The same question, long enough to fill more than one block of the cache", max_tokens=8)
     ended(page)
-    page.get_by_label("Answer again").click()
+    page.get_by_label("Regenerate").click()
     expect(page.get_by_text("2 / 2")).to_be_visible()
     ended(page)
     expect(page.locator("[data-figure=prompt] .cached")).to_be_visible()
-    page.get_by_label("Edit, and ask anew").click()
-    page.get_by_label("Edit the question").fill("Another question")
-    page.get_by_role("button", name="Ask again").click()
+    page.get_by_label("Edit and resend").click()
+    page.get_by_label("Edit message").fill("Another question")
+    page.locator(".editing").get_by_role("button", name="Send").click()
     expect(page.locator("article.question .bubble")).to_have_text("Another question")
     ended(page)
-    page.get_by_label("Branch before").click()
+    page.get_by_label("Previous branch").click()
     expect(page.locator("article.question .bubble")).to_contain_text("The same question")
 
 
@@ -125,10 +125,10 @@ def test_escape_closes_one_thing_at_a_time(visit: Visit, server: Server) -> None
     expect(panel).to_be_visible()
     page.keyboard.press("Escape")
     expect(panel).to_be_hidden()
-    page.get_by_label("Edit, and ask anew").click()
-    expect(page.get_by_label("Edit the question")).to_be_focused()
+    page.get_by_label("Edit and resend").click()
+    expect(page.get_by_label("Edit message")).to_be_focused()
     page.keyboard.press("Escape")
-    expect(page.get_by_label("Edit the question")).to_have_count(0)
+    expect(page.get_by_label("Edit message")).to_have_count(0)
     expect(page.locator("article.answer")).to_have_attribute("data-state", "streaming")
     page.keyboard.press("Escape")
     expect(page.locator("[data-figure=end]")).to_have_text("stopped")
@@ -158,17 +158,18 @@ def test_what_can_be_done_with_a_message_is_in_one_line_below_it(visit: Visit, s
     ended(page)
     (figures, _), (answer, _) = corners(page, ".figures", "article.answer")
     assert figures == answer
-    page.get_by_label("Answer again").click()
+    page.get_by_label("Regenerate").click()
     expect(page.get_by_text("2 / 2")).to_be_visible()  # and takes room
     ended(page)
-    for labels in (("Edit, and ask anew", "Copy the question"), ("Branch before", "Answer again", "Copy the answer")):
+    for labels in (("Edit and resend", "Copy message"), ("Previous branch", "Regenerate", "Copy response")):
         places = corners(page, *(f'[aria-label="{label}"]' for label in labels))
         assert places == sorted(places)
         assert len({top for _, top in places}) == 1
 
 
 @pytest.mark.parametrize(
-    ("kept", "said"), [(True, "This server keeps the texts of requests."), (False, "The server keeps no texts.")]
+    ("kept", "said"),
+    [(True, "This server stores prompts and responses (--keep-texts)."), (False, "The server stores no texts.")],
 )
 def test_it_says_whether_texts_are_kept_once_it_knows(opened: Visit, server: Server, kept: bool, said: str) -> None:
     page = opened(server.url)
@@ -176,9 +177,9 @@ def test_it_says_whether_texts_are_kept_once_it_knows(opened: Visit, server: Ser
     page.route("**/observe/facts", lambda route: held.append(route))  # Playwright takes no built-in method
     page.goto(f"{server.url}/ui/#/playground")
     welcome = page.locator(".welcome")
-    expect(welcome).to_contain_text(f"Ask {server.model}")
+    expect(welcome).to_contain_text(f"Chat with {server.model}")
     assert held
-    expect(welcome).not_to_contain_text("server keeps")
+    expect(welcome).not_to_contain_text("server stores")
     facts = held[0].fetch()
     held[0].fulfill(response=facts, json={**facts.json(), "keep_texts": kept})
     expect(welcome).to_contain_text(said)
@@ -192,7 +193,7 @@ def test_presets_and_code_are_what_is_sent(visit: Visit, server: Server) -> None
     ended(page)
     page.get_by_role("button", name="Creative").click()
     page.get_by_label("System prompt").fill("Be brief.")
-    page.get_by_label("Answer again").click()
+    page.get_by_label("Regenerate").click()
     expect(page.get_by_text("2 / 2")).to_be_visible()
     ended(page)
     assert "temperature" not in sent[0]

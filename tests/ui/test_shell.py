@@ -43,7 +43,7 @@ def settle(page: Page, name: str) -> None:
     out after it was looked at, or while it is."""
     ready = {
         "playground": ("[data-page=playground]", ".welcome h2, .bubble"),
-        "requests": (".split-detail .stages", ".waterfall canvas"),
+        "requests": (".split-detail .stages", ".trace canvas"),
         "requests list": ("a.request-row",),
         "batch": (".timeline[data-empty=false]", "[data-run=continuous] figcaption"),
         "cache": (".page-map", ".tree-scroll canvas"),
@@ -56,10 +56,10 @@ def settle(page: Page, name: str) -> None:
 
 
 def explain(page: Page) -> None:
-    """What the words of the page mean, where it has room to say so."""
-    for lesson in page.locator(".lesson:visible").all():
-        lesson.locator("summary").click()
-        expect(lesson.locator("dd").last).to_be_visible()
+    """Open the explanations of the page's terms."""
+    for terms in page.locator(".terms:visible").all():
+        terms.locator("summary").click()
+        expect(terms.locator("dd").last).to_be_visible()
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -140,13 +140,13 @@ def test_escape_closes_what_lies_over_a_page_and_nothing_else(visit: Visit, used
         page.keyboard.press(str(place))
         page.wait_for_selector(f"[data-page={PAGES[place - 1]}] h1")
         page.keyboard.press("?")
-        expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+        expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_have_count(0)
     page.goto(f"{used.url}/ui/#/requests/1")
     settle(page, "requests")
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(page.locator(".split-detail .stages")).to_be_visible()
@@ -162,7 +162,7 @@ def test_everything_can_be_reached_by_keyboard(visit: Visit, used: Server) -> No
         page.keyboard.press(str(place))
         expect(page.get_by_role("heading", name=title, level=1)).to_be_visible()
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     assert violations(page) == []
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
@@ -177,7 +177,7 @@ def test_the_theme_follows_the_system_until_told_otherwise(visit: Visit, server:
     page = visit("dashboard", theme="dark")
     root = page.locator("html")
     expect(root).to_have_attribute("data-theme", "dark")
-    page.get_by_label("Theme: as the system has it").click()
+    page.get_by_label("Theme: system").click()
     expect(root).to_have_attribute("data-theme", "light")
     page.reload()
     expect(root).to_have_attribute("data-theme", "light")
@@ -209,7 +209,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(
     assert violations(page) == []
     page.keyboard.type("wrong")
     page.keyboard.press("Enter")
-    expect(dialog).to_contain_text("does not know this key")
+    expect(dialog).to_contain_text("Invalid API key")
     page.keyboard.type("right")
     page.keyboard.press("Enter")
     expect(dialog).to_have_count(0)
@@ -228,7 +228,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab(
         ("sk-\u2026abc", "“\u2026” (U+2026)"),  # as lists of keys show them
         ("wr\u2603ng", "“\u2603” (U+2603)"),
         ("schl\u00fcssel", "“\u00fc” (U+00FC)"),  # in Latin-1, which fetch would send
-        ("right\u200bright", "have U+200B in it"),  # not to be seen
+        ("right\u200bright", "contains U+200B"),  # not to be seen
     ],
     ids=ascii,
 )
@@ -263,7 +263,7 @@ def test_a_tab_that_holds_a_key_that_cannot_be_sent_asks_for_another(
     page.evaluate("sessionStorage.setItem('penstock-api-key', 'wr\u2603ng')")
     page.goto(f"{locked.url}/ui/#/playground")
     dialog = page.get_by_role("dialog", name="API key")
-    expect(dialog).to_contain_text("asks for a key")
+    expect(dialog).to_contain_text("requires an API key")
     page.keyboard.type("right")
     page.keyboard.press("Enter")
     expect(dialog).to_have_count(0)

@@ -1,7 +1,7 @@
-/** The shell: navigation, the live state of the server, the page. */
+/** The app shell: navigation, live server state, current page. */
 import { useEffect, useRef } from "preact/hooks";
 import { count, short } from "./lib/format";
-import { allowAsking, keyAsked } from "./lib/http";
+import { allowKeyPrompt, keyPrompt } from "./lib/http";
 import { alerts, connection, facts, reconnect, stats } from "./lib/live";
 import { go, route } from "./lib/router";
 import { helpShown, useShortcuts } from "./lib/shortcuts";
@@ -27,13 +27,13 @@ const PRELOAD_MS = 1500;
 const STATES = {
   connecting: "Connecting",
   live: "Live",
-  lost: "No connection",
-  locked: "Key needed",
-  off: "Not recording",
+  lost: "Disconnected",
+  locked: "Key required",
+  off: "Events off",
 } as const;
 
 const THEMES = {
-  system: ["auto", "Theme: as the system has it"],
+  system: ["auto", "Theme: system"],
   light: ["sun", "Theme: light"],
   dark: ["moon", "Theme: dark"],
 } as const;
@@ -43,8 +43,8 @@ export function App() {
   const main = useRef<HTMLElement>(null);
   useShortcuts("Everywhere", [
     ...PAGES.map(({ name, title }, place) => ({ keys: String(place + 1), label: title, run: () => go(name) })),
-    { keys: "?", label: "This list", run: () => (helpShown.value = !helpShown.value) },
-    { keys: "t", label: "Light, dark, or as the system", run: nextTheme },
+    { keys: "?", label: "Show keyboard shortcuts", run: () => (helpShown.value = !helpShown.value) },
+    { keys: "t", label: "Switch theme: system, light, dark", run: nextTheme },
   ]);
   useEffect(() => {
     const timers = PAGES.map(({ load }, place) => setTimeout(() => preload(load), PRELOAD_MS + 100 * place));
@@ -64,7 +64,7 @@ export function App() {
           main.current?.focus();
         }}
       >
-        Skip to the page
+        Skip to content
       </a>
       <nav class="rail" aria-label="Pages">
         <a class="brand" href="#/playground">
@@ -98,7 +98,7 @@ export function App() {
   );
 }
 
-/** What the server does now, at the foot of every page. */
+/** Connection state and live load, at the foot of every page. */
 function Foot() {
   const now = stats.value;
   const state = connection.value;
@@ -128,9 +128,9 @@ function Foot() {
           </div>
         </dl>
       )}
-      {state === "locked" && keyAsked.value === null && (
-        <Button icon="key" onClick={() => (allowAsking(), reconnect())}>
-          Give the key
+      {state === "locked" && keyPrompt.value === null && (
+        <Button icon="key" onClick={() => (allowKeyPrompt(), reconnect())}>
+          Enter API key
         </Button>
       )}
       <div class="tools">

@@ -1,4 +1,4 @@
-/** Numbers as people read them. */
+/** Number and time formats. */
 
 export function duration(us: number | null | undefined): string {
   if (us == null || !Number.isFinite(us)) return "–";
@@ -32,7 +32,7 @@ export function count(value: number | null | undefined): string {
   return Math.round(value).toLocaleString("en-US");
 }
 
-/** Three figures, with a suffix where it is large. */
+/** Three significant digits, with an SI suffix from 10,000 on. */
 export function short(value: number | null | undefined): string {
   if (value == null || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
@@ -70,7 +70,7 @@ export function ago(unixSeconds: number, now = Date.now() / 1000): string {
   return `${Math.floor(past / 3600)} h ago`;
 }
 
-/** A token's text with what cannot be seen made visible. */
+/** A token's text with whitespace and control characters made visible. */
 export function visible(text: string): string {
   if (text === "") return "∅";
   return text

@@ -1,4 +1,4 @@
-/** Requests to this server. A 401 opens the key dialog; the request goes on when a key has been given. */
+/** Requests to this server. A 401 opens the key dialog; the request is repeated with the new key. */
 import { signal } from "@preact/signals";
 
 const KEY = "penstock-api-key";
@@ -13,54 +13,54 @@ export class ApiError extends Error {
   }
 }
 
-/** Why a key is asked for; null while none is. */
-export const keyAsked = signal<string | null>(null);
-let answered: ((key: string | null) => void) | null = null;
-let asking: Promise<string | null> | null = null;
+/** Why the key dialog is open; null while it is closed. */
+export const keyPrompt = signal<string | null>(null);
+let resolveKey: ((key: string | null) => void) | null = null;
+let pendingKey: Promise<string | null> | null = null;
 let declined = false;
 
-/** What keeps a key from being sent; empty if nothing does. fetch throws at what a header cannot hold, as if there were
- * no server, and sends other characters beyond ASCII in Latin-1, in which the server would not know them. */
+/** Why a key cannot be sent in a header; empty if it can. fetch throws a network error at characters that no header holds,
+ * and encodes other non-ASCII characters as Latin-1, which never matches. */
 export function keyProblem(key: string): string {
   const [strange] = /[^ -~]/u.exec(key) ?? [];
   if (strange === undefined) return "";
   const code = strange.codePointAt(0)!.toString(16).toUpperCase().padStart(4, "0");
   const shown = /[\p{C}\p{Z}]/u.test(strange) ? `U+${code}` : `“${strange}” (U+${code})`;
-  const hint = strange === "…" ? " It looks shortened: copy the whole key." : "";
-  return `A key cannot have ${shown} in it, only plain letters, digits and signs (ASCII).${hint}`;
+  const hint = strange === "…" ? " It looks truncated: copy the full key." : "";
+  return `API keys are printable ASCII; this one contains ${shown}.${hint}`;
 }
 
-/** One that could not be sent is as good as none: the server then asks for another. */
+/** A stored key that cannot be sent counts as none, so that the server asks for another. */
 export function storedKey(): string | null {
   const key = sessionStorage.getItem(KEY);
   return key === null || keyProblem(key) ? null : key;
 }
 
-export function giveKey(key: string | null): void {
+export function submitKey(key: string | null): void {
   if (key) sessionStorage.setItem(KEY, key);
   declined = key === null;
-  keyAsked.value = null;
-  asking = null;
-  answered?.(key);
+  keyPrompt.value = null;
+  pendingKey = null;
+  resolveKey?.(key);
 }
 
-/** After the dialog was closed without a key it stays closed, until this. */
-export function allowAsking(): void {
+/** Lets the key dialog open again after it was dismissed. */
+export function allowKeyPrompt(): void {
   declined = false;
 }
 
-function askForKey(why: string): Promise<string | null> {
-  keyAsked.value = why;
-  asking ??= new Promise((resolve) => (answered = resolve));
-  return asking;
+function promptForKey(why: string): Promise<string | null> {
+  keyPrompt.value = why;
+  pendingKey ??= new Promise((resolve) => (resolveKey = resolve));
+  return pendingKey;
 }
 
-export interface Asked {
+export interface RequestOptions {
   body?: unknown;
   signal?: AbortSignal;
 }
 
-export async function ask(path: string, { body, signal: abort }: Asked = {}): Promise<Response> {
+export async function request(path: string, { body, signal: abort }: RequestOptions = {}): Promise<Response> {
   for (;;) {
     const key = storedKey();
     const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {};
@@ -75,16 +75,16 @@ export async function ask(path: string, { body, signal: abort }: Asked = {}): Pr
     if (response.ok) return response;
     const error = await failure(response);
     if (error.status !== 401 || declined) throw error;
-    // Another request may have got a key while this one was under way.
+    // Another request may have stored a key meanwhile.
     if (storedKey() === key) {
-      const given = await askForKey(key ? "The server does not know this key." : "This server asks for a key.");
+      const given = await promptForKey(key ? "Invalid API key." : "This server requires an API key.");
       if (given === null) throw error;
     }
   }
 }
 
-export async function askJson<T>(path: string, asked: Asked = {}): Promise<T> {
-  return (await (await ask(path, asked)).json()) as T;
+export async function fetchJson<T>(path: string, options: RequestOptions = {}): Promise<T> {
+  return (await (await request(path, options)).json()) as T;
 }
 
 async function failure(response: Response): Promise<ApiError> {
@@ -97,7 +97,7 @@ async function failure(response: Response): Promise<ApiError> {
   }
 }
 
-export function explained(error: unknown): string {
+export function errorMessage(error: unknown): string {
   if (error instanceof ApiError) return error.message;
   if (error instanceof TypeError) return "The server cannot be reached.";
   return error instanceof Error ? error.message : String(error);

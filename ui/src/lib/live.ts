@@ -1,7 +1,7 @@
-/** The one live connection: what the engine does now, as signals that pages read. */
+/** The live feed (/observe/live) as signals. */
 import { batch, signal } from "@preact/signals";
 import type { Alert, Facts, Stats, StepWindow, Summary, Tick } from "./api";
-import { ApiError, ask, askJson } from "./http";
+import { ApiError, request, fetchJson } from "./http";
 import { serverEvents } from "./sse";
 
 /** "off": the server records no events. */
@@ -38,7 +38,7 @@ export function addRequests(changed: Summary[]): void {
   if (changed.length) requestsVersion.value += 1;
 }
 
-/** Steps as they happen, while anybody listens. */
+/** Subscribes to live steps; the feed carries steps only while there is a subscriber. */
 export function onSteps(listener: (steps: StepWindow) => void): () => void {
   listeners.add(listener);
   if (listeners.size === 1) reconnect();
@@ -52,7 +52,7 @@ export function reconnect(): void {
   abort?.abort();
 }
 
-function took(tick: Tick): void {
+function applyTick(tick: Tick): void {
   clockAt = { server: tick.t, here: performance.now() };
   batch(() => {
     connection.value = "live";
@@ -63,14 +63,14 @@ function took(tick: Tick): void {
   if (tick.steps) for (const listener of listeners) listener(tick.steps);
 }
 
-async function once(signal: AbortSignal): Promise<void> {
-  const known = await askJson<Facts>("/observe/facts", { signal });
+async function connect(signal: AbortSignal): Promise<void> {
+  const known = await fetchJson<Facts>("/observe/facts", { signal });
   if (facts.value && facts.value.started_unix !== known.started_unix) requests.clear(); // another server now
   facts.value = known;
-  addRequests((await askJson<{ requests: Summary[] }>("/observe/requests?limit=200", { signal })).requests);
+  addRequests((await fetchJson<{ requests: Summary[] }>("/observe/requests?limit=200", { signal })).requests);
   const steps = listeners.size ? 1 : 0;
-  const response = await ask(`/observe/live?interval_ms=${steps ? 250 : 500}&steps=${steps}`, { signal });
-  for await (const { event, data } of serverEvents(response)) if (event === "tick") took(JSON.parse(data) as Tick);
+  const response = await request(`/observe/live?interval_ms=${steps ? 250 : 500}&steps=${steps}`, { signal });
+  for await (const { event, data } of serverEvents(response)) if (event === "tick") applyTick(JSON.parse(data) as Tick);
 }
 
 /** Runs as long as the page does. */
@@ -79,7 +79,7 @@ export async function follow(): Promise<never> {
     abort = new AbortController();
     const { signal } = abort;
     try {
-      await once(signal);
+      await connect(signal);
       failures = 0;
       if (connection.value === "live") connection.value = "connecting";
     } catch (error) {

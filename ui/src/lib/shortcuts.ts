@@ -15,7 +15,7 @@ export interface Group {
 
 export const groups = signal<Group[]>([]);
 export const helpShown = signal(false);
-const layers: { close: () => void }[] = []; // what lies over the page, the topmost last
+const layers: { close: () => void }[] = []; // open overlays, topmost last
 
 function matches(event: KeyboardEvent, keys: string): boolean {
   const parts = keys.split("+");

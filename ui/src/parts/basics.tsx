@@ -1,8 +1,8 @@
-/** The small parts every page is made of. */
+/** Basic components of all pages. */
 import type { ButtonHTMLAttributes, ComponentChildren, CSSProperties } from "preact";
 import { useId, useState } from "preact/hooks";
 import { Icon, type IconName } from "./icons";
-import { Lesson } from "./lesson";
+import { Terms } from "./terms";
 
 type Children = { children?: ComponentChildren };
 
@@ -65,7 +65,7 @@ export function Card({
   );
 }
 
-/** A table that scrolls by itself where the page is too narrow for what its cells say. */
+/** A table that scrolls horizontally where the page is too narrow. */
 export function Table({ label, class: name = "", style, children }: { label: string; class?: string; style?: CSSProperties } & Children) {
   return (
     <div class="scroll-x" tabIndex={0} role="region" aria-label={label}>
@@ -76,7 +76,7 @@ export function Table({ label, class: name = "", style, children }: { label: str
   );
 }
 
-/** One figure with its name. */
+/** A labelled figure. */
 export function Stat({ name, value, detail, tone }: { name: string; value: ComponentChildren; detail?: ComponentChildren; tone?: string }) {
   return (
     <div class="stat" data-tone={tone}>
@@ -95,10 +95,10 @@ export function Badge({ tone = "plain", children, title }: { tone?: string; titl
   );
 }
 
-/** Says that what follows was computed, not measured. */
+/** Marks a figure as computed, not measured. */
 export function Computed({ what = "Computed" }: { what?: string }) {
   return (
-    <Badge tone="computed" title="Computed from measurements or formulas; not itself a measurement.">
+    <Badge tone="computed" title="Computed from formulas or measurements, not measured itself.">
       {what}
     </Badge>
   );
@@ -118,7 +118,7 @@ export function Problem({ message, onRetry }: { message: string; onRetry?: () =>
   return (
     <div class="problem" role="alert">
       <span>{message}</span>
-      {onRetry && <Button onClick={onRetry}>Try again</Button>}
+      {onRetry && <Button onClick={onRetry}>Retry</Button>}
     </div>
   );
 }
@@ -139,15 +139,15 @@ export function Legend({ entries }: { entries: readonly (readonly [string, strin
 export function PageHeader({
   title,
   lead,
-  lesson,
+  terms,
   children,
-}: { title: string; lead?: ComponentChildren; lesson: Parameters<typeof Lesson>[0]["of"] } & Children) {
+}: { title: string; lead?: ComponentChildren; terms: Parameters<typeof Terms>[0]["of"] } & Children) {
   return (
     <header class="page-header">
       <div>
         <h1>{title}</h1>
         {lead && <p>{lead}</p>}
-        <Lesson of={lesson} />
+        <Terms of={terms} />
       </div>
       {children && <div class="actions">{children}</div>}
     </header>

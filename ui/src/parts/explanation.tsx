@@ -1,4 +1,4 @@
-/** Why so much, or so little, of a prompt was found in the cache. */
+/** Why a prompt hit or missed the prefix cache. */
 import type { Explanation } from "../lib/api";
 import { count } from "../lib/format";
 
@@ -15,11 +15,11 @@ export function ExplanationView({ explanation: one }: { explanation: Explanation
       </div>
       <ul class="legend" aria-label="Tokens of the prompt">
         <li>
-          <i data-colour="cached" /> {count(cached)} from the cache
+          <i data-colour="cached" /> {count(cached)} cached
         </li>
         {matched > cached && (
           <li>
-            <i class="agrees" /> {count(matched - cached)} agreed, computed anew
+            <i class="agrees" /> {count(matched - cached)} matched, recomputed
           </li>
         )}
         <li>

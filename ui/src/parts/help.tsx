@@ -24,7 +24,7 @@ export function Keys({ keys }: { keys: string }) {
 export function Help() {
   if (!helpShown.value) return null;
   return (
-    <Dialog title="Keyboard" onClose={() => (helpShown.value = false)}>
+    <Dialog title="Keyboard shortcuts" onClose={() => (helpShown.value = false)}>
       <div class="help">
         {groups.value.map((group) => (
           <section key={group.title}>

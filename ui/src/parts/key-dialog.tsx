@@ -1,24 +1,24 @@
 import { useState } from "preact/hooks";
-import { giveKey, keyAsked, keyProblem } from "../lib/http";
+import { submitKey, keyPrompt, keyProblem } from "../lib/http";
 import { Button, Field, Problem } from "./basics";
 import { Dialog } from "./dialog";
 
 export function KeyDialog() {
   const [key, setKey] = useState("");
-  if (keyAsked.value === null) return null;
+  if (keyPrompt.value === null) return null;
   const given = key.trim();
   const problem = keyProblem(given);
   return (
-    <Dialog title="API key" onClose={() => keyAsked.value !== null && giveKey(null)}>
+    <Dialog title="API key" onClose={() => keyPrompt.value !== null && submitKey(null)}>
       <form
         onSubmit={(event) => {
           event.preventDefault();
           if (!given || problem) return;
-          giveKey(given);
+          submitKey(given);
           setKey("");
         }}
       >
-        <Field label={keyAsked.value} hint="Kept in this tab only, until it is closed.">
+        <Field label={keyPrompt.value} hint="Stored in this tab only.">
           {(id) => (
             <input
               id={id}

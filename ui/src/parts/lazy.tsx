@@ -1,4 +1,4 @@
-/** A page that is fetched when it is first shown. */
+/** Code splitting: a page is loaded when first shown. */
 import type { ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Problem } from "./basics";
@@ -7,7 +7,7 @@ export type Load = () => Promise<ComponentType>;
 
 const loaded = new Map<Load, ComponentType>();
 
-/** Fetches it before it is needed: pages stay reachable while the server is away. */
+/** Loads a page ahead, so that it is available while the server is down. */
 export function preload(load: Load): void {
   if (!loaded.has(load)) load().then((body) => loaded.set(load, body), () => undefined);
 }
@@ -21,6 +21,6 @@ export function Lazy({ load }: { load: Load }) {
       () => setState({ failed: true }),
     );
   }, []);
-  if (state.failed) return <Problem message="This page could not be fetched." onRetry={() => location.reload()} />;
+  if (state.failed) return <Problem message="Failed to load this page." onRetry={() => location.reload()} />;
   return state.body ? <state.body /> : null;
 }

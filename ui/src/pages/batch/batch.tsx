@@ -1,7 +1,7 @@
-/** The engine's steps: who was in each batch, who waited, and what continuous batching gains. */
+/** The engine's steps: the batch and queue of each, and a replay of static against continuous batching. */
 import { count, duration, short } from "../../lib/format";
 import { stats } from "../../lib/live";
-import { WAITS } from "../../lib/words";
+import { WAITS } from "../../lib/labels";
 import { Card, PageHeader, Stat } from "../../parts/basics";
 import { ReplayCard } from "./replay";
 import { TimelineCard } from "./timeline";
@@ -11,7 +11,7 @@ export function Batch() {
   const reasons = Object.entries(now?.waiting_by_reason ?? {}).filter(([, waiting]) => waiting > 0);
   return (
     <>
-      <PageHeader title="Batch" lesson="batch" lead="One row per sequence, one column per step: every batch the engine has computed." />
+      <PageHeader title="Batch" terms="batch" lead="Every engine step: one row per sequence, one column per step." />
       <div class="stack">
         <Card>
           <dl class="stats">
@@ -22,9 +22,9 @@ export function Batch() {
               detail={reasons.map(([reason, waiting]) => `${waiting}: ${WAITS[reason] ?? reason}`).join("; ")}
             />
             <Stat name="Batch size" value={now?.batch_mean?.toFixed(1) ?? "–"} detail="mean" />
-            <Stat name="Step" value={duration(now?.step_us_mean)} detail="mean" />
-            <Stat name="Tokens per second" value={short(now?.tokens_per_s)} />
-            <Stat name="Preemptions" value={count(now?.preemptions)} detail="since the start" />
+            <Stat name="Step time" value={duration(now?.step_us_mean)} detail="mean" />
+            <Stat name="Generation tok/s" value={short(now?.tokens_per_s)} />
+            <Stat name="Preemptions" value={count(now?.preemptions)} detail="since start" />
           </dl>
         </Card>
         <TimelineCard />

@@ -1,4 +1,4 @@
-/** Recorded steps as the timeline draws them: columns by step number, and for each sequence the steps it was part of. */
+/** Timeline model: columns by step number, and each sequence's steps. */
 import type { SequenceInWindow, StepWindow } from "../../lib/api";
 
 export const PREFILL = 0;
@@ -11,7 +11,7 @@ export interface Lane {
   kinds: number[];
   tokens: number[];
   preempted: { step: number; why: string | null }[];
-  /** Of its first and last appearance, waiting included. */
+  /** First and last step, queue time included. */
   first: number;
   last: number;
 }
@@ -53,7 +53,7 @@ export class Timeline {
     return made;
   }
 
-  /** Adds what lies behind the last column. */
+  /** Appends the steps after the last column. */
   append({ steps, rows, marks, sequences }: StepWindow): void {
     const known = this.end;
     const from = steps.number.findIndex((number) => number >= known);
@@ -86,7 +86,7 @@ export class Timeline {
     this.ordered = null;
   }
 
-  /** Forgets the oldest steps beyond `most`. */
+  /** Drops the oldest steps beyond `most`. */
   trim(most: number): void {
     if (this.columns.length <= most * 1.5) return;
     this.columns = this.columns.slice(-most);
@@ -104,7 +104,7 @@ export class Timeline {
     this.ordered = null;
   }
 
-  /** Those that appear between two steps, the oldest first. */
+  /** Lanes with a step in the window, oldest first. */
   visible(from: number, to: number): Lane[] {
     this.ordered ??= this.order();
     return this.ordered.filter((lane) => lane.first < to && lane.last >= from);
@@ -141,7 +141,7 @@ export class Timeline {
       const own = lane.steps[0] ?? Number.POSITIVE_INFINITY;
       const queued = lane.about?.queued_at != null ? this.stepAt(lane.about.queued_at) : own;
       lane.first = Math.min(own, queued);
-      const waits = lane.about?.finished_at == null; // it is still there, whatever the last step did
+      const waits = lane.about?.finished_at == null; // still open
       lane.last = waits ? this.end : Math.max(lane.steps.at(-1) ?? 0, this.stepAt(lane.about!.finished_at!));
     }
     return lanes.sort((a, b) => (a.about?.queued_at ?? 0) - (b.about?.queued_at ?? 0) || a.seq - b.seq);

@@ -1,9 +1,9 @@
-/** All recorded steps in one strip: batch size over time, and which part the timeline shows. */
+/** Batch size over all recorded steps, with the window that the timeline shows. */
 import { useEffect, useRef } from "preact/hooks";
 import type { StepWindow } from "../../lib/api";
 import { count } from "../../lib/format";
 import { usePolling } from "../../lib/frames";
-import { askJson } from "../../lib/http";
+import { fetchJson } from "../../lib/http";
 import type { Viewport } from "../../lib/viewport";
 import { ink, useCanvas } from "../../parts/canvas";
 
@@ -46,7 +46,7 @@ export function Overview({
   });
   usePolling(async (signal) => {
     if (!kept.last) return;
-    const window = await askJson<StepWindow>(`/observe/steps?from=${kept.first}&to=${kept.last}&columns=600&rows=0`, { signal });
+    const window = await fetchJson<StepWindow>(`/observe/steps?from=${kept.first}&to=${kept.last}&columns=600&rows=0`, { signal });
     steps.current = window.steps;
     redraw();
   }, 2000, [kept.last > 0]);
@@ -60,7 +60,7 @@ export function Overview({
     <figure class="overview">
       <canvas ref={ref} role="img" aria-label="Overview of all recorded steps" onPointerDown={at} onPointerMove={at} />
       <figcaption class="small muted">
-        {count(span)} steps recorded, #{kept.first} to #{kept.last}; click to go there
+        {count(span)} steps recorded, #{kept.first} to #{kept.last}; click to jump
       </figcaption>
     </figure>
   );

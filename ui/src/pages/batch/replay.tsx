@@ -1,9 +1,9 @@
-/** Static against continuous batching, computed from the same recorded requests. */
+/** Static vs. continuous batching, computed from the same recorded requests. */
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import type { Replay, ReplayRun } from "../../lib/api";
 import { count, duration, percent } from "../../lib/format";
-import { askJson, explained } from "../../lib/http";
+import { fetchJson, errorMessage } from "../../lib/http";
 import { Button, Card, Computed, Empty, Legend, Problem, Segmented } from "../../parts/basics";
 import { font, ink, ticks, useCanvas } from "../../parts/canvas";
 
@@ -20,10 +20,10 @@ export function ReplayCard() {
   const frame = useRef(0);
   const load = async (): Promise<void> => {
     try {
-      replay.value = await askJson<Replay>(`/observe/replay?limit=64&batch=${size.value}`);
+      replay.value = await fetchJson<Replay>(`/observe/replay?limit=64&batch=${size.value}`);
       problem.value = "";
     } catch (error) {
-      problem.value = explained(error);
+      problem.value = errorMessage(error);
     }
   };
   useEffect(() => {
@@ -43,7 +43,7 @@ export function ReplayCard() {
   const both = now?.static && now.continuous ? { fixed: now.static, moving: now.continuous } : null;
   return (
     <Card
-      title="Static against continuous batching"
+      title="Static vs. continuous batching"
       aside={
         <>
           <Computed what="Computed replay" />
@@ -53,7 +53,7 @@ export function ReplayCard() {
             options={SIZES.map((one) => [one, `${one} slots`] as const)}
             onChange={(one) => (size.value = one)}
           />
-          <Button icon="redo" kind="quiet" label="With the latest requests" onClick={() => void load()} />
+          <Button icon="redo" kind="quiet" label="Reload with the latest requests" onClick={() => void load()} />
           <Button icon="play" disabled={!both} onClick={play}>
             Play
           </Button>
@@ -64,14 +64,14 @@ export function ReplayCard() {
       {problem.value && <Problem message={problem.value} onRetry={() => void load()} />}
       {now && !both && (
         <Empty icon="batch" title="Nothing to replay yet">
-          The last finished requests are replayed here, as soon as there are some.
+          The replay uses the latest finished requests.
         </Empty>
       )}
       {both && now && (
         <div class="stack">
           <p class="gain">
-            <b>{(both.fixed.makespan_us / both.moving.makespan_us).toFixed(2)}×</b> as fast with continuous batching: the same{" "}
-            {count(now.requests.length)} requests in {duration(both.moving.makespan_us)} instead of {duration(both.fixed.makespan_us)}.
+            <b>{(both.fixed.makespan_us / both.moving.makespan_us).toFixed(2)}×</b> speed-up by continuous batching: {count(now.requests.length)} requests in{" "}
+            {duration(both.moving.makespan_us)} instead of {duration(both.fixed.makespan_us)}.
           </p>
           <Run name="Static" run={both.fixed} other={both.moving} lanes={now.batch} played={played.value} />
           <Run name="Continuous" run={both.moving} other={both.fixed} lanes={now.batch} played={played.value} />
@@ -79,7 +79,7 @@ export function ReplayCard() {
             entries={[
               ["prefill", "Prefill"],
               ["decode", "Decode"],
-              ["free", "Slot held, nothing to do"],
+              ["free", "Idle slot"],
             ]}
           />
         </div>
@@ -124,10 +124,10 @@ function Run({ name, run, other, lanes, played }: { name: string; run: ReplayRun
     <figure class="replay-run" data-run={name.toLowerCase()}>
       <figcaption>
         <b>{name}</b>
-        <span>{run.tokens_per_s.toFixed(1)} tokens/s</span>
+        <span>{run.tokens_per_s.toFixed(1)} tok/s</span>
         <span>mean latency {duration(run.latency_us_mean)}</span>
-        <span>first token after {duration(run.ttft_us_mean)}</span>
-        <span>slots busy {percent(run.utilisation, 0)}</span>
+        <span>mean TTFT {duration(run.ttft_us_mean)}</span>
+        <span>slot utilization {percent(run.utilisation, 0)}</span>
       </figcaption>
       <canvas
         ref={ref}

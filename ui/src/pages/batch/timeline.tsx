@@ -1,12 +1,12 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { StepWindow } from "../../lib/api";
 import { count, duration } from "../../lib/format";
-import { askJson, explained } from "../../lib/http";
+import { fetchJson, errorMessage } from "../../lib/http";
 import { onSteps } from "../../lib/live";
 import { go } from "../../lib/router";
 import { useShortcuts } from "../../lib/shortcuts";
 import { Viewport, useViewportPointer } from "../../lib/viewport";
-import { WAITS } from "../../lib/words";
+import { WAITS } from "../../lib/labels";
 import { Button, Card, Empty, Legend, Problem } from "../../parts/basics";
 import { useCanvas } from "../../parts/canvas";
 import { Tip, TipRows } from "../../parts/tip";
@@ -14,7 +14,7 @@ import { DECODE, type Lane, Timeline } from "./model";
 import { Overview } from "./overview";
 import { LEFT, paint, type Pointed, rowHeight, TOP } from "./paint";
 
-const WIDEST = 2000; // steps in view at most; the strip below shows all that are recorded
+const WIDEST = 2000; // steps in view; the overview below shows all recorded steps
 const FIRST_SPAN = 200;
 
 export function TimelineCard() {
@@ -52,7 +52,7 @@ export function TimelineCard() {
 
   const loadLatest = async (): Promise<void> => {
     try {
-      const window = await askJson<StepWindow>(`/observe/steps?last=${Math.max(FIRST_SPAN, Math.ceil(view.span))}&columns=2000`);
+      const window = await fetchJson<StepWindow>(`/observe/steps?last=${Math.max(FIRST_SPAN, Math.ceil(view.span))}&columns=2000`);
       model.current = Timeline.of(window);
       setEmpty(model.current.columns.length === 0);
       setKept({ first: window.first, last: window.last });
@@ -62,7 +62,7 @@ export function TimelineCard() {
       setProblem("");
       redraw();
     } catch (error) {
-      setProblem(explained(error));
+      setProblem(errorMessage(error));
     }
   };
 
@@ -72,7 +72,7 @@ export function TimelineCard() {
       setKept((before) => (before.last === window.last ? before : { first: window.first, last: window.last }));
       if (!following.current || !window.steps.number.length) return;
       setEmpty(false);
-      // A gap: steps that no tick brought. Rather all of it anew than a picture with a hole.
+      // Missed steps: reload, so that the timeline has no gap.
       if (model.current.stride !== 1 || (model.current.columns.length && window.steps.number[0]! > model.current.end)) {
         void loadLatest();
         return;
@@ -85,7 +85,7 @@ export function TimelineCard() {
     });
   }, []);
 
-  /** After the view has moved: what is not there is fetched. */
+  /** After a pan or zoom: fetch the steps that are missing. */
   const moved = (): void => {
     if (view.span > WIDEST) view.show(view.to - WIDEST, view.to);
     if (follow && view.to < model.current.end - 1) setFollow(false);
@@ -101,15 +101,15 @@ export function TimelineCard() {
     const margin = view.span / 4;
     const from = Math.max(kept.first, Math.floor(view.from - margin));
     const to = Math.min(kept.last, Math.ceil(view.to + margin));
-    if (from > to) return; // moved beyond what there is
+    if (from > to) return; // beyond the recorded steps
     const columns = Math.max(200, Math.ceil(((ref.current?.clientWidth ?? 800) - LEFT) * 1.5)); // 1.5: the margins
     try {
-      const found = await askJson<StepWindow>(`/observe/steps?from=${from}&to=${to}&columns=${columns}`);
+      const found = await fetchJson<StepWindow>(`/observe/steps?from=${from}&to=${to}&columns=${columns}`);
       if (following.current) return;
       model.current = Timeline.of(found);
       redraw();
     } catch (error) {
-      setProblem(explained(error));
+      setProblem(errorMessage(error));
     }
   };
   useViewportPointer(ref, view, LEFT, moved);
@@ -126,7 +126,7 @@ export function TimelineCard() {
     if (!follow) void loadLatest();
   };
   useShortcuts("Batch", [
-    { keys: " ", label: "Pause, or follow again", run: toggle },
+    { keys: " ", label: "Pause or resume", run: toggle },
     { keys: "+", label: "Zoom in", run: () => zoom(0.5) },
     { keys: "-", label: "Zoom out", run: () => zoom(2) },
     { keys: "ArrowLeft", label: "Earlier steps", run: () => pan(-0.25) },
@@ -150,7 +150,7 @@ export function TimelineCard() {
           <Button icon="minus" kind="quiet" label="Zoom out" onClick={() => zoom(2)} />
           <Button icon="plus" kind="quiet" label="Zoom in" onClick={() => zoom(0.5)} />
           <Button icon={follow ? "pause" : "play"} aria-pressed={!follow} onClick={toggle}>
-            {follow ? "Pause" : "Follow"}
+            {follow ? "Pause" : "Resume"}
           </Button>
         </>
       }
@@ -158,7 +158,7 @@ export function TimelineCard() {
       {problem && <Problem message={problem} onRetry={() => void loadLatest()} />}
       {empty && !problem && (
         <Empty icon="batch" title="No steps yet">
-          As soon as the engine computes something, each of its steps becomes a column here.
+          Each engine step becomes a column. Send a request to see steps.
         </Empty>
       )}
       <div class="timeline" data-empty={empty}>
@@ -216,12 +216,12 @@ function Pointer({ hover: { x, y, at }, model }: { hover: { x: number; y: number
   const column = model.columnAt(at.step);
   if (!column) return null;
   const rows: [string, string][] = [
-    ["took", duration(column.us / model.stride)],
-    ["planning", duration(column.planUs)],
+    ["step time", duration(column.us / model.stride)],
+    ["scheduling", duration(column.planUs)],
     ["batch", `${count(column.rows)} sequences, ${count(column.tokens)} tokens`],
     ["waiting", count(column.waiting)],
   ];
-  if (column.blocked) rows.push(["held up as", WAITS[column.blocked] ?? column.blocked]);
+  if (column.blocked) rows.push(["blocked by", WAITS[column.blocked] ?? column.blocked]);
   const { lane } = at;
   if (lane) {
     const place = lane.steps.findIndex((step) => step <= at.step && at.step < step + model.stride);

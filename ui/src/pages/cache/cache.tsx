@@ -1,9 +1,9 @@
-/** The KV cache: every page, the tree of prefixes, and why a prompt was found in it or not. */
+/** The KV cache: block map, prefix tree, cache-miss explainer, evictions. */
 import { useSignal } from "@preact/signals";
 import type { CacheMap } from "../../lib/api";
 import { ago, count, percent } from "../../lib/format";
 import { usePolling } from "../../lib/frames";
-import { askJson, explained } from "../../lib/http";
+import { fetchJson, errorMessage } from "../../lib/http";
 import { wallClock } from "../../lib/live";
 import { useShortcuts } from "../../lib/shortcuts";
 import { Button, Card, PageHeader, Problem, Stat, Table } from "../../parts/basics";
@@ -20,22 +20,22 @@ export function Cache() {
   usePolling(async (signal) => {
     if (held.value) return;
     try {
-      map.value = await askJson<CacheMap>("/observe/cache", { signal });
+      map.value = await fetchJson<CacheMap>("/observe/cache", { signal });
       problem.value = "";
     } catch (error) {
-      if (!signal.aborted) problem.value = explained(error);
+      if (!signal.aborted) problem.value = errorMessage(error);
     }
   }, EVERY_MS);
   const toggle = (): void => {
     held.value = !held.value;
   };
-  useShortcuts("Cache", [{ keys: " ", label: "Pause, or follow again", run: toggle }]);
+  useShortcuts("Cache", [{ keys: " ", label: "Pause or resume", run: toggle }]);
   const now = map.value;
   return (
     <>
-      <PageHeader title="Cache" lesson="cache" lead="Where keys and values live: page by page, and by the prefixes they can be found under.">
+      <PageHeader title="Cache" terms="cache" lead="Every KV block, the prefix tree, and why a prompt missed the prefix cache.">
         <Button icon={held.value ? "play" : "pause"} aria-pressed={held.value} onClick={toggle}>
-          {held.value ? "Follow" : "Pause"}
+          {held.value ? "Resume" : "Pause"}
         </Button>
       </PageHeader>
       <div class="stack">
@@ -47,7 +47,7 @@ export function Cache() {
             group={group}
             blockSize={now.block_size}
             sequences={now.sequences}
-            title={now.groups.length > 1 ? `Pages of group ${place}${group.window ? ` (window ${group.window})` : ""}` : "Pages"}
+            title={now.groups.length > 1 ? `KV blocks, cache group ${place}${group.window ? ` (window ${group.window})` : ""}` : "KV blocks"}
           />
         ))}
         <Explainer />
@@ -64,19 +64,19 @@ function Figures({ now }: { now: CacheMap }) {
   return (
     <Card>
       <dl class="stats">
-        <Stat name="In use" value={percent(used / Math.max(1, total))} detail={`${count(used)} of ${count(total)} pages`} />
+        <Stat name="In use" value={percent(used / Math.max(1, total))} detail={`${count(used)} of ${count(total)} blocks`} />
         <Stat
-          name="Found in the cache"
+          name="Prefix cache hit rate"
           value={now.prefix_caching ? percent(now.hits.ratio ?? null) : "off"}
           detail={`${count(now.hits.hit_tokens)} of ${count(now.hits.prompt_tokens)} prompt tokens`}
         />
         <Stat
           name="Fragmentation"
           value={percent(now.fragmentation.ratio)}
-          detail={`${count(now.fragmentation.waste_tokens)} tokens of room in pages that are not full`}
+          detail={`${count(now.fragmentation.waste_tokens)} unused token slots in allocated blocks`}
         />
         <Stat name="Evictions" value={count(now.evictions.total)} detail={`${count(now.evictions.last_60_s)} in the last minute`} />
-        <Stat name="Page" value={`${now.block_size} tokens`} detail={`${count(now.ghosts)} evicted ones remembered`} />
+        <Stat name="Block size" value={`${now.block_size} tokens`} detail={`${count(now.ghosts)} evicted blocks remembered`} />
       </dl>
     </Card>
   );
@@ -85,17 +85,17 @@ function Figures({ now }: { now: CacheMap }) {
 function Evictions({ now }: { now: CacheMap }) {
   const recent = now.evictions.recent.slice(0, 12);
   return (
-    <Card title="Evicted lately">
+    <Card title="Recent evictions">
       {recent.length === 0 ? (
-        <p class="muted">Nothing has been evicted: there has been room for everything.</p>
+        <p class="muted">No evictions: the cache has had room for every block.</p>
       ) : (
-        <Table label="Evicted lately">
+        <Table label="Recent evictions">
           <thead>
             <tr>
               <th>When</th>
               <th class="num">Tokens</th>
-              <th class="num">Tokens before it</th>
-              <th class="num">Times found</th>
+              <th class="num">Prefix tokens</th>
+              <th class="num">Hits</th>
             </tr>
           </thead>
           <tbody>

@@ -1,7 +1,7 @@
-/** Why a request found so much, or so little, in the cache: a past one, or a prompt that has not been sent yet. */
+/** Explains the prefix cache hit or miss of a past request, or of a prompt that is not sent. */
 import { useSignal } from "@preact/signals";
 import type { Explanation, RequestDetail } from "../../lib/api";
-import { askJson, explained } from "../../lib/http";
+import { fetchJson, errorMessage } from "../../lib/http";
 import { requests, requestsVersion } from "../../lib/live";
 import { Button, Card, Field, Problem, Segmented } from "../../parts/basics";
 import { ExplanationView } from "../../parts/explanation";
@@ -20,15 +20,15 @@ export function Explainer() {
     try {
       const { about, explanation } = await asked();
       found.value = explanation && { about, explanation };
-      problem.value = explanation ? "" : `Nothing is recorded for ${about}.`;
+      problem.value = explanation ? "" : `No cache lookup is recorded for ${about}.`;
     } catch (error) {
-      problem.value = explained(error);
+      problem.value = errorMessage(error);
     }
   };
   const ofRequest = (number: string): void => {
     if (!number) return;
     void explain(async () => {
-      const detail = await askJson<RequestDetail>(`/observe/requests/${number}`);
+      const detail = await fetchJson<RequestDetail>(`/observe/requests/${number}`);
       return { about: `request #${number}`, explanation: detail.sequences.find((one) => one.cache)?.cache ?? null };
     });
   };
@@ -36,14 +36,14 @@ export function Explainer() {
     const prompt = chat.value ? { messages: [{ role: "user", content: text.value }] } : { prompt: text.value };
     void explain(async () => ({
       about: "this prompt, now",
-      explanation: await askJson<Explanation>("/observe/cache/explain", {
+      explanation: await fetchJson<Explanation>("/observe/cache/explain", {
         body: { ...prompt, ...(salt.value ? { cache_salt: salt.value } : {}) },
       }),
     }));
   };
   return (
     <Card
-      title="Why was this not cached?"
+      title="Cache-miss explainer"
       aside={
         <Segmented
           label="Explain"
@@ -55,13 +55,13 @@ export function Explainer() {
           onChange={(next) => (mode.value = next)}
         />
       }
-      note="Finds the nearest prefix that is cached, or lately was, and the exact token at which the prompt left it. Only the prompt’s own text is shown."
+      note="Finds the nearest cached or recently evicted prefix, and the token at which the prompt diverges from it. Shows only the prompt’s own text."
     >
       {mode.value === "request" ? (
         <Field label="Request">
           {(id) => (
             <select id={id} onChange={(event) => ofRequest(event.currentTarget.value)}>
-              <option value="">{recent.length ? "Choose one…" : "No requests yet"}</option>
+              <option value="">{recent.length ? "Select a request…" : "No requests yet"}</option>
               {recent.map((one) => (
                 <option key={one.number} value={one.number}>
                   #{one.number} · {one.kind} · {one.prompt_tokens} tokens, {one.cached_tokens ?? 0} cached
@@ -102,7 +102,7 @@ export function Explainer() {
       {problem.value && <Problem message={problem.value} />}
       {found.value && (
         <div class="found">
-          <h3>Of {found.value.about}</h3>
+          <h3>Result for {found.value.about}</h3>
           <ExplanationView explanation={found.value.explanation} />
         </div>
       )}

@@ -1,4 +1,4 @@
-/** One square per page of the KV cache, in memory order. */
+/** Block map: one square per KV block (page), in memory order. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { CacheMap } from "../../lib/api";
 import { count } from "../../lib/format";
@@ -21,7 +21,7 @@ const STATES = [
 const INKS = ["c-free", "c-decode", "c-shared", "c-cached", "c-wait"];
 const TALLEST = 420;
 
-/** The hue of a request: neighbours in number are far apart. */
+/** Hue of a sequence: consecutive numbers get distant hues. */
 export const hue = (seq: number): number => Math.round((seq * 137.508) % 360);
 
 interface Grid {
@@ -34,7 +34,7 @@ function gridOf(cells: number, width: number): Grid {
   let side = 14;
   while (side > 2 && Math.ceil(cells / Math.floor(width / side)) * side > TALLEST) side -= 1;
   const columns = Math.max(1, Math.floor(width / side));
-  const exact = side > 4 ? width / columns : side; // to the edge
+  const exact = side > 4 ? width / columns : side; // fill the width
   return { side: exact, columns, height: Math.ceil(Math.ceil(cells / columns) * exact) };
 }
 
@@ -109,13 +109,13 @@ export function PageMap({
           onChange={setBy}
         />
       }
-      note={`Each square is ${size === 1 ? "a page" : `${size} pages`} of ${count(blockSize * size)} tokens. Pages that several requests use at once count as shared; cached ones are free to take, and free to be found again.`}
+      note={`Each square is ${size === 1 ? "one block" : `${size} blocks`} of ${count(blockSize * size)} tokens. Shared: used by several sequences. Cached: unused, kept for prefix hits until evicted.`}
     >
       <canvas
         class="page-map"
         ref={ref}
         role="img"
-        aria-label={`Page map: ${STATES.map(([, name], state) => `${count(counts[state])} ${name.toLowerCase()}`).join(", ")}`}
+        aria-label={`Block map: ${STATES.map(([, name], state) => `${count(counts[state])} ${name.toLowerCase()}`).join(", ")}`}
         onPointerMove={point}
         onPointerLeave={() => setHover(null)}
       />
@@ -130,13 +130,13 @@ export function PageMap({
       {hover && (
         <Tip x={hover.x} y={hover.y}>
           <TipRows
-            title={size === 1 ? `Page ${hover.cell}` : `Pages ${hover.cell * size}–${hover.cell * size + size - 1}`}
+            title={size === 1 ? `Block ${hover.cell}` : `Blocks ${hover.cell * size}–${hover.cell * size + size - 1}`}
             rows={[
               ["state", STATES[hover.state]?.[1] ?? ""],
               ...(owner
                 ? ([
                     ["request", `#${owner.request}`],
-                    ["holds", `${count(owner.blocks)} pages, ${count(owner.tokens)} tokens`],
+                    ["holds", `${count(owner.blocks)} blocks, ${count(owner.tokens)} tokens`],
                   ] as const)
                 : []),
             ]}

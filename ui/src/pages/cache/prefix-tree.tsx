@@ -1,10 +1,10 @@
-/** What prompts begin with: prefixes from left to right, each as wide as it has tokens, branching where prompts differ. */
+/** The prefix tree, left to right: box width is the number of tokens; the tree branches where prompts diverge. */
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { TreeNode } from "../../lib/api";
 import { count, seconds } from "../../lib/format";
 import { usePolling } from "../../lib/frames";
-import { askJson, explained } from "../../lib/http";
+import { fetchJson, errorMessage } from "../../lib/http";
 import { requests, requestsVersion } from "../../lib/live";
 import { Card, Empty, Legend, Problem, Table } from "../../parts/basics";
 import { font, ink, useCanvas } from "../../parts/canvas";
@@ -12,10 +12,10 @@ import { Tip, TipRows } from "../../parts/tip";
 
 const LEAF = 16;
 const MOST_LEAVES = 400;
-const TALLEST = 340; // pixels; more is scrolled to, and only what is in view is drawn
+const TALLEST = 340; // pixels; a taller tree scrolls, and only the visible part is drawn
 const COLOURS: Record<TreeNode["state"], string> = { held: "c-decode", cached: "c-cached", evicted: "c-output" };
 
-interface Placed {
+interface TreeBox {
   node: TreeNode;
   from: number; // blocks
   to: number;
@@ -23,7 +23,7 @@ interface Placed {
   leaves: number;
 }
 
-function placed(nodes: TreeNode[]): { boxes: Placed[]; leaves: number; depth: number } {
+function layOut(nodes: TreeNode[]): { boxes: TreeBox[]; leaves: number; depth: number } {
   const children = new Map<string | null, TreeNode[]>();
   const known = new Set(nodes.map((node) => node.id));
   for (const node of nodes) {
@@ -31,10 +31,10 @@ function placed(nodes: TreeNode[]): { boxes: Placed[]; leaves: number; depth: nu
     children.set(parent, [...(children.get(parent) ?? []), node]);
   }
   for (const list of children.values()) list.sort((a, b) => b.hits - a.hits || b.tokens - a.tokens);
-  const boxes: Placed[] = [];
+  const boxes: TreeBox[] = [];
   let depth = 1;
   const put = (node: TreeNode, top: number): number => {
-    const box: Placed = { node, from: node.depth, to: node.depth + node.blocks, top, leaves: 0 };
+    const box: TreeBox = { node, from: node.depth, to: node.depth + node.blocks, top, leaves: 0 };
     boxes.push(box);
     depth = Math.max(depth, box.to);
     for (const child of children.get(node.id) ?? []) box.leaves += put(child, top + box.leaves);
@@ -55,10 +55,10 @@ export function PrefixTree({ held }: { held: boolean }) {
       if (held) return;
       try {
         const own = marked.value ? `&request=${marked.value}` : "";
-        tree.value = await askJson(`/observe/cache/tree?limit=${MOST_LEAVES}${own}`, { signal });
+        tree.value = await fetchJson(`/observe/cache/tree?limit=${MOST_LEAVES}${own}`, { signal });
         problem.value = "";
       } catch (error) {
-        if (!signal.aborted) problem.value = explained(error);
+        if (!signal.aborted) problem.value = errorMessage(error);
       }
     },
     2000,
@@ -67,7 +67,7 @@ export function PrefixTree({ held }: { held: boolean }) {
   requestsVersion.value;
   const open = [...requests.values()].filter((one) => one.state !== "done").slice(-30);
   const nodes = tree.value?.nodes;
-  const { boxes, leaves, depth } = useMemo(() => placed(nodes ?? []), [nodes]);
+  const { boxes, leaves, depth } = useMemo(() => layOut(nodes ?? []), [nodes]);
   const scroller = useRef<HTMLDivElement>(null);
   const { ref, redraw } = useCanvas((context, width, height) => {
     const unit = width / depth;
@@ -105,11 +105,11 @@ export function PrefixTree({ held }: { held: boolean }) {
   return (
     <Card
       title="Prefix tree"
-      note="What prompts begin with, from left to right. A box is a stretch of tokens, the wider the longer; where prompts differ it branches; the stronger its colour, the more often it was found."
+      note="Cached prompt prefixes, left to right. Box width: tokens. Branch: prompts diverge. Colour strength: hits."
       aside={
         open.length > 0 && (
-          <select aria-label="Mark the path of a request" value={marked.value} onChange={(event) => (marked.value = event.currentTarget.value)}>
-            <option value="">Mark a request…</option>
+          <select aria-label="Highlight the path of a request" value={marked.value} onChange={(event) => (marked.value = event.currentTarget.value)}>
+            <option value="">Highlight a request…</option>
             {open.map((one) => (
               <option key={one.number} value={one.number}>
                 #{one.number}
@@ -122,7 +122,7 @@ export function PrefixTree({ held }: { held: boolean }) {
       {problem.value && <Problem message={problem.value} />}
       {nodes && nodes.length === 0 && (
         <Empty icon="branch" title="No prefixes yet">
-          A prompt’s full pages appear here as soon as they have been computed.
+          Full blocks of a prompt appear here once they are computed.
         </Empty>
       )}
       <div class="tree-scroll" ref={scroller} tabIndex={0} role="region" aria-label="Prefix tree" hidden={!nodes?.length} onScroll={redraw}>
@@ -131,7 +131,7 @@ export function PrefixTree({ held }: { held: boolean }) {
             ref={ref}
             style={{ height: `${Math.min(TALLEST, Math.max(1, leaves) * LEAF)}px` }}
             role="img"
-            aria-label={`Prefix tree of ${count(nodes?.length)} stretches; the most used are in the table below`}
+            aria-label={`Prefix tree of ${count(nodes?.length)} nodes; the table below lists the most used`}
             onPointerMove={point}
             onPointerLeave={() => setHover(null)}
           />
@@ -143,20 +143,20 @@ export function PrefixTree({ held }: { held: boolean }) {
             entries={[
               ["decode", "In use"],
               ["cached", "Cached"],
-              ["output", "Evicted lately"],
+              ["output", "Recently evicted"],
             ]}
           />
           <span class="small muted">
-            {count(tree.value?.shown)} of {count(tree.value?.total)} stretches
+            {count(tree.value?.shown)} of {count(tree.value?.total)} nodes
           </span>
         </div>
       )}
       {top.length > 0 && (
-        <Table label="Found most often">
+        <Table label="Most hits">
           <thead>
             <tr>
-              <th>Found most often</th>
-              <th class="num">Times</th>
+              <th>Most hits</th>
+              <th class="num">Hits</th>
               <th>State</th>
             </tr>
           </thead>
@@ -178,9 +178,9 @@ export function PrefixTree({ held }: { held: boolean }) {
           <TipRows
             title={`${count(hover.node.tokens)} tokens`}
             rows={[
-              ["found", `${count(hover.node.hits)} times`],
+              ["hits", count(hover.node.hits)],
               ["state", stateOf(hover.node)],
-              ["pages", count(hover.node.blocks)],
+              ["blocks", count(hover.node.blocks)],
             ]}
           />
         </Tip>

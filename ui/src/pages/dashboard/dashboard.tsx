@@ -1,12 +1,12 @@
-/** Is everything as it should be: objectives, alerts, and the last minutes as curves. */
+/** SLO objectives, alerts and time series. */
 import { useSignal } from "@preact/signals";
 import { Fragment } from "preact";
 import type { Alert, History, Series, Slo } from "../../lib/api";
 import { clock, count, duration, percent, seconds, short } from "../../lib/format";
 import { usePolling } from "../../lib/frames";
-import { askJson, explained } from "../../lib/http";
+import { fetchJson, errorMessage } from "../../lib/http";
 import { stats, wallClock } from "../../lib/live";
-import { CAUSES } from "../../lib/words";
+import { CAUSES } from "../../lib/labels";
 import { Badge, Card, Empty, PageHeader, Problem, Segmented, Stat, Table } from "../../parts/basics";
 import { Chart, type Line } from "../../parts/chart";
 
@@ -25,12 +25,12 @@ export function Dashboard() {
     async (signal) => {
       try {
         [slo.value, history.value] = await Promise.all([
-          askJson<Slo>("/slo", { signal }),
-          askJson<History>(`/observe/history?seconds=${span.value}&points=300`, { signal }),
+          fetchJson<Slo>("/slo", { signal }),
+          fetchJson<History>(`/observe/history?seconds=${span.value}&points=300`, { signal }),
         ]);
         problem.value = "";
       } catch (error) {
-        if (!signal.aborted) problem.value = explained(error);
+        if (!signal.aborted) problem.value = errorMessage(error);
       }
     },
     3000,
@@ -38,7 +38,7 @@ export function Dashboard() {
   );
   return (
     <>
-      <PageHeader title="Dashboard" lesson="dashboard" lead="What was promised, what is kept, and the last minutes as curves.">
+      <PageHeader title="Dashboard" terms="dashboard" lead="Service-level objectives (SLO), alerts and recent metrics.">
         <Segmented label="Time span" value={span.value} options={SPANS} onChange={(next) => (span.value = next)} />
       </PageHeader>
       <div class="stack">
@@ -58,10 +58,10 @@ function Now() {
     <Card>
       <dl class="stats">
         <Stat name="Running" value={count(now?.running)} detail={`${count(now?.waiting)} waiting`} />
-        <Stat name="Tokens per second" value={short(now?.tokens_per_s)} detail={`${short(now?.prompt_tokens_per_s)} of prompts`} />
-        <Stat name="First token, p50" value={duration(now?.ttft_us_p50)} detail={`p95 ${duration(now?.ttft_us_p95)}`} />
-        <Stat name="KV cache" value={percent(now?.kv_use)} detail="in use" />
-        <Stat name="Errors" value={count(now?.errors)} tone={now?.errors ? "bad" : undefined} detail="since the start" />
+        <Stat name="Generation tok/s" value={short(now?.tokens_per_s)} detail={`${short(now?.prompt_tokens_per_s)} prompt tok/s`} />
+        <Stat name="TTFT p50" value={duration(now?.ttft_us_p50)} detail={`p95 ${duration(now?.ttft_us_p95)}`} />
+        <Stat name="KV cache usage" value={percent(now?.kv_use)} detail="of all blocks" />
+        <Stat name="Errors" value={count(now?.errors)} tone={now?.errors ? "bad" : undefined} detail="since start" />
         {now?.gpu && <Stat name="GPU" value={percent(now.gpu.utilisation, 0)} detail={percent(now.gpu.memory_used / now.gpu.memory_total, 0) + " of memory"} />}
       </dl>
     </Card>
@@ -79,15 +79,15 @@ function Objectives({ slo }: { slo: Slo }) {
   const set = slo.objectives.filter((one) => one.target !== null).length;
   return (
     <Card
-      title="Objectives"
+      title="Objectives (SLO)"
       aside={<span>over the last {seconds(slo.window_s)}</span>}
-      note={set ? undefined : "No objective is set; --slo-ttft-p95 and its like set them. What is measured is shown all the same."}
+      note={set ? undefined : "No target is set: see --slo-ttft-p95 and the other --slo-* settings."}
     >
       <Table label="Objectives">
         <thead>
           <tr>
             <th>Objective</th>
-            <th class="num">Promised</th>
+            <th class="num">Target</th>
             <th class="num">Measured</th>
             <th class="num wide-only">Samples</th>
             <th>State</th>
@@ -102,9 +102,9 @@ function Objectives({ slo }: { slo: Slo }) {
               <td class="num wide-only">{count(one.samples)}</td>
               <td>
                 {one.ok === null ? (
-                  <Badge>{one.target === null ? "watched" : "no data"}</Badge>
+                  <Badge>{one.target === null ? "no target" : "no data"}</Badge>
                 ) : (
-                  <Badge tone={one.ok ? "good" : "bad"}>{one.ok ? "kept" : "missed"}</Badge>
+                  <Badge tone={one.ok ? "good" : "bad"}>{one.ok ? "met" : "missed"}</Badge>
                 )}
               </td>
             </tr>
@@ -155,8 +155,8 @@ function Charts({ history }: { history: History }) {
   if (history.t.length < 2)
     return (
       <Card>
-        <Empty icon="dashboard" title="Curves begin here">
-          The first points come within seconds.
+        <Empty icon="dashboard" title="No data points yet">
+          The first ones arrive within seconds.
         </Empty>
       </Card>
     );
@@ -165,13 +165,13 @@ function Charts({ history }: { history: History }) {
   return (
     <div class="cards charts">
       <Card>
-        <Chart title="Time to first token" t={t} least={1000} format={duration} lines={[line("p50", "ttft_us_p50", "c-prefill"), line("p95", "ttft_us_p95", "c-wait")]} />
+        <Chart title="TTFT" t={t} least={1000} format={duration} lines={[line("p50", "ttft_us_p50", "c-prefill"), line("p95", "ttft_us_p95", "c-wait")]} />
       </Card>
       <Card>
-        <Chart title="Output tokens per second" t={t} format={short} lines={[line("tokens/s", "tokens_per_s", "c-decode")]} />
+        <Chart title="Generation throughput" t={t} format={short} lines={[line("tok/s", "tokens_per_s", "c-decode")]} />
       </Card>
       <Card>
-        <Chart title="Requests in the engine" t={t} format={short} lines={[line("running", "running", "c-decode"), line("waiting", "waiting", "c-wait")]} />
+        <Chart title="Sequences in the engine" t={t} format={short} lines={[line("running", "running", "c-decode"), line("waiting", "waiting", "c-wait")]} />
       </Card>
       <Card>
         <Chart
@@ -179,7 +179,7 @@ function Charts({ history }: { history: History }) {
           t={t}
           max={1}
           format={(value) => percent(value, 0)}
-          lines={[line("in use", "kv_use", "c-cached"), line("prefix hits", "prefix_hit_ratio", "c-decode")]}
+          lines={[line("usage", "kv_use", "c-cached"), line("prefix cache hit rate", "prefix_hit_ratio", "c-decode")]}
         />
       </Card>
       <Card>
@@ -190,7 +190,7 @@ function Charts({ history }: { history: History }) {
       </Card>
       {gpu && (
         <Card>
-          <Chart title="GPU" t={t} max={1} format={(value) => percent(value, 0)} lines={[line("busy", "gpu_utilisation", "c-prefill")]} />
+          <Chart title="GPU" t={t} max={1} format={(value) => percent(value, 0)} lines={[line("utilization", "gpu_utilisation", "c-prefill")]} />
         </Card>
       )}
     </div>

@@ -1,4 +1,4 @@
-/** The model's real logits for the next token, and what each filter makes of them. */
+/** The model's logits for the next token, after each stage of the sampler. */
 import { useEffect } from "preact/hooks";
 import type { LabAnswer, LabStage } from "../../lib/api";
 import { count, duration, percent, visible } from "../../lib/format";
@@ -28,19 +28,19 @@ export function Lab() {
   };
   const back = (): void => lab.backTo(lab.forced.value.length - 1);
   useShortcuts("Sampling lab", [
-    { keys: "ArrowRight", label: "Take the drawn token", run: take },
-    { keys: "ArrowLeft", label: "One token back", run: back },
-    { keys: "r", label: "Draw anew (next seed)", run: () => (lab.seed.value += 1) },
+    { keys: "ArrowRight", label: "Accept the sampled token", run: take },
+    { keys: "ArrowLeft", label: "Back one token", run: back },
+    { keys: "r", label: "Resample with the next seed", run: () => (lab.seed.value += 1) },
   ]);
   const now = lab.answer.value;
   return (
     <>
-      <PageHeader title="Sampling lab" lesson="lab" lead="The model’s own probabilities for the next token, and what each step of the sampler makes of them." />
+      <PageHeader title="Sampling lab" terms="lab" lead="Next-token probabilities of the model, and after each stage of the sampler." />
       <div class="lab">
         <div class="stack">
           <Prompt />
           {lab.problem.value && <Problem message={lab.problem.value} />}
-          {now ? <Path now={now} take={take} back={back} /> : <Empty icon="lab" title="Give a prompt" />}
+          {now ? <Path now={now} take={take} back={back} /> : <Empty icon="lab" title="Enter a prompt" />}
           {now && <Matrix now={now} />}
         </div>
         <Sliders />
@@ -75,20 +75,20 @@ function Prompt() {
         value={lab.prompt.value}
         onInput={(event) => lab.setPrompt(event.currentTarget.value)}
       />
-      <Form />
+      <ConstraintField />
     </Card>
   );
 }
 
-/** What the answer must look like. */
-function Form() {
-  const { source } = lab.FORMS[lab.form.value] ?? {};
+/** The constraint on the output (response_format). */
+function ConstraintField() {
+  const { source } = lab.CONSTRAINTS[lab.constraint.value] ?? {};
   return (
-    <div class="form-of-answer">
-      <Field label="The answer must be">
+    <div class="constraint-field">
+      <Field label="Constraint">
         {(id) => (
-          <select id={id} value={lab.form.value} onChange={(event) => lab.setForm(event.currentTarget.value)}>
-            {Object.entries(lab.FORMS).map(([name, { label }]) => (
+          <select id={id} value={lab.constraint.value} onChange={(event) => lab.setConstraint(event.currentTarget.value)}>
+            {Object.entries(lab.CONSTRAINTS).map(([name, { label }]) => (
               <option key={name} value={name}>
                 {label}
               </option>
@@ -117,16 +117,16 @@ function Form() {
   );
 }
 
-/** The branch walked so far: each token can be gone back to. */
+/** The tokens accepted so far; a click on one goes back to it. */
 function Path({ now, take, back }: { now: LabAnswer; take: () => void; back: () => void }) {
   const { drawn } = now;
   const ends = drawn && (now.finish === "complete" || now.end_tokens.includes(drawn.id));
   return (
     <Card
-      title="The branch so far"
+      title="Context"
       aside={
         <span>
-          {count(now.position)} tokens, {count(now.cached_tokens)} from the cache, {duration(now.us)}
+          {count(now.position)} tokens, {count(now.cached_tokens)} cached, {duration(now.us)}
         </span>
       }
     >
@@ -137,7 +137,7 @@ function Path({ now, take, back }: { now: LabAnswer; take: () => void; back: () 
           </span>
         ))}
         {now.forced.map((token, place) => (
-          <button type="button" key={place} class="step" title="Back to here" onClick={() => lab.backTo(place)}>
+          <button type="button" key={place} class="step" title="Go back to this token" onClick={() => lab.backTo(place)}>
             {visible(token.text)}
           </button>
         ))}
@@ -150,18 +150,18 @@ function Path({ now, take, back }: { now: LabAnswer; take: () => void; back: () 
       <div class="row">
         {drawn ? (
           <Button kind="primary" icon="right" disabled={!lab.settled()} onClick={take}>
-            Take “{visible(drawn.text)}”{ends ? " (ends the answer)" : ""}
+            Accept “{visible(drawn.text)}”{ends ? " (end of output)" : ""}
           </Button>
         ) : (
-          <strong class="over">{now.finish === "complete" ? "The form is fulfilled: the answer ends here." : "A dead end: the form lets nothing follow."}</strong>
+          <strong class="over">{now.finish === "complete" ? "The constrained output is complete." : "Dead end: the constraint allows no next token."}</strong>
         )}
         <Button icon="left" disabled={!lab.forced.value.length} onClick={back}>
           Back
         </Button>
         <Button icon="redo" onClick={() => (lab.seed.value += 1)}>
-          Draw anew
+          Resample
         </Button>
-        <span class="small muted">or choose another token below</span>
+        <span class="small muted">or select another token below</span>
       </div>
     </Card>
   );
@@ -173,13 +173,13 @@ function Matrix({ now }: { now: LabAnswer }) {
   const most = Math.max(1e-9, ...stages.flatMap((stage) => stage.probs));
   const last = stages.at(-1);
   return (
-    <Card title="From logits to the draw" note={off.length ? `Off, as set: ${off.join(", ")}.` : undefined}>
+    <Card title="From logits to the sampled token" note={off.length ? `Off: ${off.join(", ")}.` : undefined}>
       <dl class="stats">
-        <Stat name="Entropy" value={`${last?.entropy_bits.toFixed(2)} bits`} detail={`${stages[0]?.entropy_bits.toFixed(2)} of the model itself`} />
-        <Stat name="Kept tokens" value={count(last?.kept)} detail={`of ${count(now.vocab_size)}`} />
-        <Stat name="Drawn" value={<span class="mono">{now.drawn ? visible(now.drawn.text) : "nothing"}</span>} detail={`with seed ${lab.seed.value}`} />
+        <Stat name="Entropy" value={`${last?.entropy_bits.toFixed(2)} bits`} detail={`${stages[0]?.entropy_bits.toFixed(2)} before sampling parameters`} />
+        <Stat name="Candidate tokens" value={count(last?.kept)} detail={`of ${count(now.vocab_size)}`} />
+        <Stat name="Sampled" value={<span class="mono">{now.drawn ? visible(now.drawn.text) : "none"}</span>} detail={`seed ${lab.seed.value}`} />
       </dl>
-      <Table label="Probabilities behind each stage" class="matrix" style={{ minWidth: `${178 + 94 * stages.length}px` }}>
+      <Table label="Probabilities after each stage" class="matrix" style={{ minWidth: `${178 + 94 * stages.length}px` }}>
         <colgroup>
           <col class="token" />
           <col class="logit" />
@@ -199,7 +199,7 @@ function Matrix({ now }: { now: LabAnswer }) {
           {now.tokens.map((token, place) => (
             <tr key={token.id} data-token={token.id} data-drawn={token.id === now.drawn?.id} data-out={last?.probs[place] === 0}>
               <th scope="row">
-                <button type="button" class="choose mono" title={`Go on with this one (token ${token.id})`} onClick={() => lab.choose(token.id)}>
+                <button type="button" class="choose mono" title={`Continue with token ${token.id}`} onClick={() => lab.choose(token.id)}>
                   {visible(token.text)}
                   {token.id === now.drawn?.id && <Icon name="check" size={13} />}
                 </button>
@@ -267,7 +267,7 @@ function Sliders() {
             </div>
           );
         })}
-        <Field label="Seed" hint="The draw depends on the seed and the place alone.">
+        <Field label="Seed" hint="The noise depends only on seed, position and token.">
           {(id) => (
             <input
               id={id}

@@ -1,7 +1,7 @@
-/** What the lab shows: the model's distribution for the next token, behind a prompt and the tokens chosen so far. */
+/** State of the sampling lab: prompt, accepted tokens, sampling parameters, latest answer. */
 import { effect, signal } from "@preact/signals";
 import type { LabAnswer } from "../../lib/api";
-import { askJson, explained } from "../../lib/http";
+import { fetchJson, errorMessage } from "../../lib/http";
 
 export interface LabParam {
   name: string;
@@ -9,7 +9,7 @@ export interface LabParam {
   min: number;
   max: number;
   step: number;
-  off: number; // the value at which it does nothing
+  off: number; // the neutral value
 }
 
 export const PARAMS: LabParam[] = [
@@ -23,13 +23,13 @@ export const PARAMS: LabParam[] = [
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.05, off: 0 },
 ];
 
-/** What the answer may have to look like, and what says it: its label, and an example. */
-export const FORMS: Record<string, { label: string; source?: string; example?: string }> = {
-  text: { label: "Any text" },
-  json_object: { label: "A JSON object" },
-  json_schema: { label: "JSON by a schema", source: "JSON Schema", example: '{"type": "object", "properties": {"name": {"type": "string"}}}' },
-  regex: { label: "A regular expression", source: "Expression", example: "[A-Z][a-z]+, [0-9]{4}" },
-  choice: { label: "One of several texts", source: "Texts, one per line", example: "cat\ndog" },
+/** Kinds of response_format: label, input field and example. */
+export const CONSTRAINTS: Record<string, { label: string; source?: string; example?: string }> = {
+  text: { label: "None" },
+  json_object: { label: "JSON object" },
+  json_schema: { label: "JSON schema", source: "Schema", example: '{"type": "object", "properties": {"name": {"type": "string"}}}' },
+  regex: { label: "Regular expression", source: "Regex", example: "[A-Z][a-z]+, [0-9]{4}" },
+  choice: { label: "Choice", source: "Choices, one per line", example: "cat\ndog" },
 };
 
 export const SHOWN = 24; // tokens
@@ -39,25 +39,25 @@ export const prompt = signal("Once upon a time there was a");
 export const chat = signal(false);
 export const values = signal<Record<string, number>>({ temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.02 });
 export const seed = signal(7);
-export const form = signal("text");
+export const constraint = signal("text");
 export const source = signal("");
 export const forced = signal<number[]>([]);
 export const answer = signal<LabAnswer | null>(null);
 export const problem = signal("");
 export const busy = signal(false);
 
-/** As the API has it; undefined: anything. Throws an Error that says what cannot be read. */
+/** response_format of the request; undefined: none. Throws an Error if the input is invalid. */
 function format(): Record<string, unknown> | undefined {
-  const type = form.value;
+  const type = constraint.value;
   const text = source.value;
-  if (type === "text" || (FORMS[type]?.source && !text.trim())) return undefined;
+  if (type === "text" || (CONSTRAINTS[type]?.source && !text.trim())) return undefined;
   if (type === "json_object") return { type };
   if (type === "regex") return { type, regex: text };
   if (type === "choice") return { type, choice: text.split("\n").filter(Boolean) };
   try {
     return { type, json_schema: { name: "lab", schema: JSON.parse(text) as unknown } };
   } catch {
-    throw new Error("The schema is not JSON yet.");
+    throw new Error("The schema is not valid JSON.");
   }
 }
 
@@ -74,16 +74,16 @@ async function fetchNow(asked: Record<string, unknown>): Promise<void> {
   const own = (abort = new AbortController());
   busy.value = true;
   try {
-    answer.value = await askJson<LabAnswer>("/observe/lab", { body: asked, signal: own.signal });
+    answer.value = await fetchJson<LabAnswer>("/observe/lab", { body: asked, signal: own.signal });
     problem.value = "";
   } catch (error) {
-    if (!own.signal.aborted) problem.value = explained(error);
+    if (!own.signal.aborted) problem.value = errorMessage(error);
   } finally {
     if (abort === own) busy.value = false;
   }
 }
 
-/** Asks the server whenever something has changed and stayed so for a moment. Returns what ends that. */
+/** Queries the server after each change, debounced. Returns a function that stops it. */
 export function follow(): () => void {
   let timer = 0;
   const stop = effect(() => {
@@ -92,7 +92,7 @@ export function follow(): () => void {
     try {
       asked = body();
     } catch (error) {
-      problem.value = explained(error);
+      problem.value = errorMessage(error);
       return;
     }
     if (prompt.value) timer = window.setTimeout(() => void fetchNow(asked), SETTLE_MS);
@@ -109,10 +109,10 @@ export function setPrompt(text: string): void {
   prompt.value = text;
 }
 
-export function setForm(type: string): void {
+export function setConstraint(type: string): void {
   backTo(0);
-  form.value = type;
-  source.value = FORMS[type]?.example ?? "";
+  constraint.value = type;
+  source.value = CONSTRAINTS[type]?.example ?? "";
 }
 
 export function setParam(name: string, value: number): void {
@@ -123,12 +123,12 @@ export function choose(id: number): void {
   forced.value = [...forced.value, id];
 }
 
-/** Keeps the first `count` chosen tokens. */
+/** Keeps the first `count` accepted tokens. */
 export function backTo(count: number): void {
   forced.value = forced.value.slice(0, Math.max(0, count));
 }
 
-/** Whether the answer on screen is the one to what is asked: else its draw is of another place. */
+/** Whether the answer on screen matches the current tokens. */
 export function settled(): boolean {
   const now = answer.value;
   return now !== null && now.forced.length === forced.value.length && !busy.value;

@@ -1,4 +1,4 @@
-/** What is planned: model, hardware, load. */
+/** Planner inputs: model, hardware, load. */
 import { useId } from "preact/hooks";
 import { short } from "../../lib/format";
 import { Card, Field } from "../../parts/basics";
@@ -11,31 +11,31 @@ interface Entry {
   step?: number;
   min?: number;
   max?: number;
-  none?: string; // what leaving it empty means
+  none?: string; // placeholder where there is no default
 }
 
 const LOAD: Entry[] = [
   { name: "prompt_tokens", label: "Prompt tokens", min: 1 },
   { name: "output_tokens", label: "Output tokens", min: 1 },
-  { name: "cached_share", label: "Share of the prompt in the cache", min: 0, max: 1, step: 0.05 },
-  { name: "rate", label: "Requests per second", min: 0, step: 0.1, none: "not asked" },
-  { name: "hour_price", label: "Price of a device per hour", min: 0, step: 0.1, none: "not asked" },
-  { name: "min_tokens_per_s", label: "At least tokens/s per request", min: 0, step: 1, none: "no bound" },
+  { name: "cached_share", label: "Prefix cache hit rate", min: 0, max: 1, step: 0.05 },
+  { name: "rate", label: "Requests per second", min: 0, step: 0.1, none: "not set" },
+  { name: "hour_price", label: "Device price per hour", min: 0, step: 0.1, none: "not set" },
+  { name: "min_tokens_per_s", label: "Min tok/s per request", min: 0, step: 1, none: "no limit" },
 ];
 const MACHINE: Entry[] = [
   { name: "tensor_parallel", label: "Tensor-parallel degree", min: 1 },
-  { name: "memory_fraction", label: "Memory to use", min: 0.05, max: 1, step: 0.05 },
-  { name: "max_sequences", label: "Most sequences", min: 1 },
-  { name: "step_tokens", label: "Most tokens per step", min: 1 },
-  { name: "compute_efficiency", label: "Compute efficiency", min: 0.01, max: 1, step: 0.05, hint: "Share of the ceiling that is expected." },
+  { name: "memory_fraction", label: "Memory fraction", min: 0.05, max: 1, step: 0.05 },
+  { name: "max_sequences", label: "Max sequences", min: 1 },
+  { name: "step_tokens", label: "Max tokens per step", min: 1 },
+  { name: "compute_efficiency", label: "Compute efficiency", min: 0.01, max: 1, step: 0.05, hint: "Expected share of the ceiling." },
   { name: "bandwidth_efficiency", label: "Bandwidth efficiency", min: 0.01, max: 1, step: 0.05 },
-  { name: "utilisation", label: "Most load of a replica", min: 0.05, max: 1, step: 0.05 },
-  { name: "wait_p95_s", label: "Queue wait at p95 (s)", min: 0.01, step: 0.1 },
+  { name: "utilisation", label: "Max replica utilization", min: 0.05, max: 1, step: 0.05 },
+  { name: "wait_p95_s", label: "Queue wait p95 (s)", min: 0.01, step: 0.1 },
 ];
 const SPECULATION: Entry[] = [
   { name: "acceptance", label: "Acceptance rate", min: 0, max: 1, step: 0.05 },
-  { name: "drafts", label: "Drafted tokens", min: 1 },
-  { name: "draft_cost", label: "Cost of a draft step", min: 0, step: 0.01, hint: "Of a step of the model itself." },
+  { name: "drafts", label: "Draft tokens", min: 1 },
+  { name: "draft_cost", label: "Draft step cost", min: 0, step: 0.01, hint: "Relative to a step of the target model." },
 ];
 const OWN_MODEL: Entry[] = ["layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab", "context"].map((name) => ({
   name,
@@ -53,12 +53,12 @@ export function Form() {
   const { value: known } = state.presets;
   const model = known?.models.find((one) => one.name === state.model.value);
   return (
-    <Card title="What to plan" class="planner-form">
+    <Card title="Inputs" class="planner-form">
       <div class="params">
         <Select
           label="Model"
           value={state.model.value}
-          options={[...(known?.models ?? []).map((one) => [one.name, `${one.name} (${short(one.parameters)})`] as const), [state.CUSTOM, "Another, by its numbers…"]]}
+          options={[...(known?.models ?? []).map((one) => [one.name, `${one.name} (${short(one.parameters)})`] as const), [state.CUSTOM, "Custom…"]]}
           onChange={(name) => (state.model.value = name)}
         />
         {state.model.value === state.CUSTOM ? (
@@ -76,7 +76,7 @@ export function Form() {
           options={[
             ...(known?.hardware.some((one) => one.name === "this") ? [] : [["this", "This machine (measured)"] as const]),
             ...(known?.hardware ?? []).map((one) => [one.name, one.label] as const),
-            [state.CUSTOM, "Another, by its numbers…"],
+            [state.CUSTOM, "Custom…"],
           ]}
           onChange={(name) => (state.hardware.value = name)}
         />
@@ -90,12 +90,12 @@ export function Form() {
       </div>
       <Part title="Load" entries={LOAD} open />
       <Part title="Machine and engine" entries={MACHINE} />
-      <Part title="Speculation" entries={SPECULATION} />
+      <Part title="Speculative decoding" entries={SPECULATION} />
     </Card>
   );
 }
 
-const usual = ["", "Usual there"] as const;
+const usual = ["", "Default"] as const;
 const choice = (name: string): string => state.choices.value[name] ?? "";
 const choose = (name: string, value: string): void => {
   state.choices.value = { ...state.choices.value, [name]: value };

@@ -1,4 +1,4 @@
-/** What a model would need, and give, on some hardware; with this server's own figures beside the theory. */
+/** Capacity planner: memory and speed of a model on some hardware, beside this server's measurements. */
 import { useEffect } from "preact/hooks";
 import { Card, Empty, PageHeader, Problem } from "../../parts/basics";
 import { Form } from "./form";
@@ -12,7 +12,7 @@ export function Planner() {
   const { value: problem } = state.problem;
   return (
     <>
-      <PageHeader title="Planner" lesson="planner" lead={<>What a model needs and gives on some hardware, beside what this server measured. <code>penstock plan</code> says the same in a terminal.</>} />
+      <PageHeader title="Planner" terms="planner" lead={<>Memory, speed, replicas and cost of a model on some hardware, beside this server’s measurements. In a terminal: <code>penstock plan</code>.</>} />
       <div class="planner">
         <Form />
         <div class="stack">
@@ -22,7 +22,7 @@ export function Planner() {
           ) : (
             !problem && (
               <Card>
-                <Empty icon="planner" title="Choose a model and hardware" />
+                <Empty icon="planner" title="Select a model and hardware" />
               </Card>
             )
           )}

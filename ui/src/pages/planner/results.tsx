@@ -1,4 +1,4 @@
-/** The plan: what fits, how fast, how many, how dear. */
+/** The plan: memory, speed, replicas, cost. */
 import { bytes, count, percent, seconds, short } from "../../lib/format";
 import { Badge, Button, Card, Computed, Stat, Table } from "../../parts/basics";
 import type { Plan } from "./api";
@@ -19,7 +19,7 @@ export function Results({ plan }: { plan: Plan }) {
       <Parallel plan={plan} />
       {plan.speculation && <Speculation plan={plan.speculation} />}
       {plan.notes.length > 0 && (
-        <Card title="Taken for granted">
+        <Card title="Assumptions">
           <ul class="notes">
             {plan.notes.map((note) => (
               <li key={note}>{note}</li>
@@ -38,9 +38,9 @@ function Memory({ plan: { memory, kv, model } }: { plan: Plan }) {
       <dl class="stats">
         <Stat name="Weights" value={bytes(model.weights_bytes)} detail={`${short(model.parameters)} parameters`} />
         <Stat name="KV per token" value={<span data-plan="kv_bytes_per_token">{bytes(kv.bytes_per_token)}</span>} detail={`${model.layers} layers, ${model.kv_heads} KV heads of ${model.head_dim}`} />
-        <Stat name="KV of a request" value={bytes(kv.request_bytes)} detail={`${count(kv.request_tokens)} tokens`} />
-        <Stat name="Longest context" value={count(kv.longest_context)} detail={`the model’s own: ${count(model.context)}`} />
-        <Stat name="Requests at once" value={<span data-plan="concurrent">{count(kv.concurrent_requests)}</span>} detail={`${short(kv.tokens)} tokens of KV`} />
+        <Stat name="KV per request" value={bytes(kv.request_bytes)} detail={`${count(kv.request_tokens)} tokens`} />
+        <Stat name="Longest context" value={count(kv.longest_context)} detail={`model maximum: ${count(model.context)}`} />
+        <Stat name="Concurrent requests" value={<span data-plan="concurrent">{count(kv.concurrent_requests)}</span>} detail={`${short(kv.tokens)} tokens of KV`} />
       </dl>
       <div class="memory-bar" role="img" aria-label={`${bytes(memory.weights_bytes)} of weights, ${bytes(memory.workspace_bytes)} of workspace and ${bytes(memory.kv_bytes)} of KV cache in ${bytes(memory.total_bytes)}`}>
         <i data-colour="prefill" style={{ width: share(memory.weights_bytes) }} />
@@ -63,10 +63,10 @@ function Memory({ plan: { memory, kv, model } }: { plan: Plan }) {
       </ul>
       {!memory.fits && (
         <p class="problem" role="alert">
-          It does not fit: {bytes(memory.missing_bytes)} are missing. Smaller weights or more devices would do.
+          Does not fit: {bytes(memory.missing_bytes)} missing. Use a smaller weight format or more devices.
         </p>
       )}
-      <p class="small muted formats">Weights in other formats; green ones fit this memory:</p>
+      <p class="small muted formats">Weight formats; green ones fit:</p>
       <div class="row">
         {memory.formats.map((format) => (
           <Badge key={format.name} tone={format.fits ? "good" : "plain"} title={format.fits ? "Fits" : "Does not fit"}>
@@ -86,24 +86,24 @@ function Measured({ measured }: { measured: NonNullable<Plan["measured"]> }) {
   };
   return (
     <Card
-      title="Theory, and this server"
+      title="Theory vs. this server"
       aside={
         <>
           <Badge tone="good">Measured</Badge>
           <Button onClick={calibrate} disabled={!measured.compute_efficiency && !measured.bandwidth_efficiency}>
-            Calibrate with it
+            Calibrate
           </Button>
         </>
       }
-      note={`From ${count(measured.requests)} requests of ${count(measured.prompt_tokens)} prompt and ${count(measured.output_tokens)} output tokens in the mean. The ceiling is what the hardware allows for the same work.`}
+      note={`From ${count(measured.requests)} requests of ${count(measured.prompt_tokens)} prompt and ${count(measured.output_tokens)} output tokens on average. The ceiling is the hardware limit for the same work.`}
     >
-      <Table label="Theory, and this server">
+      <Table label="Theory vs. this server">
         <thead>
           <tr>
             <th>Figure</th>
             <th class="num">Ceiling</th>
             <th class="num">Measured</th>
-            <th class="num">Of it</th>
+            <th class="num">Ratio</th>
           </tr>
         </thead>
         <tbody>
@@ -131,17 +131,17 @@ function Speed({ plan: { prefill, decode } }: { plan: Plan }) {
         <dl class="stats">
           <Stat name="Prefill" value={seconds(prefill.expected_s)} detail={`${count(prefill.tokens)} tokens; ceiling ${seconds(prefill.ceiling_s)}`} />
           <Stat name="Prefill rate" value={rate(prefill.tokens_per_s)} detail={`bound by ${prefill.bound}`} />
-          <Stat name="Arithmetic takes over" value={decode.balance_batch == null ? "never" : `at ${count(decode.balance_batch)}`} detail={decode.balance_batch == null ? "bandwidth is the limit at every batch size" : "sequences per step; below that, bandwidth is the limit"} />
+          <Stat name="Compute-bound from" value={decode.balance_batch == null ? "never" : `batch ${count(decode.balance_batch)}`} detail={decode.balance_batch == null ? "bandwidth-bound at every batch size" : "bandwidth-bound below"} />
         </dl>
       )}
       {decode.curve.length > 0 && (
-        <Table label="Decoding by batch size" class="decode">
+        <Table label="Decode by batch size" class="decode">
           <thead>
             <tr>
               <th class="num">Batch</th>
-              <th>Decoding, all together</th>
-              <th class="num">Each</th>
-              <th class="num">Step</th>
+              <th>Generation, total</th>
+              <th class="num">Per request</th>
+              <th class="num">Step time</th>
               <th>Bound by</th>
             </tr>
           </thead>
@@ -170,20 +170,20 @@ function Speed({ plan: { prefill, decode } }: { plan: Plan }) {
   );
 }
 
-const PROFILES: Record<string, string> = { latency: "For latency", balanced: "Balanced", throughput: "For throughput" };
+const PROFILES: Record<string, string> = { latency: "Latency", balanced: "Balanced", throughput: "Throughput" };
 
 function Profiles({ plan: { profiles } }: { plan: Plan }) {
   if (!profiles.length) return null;
   return (
-    <Card title="Profiles" aside={<Computed />} note="The same machine, run for the fastest answer or for the most answers.">
+    <Card title="Profiles" aside={<Computed />} note="The same hardware, tuned for latency or for throughput.">
       <div class="profiles">
         {profiles.map((one) => (
           <dl key={one.name}>
             <dt>{PROFILES[one.name] ?? one.name}</dt>
             <dd class="big">{rate(one.tokens_per_s)}</dd>
-            <dd>{count(one.batch)} at once, {short(one.request_tokens_per_s)} tok/s each</dd>
-            <dd>first token after {seconds(one.first_token_s)}</dd>
-            <dd>whole answer after {seconds(one.request_s)}</dd>
+            <dd>batch {count(one.batch)}, {short(one.request_tokens_per_s)} tok/s per request</dd>
+            <dd>TTFT {seconds(one.first_token_s)}</dd>
+            <dd>request latency {seconds(one.request_s)}</dd>
             <dd>{short(one.requests_per_s)} requests/s</dd>
             {one.cost_per_million !== null && <dd>{money(one.cost_per_million)} per million tokens</dd>}
           </dl>
@@ -198,16 +198,16 @@ function Replicas({ plan }: { plan: NonNullable<Plan["replicas"]> }) {
     <Card title={`Replicas for ${short(plan.rate)} requests per second`} aside={<Computed />}>
       <dl class="stats">
         <Stat name="Replicas" value={count(plan.replicas)} detail={`${count(plan.devices)} devices`} />
-        <Stat name="Load" value={percent(plan.utilisation, 0)} detail={`${count(plan.in_flight)} requests in flight`} />
-        <Stat name="Queue wait, p95" value={seconds(plan.wait_p95_s)} detail={`${percent(plan.wait_probability)} wait at all`} />
-        <Stat name="Answer" value={seconds(plan.request_s)} detail={`first token after ${seconds(plan.first_token_s)}`} />
+        <Stat name="Utilization" value={percent(plan.utilisation, 0)} detail={`${count(plan.in_flight)} requests in flight`} />
+        <Stat name="Queue wait p95" value={seconds(plan.wait_p95_s)} detail={`${percent(plan.wait_probability)} of requests wait`} />
+        <Stat name="Request latency" value={seconds(plan.request_s)} detail={`TTFT ${seconds(plan.first_token_s)}`} />
       </dl>
       <Table label="Replicas">
         <thead>
           <tr>
             <th class="num">Replicas</th>
-            <th class="num">Load</th>
-            <th class="num">Queue wait, p95</th>
+            <th class="num">Utilization</th>
+            <th class="num">Queue wait p95</th>
           </tr>
         </thead>
         <tbody>
@@ -215,7 +215,7 @@ function Replicas({ plan }: { plan: NonNullable<Plan["replicas"]> }) {
             <tr key={size.replicas} data-chosen={size.replicas === plan.replicas}>
               <td class="num">{size.replicas === plan.replicas ? <b>{size.replicas}</b> : size.replicas}</td>
               <td class="num">{percent(size.utilisation, 0)}</td>
-              <td class="num">{size.stable ? seconds(size.wait_p95_s) : "the queue grows without end"}</td>
+              <td class="num">{size.stable ? seconds(size.wait_p95_s) : "unstable: queue grows without bound"}</td>
             </tr>
           ))}
         </tbody>
@@ -226,12 +226,12 @@ function Replicas({ plan }: { plan: NonNullable<Plan["replicas"]> }) {
 
 function Cost({ cost }: { cost: NonNullable<Plan["cost"]> }) {
   return (
-    <Card title="Cost per million tokens" aside={<Computed />} note={`In the currency of the price: ${cost.hour_price} per device and hour, fully used unless a rate is given.`}>
+    <Card title="Cost per million tokens" aside={<Computed />} note={`Unit: that of the price, ${cost.hour_price} per device-hour. Assumes full utilization unless a request rate is set.`}>
       <dl class="stats">
         <Stat name="Input" value={money(cost.input_per_million)} />
         <Stat name="Output" value={money(cost.output_per_million)} />
-        <Stat name="Both, as asked" value={money(cost.blended_per_million)} />
-        {cost.at_rate_per_million !== null && <Stat name="At this rate" value={money(cost.at_rate_per_million)} detail="idle time included" />}
+        <Stat name="Blended" value={money(cost.blended_per_million)} />
+        {cost.at_rate_per_million !== null && <Stat name="At the request rate" value={money(cost.at_rate_per_million)} detail="idle time included" />}
       </dl>
     </Card>
   );
@@ -239,17 +239,17 @@ function Cost({ cost }: { cost: NonNullable<Plan["cost"]> }) {
 
 function Parallel({ plan: { parallel } }: { plan: Plan }) {
   return (
-    <Card title="Tensor parallelism" aside={<Computed />} note="Weights and KV heads are split over devices; what they exchange grows with each step.">
+    <Card title="Tensor parallelism" aside={<Computed />} note="Weights and KV heads are sharded over devices, which all-reduce activations in every layer.">
       <Table label="Tensor parallelism">
         <thead>
           <tr>
             <th class="num">Devices</th>
-            <th class="num">Weights each</th>
-            <th class="num">Requests at once</th>
+            <th class="num">Weights per device</th>
+            <th class="num">Concurrent requests</th>
             <th class="num">Prefill</th>
-            <th class="num">Step</th>
+            <th class="num">Decode step</th>
             <th class="num">Throughput</th>
-            <th class="num">Exchanged per token</th>
+            <th class="num">All-reduce per token</th>
           </tr>
         </thead>
         <tbody>
@@ -292,7 +292,7 @@ function Speculation({ plan }: { plan: NonNullable<Plan["speculation"]> }) {
       <dl class="stats">
         <Stat name="Tokens per verification" value={plan.tokens_per_verification.toFixed(2)} detail={`a = ${plan.acceptance}, k = ${plan.drafts}`} />
         <Stat name="Speed-up" value={plan.speedup === null ? "–" : `${plan.speedup.toFixed(2)}×`} />
-        <Stat name="Best" value={plan.best_speedup === null ? "–" : `${plan.best_speedup.toFixed(2)}×`} detail={plan.best_drafts === null ? "" : `with ${plan.best_drafts} drafts`} />
+        <Stat name="Best" value={plan.best_speedup === null ? "–" : `${plan.best_speedup.toFixed(2)}×`} detail={plan.best_drafts === null ? "" : `k = ${plan.best_drafts}`} />
       </dl>
       <Table label="Speed-up by acceptance and drafts" class="heat">
         <thead>

@@ -1,5 +1,5 @@
 import { effect, signal } from "@preact/signals";
-import { ApiError, askJson, explained } from "../../lib/http";
+import { ApiError, fetchJson, errorMessage } from "../../lib/http";
 import type { Plan, Presets } from "./api";
 
 export const CUSTOM = "custom";
@@ -21,13 +21,13 @@ export function setNumber(name: string, value: number | null): void {
 
 export async function loadPresets(): Promise<void> {
   try {
-    const found = await askJson<Presets>("/plan/presets");
+    const found = await fetchJson<Presets>("/plan/presets");
     presets.value = found;
     model.value ||= found.model;
     hardware.value ||= "this";
     problem.value = null;
   } catch (error) {
-    problem.value = { message: explained(error), param: null };
+    problem.value = { message: errorMessage(error), param: null };
   }
 }
 
@@ -50,10 +50,10 @@ async function ask(asked: Record<string, unknown>): Promise<void> {
   abort?.abort();
   const own = (abort = new AbortController());
   try {
-    plan.value = await askJson<Plan>("/plan", { body: asked, signal: own.signal });
+    plan.value = await fetchJson<Plan>("/plan", { body: asked, signal: own.signal });
     problem.value = null;
   } catch (error) {
-    if (!own.signal.aborted) problem.value = { message: explained(error), param: error instanceof ApiError ? error.param : null };
+    if (!own.signal.aborted) problem.value = { message: errorMessage(error), param: error instanceof ApiError ? error.param : null };
   }
 }
 

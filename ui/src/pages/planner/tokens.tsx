@@ -1,8 +1,8 @@
-/** On the model's own tokenizer: how many tokens a text has, and what of a context is left. */
+/** Token counter and context budget, with the served model's tokenizer and chat template. */
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { count, visible } from "../../lib/format";
-import { askJson, explained } from "../../lib/http";
+import { fetchJson, errorMessage } from "../../lib/http";
 import { Card, Field, Problem } from "../../parts/basics";
 import type { Budget } from "./api";
 
@@ -10,14 +10,14 @@ const SETTLE_MS = 250;
 const SHOWN = 600;
 
 export function TokenCounter() {
-  const text = useSignal("Penstock counts tokens with the tokenizer of the model it serves.");
+  const text = useSignal("Penstock counts tokens with the served model’s tokenizer.");
   const found = useSignal<{ count: number; token_strs: string[] } | null>(null);
   const problem = useSignal("");
   useEffect(() => {
     const timer = setTimeout(() => {
-      askJson<{ count: number; token_strs: string[] }>("/tokenize", { body: { prompt: text.value, add_special_tokens: false, return_token_strs: true } }).then(
+      fetchJson<{ count: number; token_strs: string[] }>("/tokenize", { body: { prompt: text.value, add_special_tokens: false, return_token_strs: true } }).then(
         (answer) => ((found.value = answer), (problem.value = "")),
-        (error: unknown) => (problem.value = explained(error)),
+        (error: unknown) => (problem.value = errorMessage(error)),
       );
     }, SETTLE_MS);
     return () => clearTimeout(timer);
@@ -45,7 +45,7 @@ const PARTS: Record<string, [string, string]> = {
   documents: ["Documents", "cached"],
   user: ["User", "decode"],
   template: ["Chat template", "output"],
-  output: ["Reserved for the answer", "wait"],
+  output: ["Reserved for output", "wait"],
 };
 
 export function TokenBudget() {
@@ -58,7 +58,7 @@ export function TokenBudget() {
   const problem = useSignal("");
   useEffect(() => {
     const timer = setTimeout(() => {
-      askJson<Budget>("/plan/budget", {
+      fetchJson<Budget>("/plan/budget", {
         body: {
           system: system.value || null,
           history: orNull(turns(history.value)),
@@ -68,7 +68,7 @@ export function TokenBudget() {
         },
       }).then(
         (answer) => ((found.value = answer), (problem.value = "")),
-        (error: unknown) => (problem.value = explained(error)),
+        (error: unknown) => (problem.value = errorMessage(error)),
       );
     }, SETTLE_MS);
     return () => clearTimeout(timer);
@@ -81,13 +81,13 @@ export function TokenBudget() {
     </Field>
   );
   return (
-    <Card title="Token budget" note="What a conversation takes of the context, part by part, as the model’s chat template writes it.">
+    <Card title="Token budget" note="How the parts of a conversation share the context, as rendered by the chat template.">
       <div class="budget">
         {area("System", system, 2)}
         {area("User", user, 2)}
-        {area("History", history, 3, "One turn per line; lines that begin with > are the model’s.")}
-        {area("Documents", documents, 3, "A line of --- between two.")}
-        <Field label="Reserved for the answer">
+        {area("History", history, 3, "One turn per line; lines starting with > are the assistant’s.")}
+        {area("Documents", documents, 3, "Separate documents with a line of ---.")}
+        <Field label="Reserved for output">
           {(id) => (
             <input
               id={id}
@@ -116,8 +116,8 @@ export function TokenBudget() {
           </ul>
           <p class={now.fits ? "" : "problem"}>
             {now.fits
-              ? `${count(now.free_tokens)} of ${count(now.context)} tokens are left; the answer could have ${count(now.longest_output)}.`
-              : `${count(-now.free_tokens)} tokens too many for a context of ${count(now.context)}.`}
+              ? `${count(now.free_tokens)} of ${count(now.context)} tokens free; max_tokens can be up to ${count(now.longest_output)}.`
+              : `${count(-now.free_tokens)} tokens over the context length of ${count(now.context)}.`}
           </p>
         </>
       )}

@@ -1,7 +1,7 @@
-/** The conversation: a tree of messages, since every answer can be asked for again, and every question edited. */
+/** The conversation, a tree of messages: regenerating and editing add branches. */
 import { computed, signal } from "@preact/signals";
 import { perFrame } from "../../lib/frames";
-import { ask, explained } from "../../lib/http";
+import { request, errorMessage } from "../../lib/http";
 import { serverEvents } from "../../lib/sse";
 import { fields, settings } from "./params";
 
@@ -12,7 +12,7 @@ export interface Alternative {
 }
 export interface Token extends Alternative {
   top_logprobs: Alternative[];
-  /** Written by the user: taken over from another branch, or chosen. */
+  /** Forced: copied from another branch, or selected by the user. */
   given?: boolean;
 }
 export interface Usage {
@@ -101,17 +101,17 @@ export function stop(): void {
   running.value?.abort();
 }
 
-export function say(content: string, after: Message | null = thread.value.at(-1) ?? null): void {
+export function sendMessage(content: string, after: Message | null = thread.value.at(-1) ?? null): void {
   const question = new Message(after, "user", content);
   add(question);
   void answer(question);
 }
 
-export function again(message: Message): void {
+export function regenerate(message: Message): void {
   if (message.parent) void answer(message.parent);
 }
 
-/** Another answer to the same question: as far as token `at` the same, then `other` instead, then as the model goes on. */
+/** Regenerates a response from token `at`, with `other` in its place. */
 export function branch(message: Message, at: number, other: Alternative): boolean {
   const kept: Token[] = message.tokens.slice(0, at).map((token) => ({ ...token, given: true }));
   const taken: Token = { ...other, top_logprobs: message.tokens[at]?.top_logprobs ?? [], given: true };
@@ -121,7 +121,7 @@ export function branch(message: Message, at: number, other: Alternative): boolea
   return true;
 }
 
-/** Null where it ends within a character: that cannot be sent as text. */
+/** Null if the tokens end within a UTF-8 character. */
 export function decoded(tokens: Alternative[]): string | null {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(Uint8Array.from(tokens.flatMap((token) => token.bytes)));
@@ -171,14 +171,14 @@ async function answer(question: Message, given: Token[] = [], begun = ""): Promi
   try {
     const body = requestBody(pathTo(question), begun);
     const asked = { ...body, stream: true, stream_options: { include_usage: true }, include_timings: true };
-    const response = await ask("/v1/chat/completions", { body: asked, signal: abort.signal });
+    const response = await request("/v1/chat/completions", { body: asked, signal: abort.signal });
     for await (const { data } of serverEvents(response)) {
       if (data === "[DONE]") break;
       take(answers, JSON.parse(data) as Chunk);
     }
     end("failed", "The stream ended early.");
   } catch (error) {
-    end(abort.signal.aborted ? "stopped" : "failed", abort.signal.aborted ? "" : explained(error));
+    end(abort.signal.aborted ? "stopped" : "failed", abort.signal.aborted ? "" : errorMessage(error));
   } finally {
     if (running.value === abort) running.value = null;
   }

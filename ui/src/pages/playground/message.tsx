@@ -3,7 +3,7 @@ import { count, ms, percent, seconds } from "../../lib/format";
 import { useEscape } from "../../lib/shortcuts";
 import { Button, CopyButton, Problem } from "../../parts/basics";
 import { Markdown } from "../../parts/markdown";
-import { again, busy, type Message, modelName, say, show, siblings } from "./chat";
+import { regenerate, busy, type Message, modelName, sendMessage, show, siblings } from "./chat";
 import { TokenText } from "./tokens";
 
 export type View = "text" | "tokens";
@@ -21,7 +21,7 @@ function Question({ message }: { message: Message }) {
   }, [editing]);
   useEscape(editing, () => setDraft(null));
   const send = (): void => {
-    if (draft?.trim()) say(draft, message.parent);
+    if (draft?.trim()) sendMessage(draft, message.parent);
     setDraft(null);
   };
   return (
@@ -35,7 +35,7 @@ function Question({ message }: { message: Message }) {
           <textarea
             ref={field}
             rows={Math.min(10, draft.split("\n").length + 1)}
-            aria-label="Edit the question"
+            aria-label="Edit message"
             value={draft}
             onInput={(event) => setDraft(event.currentTarget.value)}
             onKeyDown={(event) => {
@@ -48,7 +48,7 @@ function Question({ message }: { message: Message }) {
           <div class="row end">
             <Button onClick={() => setDraft(null)}>Cancel</Button>
             <Button kind="primary" onClick={send}>
-              Ask again
+              Send
             </Button>
           </div>
         </div>
@@ -56,8 +56,8 @@ function Question({ message }: { message: Message }) {
       {draft === null && (
         <div class="tools">
           <Siblings message={message} />
-          <Button icon="edit" kind="quiet" label="Edit, and ask anew" onClick={() => setDraft(message.content)} />
-          <CopyButton text={() => message.content} label="Copy the question" />
+          <Button icon="edit" kind="quiet" label="Edit and resend" onClick={() => setDraft(message.content)} />
+          <CopyButton text={() => message.content} label="Copy message" />
         </div>
       )}
     </article>
@@ -65,24 +65,24 @@ function Question({ message }: { message: Message }) {
 }
 
 function Answer({ message, view }: { message: Message; view: View }) {
-  message.version.value; // shown anew, once per frame, while it grows
+  message.version.value; // re-render once per frame while it streams
   const { state, content, tokens } = message;
   return (
-    <article class="message answer" aria-label="Answer" aria-busy={state === "streaming"} data-state={state}>
+    <article class="message answer" aria-label="Assistant" aria-busy={state === "streaming"} data-state={state}>
       <div class="who">{modelName.value}</div>
       {view === "tokens" && tokens.length > 0 ? <TokenText message={message} /> : <Markdown text={content} />}
       {state === "streaming" && (
         <span class="caret" role="status">
-          <span class="sr-only">The answer is being written</span>
+          <span class="sr-only">Generating</span>
         </span>
       )}
-      {state === "failed" && <Problem message={message.error} onRetry={() => again(message)} />}
+      {state === "failed" && <Problem message={message.error} onRetry={() => regenerate(message)} />}
       <div class="tools">
         <Siblings message={message} />
         <Figures message={message} />
         <span class="actions">
-          <Button icon="redo" kind="quiet" label="Answer again" disabled={busy.value} onClick={() => again(message)} />
-          <CopyButton text={() => message.content} label="Copy the answer" />
+          <Button icon="redo" kind="quiet" label="Regenerate" disabled={busy.value} onClick={() => regenerate(message)} />
+          <CopyButton text={() => message.content} label="Copy response" />
         </span>
       </div>
     </article>
@@ -96,7 +96,7 @@ function Siblings({ message }: { message: Message }) {
   const step = (by: number): void => show(all[(at + by + all.length) % all.length]!);
   return (
     <span class="siblings" role="group" aria-label="Branches">
-      <Button icon="left" kind="quiet" label="Branch before" onClick={() => step(-1)} />
+      <Button icon="left" kind="quiet" label="Previous branch" onClick={() => step(-1)} />
       <span>
         {at + 1} / {all.length}
       </span>
@@ -105,7 +105,7 @@ function Siblings({ message }: { message: Message }) {
   );
 }
 
-/** Measured here, in the browser; the server's own figures are in the titles. */
+/** Measured in the browser; the tooltip has the server's figures. */
 function Figures({ message }: { message: Message }) {
   const { usage, timings, tokens, sentAt, firstAt, lastAt } = message;
   if (!firstAt) return null;
@@ -115,23 +115,23 @@ function Figures({ message }: { message: Message }) {
   const cached = usage?.prompt_tokens_details.cached_tokens;
   const sure = made ? Math.exp(tokens.reduce((sum, { given, logprob }) => sum + (given ? 0 : logprob), 0) / made) : null;
   const inside = timings
-    ? `In the server: queue ${seconds(timings.queue_seconds)}, prefill ${seconds(timings.prefill_seconds)}, decode ${seconds(timings.decode_seconds)}`
+    ? `Server: queue ${seconds(timings.queue_seconds)}, prefill ${seconds(timings.prefill_seconds)}, decode ${seconds(timings.decode_seconds)}`
     : "";
   return (
     <dl class="figures" title={inside}>
       <div>
-        <dt>first token</dt>
+        <dt>TTFT</dt>
         <dd data-figure="ttft">{ms(firstAt - sentAt)}</dd>
       </div>
       {rate !== null && (
         <div>
-          <dt>tokens/s</dt>
+          <dt>tok/s</dt>
           <dd data-figure="rate">{rate.toFixed(1)}</dd>
         </div>
       )}
       {outputs > 0 && (
         <div>
-          <dt>tokens</dt>
+          <dt>output</dt>
           <dd data-figure="output">{count(outputs)}</dd>
         </div>
       )}
@@ -145,14 +145,14 @@ function Figures({ message }: { message: Message }) {
         </div>
       )}
       {sure !== null && (
-        <div title="Geometric mean of the tokens' probabilities">
+        <div title="Geometric mean of the token probabilities">
           <dt>confidence</dt>
           <dd>{percent(sure, 0)}</dd>
         </div>
       )}
       {(message.finish || message.state === "stopped") && (
         <div>
-          <dt>end</dt>
+          <dt>finish</dt>
           <dd data-figure="end">{message.state === "stopped" ? "stopped" : message.finish}</dd>
         </div>
       )}

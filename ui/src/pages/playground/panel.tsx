@@ -1,7 +1,7 @@
-/** The panel of parameters. */
+/** The parameter panel. */
 import { Button, Field, Segmented } from "../../parts/basics";
 import { facts } from "../../lib/live";
-import { GROUPS, type NumberParam, OTHER, PRESETS, presetInForce, set, setNumber, settings, usePreset } from "./params";
+import { GROUPS, type NumberParam, OTHER, PRESETS, activePreset, set, setNumber, settings, applyPreset } from "./params";
 
 export function Panel() {
   const now = settings.value;
@@ -14,7 +14,7 @@ export function Panel() {
             id={id}
             rows={3}
             aria-describedby={`${id}-hint`}
-          placeholder="How the model should answer"
+          placeholder="Instructions for the model"
             value={now.system}
             onInput={(event) => set({ system: event.currentTarget.value })}
           />
@@ -22,7 +22,7 @@ export function Panel() {
       </Field>
       <div class="field">
         <span class="label">Preset</span>
-        <Segmented label="Preset" value={presetInForce(now)} options={presets} onChange={usePreset} />
+        <Segmented label="Preset" value={activePreset(now)} options={presets} onChange={applyPreset} />
       </div>
       {GROUPS.map(({ title, open, params }) => (
         <details key={title} open={open}>
@@ -42,7 +42,7 @@ export function Panel() {
             <Parameter key={param.name} param={param} value={now.numbers[param.name]} />
           ))}
           <Lines label="Logit bias" hint="token id: bias, one per line" value={now.bias} onChange={(bias) => set({ bias })} />
-          <Field label="Cache salt" hint="Cached prefixes are shared only within the same salt.">
+          <Field label="Cache salt" hint="Prefixes are shared only between requests with the same salt.">
             {(id) => <input id={id} value={now.salt} onInput={(event) => set({ salt: event.currentTarget.value })} />}
           </Field>
         </div>
@@ -53,9 +53,9 @@ export function Panel() {
           checked={now.probabilities}
           onChange={(event) => set({ probabilities: event.currentTarget.checked })}
         />
-        Token probabilities
+        Token probabilities (logprobs)
       </label>
-      <p class="small muted">What is not set is left to the server, which takes what the model’s makers recommend.</p>
+      <p class="small muted">Unset parameters use the server’s defaults: the model’s recommended sampling.</p>
     </div>
   );
 }
@@ -64,15 +64,15 @@ function Ends() {
   const now = settings.value;
   return (
     <>
-      <Lines label="Stop texts" hint="one per line, up to 4; \n is a line break" value={now.stop} onChange={(stop) => set({ stop })} />
-      <Field label="Stop tokens" hint="ids, with commas between">
+      <Lines label="Stop strings" hint="one per line, up to 4; \n is a newline" value={now.stop} onChange={(stop) => set({ stop })} />
+      <Field label="Stop token ids" hint="comma-separated">
         {(id) => (
           <input id={id} value={now.stopTokens} inputMode="numeric" onInput={(event) => set({ stopTokens: event.currentTarget.value })} />
         )}
       </Field>
       <label class="check">
         <input type="checkbox" checked={now.ignoreEos} onChange={(event) => set({ ignoreEos: event.currentTarget.checked })} />
-        Go on behind the model’s own end
+        Ignore EOS (ignore_eos)
       </label>
     </>
   );
@@ -103,7 +103,7 @@ function Parameter({ param, value }: { param: NumberParam; value: number | undef
           {label}
         </label>
         {value !== undefined && (
-          <Button icon="close" kind="quiet" label={`${label}: back to the default`} onClick={() => setNumber(name, undefined)} />
+          <Button icon="close" kind="quiet" label={`Reset ${label}`} onClick={() => setNumber(name, undefined)} />
         )}
         <input
           id={id}

@@ -1,4 +1,4 @@
-/** The sampling parameters of the API, and the presets. Only what is set is sent; the rest is the server's default. */
+/** Sampling parameters and presets. Only set parameters are sent; the rest are the server's defaults. */
 import { effect, signal } from "@preact/signals";
 
 export interface NumberParam {
@@ -8,7 +8,7 @@ export interface NumberParam {
   min: number;
   max: number;
   step: number;
-  /** The value that does nothing, where there is one. */
+  /** The value that has no effect, if there is one. */
   neutral?: number;
   slider: boolean;
 }
@@ -37,40 +37,40 @@ const MANY = 2 ** 31 - 1;
 
 export const GROUPS: { title: string; open: boolean; params: NumberParam[] }[] = [
   {
-    title: "Randomness",
+    title: "Sampling",
     open: true,
     params: [
-      slider("temperature", "Temperature", 0, 2, 0.05, 1, "How bold the draw is: 0 takes the likeliest token, always; above 1 the unlikely get a chance."),
-      slider("top_p", "Top-p", 0.01, 1, 0.01, 1, "Draw from the likeliest tokens that have this share."),
-      slider("top_k", "Top-k", 0, 200, 1, 0, "Draw from this many tokens; 0: all."),
-      slider("min_p", "Min-p", 0, 1, 0.01, 0, "Leave out tokens below this share of the likeliest."),
-      slider("typical_p", "Typical-p", 0.01, 1, 0.01, 1, "Draw from tokens about as surprising as the model expects: neither obvious nor odd."),
+      slider("temperature", "Temperature", 0, 2, 0.05, 1, "0: greedy. Below 1 sharpens the distribution, above 1 flattens it."),
+      slider("top_p", "Top-p", 0.01, 1, 0.01, 1, "Keep the smallest set of tokens with this cumulative probability."),
+      slider("top_k", "Top-k", 0, 200, 1, 0, "Keep the k most likely tokens; 0: all."),
+      slider("min_p", "Min-p", 0, 1, 0.01, 0, "Drop tokens below this fraction of the highest probability."),
+      slider("typical_p", "Typical-p", 0.01, 1, 0.01, 1, "Keep tokens whose surprisal is closest to the entropy."),
     ],
   },
   {
-    title: "Repetition",
+    title: "Penalties",
     open: false,
     params: [
-      slider("repetition_penalty", "Repetition penalty", 0.5, 2, 0.01, 1, "Above 1: what has been said becomes less likely."),
-      slider("presence_penalty", "Presence penalty", -2, 2, 0.05, 0, "Taken once from tokens that have been used."),
-      slider("frequency_penalty", "Frequency penalty", -2, 2, 0.05, 0, "Taken for each use so far."),
+      slider("repetition_penalty", "Repetition penalty", 0.5, 2, 0.01, 1, "Above 1: tokens that occurred become less likely."),
+      slider("presence_penalty", "Presence penalty", -2, 2, 0.05, 0, "Subtracted once from the logit of tokens that occurred."),
+      slider("frequency_penalty", "Frequency penalty", -2, 2, 0.05, 0, "Subtracted per occurrence."),
     ],
   },
   {
     title: "Length",
     open: true,
     params: [
-      number("max_tokens", "Most tokens", 1, MANY, "Default: to the end of the context."),
-      number("min_tokens", "Fewest tokens", 0, MANY, "No end before this many."),
-      number("timeout", "Time limit (s)", 1, 86400, "The answer ends as it is."),
+      number("max_tokens", "max_tokens", 1, MANY, "Default: up to the context length."),
+      number("min_tokens", "min_tokens", 0, MANY, "Do not stop before this many."),
+      number("timeout", "Timeout (s)", 1, 86400, "Returns the output so far."),
     ],
   },
 ];
 
 export const OTHER: NumberParam[] = [
-  number("seed", "Seed", -(2 ** 53), 2 ** 53, "The same seed gives the same answer."),
-  number("n", "Answers", 1, 8, "Several at once; switch between them below the answer."),
-  number("priority", "Priority", -MANY, MANY, "Smaller goes first, where the server goes by priority."),
+  number("seed", "Seed", -(2 ** 53), 2 ** 53, "The same seed gives the same output."),
+  number("n", "n", 1, 8, "Choices per request; switch below the response."),
+  number("priority", "Priority", -MANY, MANY, "Smaller runs first, under --policy priority."),
 ];
 
 export type Values = Record<string, number>;
@@ -105,7 +105,7 @@ const FRESH: Settings = {
   probabilities: true,
 };
 
-function saved(): Settings {
+function loadSettings(): Settings {
   try {
     return { ...FRESH, ...(JSON.parse(sessionStorage.getItem(KEY) ?? "{}") as Partial<Settings>) };
   } catch {
@@ -113,7 +113,7 @@ function saved(): Settings {
   }
 }
 
-export const settings = signal<Settings>(saved());
+export const settings = signal<Settings>(loadSettings());
 effect(() => sessionStorage.setItem(KEY, JSON.stringify(settings.value)));
 
 export function set(change: Partial<Settings>): void {
@@ -127,42 +127,42 @@ export function setNumber(name: string, value: number | undefined): void {
   set({ numbers });
 }
 
-export function usePreset(name: string): void {
+export function applyPreset(name: string): void {
   const numbers = { ...settings.value.numbers };
   for (const other of PRESET_NAMES) delete numbers[other];
   set({ numbers: { ...numbers, ...PRESETS[name]?.values } });
 }
 
-/** The preset the parameters are those of, if they are. */
-export function presetInForce({ numbers }: Settings): string {
+/** The preset that matches the parameters, if any. */
+export function activePreset({ numbers }: Settings): string {
   const same = (values: Values): boolean => PRESET_NAMES.every((name) => numbers[name] === values[name]);
   return Object.keys(PRESETS).find((name) => same(PRESETS[name]!.values)) ?? "";
 }
 
-/** The settings as fields of a request. Throws an Error that says what cannot be read. */
+/** Request fields of the settings. Throws an Error if an input is invalid. */
 export function fields(now: Settings): Record<string, unknown> {
   const body: Record<string, unknown> = { ...now.numbers };
-  const stop = now.stop.split("\n").filter(Boolean).map(unescaped);
+  const stop = now.stop.split("\n").filter(Boolean).map(unescapeLine);
   if (stop.length) body.stop = stop;
   const ids = now.stopTokens.split(/[\s,]+/).filter(Boolean).map(id);
   if (ids.length) body.stop_token_ids = ids;
   const bias = now.bias.split("\n").filter((line) => line.trim());
-  if (bias.length) body.logit_bias = Object.fromEntries(bias.map(biased));
+  if (bias.length) body.logit_bias = Object.fromEntries(bias.map(parseBias));
   if (now.ignoreEos) body.ignore_eos = true;
   if (now.salt) body.cache_salt = now.salt;
   return body;
 }
 
-function unescaped(line: string): string {
+function unescapeLine(line: string): string {
   return line.replace(/\\n/g, "\n").replace(/\\t/g, "\t");
 }
 
 function id(text: string): number {
-  if (!/^\d+$/.test(text)) throw new Error(`Stop tokens: “${text}” is not a token id.`);
+  if (!/^\d+$/.test(text)) throw new Error(`Stop token ids: “${text}” is not a token id.`);
   return Number(text);
 }
 
-function biased(line: string): [string, number] {
+function parseBias(line: string): [string, number] {
   const match = /^\s*(\d+)\s*[:=\s]\s*(-?[\d.]+)\s*$/.exec(line);
   if (!match?.[1] || !match[2]) throw new Error(`Logit bias: “${line}” is not “token id: bias”.`);
   return [match[1], Number(match[2])];

@@ -1,13 +1,13 @@
-/** Chat with the model, and see every token's probability. */
+/** Chat with token probabilities and branches. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import { askJson, explained, storedKey } from "../../lib/http";
+import { fetchJson, errorMessage, storedKey } from "../../lib/http";
 import { facts } from "../../lib/live";
 import { useEscape, useShortcuts } from "../../lib/shortcuts";
 import { Button, CopyButton, Problem, Segmented } from "../../parts/basics";
 import { Dialog } from "../../parts/dialog";
 import { Icon } from "../../parts/icons";
-import { Lesson } from "../../parts/lesson";
-import { busy, clear, modelName, requestBody, say, stop, thread } from "./chat";
+import { Terms } from "../../parts/terms";
+import { busy, clear, modelName, requestBody, sendMessage, stop, thread } from "./chat";
 import { MessageView, type View } from "./message";
 import { Panel } from "./panel";
 import { settings } from "./params";
@@ -19,7 +19,7 @@ const EXAMPLES = [
   "Tell me a very short story about a lighthouse.",
 ];
 
-const DRAWER = matchMedia("(max-width: 1160px)"); // where the parameters lie over the conversation: playground.css
+const DRAWER = matchMedia("(max-width: 1160px)"); // the parameters are a drawer: playground.css
 
 export function Playground() {
   const [view, setView] = useState<View>("text");
@@ -29,16 +29,16 @@ export function Playground() {
   const input = useRef<HTMLTextAreaElement>(null);
 
   const findModel = (): void => {
-    askJson<{ data: { id: string }[] }>("/v1/models").then(
+    fetchJson<{ data: { id: string }[] }>("/v1/models").then(
       ({ data }) => ((modelName.value = data[0]?.id ?? ""), setProblem("")),
-      (error: unknown) => setProblem(explained(error)),
+      (error: unknown) => setProblem(errorMessage(error)),
     );
   };
   useEffect(findModel, []);
   useShortcuts("Playground", [
-    { keys: "/", label: "Write a question", run: () => input.current?.focus() },
-    { keys: "Escape", label: "Stop the answer", run: stop, whileTyping: true },
-    { keys: "v", label: "Text or tokens", run: () => setView(view === "text" ? "tokens" : "text") },
+    { keys: "/", label: "Focus the message field", run: () => input.current?.focus() },
+    { keys: "Escape", label: "Stop generating", run: stop, whileTyping: true },
+    { keys: "v", label: "Switch text and tokens", run: () => setView(view === "text" ? "tokens" : "text") },
     { keys: "n", label: "New conversation", run: clear },
     { keys: "p", label: "Parameters (narrow screens)", run: () => setPanel(!panel) },
   ]);
@@ -50,7 +50,7 @@ export function Playground() {
           <h1>Playground</h1>
           <span class="spacer" />
           <Segmented
-            label="Show answers as"
+            label="Show responses as"
             value={view}
             options={[
               ["text", "Text"],
@@ -76,7 +76,7 @@ export function Playground() {
         <div class="panel-head">
           <h2>Parameters</h2>
           <span class="narrow">
-            <Button icon="close" kind="quiet" label="Close the parameters" onClick={() => setPanel(false)} />
+            <Button icon="close" kind="quiet" label="Close parameters" onClick={() => setPanel(false)} />
           </span>
         </div>
         <Panel />
@@ -110,19 +110,19 @@ function Thread({ view }: { view: View }) {
       {messages.length === 0 ? (
         <div class="welcome">
           <Icon name="playground" size={30} />
-          <h2>Ask {modelName.value || "the model"} something</h2>
+          <h2>Chat with {modelName.value || "the model"}</h2>
           <p>
-            Every token can show how sure the model was, and what else it considered.{" "}
-            {facts.value && (facts.value.keep_texts ? "This server keeps the texts of requests." : "The server keeps no texts.")}
+            The Tokens view shows each token’s probability and alternatives.{" "}
+            {facts.value && (facts.value.keep_texts ? "This server stores prompts and responses (--keep-texts)." : "The server stores no texts.")}
           </p>
           <ul>
             {EXAMPLES.map((text) => (
               <li key={text}>
-                <Button onClick={() => say(text)}>{text}</Button>
+                <Button onClick={() => sendMessage(text)}>{text}</Button>
               </li>
             ))}
           </ul>
-          <Lesson of="playground" />
+          <Terms of="playground" />
         </div>
       ) : (
         <div class="messages">
@@ -145,7 +145,7 @@ function Scale() {
           {label}
         </span>
       ))}
-      <span class="muted">of the model itself, before temperature and filters; click a token to go on differently</span>
+      <span class="muted">before temperature and filters; click a token to branch</span>
     </p>
   );
 }
@@ -154,7 +154,7 @@ function Composer({ input }: { input: { current: HTMLTextAreaElement | null } })
   const [text, setText] = useState("");
   const send = (): void => {
     if (!text.trim() || busy.value) return;
-    say(text);
+    sendMessage(text);
     setText("");
   };
   useEffect(() => {
@@ -176,7 +176,7 @@ function Composer({ input }: { input: { current: HTMLTextAreaElement | null } })
         rows={1}
         dir="auto"
         aria-label="Your message"
-        placeholder="Ask something"
+        placeholder="Message"
         value={text}
         onInput={(event) => setText(event.currentTarget.value)}
         onKeyDown={(event) => {
@@ -204,10 +204,10 @@ function CodeDialog({ onClose }: { onClose: () => void }) {
     const messages = path.length ? requestBody(path) : { ...requestBody([]), messages: [{ role: "user", content: EXAMPLES[0] }] };
     text = (kind === "curl" ? curl : python)(messages, location.origin, storedKey() !== null);
   } catch (error) {
-    text = explained(error);
+    text = errorMessage(error);
   }
   return (
-    <Dialog title="The same request elsewhere" onClose={onClose} wide>
+    <Dialog title="Request as code" onClose={onClose} wide>
       <div class="row between">
         <Segmented
           label="Language"

@@ -1,11 +1,11 @@
-/** An answer token by token: coloured by how sure the model was, with what else it considered. */
+/** A response token by token, coloured by probability, with alternatives. */
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { percent, visible } from "../../lib/format";
 import { useEscape } from "../../lib/shortcuts";
 import { Icon } from "../../parts/icons";
 import { type Alternative, branch, type Message, type Token } from "./chat";
 
-const CHUNK = 128; // tokens that are compared together while an answer grows
+const CHUNK = 128; // tokens per memoized span
 const LEVELS = [0.1, 0.3, 0.5, 0.7, 0.9];
 
 export const level = (logprob: number): number => LEVELS.filter((limit) => Math.exp(logprob) >= limit).length;
@@ -50,7 +50,7 @@ export function TokenText({ message }: { message: Message }) {
       ref={root}
       tabIndex={0}
       role="group"
-      aria-label="The answer's tokens. Left and right move between them, Escape leaves."
+      aria-label="Tokens of the response. Left and Right move between them, Escape leaves."
       onPointerOver={pointed}
       onClick={pointed}
       onKeyDown={(event) => {
@@ -132,7 +132,7 @@ function Popover({
     <div class="popover token-popover" ref={ref_}>
       <p class="head">
         <b class="mono">{visible(token.token)}</b>
-        <span>{token.given ? "chosen by you" : `token ${shown.index + 1}`}</span>
+        <span>{token.given ? "forced" : `token ${shown.index + 1}`}</span>
       </p>
       <ul>
         {others.map((other) => (
@@ -140,7 +140,7 @@ function Popover({
             <button
               type="button"
               disabled={other.token === token.token}
-              title={other.token === token.token ? "This one was drawn" : "Go on from here with this one instead"}
+              title={other.token === token.token ? "Sampled" : "Branch here with this token"}
               onClick={(event) => {
                 event.stopPropagation();
                 onChoose(other);

@@ -2,27 +2,27 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { RequestDetail, SequenceDetail } from "../../lib/api";
 import { ago, clock, count, duration, percent } from "../../lib/format";
-import { askJson, explained } from "../../lib/http";
+import { fetchJson, errorMessage } from "../../lib/http";
 import { facts, requests, requestsVersion, wallClock } from "../../lib/live";
 import { go } from "../../lib/router";
-import { FINISHES, STAGES, STAGE_COLOURS, WAITS, finishTone } from "../../lib/words";
+import { FINISHES, STAGES, STAGE_COLOURS, WAITS, finishTone } from "../../lib/labels";
 import { Badge, Button, Card, CopyButton, Problem, Stat, Table } from "../../parts/basics";
 import { ExplanationView } from "../../parts/explanation";
 import { elapsed, stateOf } from "./row";
-import { Waterfall } from "./waterfall";
+import { Trace } from "./trace";
 
 export function Detail({ id }: { id: string }) {
   const request = useSignal<RequestDetail | null>(null);
   const problem = useSignal("");
   requestsVersion.value;
   const summary = requests.get(request.value?.number ?? Number(id));
-  const turn = summary && summary.state !== "done" ? requestsVersion.value : summary?.end; // anew while it runs
+  const turn = summary && summary.state !== "done" ? requestsVersion.value : summary?.end; // reload while it runs
   useEffect(() => {
     const abort = new AbortController();
-    askJson<RequestDetail>(`/observe/requests/${encodeURIComponent(id)}`, { signal: abort.signal }).then(
+    fetchJson<RequestDetail>(`/observe/requests/${encodeURIComponent(id)}`, { signal: abort.signal }).then(
       (found) => ((request.value = found), (problem.value = "")),
       (error: unknown) => {
-        if (!abort.signal.aborted) problem.value = explained(error);
+        if (!abort.signal.aborted) problem.value = errorMessage(error);
       },
     );
     return () => abort.abort();
@@ -31,7 +31,7 @@ export function Detail({ id }: { id: string }) {
   return (
     <section class="split-detail" aria-label={`Request ${id}`}>
       <header class="detail-head">
-        <Button icon="left" kind="quiet" label="Back to the list" onClick={() => go("requests")} />
+        <Button icon="left" kind="quiet" label="Back to list" onClick={() => go("requests")} />
         <h2>
           Request {found ? `#${found.number}` : id} <span class="muted">{found?.kind}</span>
         </h2>
@@ -56,20 +56,20 @@ function Body({ request }: { request: RequestDetail }) {
       <Card>
         <dl class="stats">
           <Stat name="Total" value={duration(total)} />
-          <Stat name="First token" value={duration(request.ttft_us)} />
+          <Stat name="TTFT" value={duration(request.ttft_us)} />
           <Stat name="Queue" value={duration(request.queue_us)} />
-          <Stat name="Tokens per second" value={request.tokens_per_s?.toFixed(1) ?? "–"} />
+          <Stat name="Generation tok/s" value={request.tokens_per_s?.toFixed(1) ?? "–"} />
           <Stat
             name="Prompt"
             value={count(request.prompt_tokens)}
-            detail={request.cached_tokens === null ? "" : `${count(request.cached_tokens)} from the cache`}
+            detail={request.cached_tokens === null ? "" : `${count(request.cached_tokens)} cached`}
           />
           <Stat name="Output" value={count(request.output_tokens)} />
         </dl>
       </Card>
       {request.error && <Problem message={`${request.error.status}: ${request.error.message}`} />}
-      <Card title="Waterfall">
-        <Waterfall request={request} />
+      <Card title="Trace">
+        <Trace request={request} />
       </Card>
       <Stages request={request} />
       {request.sequences.map((sequence) => (
@@ -83,7 +83,7 @@ function Body({ request }: { request: RequestDetail }) {
 function Stages({ request }: { request: RequestDetail }) {
   const sum = request.stages.reduce((all, stage) => all + stage.us, 0);
   return (
-    <Card title="Where the time went" note="What the client waited for, stage after stage. They add up to the whole.">
+    <Card title="Latency by stage" note="Stages on the critical path; they add up to the end-to-end latency.">
       <div class="stage-bar" aria-hidden="true">
         {request.stages.map((stage, place) => (
           <i
@@ -118,7 +118,7 @@ function Stages({ request }: { request: RequestDetail }) {
         </tbody>
         <tfoot>
           <tr data-total={sum} data-e2e={request.e2e_us ?? ""}>
-            <th>Whole</th>
+            <th>Total</th>
             <th class="num">{duration(sum)}</th>
             <th class="num">100%</th>
           </tr>
@@ -132,18 +132,18 @@ function Sequence({ sequence, many, slow }: { sequence: SequenceDetail; many: bo
   const { wait, preemptions, finish, stop, inter_token_us: gaps } = sequence;
   const reasons = Object.entries(wait?.by_us ?? {}).filter(([, us]) => us > 0);
   return (
-    <Card title={many ? `Sequence ${sequence.seq} (prompt ${sequence.prompt + 1}, choice ${sequence.choice + 1})` : "Why"}>
+    <Card title={many ? `Sequence ${sequence.seq} (prompt ${sequence.prompt + 1}, choice ${sequence.choice + 1})` : "Scheduling and finish"}>
       <dl class="why">
         <div>
-          <dt>Why it waited</dt>
+          <dt>Queue wait</dt>
           <dd>
-            {reasons.length === 0 ? "It did not: the engine took it at once." : null}
+            {reasons.length === 0 ? "None: admitted at once." : null}
             {reasons.map(([reason, us]) => (
               <p key={reason}>
-                <b>{duration(us)}</b> because {WAITS[reason] ?? reason}
+                <b>{duration(us)}</b>: {WAITS[reason] ?? reason}
               </p>
             ))}
-            {wait && wait.ahead > 0 && <p class="muted">{count(wait.ahead)} were ahead of it.</p>}
+            {wait && wait.ahead > 0 && <p class="muted">{count(wait.ahead)} sequences were ahead in the queue.</p>}
           </dd>
         </div>
         {preemptions.length > 0 && (
@@ -159,7 +159,7 @@ function Sequence({ sequence, many, slow }: { sequence: SequenceDetail; many: bo
           </div>
         )}
         <div>
-          <dt>What was cached</dt>
+          <dt>Prefix cache</dt>
           <dd>
             {sequence.cache ? (
               <ExplanationView explanation={sequence.cache} />
@@ -169,9 +169,9 @@ function Sequence({ sequence, many, slow }: { sequence: SequenceDetail; many: bo
           </dd>
         </div>
         <div>
-          <dt>Why it stopped</dt>
+          <dt>Finish reason</dt>
           <dd>
-            {finish === null ? "It still runs." : (FINISHES[finish] ?? finish)}
+            {finish === null ? "Still running." : (FINISHES[finish] ?? finish)}
             {stop !== null && (
               <>
                 {" "}
@@ -182,10 +182,10 @@ function Sequence({ sequence, many, slow }: { sequence: SequenceDetail; many: bo
         </div>
         {gaps?.p50 != null && (
           <div>
-            <dt>Between tokens</dt>
+            <dt>ITL</dt>
             <dd>
-              {duration(gaps.p50)} at p50, {duration(gaps.p95)} at p95, {duration(gaps.max)} at most
-              {slow && <p class="muted">The client read slowly: writes to its socket had to wait.</p>}
+              p50 {duration(gaps.p50)}, p95 {duration(gaps.p95)}, max {duration(gaps.max)} (inter-token latency)
+              {slow && <p class="muted">Slow client: writes to its socket had to wait.</p>}
             </dd>
           </div>
         )}
@@ -204,7 +204,7 @@ function More({ request }: { request: RequestDetail }) {
           <dd>
             <span class="row">
               <code class="ellipsis">{request.id}</code>
-              <CopyButton text={() => request.id} label="Copy the id" />
+              <CopyButton text={() => request.id} label="Copy id" />
             </span>
             <code class="muted">{request.request_id}</code>
           </dd>
@@ -234,7 +234,7 @@ function More({ request }: { request: RequestDetail }) {
           ))}
         </details>
       ) : (
-        facts.value && !facts.value.keep_texts && <p class="small muted">Texts are not kept; --keep-texts would.</p>
+        facts.value && !facts.value.keep_texts && <p class="small muted">Texts are not stored; see --keep-texts.</p>
       )}
       <details>
         <summary>{count(request.events.length)} events</summary>

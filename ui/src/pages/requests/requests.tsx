@@ -1,12 +1,12 @@
-/** Every request, live; each with the waterfall of its stages. */
+/** All requests, live, each with its trace. */
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Summary } from "../../lib/api";
-import { askJson, explained } from "../../lib/http";
+import { fetchJson, errorMessage } from "../../lib/http";
 import { addRequests, connection, requests, requestsVersion } from "../../lib/live";
 import { go, route } from "../../lib/router";
 import { useShortcuts } from "../../lib/shortcuts";
-import { FINISHES } from "../../lib/words";
+import { FINISHES } from "../../lib/labels";
 import { Button, Empty, Legend, PageHeader, Problem, Segmented } from "../../parts/basics";
 import { VirtualList } from "../../parts/virtual";
 import { Detail } from "./detail";
@@ -38,7 +38,7 @@ function passes(one: Summary, { state, kind, finish, minMs }: Filters): boolean 
 
 export function Requests() {
   const filters = useSignal<Filters>({ state: "all", kind: "", finish: "", text: "", minMs: "" });
-  const matched = useSignal<Set<number> | null>(null); // by the server's search: it also knows texts, where they are kept
+  const matched = useSignal<Set<number> | null>(null); // by the server's search, which includes stored texts
   const paused = useSignal<Summary[] | null>(null);
   const problem = useSignal("");
   const loading = useSignal(true);
@@ -47,12 +47,12 @@ export function Requests() {
 
   const load = async (query = ""): Promise<Page | null> => {
     try {
-      const page = await askJson<Page>(`/observe/requests?limit=500${query}`);
+      const page = await fetchJson<Page>(`/observe/requests?limit=500${query}`);
       addRequests(page.requests);
       problem.value = "";
       return page;
     } catch (error) {
-      problem.value = explained(error);
+      problem.value = errorMessage(error);
       return null;
     } finally {
       loading.value = false;
@@ -103,10 +103,10 @@ export function Requests() {
   };
   useShortcuts("Requests", [
     { keys: "j", label: "Next request", run: () => move(1) },
-    { keys: "k", label: "Request before", run: () => move(-1) },
+    { keys: "k", label: "Previous request", run: () => move(-1) },
     { keys: "/", label: "Search", run: () => search.current?.focus() },
-    { keys: " ", label: "Pause, or follow again", run: pause },
-    { keys: "Escape", label: "Back to the list", run: () => go("requests") },
+    { keys: " ", label: "Pause or resume", run: pause },
+    { keys: "Escape", label: "Back to list", run: () => go("requests") },
   ]);
   const set = (change: Partial<Filters>): void => {
     filters.value = { ...filters.value, ...change };
@@ -114,17 +114,17 @@ export function Requests() {
   return (
     <div class="split" data-open={selected !== ""}>
       <div class="split-list">
-        <PageHeader title="Requests" lesson="requests" lead="Every request, with each of its stages to the microsecond.">
+        <PageHeader title="Requests" terms="requests" lead="All requests, live, each with a trace of its stages.">
           <Button icon={paused.value ? "play" : "pause"} onClick={pause} aria-pressed={paused.value !== null}>
-            {paused.value ? "Follow" : "Pause"}
+            {paused.value ? "Resume" : "Pause"}
           </Button>
         </PageHeader>
         <FilterBar filters={filters.value} set={set} search={search} />
         {problem.value && <Problem message={problem.value} onRetry={() => void load()} />}
         {shown.length === 0 ? (
           !loading.value && !problem.value && (
-            <Empty icon="requests" title={requests.size ? "Nothing passes these filters" : "No requests yet"}>
-              {requests.size ? "" : "Ask something in the Playground, or send a request to /v1/chat/completions."}
+            <Empty icon="requests" title={requests.size ? "No requests match the filters" : "No requests yet"}>
+              {requests.size ? "" : "Use the Playground, or send a request to /v1/chat/completions."}
             </Empty>
           )
         ) : (
@@ -164,7 +164,7 @@ function FilterBar({
         ref={search}
         type="search"
         aria-label="Search requests"
-        placeholder="Id or text"
+        placeholder="Search id or text"
         value={filters.text}
         onInput={(event) => set({ text: event.currentTarget.value })}
       />
@@ -179,11 +179,11 @@ function FilterBar({
         onChange={(state) => set({ state })}
       />
       <Choice label="Kind" value={filters.kind} options={KINDS} onChange={(kind) => set({ kind })} />
-      <Choice label="End" value={filters.finish} options={ENDS} onChange={(finish) => set({ finish })} />
+      <Choice label="Finish reason" value={filters.finish} options={ENDS} onChange={(finish) => set({ finish })} />
       <input
         type="number"
         min={0}
-        aria-label="At least this many milliseconds"
+        aria-label="Min latency (ms)"
         placeholder="≥ ms"
         value={filters.minMs}
         onInput={(event) => set({ minMs: event.currentTarget.value })}

@@ -1,19 +1,19 @@
 import type { Summary } from "../../lib/api";
 import { clock, count, duration } from "../../lib/format";
 import { serverNow, stats, wallClock } from "../../lib/live";
-import { FINISHES, finishTone } from "../../lib/words";
+import { FINISHES, finishTone } from "../../lib/labels";
 import { Badge } from "../../parts/basics";
 
 export const ROW_HEIGHT = 44;
 
-/** What the bar of a row is made of. */
+/** Segments of the latency bar. */
 export const SHARES = [
-  ["wait", "Waiting"],
-  ["prefill", "Prefill: reading the prompt"],
-  ["decode", "Decode: writing the answer"],
+  ["wait", "Queue"],
+  ["prefill", "Prefill"],
+  ["decode", "Decode"],
 ] as const;
 
-/** How long so far, for one that is still under way. */
+/** End-to-end latency, or the time since arrival of an open request. */
 export function elapsed(one: Summary): number {
   return one.e2e_us ?? (one.end ?? Math.max(serverNow(), one.t)) - one.t;
 }
@@ -29,7 +29,7 @@ export function RowHead() {
       <span>Request</span>
       <span class="num">Prompt</span>
       <span class="num">Output</span>
-      <span class="num">First token</span>
+      <span class="num">TTFT</span>
       <span>Total</span>
       <span>State</span>
     </div>
@@ -37,7 +37,7 @@ export function RowHead() {
 }
 
 export function Row({ one, selected }: { one: Summary; selected: boolean }) {
-  if (one.state !== "done") stats.value; // its time runs
+  if (one.state !== "done") stats.value; // re-render as time passes
   const total = elapsed(one);
   return (
     <a class="request-row" href={`#/requests/${one.number}`} aria-current={selected ? "true" : undefined}>
@@ -65,8 +65,8 @@ export function Row({ one, selected }: { one: Summary; selected: boolean }) {
   );
 }
 
-/** Queue, up to the first token, and after it: shares of the whole. Of what was refused there is only the way in, and
- * what has no output (an embedding) never gets beyond prefill. */
+/** Shares of queue, prefill (to the first token) and decode. A rejected request has only intake; one without output (an
+ * embedding) ends with prefill. */
 function Split({ one, total }: { one: Summary; total: number }) {
   if (one.finish === "rejected") {
     return (

@@ -1,9 +1,9 @@
-/** The stages of one request over time: one lane per stage, each span at its own microsecond. */
+/** The trace of one request: one lane per stage, spans over time. */
 import { useMemo, useState } from "preact/hooks";
 import type { RequestDetail, Span } from "../../lib/api";
 import { count, duration } from "../../lib/format";
 import { Viewport, useViewportPointer } from "../../lib/viewport";
-import { STAGES, STAGE_COLOURS } from "../../lib/words";
+import { STAGES, STAGE_COLOURS } from "../../lib/labels";
 import { Button } from "../../parts/basics";
 import { font, ink, ticks, useCanvas } from "../../parts/canvas";
 import { Tip, TipRows } from "../../parts/tip";
@@ -34,7 +34,7 @@ function lanesOf({ spans, sequences }: RequestDetail): Lane[] {
   return lanes.slice(0, 60);
 }
 
-export function Waterfall({ request }: { request: RequestDetail }) {
+export function Trace({ request }: { request: RequestDetail }) {
   const lanes = useMemo(() => lanesOf(request), [request]);
   const end = Math.max(request.end ?? 0, ...request.spans.map((span) => span.end), request.t + 1);
   const view = useMemo(() => new Viewport(0, end - request.t, 5), [request.number]);
@@ -95,21 +95,21 @@ export function Waterfall({ request }: { request: RequestDetail }) {
     redraw();
   };
   return (
-    <div class="waterfall">
+    <div class="trace">
       <canvas
         ref={ref}
         style={{ height: `${TOP + lanes.length * LANE + 4}px` }}
         role="img"
-        aria-label={`Waterfall of ${lanes.length} stages over ${duration(end - request.t)}; the table below has the figures.`}
+        aria-label={`Trace of ${lanes.length} stages over ${duration(end - request.t)}; the table below has the figures.`}
         onPointerMove={find}
         onPointerLeave={() => setHover(null)}
       />
       <div class="row end zoom">
-        <span class="small muted wide-only">Drag to move, Ctrl + wheel to zoom</span>
+        <span class="small muted wide-only">Drag to pan, Ctrl + wheel to zoom</span>
         <Button icon="minus" kind="quiet" label="Zoom out" onClick={() => zoom(2)} />
         <Button icon="plus" kind="quiet" label="Zoom in" onClick={() => zoom(0.5)} />
         <Button kind="quiet" onClick={() => (view.fit(), redraw())}>
-          Whole
+          Fit
         </Button>
       </div>
       {hover && (
@@ -117,11 +117,11 @@ export function Waterfall({ request }: { request: RequestDetail }) {
           <TipRows
             title={STAGES[hover.span.stage] ?? hover.span.stage}
             rows={[
-              ["took", duration(hover.span.end - hover.span.start)],
-              ["began at", duration(hover.span.start - request.t)],
+              ["duration", duration(hover.span.end - hover.span.start)],
+              ["start", duration(hover.span.start - request.t)],
               ...(hover.span.tokens !== null ? [["tokens", count(hover.span.tokens)] as const] : []),
               ...(hover.span.step !== null ? [["step", `#${hover.span.step}`] as const] : []),
-              ...(hover.span.count > 1 ? [["merged", `${hover.span.count} in one`] as const] : []),
+              ...(hover.span.count > 1 ? [["merged spans", `${hover.span.count}`] as const] : []),
             ]}
           />
         </Tip>

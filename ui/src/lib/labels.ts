@@ -1,4 +1,4 @@
-/** The engine's words, as people read them. */
+/** Display labels of stages, wait reasons, finish reasons and alert causes. */
 
 export const STAGE_COLOURS: Record<string, string> = {
   intake: "intake",
@@ -18,43 +18,43 @@ export const STAGE_COLOURS: Record<string, string> = {
 };
 
 export const STAGES: Record<string, string> = {
-  intake: "Read the request",
+  intake: "Read request",
   validate: "Validate",
   template: "Chat template",
   tokenize: "Tokenize",
-  submit: "Hand to the engine",
+  submit: "Submit to engine",
   queue: "Queue",
   wait: "Wait",
   prefill: "Prefill",
   decode: "Decode",
-  ipc: "Between processes",
+  ipc: "IPC",
   deliver: "Deliver",
   detokenize: "Detokenize",
-  write: "Write to the socket",
+  write: "Write to socket",
 };
 
 export const WAITS: Record<string, string> = {
-  slot: "all slots were taken",
-  blocks: "there were too few free KV blocks",
-  budget: "the step’s token budget was spent",
-  prefix: "another request was computing the same prefix",
-  constraint: "its grammar or schema was being compiled",
-  priority: "requests of higher priority went first",
-  step: "the step under way had to end first",
+  slot: "no free slot (max_sequences)",
+  blocks: "not enough free KV blocks",
+  budget: "step token budget used up (step_tokens)",
+  prefix: "shared prefix being computed by another request",
+  constraint: "constraint being compiled",
+  priority: "requests of higher priority ahead",
+  step: "current step not finished",
 };
 
 export const FINISHES: Record<string, string> = {
-  end: "The model ended its answer.",
-  length: "It reached the most tokens asked for.",
-  stop_string: "A stop text came up.",
-  stop_token: "A stop token came up.",
-  complete: "What the answer had to look like is fulfilled.",
-  dead_end: "No token could follow in the form that was asked for.",
-  context: "The context was full.",
-  timeout: "Its time limit was up.",
-  cancelled: "The client went away, or stopped it.",
-  error: "It failed.",
-  rejected: "It was refused before the engine saw it.",
+  end: "The model sampled an end-of-sequence token.",
+  length: "The output reached max_tokens.",
+  stop_string: "The output contains a stop string.",
+  stop_token: "The model sampled a stop token.",
+  complete: "The constrained output is complete.",
+  dead_end: "The constraint allows no next token.",
+  context: "The context is full.",
+  timeout: "The request timed out.",
+  cancelled: "The client cancelled or disconnected.",
+  error: "The request failed.",
+  rejected: "The server rejected the request before it reached the engine.",
 };
 
 export function finishTone(finish: string | null): string {

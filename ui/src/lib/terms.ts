@@ -1,0 +1,54 @@
+/** Terms of each page, with a short explanation. */
+
+export type Term = readonly [name: string, meaning: string];
+
+export const TERMS = {
+  playground: [
+    ["Token", "A piece of text, often part of a word. The tokenizer splits the prompt into tokens; the model generates one token at a time."],
+    ["TTFT", "Time to first token: network, queue and prefill."],
+    ["tok/s", "Generated tokens per second after the first one. Concurrent requests share the device."],
+    ["Cached", "Prompt tokens whose keys and values come from the prefix cache: their prefill is skipped."],
+    ["Confidence", "Geometric mean of the probabilities that the model gave the generated tokens."],
+  ],
+  requests: [
+    ["Prompt, output", "Prompt tokens and generated tokens."],
+    ["Cached", "Prompt tokens whose keys and values come from the prefix cache: their prefill is skipped."],
+    ["TTFT", "Time to first token, from the arrival of the request."],
+    ["Bar", "How the total latency divides into queue, prefill and decode."],
+    ["State", "The current state, or the finish reason: “end” is an end-of-sequence token, “length” is max_tokens."],
+  ],
+  batch: [
+    ["Step", "One forward pass over all sequences of the batch."],
+    ["Prefill", "Computes the prompt, many tokens per step. Long prompts are split into chunks (chunked prefill)."],
+    ["Decode", "Generates one token per sequence and step. A step reads all weights once, whatever the batch size: that is why batching pays."],
+    ["Continuous batching", "Sequences join and leave the batch at every step, instead of waiting for a whole batch to finish."],
+    ["Preempted", "Returned to the queue because no KV block was free; its KV is recomputed later."],
+    ["Step time", "A dark tip marks a step that took longer than the scale."],
+  ],
+  cache: [
+    ["KV cache", "Keys and values of all previous tokens, kept because attention reads them for every new token."],
+    ["KV block", "Keys and values of a fixed number of tokens (a page). A sequence allocates blocks as it grows, anywhere in memory."],
+    ["Prefix cache", "Prompts with a common prefix share its full blocks: a later prompt skips their prefill."],
+    ["Evicted", "When no block is free, the least recently used cached block is evicted."],
+    ["Resting", "Freed, but a step in flight may still read it."],
+  ],
+  lab: [
+    ["Logit", "The model’s score of a token, one per vocabulary entry. Softmax turns logits into probabilities."],
+    ["Temperature", "Divides the logits: below 1 sharpens the distribution, above 1 flattens it."],
+    ["Top-k, top-p, min-p", "Filters: keep the k most likely tokens; the smallest set with cumulative probability p; tokens above p times the highest probability."],
+    ["Entropy", "Uncertainty of the distribution. 0 bits: one token is certain; each bit doubles the number of equally likely tokens."],
+    ["Sampled", "The token that a request with this seed generates here."],
+  ],
+  planner: [
+    ["Ceiling, expected", "The ceiling (roofline) uses all of the device’s FLOP/s and bandwidth. The expected value applies the efficiencies of the form."],
+    ["Bound by", "What limits a step: reading weights and KV (bandwidth) or arithmetic (compute). Larger batches amortize the weight reads."],
+    ["KV per token", "Bytes of keys and values per token. With the weights it decides how many requests fit."],
+    ["Prefill, decode", "Prefill computes the prompt, many tokens per step; decode generates one token per step."],
+  ],
+  dashboard: [
+    ["p50, p95", "Median and 95th percentile."],
+    ["TTFT", "Time to first token: queue and prefill."],
+    ["Objective", "A service-level objective (SLO), set with --slo-*. A missed objective raises an alert that names the likely cause."],
+    ["Prefix cache hit rate", "Share of prompt tokens found in the prefix cache."],
+  ],
+} satisfies Record<string, readonly Term[]>;
