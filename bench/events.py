@@ -28,8 +28,7 @@ from penstock.engine.loop import EngineLoop
 from penstock.flow import Frame, RowResult, SamplingParams, StepPlan, StepResult, Submit
 from penstock.flow.messages import FromEngine
 from penstock.observe import events
-from penstock.observe.journal import Journal
-from penstock.observe.meter import Meter
+from penstock.observe.trace.journal import Journal
 from penstock.schedule import Scheduler
 from penstock.store.spec import CacheGroup
 
@@ -81,9 +80,7 @@ def engine_us(sequences: int, steps: int, *, recorded: bool) -> tuple[float, lis
 
 def journal_us(sequences: int, frames: list[bytes]) -> float:
     """Per step: what the frontend does with a frame's record and deltas, and with a write for each."""
-    meter = Meter("bench")
-    journal = Journal(meter=meter)
-    meter.journal = journal
+    journal = Journal()
     for number in range(1, sequences + 1):
         journal.take(events.Accepted(f"r{number}", 0.0, f"q{number}", "chat"))
         journal.take(events.Queued(f"r{number}", 0.0, [(number, f"r{number}/0", 0, 0, 41)]))

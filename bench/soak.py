@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 
 STUB = Path(__file__).with_name("stub_engine.py")
-WATCHED = ("Journal.done", "Journal.first_tokens", "Steps._kept", "Tokenizer._bytes")
+WATCHED = ("Journal.done", "Journal.first_tokens", "StepRing._steps", "Tokenizer._bytes")
 WORDS = ("river", "stone", "bridge", "water", "people", "tree", "light", "cloud", "wind", "road", "house", "paper")
 
 

@@ -26,8 +26,8 @@ from penstock.engine import process
 from penstock.engine.link import Link, PeerGone, engine_link
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Ready, Reply, Submit, Timings, record
 from penstock.flow.messages import Stop, ToEngine
-from penstock.observe.journal import Journal
-from penstock.observe.steps import Steps
+from penstock.observe.trace.journal import Journal
+from penstock.observe.trace.step_ring import StepRing
 from penstock.tokenize.tokenizer import Tokenizer
 
 MAX_RUNNING = 1024
@@ -159,7 +159,7 @@ def serve() -> None:
     process.subprocess.Popen = start  # type: ignore[misc, assignment]
     if path := os.environ.get("STUB_COUNTS"):
         watched: list[Any] = []
-        for kind in (Journal, Steps, Tokenizer):
+        for kind in (Journal, StepRing, Tokenizer):
             remember(kind, watched)
         threading.Thread(target=count_objects, args=(path, 60.0, watched), daemon=True).start()
     from penstock.cli import main

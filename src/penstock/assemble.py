@@ -16,6 +16,7 @@ from penstock import __version__
 from penstock.deployment.replica import Replica, State
 from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Engine, SamplingParams
+from penstock.flow.identity import SequenceNumbers, Source
 from penstock.flow.prefix import draw_secret
 from penstock.grammar.checker import Checker
 from penstock.observe.events import Emit
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.loop import EngineLoop
     from penstock.http.service import Service
-    from penstock.observe.metrics import Metrics
-    from penstock.observe.trace.otel import Spans
+    from penstock.observe.trace.journal import Journal
     from penstock.observe.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -95,28 +95,46 @@ def engine_loop(settings: Settings, secret: bytes | None = None) -> tuple[Engine
         return build.engine_loop(settings, files, begun, secret)
 
 
-def replica(settings: Settings) -> Replica:
+def journal(settings: Settings, source: Source) -> Journal | None:
+    """What listens to the events of a server, whose first replica is `source`; None with `--no-events`."""
+    asked = settings.observe
+    if not asked.events:
+        return None
+    from penstock.observe.epoch import Epoch
+    from penstock.observe.trace.journal import Journal
+
+    epoch = Epoch.now()
+    listeners = []
+    if asked.otel_endpoint is not None:
+        from penstock.observe.trace.otel import to_endpoint
+
+        listeners.append(to_endpoint(__version__, asked.otel_endpoint, epoch).closed)
+    return Journal(source, keep_texts=asked.keep_texts, listeners=listeners, epoch=epoch)
+
+
+def replica(settings: Settings, source: Source, journal: Journal | None = None) -> Replica:
     """An engine process for a server: it has been started, is yet to be waited for, and will be kept running."""
     from penstock.engine.process import ProcessEngine
 
     secret = draw_secret()  # the same for each that follows
-    return Replica(lambda: ProcessEngine(settings, secret))
+    return Replica(lambda: ProcessEngine(settings, secret), source, None if journal is None else journal.take)
 
 
-def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASGIApp, Service, Watch | None]:
-    """The HTTP frontend around a replica: the application, the service its routes share, and who watches, if
-    anybody."""
+def server(
+    settings: Settings, files: ModelFiles, replica: Replica, journal: Journal | None = None
+) -> tuple[ASGIApp, Service, Watch | None]:
+    """The HTTP frontend around a replica: the application, the service its routes share, and the observer that reads
+    the journal, if there is one."""
     from penstock.http.app import build
     from penstock.http.service import Service
-    from penstock.observe.metrics import Metrics
+    from penstock.observe.metrics import PrometheusMetrics
 
     if files.tokenizer is None:
         raise ModelInvalid(f"{files.name} has no tokenizer, so it cannot be served", param="model")
     tokenizer = Tokenizer.load(files.tokenizer)
-    metrics = Metrics(files.name)
-    watch = _watch(settings, tokenizer, replica, metrics) if settings.observe.events else None
-    emit = replica.emit = None if watch is None else watch.journal.take
-    pipeline = _pipeline(settings, files, tokenizer, emit, settings.serve.default_max_tokens)
+    watch = None if journal is None else _watch(settings, files.name, tokenizer, replica, journal)
+    emit = None if journal is None else journal.take
+    pipeline = _pipeline(settings, files, tokenizer, emit, settings.serve.default_max_tokens, SequenceNumbers())
 
     def adopt(facts: dict[str, Any]) -> None:
         pipeline.context = facts["context"]  # less than the model's, if memory is short; the next engine may have more
@@ -127,7 +145,7 @@ def server(settings: Settings, files: ModelFiles, replica: Replica) -> tuple[ASG
         pipeline,
         tokenizer,
         replica,
-        metrics,
+        PrometheusMetrics(replica.source, journal),
         stall_s=settings.serve.stall_s,
         max_waiting=settings.schedule.max_waiting,
         emit=emit,
@@ -142,6 +160,7 @@ def _pipeline(
     tokenizer: Tokenizer | None,
     emit: Emit | None = None,
     default_max_tokens: int | None = None,
+    numbers: SequenceNumbers | None = None,
 ) -> Pipeline:
     spec = files.spec
     return Pipeline(
@@ -153,35 +172,23 @@ def _pipeline(
         by_priority=settings.schedule.policy == "priority",
         default_max_tokens=default_max_tokens,
         emit=emit,
+        model=files.name,
+        numbers=numbers,
     )
 
 
-def _watch(settings: Settings, tokenizer: Tokenizer, replica: Replica, metrics: Metrics) -> Watch:
-    """Whoever listens to the events, and what they are told through."""
+def _watch(settings: Settings, model: str, tokenizer: Tokenizer, replica: Replica, journal: Journal) -> Watch:
+    """What reads the journal: the history, the objectives and the views of requests."""
     from penstock.observe.gpu import Gpu
     from penstock.observe.history import History
-    from penstock.observe.journal import Journal
-    from penstock.observe.meter import Meter
     from penstock.observe.slo import Monitor
-    from penstock.observe.trace.views import View
+    from penstock.observe.trace.views import View, ViewedModel
     from penstock.observe.watch import Watch
     from penstock.observe.webhook import Webhook
 
     asked = settings.observe
-    meter = Meter(metrics.model)
-    spans = _spans(asked.otel_endpoint, metrics.model) if asked.otel_endpoint is not None else None
-    journal = Journal(keep_texts=asked.keep_texts, meter=meter, listeners=[spans.closed] if spans is not None else [])
-    meter.journal = journal
-    if spans is not None:
-        spans.journal = journal
-    metrics.add(meter)
     history = History(journal)
     listeners = [Webhook(asked.slo_webhook).post] if asked.slo_webhook is not None else []
     monitor = Monitor(journal, history, asked, lambda: replica.state is State.READY, listeners)
-    return Watch(journal, history, monitor, View(journal, tokenizer, settings.cache.block_size), Gpu())
-
-
-def _spans(endpoint: str, model: str) -> Spans:
-    from penstock.observe.trace.otel import to_endpoint
-
-    return to_endpoint(model, __version__, endpoint)
+    view = View(journal, {model: ViewedModel(tokenizer, settings.cache.block_size)})
+    return Watch(journal, history, monitor, view, Gpu())

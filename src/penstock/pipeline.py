@@ -11,7 +11,6 @@ plain loop in `driver`, an event loop in `route`).
 
 from __future__ import annotations
 
-import itertools
 import logging
 import secrets
 import time
@@ -37,9 +36,9 @@ from penstock.flow import (
     Submit,
     TextStream,
     TokenLogprobs,
-    record,
 )
 from penstock.flow import Tokenizer as TokenizerProtocol
+from penstock.flow.identity import SequenceNumbers
 from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.prompt.answer_grammar import constraint_of
@@ -70,10 +69,13 @@ class Pipeline:
         default_max_tokens: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         emit: Emit | None = None,
+        model: str = "",
+        numbers: SequenceNumbers | None = None,
     ) -> None:
         """`context` is what prompt and output may have together. `constraints`: None takes whatever constraint comes,
         for an engine that will say what is wrong with it. `by_priority`: whether the engine heeds priorities.
-        `default_max_tokens`: of requests that name no limit; None: to the end of the context."""
+        `default_max_tokens`: of requests that name no limit; None: to the end of the context. `model` is its name in
+        events. `numbers`: the server's, shared by all of its pipelines; None: this is the only pipeline."""
         self.spec = spec
         self.tokenizer = tokenizer
         self.template = template
@@ -84,7 +86,8 @@ class Pipeline:
         self.default_max_tokens = default_max_tokens
         self.clock = clock
         self.emit = emit
-        self._numbers = itertools.count()  # of sequences
+        self.model = model
+        self._numbers = numbers or SequenceNumbers()
 
     def accept(self, request: Request, *, may_wait: bool = True) -> ActiveRequest:
         """Turn a request into sequences for the engine, or raise InvalidRequest before any model time is spent. Raises
@@ -136,7 +139,7 @@ class Pipeline:
         start = self.clock()
         text = self.chat_format.render(request, may_wait=may_wait)
         if self.emit is not None:
-            self.emit(events.Rendered(request.id, self.clock(), start))
+            self.emit(events.Rendered(request.id, self.clock(), start, self.model))
         return text
 
     def check_length(self, characters: int, param: str) -> None:
@@ -167,7 +170,7 @@ class Pipeline:
         """What of these becomes the prompt; tells of it."""
         tokens = self._truncate(request, tokens)
         if self.emit is not None:
-            self.emit(events.Tokenized(request.id, self.clock(), start, tokens))
+            self.emit(events.Tokenized(request.id, self.clock(), start, tokens, self.model))
         return tokens
 
     def _truncate(self, request: Request, tokens: list[int]) -> list[int]:
@@ -272,7 +275,7 @@ class Pipeline:
                 deadline=None if params.timeout_s is None else now + params.timeout_s,
                 task=request.task,
                 pooling=request.pooling,
-                number=1 + next(self._numbers) % record.NUMBERS,
+                number=self._numbers.draw(),
                 forced=request.forced,
                 inspect=request.inspect,
             )

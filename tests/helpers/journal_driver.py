@@ -5,16 +5,18 @@ from __future__ import annotations
 from array import array
 
 from penstock.flow import Delta, FinishReason, record
+from penstock.flow.identity import Source
 from penstock.flow.record import Finding, LetIn
 from penstock.observe import events
-from penstock.observe.journal import Journal, Meter
+from penstock.observe.trace.journal import Journal
 
 
 class JournalDriver:
-    def __init__(self, *, keep_texts: bool = False, meter: Meter | None = None, max_done: int = 2000) -> None:
+    def __init__(self, *, keep_texts: bool = False, max_done: int = 2000) -> None:
         self.now = 100.0
         self.events: list[events.Event] = []
-        self.journal = Journal(keep_texts=keep_texts, meter=meter, clock=lambda: self.now, max_done=max_done)
+        self.source = Source("m")
+        self.journal = Journal(self.source, keep_texts=keep_texts, clock=lambda: self.now, max_done=max_done)
         self.numbers = 0
         self.steps = 0
         self.open: dict[str, int] = {}  # request -> number of its sequence
@@ -37,10 +39,11 @@ class JournalDriver:
         self.tell(events.Parsed(name, self.later(0.001), stream=True))
         self.tell(events.Validated(name, self.later(0.001), {"max_tokens": 8}))
         start = self.now
-        self.tell(events.Rendered(name, self.later(0.001), start))
+        self.tell(events.Rendered(name, self.later(0.001), start, self.source.model))
         start = self.now
-        self.tell(events.Tokenized(name, self.later(0.001), start, list(range(prompt))))
-        self.tell(events.Queued(name, self.later(0.001), [(self.numbers, f"{name}/0", 0, 0, prompt)]))
+        self.tell(events.Tokenized(name, self.later(0.001), start, list(range(prompt)), self.source.model))
+        sequences = [(self.numbers, f"{name}/0", 0, 0, prompt)]
+        self.tell(events.Queued(name, self.later(0.001), sequences, self.source))
 
     def step(
         self,
@@ -77,7 +80,8 @@ class JournalDriver:
         received = self.later(0.001)
         times = [self.later(0.0001) for _ in deltas]
         assert end < received
-        self.tell(events.Delivered("", times[-1] if times else received, received, data, deltas, times))
+        done = times[-1] if times else received
+        self.tell(events.Delivered("", done, received, data, deltas, times, self.source))
 
     def write(self, name: str, seconds: float = 0.0005, num_bytes: int = 100) -> None:
         start = self.now

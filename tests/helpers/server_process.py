@@ -22,6 +22,8 @@ import httpx
 import openai
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.observe.metrics import SOURCE_LABELS
+
 T = TypeVar("T")
 
 PATIENCE_S = 120.0  # each takes about a second on an idle machine
@@ -110,12 +112,14 @@ class Server:
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def metrics(self) -> dict[str, float]:
-        """By name, with the labels but the model's: `penstock_kv_blocks{group=0,state=held}`."""
+        """By name, with the labels but those of its source: `penstock_kv_blocks{group=0,state=held}`."""
         text = httpx.get(f"{self.url}/metrics", timeout=PATIENCE_S).text
         values = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()) if name != "model")
+                labels = ",".join(
+                    f"{name}={value}" for name, value in sorted(sample.labels.items()) if name not in SOURCE_LABELS
+                )
                 values[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
         return values
 

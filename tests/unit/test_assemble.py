@@ -14,6 +14,7 @@ from penstock.deployment.replica import Replica
 from penstock.engine import process
 from penstock.errors import ContextOverflow
 from penstock.flow import Request, SamplingParams
+from penstock.flow.identity import Source
 from penstock.flow.prefix import SECRET_BYTES
 from penstock.store.disk import CACHE_VARIABLE
 
@@ -41,7 +42,8 @@ def test_recommendations_out_of_bounds_are_ignored_and_named(
 class FakeReplica:
     """Of a server whose engine is yet to come."""
 
-    emit = on_ready = None
+    on_ready = None
+    source = Source()
     facts: dict[str, Any] = {}  # noqa: RUF012
 
 
@@ -64,7 +66,7 @@ def test_all_engines_of_a_server_get_the_secret_drawn_at_its_start(monkeypatch: 
     given: list[bytes] = []
     monkeypatch.setattr(process, "ProcessEngine", lambda _, secret: given.append(secret))
     for _ in range(2):
-        replica = assemble.replica(settings.load(environ={}))
+        replica = assemble.replica(settings.load(environ={}), Source())
         replica._spawn()  # as it does when the first has died
     first, again, other, once_more = given
     assert first == again != other == once_more

@@ -22,6 +22,7 @@ from penstock.cli.options import ENGINE, given_settings, settings_options
 from penstock.cli.progress import download_bar
 from penstock.cli.text import context_note, size_text
 from penstock.errors import PenstockError
+from penstock.flow.identity import Source
 from penstock.http.port import bind
 from penstock.observe.logs import configure
 from penstock.settings import ENV_PREFIX, LOOPBACK, Settings, load, strays
@@ -112,12 +113,14 @@ async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket,
     assert this is not None
     for number in (signal.SIGTERM, signal.SIGINT):  # until the server has its own
         asyncio.get_running_loop().add_signal_handler(number, this.cancel)
-    replica = assemble.replica(settings)
+    source = Source(files.name)
+    journal = assemble.journal(settings, source)
+    replica = assemble.replica(settings, source, journal)
     try:
         say("engine process started; loading weights")
         from penstock.http.server import serve as serve_http  # imported while it does
 
-        app, service, watch = assemble.server(settings, files, replica)
+        app, service, watch = assemble.server(settings, files, replica, journal)
         with contextlib.closing(service):
             try:
                 await replica.start()

@@ -21,6 +21,7 @@ from typing import Any
 from penstock.deployment.ticket import Ticket
 from penstock.errors import EngineDied, PenstockError, ShuttingDown
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, Submit, WatchedEngine
+from penstock.flow.identity import UNNAMED, Source
 from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.pipeline import ActiveRequest
@@ -44,9 +45,15 @@ class State(StrEnum):
 class Replica:
     """Flights in, tickets out that end, whatever becomes of the process. Belongs to the event loop it is used in."""
 
-    def __init__(self, spawn: Callable[[], WatchedEngine]) -> None:
-        """`spawn` starts an engine process and does not wait for it."""
-        self.emit: Emit | None = None
+    def __init__(
+        self,
+        spawn: Callable[[], WatchedEngine],
+        source: Source = UNNAMED,
+        emit: Emit | None = None,
+    ) -> None:
+        """`spawn` starts an engine process and does not wait for it. `source` names the replica in events."""
+        self.source = source
+        self._emit = emit
         self.on_ready: Callable[[dict[str, Any]], None] | None = None  # gets the facts of every engine that comes up
         self.state = State.STARTING
         self.facts: dict[str, Any] = {}
@@ -258,13 +265,13 @@ class Replica:
             self._orphan(_ended(submit.id, self._engine.dead or "", EngineDied.code))
 
     def _tell_queued(self, active_requests: list[ActiveRequest]) -> None:
-        if self.emit is not None:
+        if self._emit is not None:
             sequences = [
                 (submit.number, submit.id, prompt, submit.choice, len(submit.tokens))
                 for prompt, active in enumerate(active_requests)
                 for submit in active.submits
             ]
-            self.emit(events.Queued(events.whole(active_requests[0].id), time.monotonic(), sequences))
+            self._emit(events.Queued(events.whole(active_requests[0].id), time.monotonic(), sequences, self.source))
 
     def _orphan(self, delta: Delta) -> None:
         """The engine died with this sequence: it is kept for the next one, if the client is there and has seen nothing
@@ -280,8 +287,8 @@ class Replica:
             self._deliver(delta)
             return
         self._retried.add(delta.id)
-        if self.emit is not None:
-            self.emit(events.Requeued("", time.monotonic(), delta.id))
+        if self._emit is not None:
+            self._emit(events.Requeued("", time.monotonic(), delta.id, self.source))
         self._orphans += [submit for submit in ticket.submits() if submit.id == delta.id]
 
     def _give_up(self, why: str) -> None:
@@ -332,8 +339,9 @@ class Replica:
             elif deliver(delta):
                 told.append(delta)
                 times.append(monotonic())
-        if self.emit is not None:
-            self.emit(events.Delivered("", times[-1] if times else start, start, message.record, told, times))
+        if self._emit is not None:
+            end = times[-1] if times else start
+            self._emit(events.Delivered("", end, start, message.record, told, times, self.source))
 
     def _deliver(self, delta: Delta) -> bool:
         """Hand it to its ticket; False if nobody waits for it any more."""

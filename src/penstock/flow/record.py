@@ -23,7 +23,6 @@ NONE, FULL, DIVERGED, EXTENDS, EVICTED, TOO_SHORT, NOTHING_ALIKE, OFF, NOT_READ 
 
 DECODE = 1 << 31  # in a row's word: one token that follows from the output so far; the rest is the count of tokens
 LONGEST = 2**32 - 1  # span, in whatever unit
-NUMBERS = 2**32 - 1  # sequences that can be told apart: Submit.number is 1 .. NUMBERS
 
 # Counts that only grow have 64 bits: a busy engine evicts 2^32 blocks within days.
 _HEADER = struct.Struct("<QdIIIIIIIQBIIIB")

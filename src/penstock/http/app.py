@@ -50,6 +50,7 @@ from penstock.http.request_events import CLIENT_GONE, RequestEvents
 from penstock.http.service import Service
 from penstock.http.streaming import EventStream, Whole, Writer
 from penstock.observe.gpu import Gpu
+from penstock.observe.metrics import ReplicaStatus
 from penstock.observe.watch import Watch
 from penstock.pipeline import ActiveRequest
 from penstock.settings import Settings, parse_bytes
@@ -279,15 +280,11 @@ def _add_operations(app: FastAPI, service: Service) -> None:
                 stats = await service.replica.ask("stats")
         except (PenstockError, TimeoutError):
             pass
-        text = service.metrics.text(
-            stats,
-            restarts=service.replica.restarts,
-            ready=service.ready,
-            open_requests=service.open,
-            tasks=len(asyncio.all_tasks()),
-            engine_pid=service.replica.facts.get("pid") if stats is not None else None,
-            gpu=gpu.read(),
-        )
+        replica = service.replica
+        pid = replica.facts.get("pid") if stats is not None else None
+        status = ReplicaStatus(replica.source, stats, replica.restarts, service.ready, pid)
+        tasks = len(asyncio.all_tasks())
+        text = service.metrics.text([status], open_requests=service.open, tasks=tasks, gpu=gpu.read())
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -74,7 +74,8 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     supervising = asyncio.create_task(service.replica.supervise(hang_s))
-    watching = asyncio.create_task(watch.run(lambda: service.replica.ask("stats"))) if watch is not None else None
+    asks = {service.replica.source: lambda: service.replica.ask("stats")}
+    watching = asyncio.create_task(watch.run(asks)) if watch is not None else None
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.005)

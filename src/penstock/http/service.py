@@ -19,7 +19,7 @@ from penstock.http.api.openai.tokenize import TokenizeRequest
 from penstock.http.response_warnings import WarningLog
 from penstock.observe import events
 from penstock.observe.events import Emit
-from penstock.observe.metrics import Metrics
+from penstock.observe.metrics import PrometheusMetrics
 from penstock.pipeline import ActiveRequest, Pipeline, check_ids, prompt_field
 from penstock.prompt.template import NeedsRenderProcess
 from penstock.store.files import ModelFiles
@@ -38,7 +38,7 @@ class Service:
         pipeline: Pipeline,
         tokenizer: Tokenizer,
         replica: Replica,
-        metrics: Metrics,
+        metrics: PrometheusMetrics,
         *,
         stall_s: float,
         max_waiting: int,
@@ -131,7 +131,8 @@ class Service:
                 reason = answer.finish or FinishReason.CANCELLED
                 # A prompt counts once, however many answers it has, as in `usage`.
                 prompt, cached = (len(active.submits[0].tokens), active.cached_tokens) if answer.index == 0 else (0, 0)
-                self.metrics.ended(reason, prompt, cached, len(answer.tokens), answer.timings)
+                counts = (prompt, cached, len(answer.tokens))
+                self.metrics.count_ended(self.replica.source, reason, *counts, answer.timings)
 
     def _finished(self, ticket: Ticket, at: float) -> events.Finished:
         ended = [

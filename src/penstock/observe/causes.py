@@ -8,7 +8,7 @@ from typing import NamedTuple
 from penstock.flow import record
 from penstock.flow.record import WAITS
 from penstock.observe.history import Point
-from penstock.observe.journal import Journal
+from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.records import RequestTrace
 
 LARGE = 0.5  # of a time that is to be explained
@@ -92,7 +92,8 @@ def long_line(points: list[Point], journal: Journal, *, ready: bool) -> Cause:
     names = _examples(list(journal.open.values()))
     if not ready:
         return Cause("engine_down", "the engine is not there", names)
-    reason = WAITS[journal.level.blocked]
+    longest = max(journal.replicas.values(), key=lambda replica: replica.level.waiting)
+    reason = WAITS[longest.level.blocked]
     preemptions = sum(point.preemptions for point in points)
     told = f"{journal.waiting} sequences wait, the first of them for {_WAITED[reason]}"
     return Cause("cache_thrashing" if reason == "blocks" and preemptions else "queue", told, names)

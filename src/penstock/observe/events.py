@@ -8,8 +8,11 @@ engine does comes as packed step records (`flow.record`), one on each Delivered:
 received, let in, sent back and served. Listeners skip events they do not know: a new stage tells of itself with a
 struct of its own.
 
-`t` is when it was over, `start` when it began: `time.monotonic()` seconds. `request` is the id a flow.Request has,
-which for one of several prompts ends in "-<place>": see `whole`.
+Identity: `request` is the id of the flow.Request, unique per server; for one of several prompts it ends in "-<place>":
+see `whole`. Sequence numbers are unique per server as well. A pipeline's events name its model, a replica's carry its
+`source`; for the others the journal knows both by their request.
+
+`t` is when it was over, `start` when it began: `time.monotonic()` seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Any
 import msgspec
 
 from penstock.flow import Delta, FinishReason, Trace
+from penstock.flow.identity import UNNAMED, Source
 
 Emit = Callable[["Event"], None]
 
@@ -52,23 +56,27 @@ class Validated(Event, frozen=True, gc=False):
 
 class Rendered(Event, frozen=True, gc=False):
     start: float
+    model: str = ""  # whose pipeline it goes through
 
 
 class Tokenized(Event, frozen=True, gc=False):
     start: float
     tokens: list[int]
+    model: str = ""
 
 
 class Queued(Event, frozen=True, gc=False):
     """Handed to the engine's link, as sequences of (number, id, prompt, choice, prompt tokens)."""
 
     sequences: list[tuple[int, str, int, int, int]]
+    source: Source = UNNAMED
 
 
 class Requeued(Event, frozen=True, gc=False):
     """Its engine has died before anything came of it: `sequence` waits for the next one."""
 
     sequence: str
+    source: Source = UNNAMED
 
 
 class Delivered(Event, frozen=True, gc=False):
@@ -79,6 +87,7 @@ class Delivered(Event, frozen=True, gc=False):
     record: bytes | None
     deltas: Sequence[Delta]
     times: Sequence[float]
+    source: Source = UNNAMED
 
 
 class Flushed(Event, frozen=True, gc=False):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from penstock.observe.journal import Journal, Totals
 from penstock.observe.measured import percentile_us
+from penstock.observe.trace.journal import Journal
 
 INTERVAL_S = 2.0
 KEPT = 1800
@@ -39,7 +39,7 @@ class History:
     def __init__(self, journal: Journal) -> None:
         self.points: deque[Point] = deque(maxlen=KEPT)
         self._journal = journal
-        self._before = Totals()
+        self._before = journal.totals
         self._since = journal.clock()
 
     def sample(self, gpu: dict[str, Any] | None) -> Point:
@@ -72,11 +72,11 @@ class History:
             step_s=totals.step_s - before.step_s,
             running=journal.running,
             waiting=journal.waiting,
-            kv_use=kv_use(journal),
+            kv_use=journal.kv_use,
             gpu=gpu,
         )
         self.points.append(point)
-        self._before = _copied(totals)
+        self._before = totals
         self._since = now
         return point
 
@@ -122,15 +122,3 @@ class History:
             "gpu_utilisation": round(mean(gpu["utilisation"] for gpu in gpus), 3) if gpus else None,
             "gpu_memory": max(gpu["memory_used"] for gpu in gpus) if gpus else None,
         }
-
-
-def kv_use(journal: Journal) -> float:
-    """Of the fullest cache group, the share of blocks that sequences hold."""
-    shares = [
-        group.held / max(1, group.held + group.resting + group.cached + group.free) for group in journal.level.blocks
-    ]
-    return round(max(shares, default=0.0), 4)
-
-
-def _copied(totals: Totals) -> Totals:
-    return Totals(*(getattr(totals, name) for name in Totals.__slots__))

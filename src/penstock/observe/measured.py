@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.flow.identity import Source
 from penstock.flow.record import DECODE, StepRecord
-from penstock.observe.journal import Journal
+from penstock.observe.trace.journal import Journal
 
 LOOKED_AT = 4000  # steps, the newest
 ENOUGH_STEPS = 16
@@ -33,8 +34,9 @@ def shares(step: StepRecord) -> tuple[int, int]:
     return decodes, step.tokens - decodes
 
 
-def recent(journal: Journal) -> list[StepRecord]:
-    steps = journal.steps
+def recent(journal: Journal, source: Source | None = None) -> list[StepRecord]:
+    """The newest steps of a replica; None: of the journal's default."""
+    steps = journal.replica(source).steps
     return list(steps.between(steps.last - LOOKED_AT + 1, steps.last))
 
 
@@ -57,8 +59,8 @@ def fit(steps: list[StepRecord]) -> Cost | None:
     return None
 
 
-def figures(journal: Journal) -> dict[str, Any]:
-    steps = recent(journal)
+def figures(journal: Journal, source: Source | None = None) -> dict[str, Any]:
+    steps = recent(journal, source)
     cost = fit(steps)
     batches: dict[int, list[int]] = defaultdict(list)
     prefill_tokens, prefill_us = 0, 0

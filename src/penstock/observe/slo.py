@@ -21,8 +21,8 @@ from typing import Any
 from penstock.observe import causes
 from penstock.observe.causes import Cause
 from penstock.observe.history import History, Point
-from penstock.observe.journal import Journal
 from penstock.observe.measured import percentile, recent, shares
+from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.records import RequestTrace
 from penstock.settings import ObserveSettings
 
@@ -234,6 +234,11 @@ class Monitor:
     def _long_steps(self) -> float:
         """The share of the engine's time, in the window, that went into steps with prompts in them."""
         begin = self._begin
-        steps = [step for step in recent(self._journal) if step.start >= begin]
+        steps = [
+            step
+            for source in list(self._journal.replicas)
+            for step in recent(self._journal, source)
+            if step.start >= begin
+        ]
         whole = sum(step.settled_us for step in steps)
         return sum(step.settled_us for step in steps if shares(step)[1]) / whole if whole else 0.0

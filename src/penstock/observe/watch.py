@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from penstock.errors import PenstockError
+from penstock.flow.identity import Source
 from penstock.flow.record import Blocks
 from penstock.observe.gpu import Gpu
-from penstock.observe.history import INTERVAL_S, History, kv_use
-from penstock.observe.journal import Journal, Totals
+from penstock.observe.history import INTERVAL_S, History
 from penstock.observe.measured import percentile_us
 from penstock.observe.slo import Monitor
+from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.records import RequestTrace
+from penstock.observe.trace.replica import Totals
 from penstock.observe.trace.views import View
 from penstock.observe.window import drawn
 
@@ -38,20 +40,21 @@ class Watch:
         self.view = view
         self.gpu = gpu
 
-    async def run(self, ask: Ask) -> None:
-        """Until the task is cancelled. `ask` gives the engine's own stats."""
+    async def run(self, asks: Mapping[Source, Ask]) -> None:
+        """Until the task is cancelled. `asks` give the stats of each replica's engine."""
         while True:
             await asyncio.sleep(INTERVAL_S)
-            await self.refresh(ask)
+            for source, ask in asks.items():
+                await self.refresh(source, ask)
             try:
                 self.history.sample(self.gpu.read())
                 self.monitor.evaluate()
             except Exception:  # whoever watches must not be the one that breaks things
                 logger.exception("the watch has stumbled")
 
-    async def refresh(self, ask: Ask) -> None:
-        """Ask the engine how it stands: while it has nothing to do there are no steps to tell."""
-        level = self.journal.level
+    async def refresh(self, source: Source, ask: Ask) -> None:
+        """Ask a replica's engine for its gauges, if no step has brought them lately."""
+        level = self.journal.replica(source).level
         if self.journal.clock() - level.t < ANSWER_WAIT_S:
             return
         try:
@@ -67,11 +70,13 @@ class Watch:
 class Feed:
     """One reader of the live feed. The numbers in it are of all tenants, the requests and sequences of the reader's."""
 
-    def __init__(self, watch: Watch, *, steps: bool, tenant: str = "") -> None:
+    def __init__(self, watch: Watch, *, steps: bool, tenant: str = "", source: Source | None = None) -> None:
+        """`source`: the replica whose steps and KV blocks it shows; None: the journal's default."""
         self._watch = watch
+        self._replica = watch.journal.replica(source)
         self._tenant = tenant
         self._steps = steps
-        self._last_step = watch.journal.steps.last
+        self._last_step = self._replica.steps.last
         self._ended = watch.journal.totals.requests
         self._rates: deque[tuple[float, int, int]] = deque()  # when, output tokens, prompt tokens
 
@@ -79,8 +84,8 @@ class Feed:
         journal = self._watch.journal
         return {
             "now": journal.at(journal.clock()),
-            "started_unix": journal.started_unix,
-            "last_step": journal.steps.last,
+            "started_unix": journal.epoch.unix,
+            "last_step": self._replica.steps.last,
         }
 
     def tick(self, *, ready: bool, restarts: int) -> dict[str, Any]:
@@ -95,18 +100,20 @@ class Feed:
             "dropped": left_out,
         }
         if self._steps:
-            begin = max(self._last_step + 1, journal.steps.last - MAX_TICK_STEPS + 1)
+            ring = self._replica.steps
+            begin = max(self._last_step + 1, ring.last - MAX_TICK_STEPS + 1)
             told["dropped"] += begin - self._last_step - 1
-            steps = list(journal.steps.between(begin, journal.steps.last))
-            told["steps"] = drawn(journal, steps, 1, tenant=self._tenant)
-        self._last_step = journal.steps.last
+            steps = list(ring.between(begin, ring.last))
+            told["steps"] = drawn(journal, steps, 1, tenant=self._tenant, source=self._replica.source)
+        self._last_step = self._replica.steps.last
         return told
 
     def _changed(self) -> tuple[list[RequestTrace], int]:
         """All that are open, and those that have ended since the last tick; and how many had to be left out."""
         journal = self._watch.journal
-        count = min(journal.totals.requests - self._ended, len(journal.done))
-        self._ended = journal.totals.requests
+        requests = journal.totals.requests
+        count = min(requests - self._ended, len(journal.done))
+        self._ended = requests
         ended = [journal.done[-1 - place] for place in range(count)][::-1]
         found = [one for one in (*ended, *journal.open.values()) if one.tenant == self._tenant]
         found.sort(key=lambda request: request.number)
@@ -114,7 +121,7 @@ class Feed:
 
     def _stats(self, *, ready: bool, restarts: int) -> dict[str, Any]:
         journal = self._watch.journal
-        totals, level, now = journal.totals, journal.level, journal.clock()
+        totals, level, now = journal.totals, self._replica.level, journal.clock()
         out, prompt = self._rate(now, totals)
         last = self._watch.history.points[-1] if self._watch.history.points else None
         first = sorted(seconds for t, seconds in journal.first_tokens if t >= now - RECENT_S)
@@ -124,10 +131,10 @@ class Feed:
             "waiting_by_reason": journal.waiting_by_reason(),
             "open": len(journal.open),
             "kv": [{"total": sum(group) - group.shared, **group._asdict()} for group in level.blocks],
-            "kv_use": kv_use(journal),
+            "kv_use": level.kv_use,
             "tokens_per_s": out,
             "prompt_tokens_per_s": prompt,
-            "steps": journal.steps.last,
+            "steps": self._replica.steps.last,
             "step_us_mean": round(last.step_s * 1e6 / last.steps) if last and last.steps else None,
             "batch_mean": round(last.rows / last.steps, 2) if last and last.steps else None,
             "preemptions": totals.preemptions,

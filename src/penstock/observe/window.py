@@ -4,30 +4,46 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.flow.identity import Source
 from penstock.flow.record import DECODE, STEP, WAITS, StepRecord
-from penstock.observe.journal import Journal
+from penstock.observe.trace.journal import Journal
 
 MAX_COLUMNS = 5000
 
 
 def window(
-    journal: Journal, begin: int, end: int, columns: int, *, rows: bool = True, tenant: str = ""
+    journal: Journal,
+    begin: int,
+    end: int,
+    columns: int,
+    *,
+    rows: bool = True,
+    tenant: str = "",
+    source: Source | None = None,
 ) -> dict[str, Any]:
-    """Steps begin .. end, those that are kept; several share a column if there are more of them than `columns`. Columns
-    count the sequences of all tenants; all that is said of single ones is the tenant's.
+    """Steps begin .. end of a replica, as far as they are kept; several share a column if there are more of them than
+    `columns`. Columns count the sequences of all tenants; rows, marks and sequences are the tenant's own.
 
-    Without `rows` it says nothing of single sequences: for an overview of very many steps.
+    Without `rows` it has only columns: for an overview of very many steps. `source` None: the journal's default.
     """
-    steps = journal.steps
+    steps = journal.replica(source).steps
     begin, end = max(begin, steps.first), min(end, steps.last)
     stride = max(1, -(-(end - begin + 1) // columns))
-    shown = drawn(journal, list(steps.between(begin, end)), stride, of_sequences=rows, tenant=tenant)
+    records = list(steps.between(begin, end))
+    shown = drawn(journal, records, stride, of_sequences=rows, tenant=tenant, source=source)
     return shown | {"from": begin, "to": end}
 
 
 def drawn(
-    journal: Journal, records: list[StepRecord], stride: int, *, of_sequences: bool = True, tenant: str = ""
+    journal: Journal,
+    records: list[StepRecord],
+    stride: int,
+    *,
+    of_sequences: bool = True,
+    tenant: str = "",
+    source: Source | None = None,
 ) -> dict[str, Any]:
+    replica = journal.replica(source)
     groups = [records[place : place + stride] for place in range(0, len(records), stride)]
     rows: dict[str, list[int]] = {"column": [], "seq": [], "tokens": [], "kind": []}
     marks: list[dict[str, Any]] = []
@@ -49,12 +65,13 @@ def drawn(
         rows["kind"] += [int(flag) for flag in decodes.values()]
     seen.update(mark["seq"] for mark in marks)
     if of_sequences:
-        seen.update(_waited(journal, records[0].start if records else journal.clock(), tenant))
+        begin = records[0].start if records else journal.clock()
+        seen.update(_waited(journal, begin, tenant, replica.source))
     return {
-        "first": journal.steps.first,
-        "last": journal.steps.last,
-        "from": records[0].number if records else journal.steps.last + 1,
-        "to": records[-1].number if records else journal.steps.last,
+        "first": replica.steps.first,
+        "last": replica.steps.last,
+        "from": records[0].number if records else replica.steps.last + 1,
+        "to": records[-1].number if records else replica.steps.last,
         "stride": stride,
         "steps": _columns(journal, groups),
         "rows": rows,
@@ -104,13 +121,14 @@ def _mark(
     return {"column": column, "step": step.number, "seq": number, "kind": kind, "why": why, "cached": cached}
 
 
-def _waited(journal: Journal, begin: float, tenant: str) -> list[int]:
-    """A tenant's sequences that were still in line when the window began, or came later, and have had no row yet."""
+def _waited(journal: Journal, begin: float, tenant: str, source: Source) -> list[int]:
+    """A tenant's sequences at a replica that still waited when the window began, or came later, and have no row yet."""
     return [
         sequence.number
         for request in list(journal.open.values())  # copied: this may be another thread
         for sequence in request.sequences
         if request.tenant == tenant
+        and request.source == source
         and (sequence.waiting or (sequence.admitted is not None and sequence.admitted >= begin))
     ]
 

@@ -9,10 +9,10 @@ from helpers.journal_driver import JournalDriver
 from penstock.flow import FinishReason, record
 from penstock.flow.record import Finding
 from penstock.observe import events
-from penstock.observe.steps import Steps
 from penstock.observe.trace.records import MAX_WRITES
+from penstock.observe.trace.step_ring import StepRing
 from penstock.observe.trace.timeline import MAX_SPANS, spans, stages, thinned
-from penstock.observe.trace.views import View
+from penstock.observe.trace.views import View, ViewedModel
 from penstock.observe.window import window
 
 
@@ -22,7 +22,7 @@ class Letters:
 
 
 def view(watched: JournalDriver) -> View:
-    return View(watched.journal, Letters(), 16)
+    return View(watched.journal, {watched.source.model: ViewedModel(Letters(), 16)})
 
 
 def detail_of(watched: JournalDriver, name: str) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def test_steps_are_bounded_by_number_and_by_bytes() -> None:
     watched.step({"a": 40}, let_in={"a": Finding()})
     (delivered,) = [event for event in watched.events if isinstance(event, events.Delivered)]
     assert delivered.record is not None
-    few, small = Steps(max_steps=10), Steps(max_bytes=4000)
+    few, small = StepRing(max_steps=10), StepRing(max_bytes=4000)
     for place in range(100):
         for steps in (few, small):
             assert steps.add(delivered.record, 0.0, b"").number == place + 1

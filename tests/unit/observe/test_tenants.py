@@ -13,7 +13,7 @@ from penstock.flow.record import Finding
 from penstock.observe.gpu import Gpu
 from penstock.observe.history import History
 from penstock.observe.slo import Monitor
-from penstock.observe.trace.views import View
+from penstock.observe.trace.views import View, ViewedModel
 from penstock.observe.watch import Feed, Watch
 from penstock.observe.window import window
 from penstock.settings import ObserveSettings
@@ -27,7 +27,8 @@ class NoText:
 def watch_of(watched: JournalDriver, **objectives: Any) -> Watch:
     history = History(watched.journal)
     monitor = Monitor(watched.journal, history, ObserveSettings(**objectives), lambda: True)
-    return Watch(watched.journal, history, monitor, View(watched.journal, NoText(), 16), Gpu())
+    view = View(watched.journal, {watched.source.model: ViewedModel(NoText(), 16)})
+    return Watch(watched.journal, history, monitor, view, Gpu())
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from penstock.capacity.question import CPU_DEFAULTS, Question, question, questio
 from penstock.http.api.fields import MAX_INT, Strict
 from penstock.http.api.openai.messages import Messages, to_template
 from penstock.http.service import Service
-from penstock.observe.journal import Journal
 from penstock.observe.measured import ENOUGH_STEPS, figures
+from penstock.observe.trace.journal import Journal
 
 MAX_DOCUMENTS = 1024
 MAX_BATCHES = 8  # of which measured figures are shown

@@ -26,8 +26,8 @@ from penstock.http.sse import Named, framed
 from penstock.http.streaming import Whole
 from penstock.observe import replay
 from penstock.observe.explanation import explanation
-from penstock.observe.journal import LAB
 from penstock.observe.measured import figures, fit, recent
+from penstock.observe.trace.journal import LAB
 from penstock.observe.trace.records import RequestTrace
 from penstock.observe.watch import Feed, Watch
 from penstock.observe.window import window
@@ -88,7 +88,7 @@ def _add_facts(app: FastAPI, service: Service, watch: Watch, settings: Settings)
         return _json(
             {
                 "version": penstock.__version__,
-                "started_unix": journal.started_unix,
+                "started_unix": journal.epoch.unix,
                 "now": journal.at(journal.clock()),
                 "ready": service.ready,
                 "events": True,
@@ -126,7 +126,7 @@ def _add_live(app: FastAPI, service: Service, watch: Watch) -> None:
         async def ticks() -> AsyncIterator[bytes]:
             yield _event("hello", feed.hello())
             while not service.closing:
-                await watch.refresh(lambda: service.replica.ask("stats"))
+                await watch.refresh(service.replica.source, lambda: service.replica.ask("stats"))
                 yield _event("tick", feed.tick(ready=service.ready, restarts=service.replica.restarts))
                 await asyncio.sleep(interval_s)
 
@@ -188,7 +188,7 @@ def _filter(query: Shown, watch: Watch) -> Callable[[RequestTrace], bool]:
 
 
 def _has_text(watch: Watch, request: RequestTrace, part: str) -> bool:
-    prompts = (watch.view.text(tokens) for tokens in request.prompts or ())
+    prompts = (watch.view.text(request, tokens) for tokens in request.prompts or ())
     return any(part in text for text in (*(request.answers or ()), *prompts))
 
 
@@ -237,7 +237,7 @@ def _add_steps(app: FastAPI, watch: Watch) -> None:
     async def steps(request: Request) -> Response:
         """Who was in which step of the engine, and with how many tokens."""
         query = schemas.STEPS.query(request)
-        begin, end = _asked_steps(query, watch.journal.steps.last)
+        begin, end = _asked_steps(query, watch.journal.replica().steps.last)
         rows, tenant = query["rows"] == "1", tenant_of(request.scope)
         shown = await asyncio.to_thread(window, watch.journal, begin, end, query["columns"], rows=rows, tenant=tenant)
         return _json(shown)

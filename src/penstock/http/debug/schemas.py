@@ -7,7 +7,7 @@ from functools import partial
 from penstock.http.debug import sampling_lab
 from penstock.http.openapi.routes import View
 from penstock.http.parse.query import Parameter
-from penstock.observe.journal import LAB
+from penstock.observe.trace.journal import LAB
 from penstock.observe.window import MAX_COLUMNS
 
 KINDS = ("chat", "completion", "response", "message", "ollama", "embedding", LAB)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidSetting
-from penstock.observe.journal import Journal
+from penstock.observe.epoch import Epoch
 from penstock.observe.trace.records import RequestTrace
 from penstock.observe.trace.timeline import stages
 
@@ -41,17 +41,16 @@ else:
 class Spans:
     """A listener of the journal's: told of each request that has ended."""
 
-    def __init__(self, model: str, version: str, exporter: SpanExporter) -> None:
+    def __init__(self, version: str, exporter: SpanExporter, epoch: Epoch) -> None:
         self._ids = _Ids()
         resource = Resource.create({"service.name": "penstock", "service.version": version})
         self._provider = TracerProvider(resource=resource, id_generator=self._ids)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("penstock")
-        self._model = model
-        self.journal: Journal | None = None
+        self._epoch = epoch
 
     def closed(self, request: RequestTrace) -> None:
-        if self.journal is None or request.trace is None or request.end is None:
+        if request.trace is None or request.end is None:
             return
         given = request.trace
         context = None
@@ -62,19 +61,19 @@ class Spans:
             context = trace.set_span_in_context(trace.NonRecordingSpan(parent))
         self._ids.trace_id, self._ids.span_id = int(given.id, 16), int(given.span, 16)
         span = self._tracer.start_span(
-            f"{request.kind} {self._model}",
+            f"{request.kind} {request.source.model}",
             context,
             trace.SpanKind.SERVER,
             attributes=self._attributes(request),
-            start_time=self._ns(request.accepted),
+            start_time=self._epoch.unix_ns(request.accepted),
         )
         inside = trace.set_span_in_context(span)
         for name, start, end in stages(request, request.end):
-            child = self._tracer.start_span(name, inside, start_time=self._ns(start))
-            child.end(self._ns(end))
+            child = self._tracer.start_span(name, inside, start_time=self._epoch.unix_ns(start))
+            child.end(self._epoch.unix_ns(end))
         if request.failed:
             span.set_status(trace.StatusCode.ERROR, request.code or "")
-        span.end(self._ns(request.end))
+        span.end(self._epoch.unix_ns(request.end))
 
     def shutdown(self) -> None:
         """Sends what is left."""
@@ -83,24 +82,21 @@ class Spans:
     def _attributes(self, request: RequestTrace) -> dict[str, Any]:
         told: dict[str, Any] = {
             "gen_ai.operation.name": "embeddings" if request.kind == "embedding" else request.kind,
-            "gen_ai.request.model": self._model,
+            "gen_ai.request.model": request.source.model,
             "gen_ai.usage.input_tokens": request.prompt_tokens,
             "gen_ai.usage.output_tokens": request.output_tokens,
             "gen_ai.response.finish_reasons": [request.finish or ""],
             "penstock.request_id": request.request_id,
+            "penstock.replica": request.source.replica,
             "penstock.cached_tokens": request.cached_tokens,
             "penstock.preemptions": sum(len(sequence.preemptions) for sequence in request.sequences),
         }
         waited = next((one.waited_for for one in request.sequences if one.waited_for), None)
         return told if waited is None else {**told, "penstock.waited_for": waited}
 
-    def _ns(self, t: float) -> int:
-        assert self.journal is not None
-        return round((self.journal.started_unix + t - self.journal.epoch) * 1e9)
 
-
-def to_endpoint(model: str, version: str, endpoint: str) -> Spans:
-    return Spans(model, version, exporter_class()(endpoint))
+def to_endpoint(version: str, endpoint: str, epoch: Epoch) -> Spans:
+    return Spans(version, exporter_class()(endpoint), epoch)
 
 
 def exporter_class() -> Callable[[str], SpanExporter]:

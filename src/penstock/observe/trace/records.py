@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.flow import FinishReason, Trace
+from penstock.flow.identity import UNNAMED, Source
 from penstock.flow.record import STEP, WAITS, Finding, micros
 
 MAX_WRITES = 2048  # of one request that are kept one by one; later ones are added to the last
@@ -71,6 +72,7 @@ class RequestTrace:
     accepted: float
     trace: Trace | None = None
     tenant: str = ""
+    source: Source = UNNAMED  # the replica it was queued at; before that, the model as far as it is known
     parsed: float | None = None
     validated: float | None = None
     stream: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.flow.record import DECODE
-from penstock.observe.journal import Journal
+from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.records import RequestTrace, SequenceTrace
 
 MICROSECOND = 1e-6  # what writes are rounded to
@@ -127,7 +127,8 @@ def _step_spans(request: RequestTrace, journal: Journal) -> Iterator[Span]:
         return
     begin = min(sequence.first_step for sequence in request.sequences if sequence.first_step)
     end = max(sequence.last_step for sequence in request.sequences)
-    for step, received, texts in journal.steps.detailed(begin, end):
+    ring = journal.replica(request.source).steps
+    for step, received, texts in ring.between_with_text_times(begin, end):
         settled = step.start + step.settled_us * 1e-6
         for number, word in zip(step.numbers, step.words, strict=True):
             if number in mine:

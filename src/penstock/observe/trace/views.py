@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from penstock.flow.record import WAITS
 from penstock.observe.explanation import explanation
-from penstock.observe.journal import Journal
+from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.records import RequestTrace, SequenceTrace
 from penstock.observe.trace.timeline import gaps_us, spans, stages, thinned, totals
 
@@ -18,11 +18,17 @@ class Texts(Protocol):
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
 
 
+class ViewedModel(NamedTuple):
+    """What a view needs to know of a model."""
+
+    texts: Texts
+    block_size: int
+
+
 class View:
-    def __init__(self, journal: Journal, texts: Texts, block_size: int) -> None:
+    def __init__(self, journal: Journal, models: Mapping[str, ViewedModel]) -> None:
         self.journal = journal
-        self.texts = texts
-        self.block_size = block_size
+        self._models = models  # by name
 
     def summary(self, request: RequestTrace) -> dict[str, Any]:
         at, first = self.journal.at, request.first_token_s
@@ -79,7 +85,7 @@ class View:
         prompts = request.prompts
         texts = None
         if prompts is not None:
-            texts = {"prompts": [self.text(tokens) for tokens in prompts], "answers": request.answers or []}
+            texts = {"prompts": [self.text(request, tokens) for tokens in prompts], "answers": request.answers or []}
         return {
             **known,
             "spans": [
@@ -121,7 +127,12 @@ class View:
             "finish": sequence.finish,
             "stop": sequence.stop if request.prompts is not None or isinstance(sequence.stop, int) else None,
             "cache": explanation(
-                sequence.finding, sequence.prompt_tokens, sequence.cached, self.block_size, own, self.text
+                sequence.finding,
+                sequence.prompt_tokens,
+                sequence.cached,
+                self._models[request.source.model].block_size,
+                own,
+                lambda tokens: self.text(request, tokens),
             ),
         }
 
@@ -151,8 +162,9 @@ class View:
             yield from told(start + request.writes[-2] * 1e-6, "flushed", bytes=request.written)
         yield from told(request.end, "rejected" if request.finish == "rejected" else "finished", finish=request.finish)
 
-    def text(self, tokens: Sequence[int]) -> str:
-        return self.texts.decode(list(tokens), skip_special=False)
+    def text(self, request: RequestTrace, tokens: Sequence[int]) -> str:
+        """Tokens of a request, by its model's tokenizer."""
+        return self._models[request.source.model].texts.decode(list(tokens), skip_special=False)
 
 
 def _error(request: RequestTrace) -> dict[str, Any] | None:

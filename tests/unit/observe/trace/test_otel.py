@@ -7,7 +7,7 @@ from helpers.journal_driver import JournalDriver
 from penstock.flow import Trace
 from penstock.http.middleware import trace_context
 from penstock.observe import events
-from penstock.observe.journal import Journal
+from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.otel import Spans
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -15,10 +15,11 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 def served(trace: Trace) -> tuple[JournalDriver, InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
-    spans = Spans("tiny", "1.0", exporter)
     watched = JournalDriver()
-    watched.journal = Journal(clock=lambda: watched.now, listeners=[spans.closed])
-    spans.journal = watched.journal
+    spans = Spans("1.0", exporter, watched.journal.epoch)
+    watched.journal = Journal(
+        watched.source, clock=lambda: watched.now, epoch=watched.journal.epoch, listeners=[spans.closed]
+    )
     take = watched.journal.take
 
     def traced(event: events.Event) -> None:
@@ -36,7 +37,7 @@ def test_a_request_is_a_span_under_its_clients_with_its_stages_below() -> None:
     given = Trace(TRACE, "00f067aa0ba902b7", SPAN, 1)
     watched, exporter = served(given)
     *stages, root = exporter.get_finished_spans()
-    assert root.name == "chat tiny"
+    assert root.name == "chat m"
     assert format(root.context.trace_id, "032x") == TRACE
     assert format(root.context.span_id, "016x") == given.span, "the client was told this id"
     assert root.parent is not None
@@ -48,7 +49,7 @@ def test_a_request_is_a_span_under_its_clients_with_its_stages_below() -> None:
     assert parts == pytest.approx(whole, abs=1000 * len(stages))
     assert root.attributes is not None
     assert root.attributes["gen_ai.usage.output_tokens"] == 3
-    assert root.start_time == pytest.approx(watched.journal.started_unix * 1e9, abs=1e9)
+    assert root.start_time == pytest.approx(watched.journal.epoch.unix * 1e9, abs=1e9)
 
 
 def test_what_the_client_does_not_sample_is_not_sent() -> None:

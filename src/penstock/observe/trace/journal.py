@@ -1,7 +1,8 @@
-"""The journal: listens to the events and keeps what they tell, bounded.
+"""The journal: the listener of all events. It keeps requests, their sequences and the replicas' steps, all bounded.
 
-Requests are kept while they are open and then until 2,000 later ones have ended; steps as in `steps`. Prompts and texts
-are kept only if the operator has said so.
+Requests stay while they are open and then until 2,000 later ones have ended; steps as in `step_ring`. Prompts and texts
+are kept only with `keep_texts`. Requests and sequences are found by ids and numbers that are unique per server; what
+belongs to one replica is in its ReplicaTrace, found by its Source.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import time
 from array import array
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import reduce
+from operator import add
+from typing import Any
 
 from penstock.flow import FinishReason
-from penstock.flow.record import CONSTRAINT, PREFIX, WAITS, Blocks, LetIn, StepRecord, micros
+from penstock.flow.identity import UNNAMED, Source
+from penstock.flow.record import CONSTRAINT, PREFIX, WAITS, LetIn, StepRecord, micros
 from penstock.observe import events
-from penstock.observe.steps import Steps
+from penstock.observe.epoch import Epoch
 from penstock.observe.trace.records import PRIORITY, RequestTrace, SequenceTrace
+from penstock.observe.trace.replica import ReplicaTrace, Totals
 
 MAX_DONE = 2000
 MAX_SAMPLES = 20_000
@@ -25,68 +29,31 @@ PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # of ids, as answers have th
 LAB = "lab"  # requests of people who look, not of clients: no objective is about them
 
 
-class Meter(Protocol):
-    """What the journal tells as it reads along; see `meter.Meter`."""
-
-    def stepped(self, step: StepRecord) -> None: ...
-
-    def token_gaps(self, gaps: dict[float, int]) -> None: ...
-
-    def closed(self, request: RequestTrace) -> None: ...
-
-
-@dataclass(slots=True)
-class Totals:
-    """Since the server started."""
-
-    prompt_tokens: int = 0
-    hit_tokens: int = 0
-    output_tokens: int = 0
-    preemptions: int = 0
-    errors: int = 0  # requests that failed
-    requests: int = 0  # that ended
-    steps: int = 0
-    rows: int = 0
-    step_s: float = 0.0
-
-
-@dataclass(slots=True)
-class Level:
-    """How things stood, at the last step or when the engine was last asked."""
-
-    t: float = 0.0
-    waiting: int = 0
-    parked: int = 0
-    held: int = 0
-    blocked: int = 0
-    evictions: int = 0
-    blocks: list[Blocks] = field(default_factory=list)
-
-
 class Journal:
     def __init__(
         self,
+        source: Source = UNNAMED,
         *,
         keep_texts: bool = False,
-        meter: Meter | None = None,
         listeners: Sequence[Callable[[RequestTrace], None]] = (),
         clock: Callable[[], float] = time.monotonic,
+        epoch: Epoch | None = None,
         max_done: int = MAX_DONE,
     ) -> None:
+        """`source` is the default: the only replica, or the one that requests count for until their model is known.
+        `listeners` are called with each request that has ended."""
+        self.source = source
         self.clock = clock
-        self.epoch = clock()  # what instants are counted from
-        self.started_unix = time.time()
+        self.epoch = epoch or Epoch.now(clock)
         self.keep_texts = keep_texts
-        self.steps = Steps()
-        self.totals = Totals()
-        self.level = Level()
+        self.replicas: dict[Source, ReplicaTrace] = {source: ReplicaTrace(source)}
+        self.errors: Counter[tuple[str, str]] = Counter()  # requests that failed or were rejected, by model and code
         self.open: OrderedDict[str, RequestTrace] = OrderedDict()
         self.done: deque[RequestTrace] = deque()
         self.first_tokens: deque[tuple[float, float]] = deque(maxlen=MAX_SAMPLES)  # when, seconds it took
         self.counts: Counter[str] = Counter()  # requests ever accepted, by tenant
         self._max_done = max_done
-        self._meter = meter
-        self._listeners = [*listeners, *([meter.closed] if meter is not None else [])]  # told of each that has ended
+        self._listeners = listeners
         self._requests: dict[str, RequestTrace] = {}  # by id, all that are kept
         self._aliases: dict[tuple[str, str], str] = {}  # tenant, x-request-id -> id: clients choose theirs
         self._by_id: dict[str, SequenceTrace] = {}
@@ -115,7 +82,25 @@ class Journal:
 
     def at(self, t: float | None) -> int | None:
         """An instant as the API has it: microseconds since the epoch."""
-        return None if t is None else round((t - self.epoch) * 1e6)
+        return None if t is None else self.epoch.micros(t)
+
+    def replica(self, source: Source | None = None) -> ReplicaTrace:
+        """What is known of a replica; None: of the default one."""
+        source = self.source if source is None else source
+        trace = self.replicas.get(source)
+        if trace is None:
+            trace = self.replicas[source] = ReplicaTrace(source)
+        return trace
+
+    @property
+    def totals(self) -> Totals:
+        """Of all replicas together."""
+        return reduce(add, [trace.totals for trace in list(self.replicas.values())], Totals())
+
+    @property
+    def kv_use(self) -> float:
+        """Of the replica whose KV cache is fullest."""
+        return max(trace.level.kv_use for trace in list(self.replicas.values()))
 
     def find(self, name: str, tenant: str = "") -> RequestTrace | None:
         """By id, as answers have it or plain, by x-request-id or by number. Another tenant's does not exist."""
@@ -149,21 +134,32 @@ class Journal:
 
     @property
     def running(self) -> int:
-        return sum(not s.waiting and s.finish is None for r in self.open.values() for s in r.sequences)
+        return self._count(waiting=False)
 
     @property
     def waiting(self) -> int:
-        return sum(s.waiting and s.finish is None for r in self.open.values() for s in r.sequences)
+        return self._count(waiting=True)
 
-    def waiting_by_reason(self) -> dict[str, int]:
-        """As of the last step; those that came since have not been looked at."""
-        waiting, level = self.waiting, self.level
+    def waiting_by_reason(self, source: Source | None = None) -> dict[str, int]:
+        """Sequences that wait, at one replica or (None) at all of them, by reason as of the last step: those that came
+        since have not been looked at."""
         counts = dict.fromkeys((*WAITS, PRIORITY), 0)
-        for reason, count in ((CONSTRAINT, level.held), (PREFIX, level.parked)):
-            counts[WAITS[reason]] = min(count, waiting)
-            waiting -= counts[WAITS[reason]]
-        counts[WAITS[level.blocked]] += waiting
+        for trace in [self.replica(source)] if source is not None else list(self.replicas.values()):
+            waiting, level = self._count(waiting=True, source=trace.source), trace.level
+            for reason, count in ((CONSTRAINT, level.held), (PREFIX, level.parked)):
+                counts[WAITS[reason]] += min(count, waiting)
+                waiting -= min(count, waiting)
+            counts[WAITS[level.blocked]] += waiting
         return counts
+
+    def _count(self, *, waiting: bool, source: Source | None = None) -> int:
+        """Open sequences that wait, or that run."""
+        return sum(
+            sequence.waiting == waiting and sequence.finish is None
+            for request in self.open.values()
+            if source is None or request.source == source
+            for sequence in request.sequences
+        )
 
     # --- on the way in
 
@@ -171,8 +167,9 @@ class Journal:
         self.counts[event.tenant] += 1
         number = self.counts.total()
         request = RequestTrace(
-            number, event.request, event.request_id, event.kind, event.t, trace=event.trace, tenant=event.tenant
-        )
+            number, event.request, event.request_id, event.kind, event.t,
+            trace=event.trace, tenant=event.tenant, source=self.source,
+        )  # fmt: skip
         self.open[event.request] = self._requests[event.request] = request
         self._aliases[event.tenant, event.request_id] = event.request
 
@@ -186,17 +183,24 @@ class Journal:
 
     def _rendered(self, event: events.Rendered) -> None:
         if request := self._of(event):
+            self._assign_model(request, event.model)
             request.rendered.append((event.start, event.t))
 
     def _tokenized(self, event: events.Tokenized) -> None:
         if request := self._of(event):
+            self._assign_model(request, event.model)
             request.tokenized.append((event.start, event.t))
             if self.keep_texts:
                 request.prompts = [*(request.prompts or []), array("I", event.tokens)]
 
+    def _assign_model(self, request: RequestTrace, model: str) -> None:
+        """Its replica is known once it is queued there."""
+        if request.source.model != model:
+            request.source = Source(model)
+
     def _queued(self, event: events.Queued) -> None:
         if request := self._of(event):
-            request.queued = event.t
+            request.queued, request.source = event.t, event.source
             for number, name, prompt, choice, prompt_tokens in event.sequences:
                 sequence = SequenceTrace(number, name, prompt, choice, prompt_tokens, event.t)
                 request.sequences.append(sequence)
@@ -212,6 +216,7 @@ class Journal:
 
     def _delivered(self, event: events.Delivered) -> None:
         by_id, start, settled = self._by_id, event.start, event.start
+        replica = self.replicas.get(event.source) or self.replica(event.source)
         news = [
             (sequence, delta, t)
             for delta, t in zip(event.deltas, event.times, strict=True)
@@ -220,11 +225,11 @@ class Journal:
         if event.record is not None:
             # It is one frame: no overflow.
             text_us = [word for one, _, t in news for word in (one.number, int((t - start) * 1e6 + 0.5))]
-            step = self.steps.add(event.record, start, array("I", text_us).tobytes())
+            step = replica.steps.add(event.record, start, array("I", text_us).tobytes())
             settled = step.start + step.settled_us * 1e-6
-            self._stepped(step, settled)
+            self._stepped(replica, step, settled)
         gaps: dict[float, int] = {}
-        last_step, tokens = self.steps.last, 0
+        last_step, tokens = replica.steps.last, 0
         for sequence, delta, t in news:
             if sequence.finish is not None:
                 continue
@@ -241,9 +246,9 @@ class Journal:
             if delta.finish is not None:
                 sequence.finish, sequence.finished = delta.finish, settled
                 sequence.waiting = False
-        self.totals.output_tokens += tokens
-        if gaps and self._meter is not None:
-            self._meter.token_gaps(gaps)
+        replica.totals.output_tokens += tokens
+        for gap, count in gaps.items():
+            replica.token_gap_s.add(gap, count)
 
     def _first_token(self, sequence: SequenceTrace, settled: float, t: float) -> None:
         request = self._owners[sequence.number]
@@ -252,30 +257,22 @@ class Journal:
         request.answered = True
         sequence.first_token, sequence.first_text = settled, t
 
-    def _stepped(self, step: StepRecord, settled: float) -> None:
-        totals, level = self.totals, self.level
-        totals.steps += 1
-        totals.rows += len(step.words)
-        totals.step_s += step.settled_us * 1e-6
-        level.t, level.waiting, level.parked, level.blocked = settled, step.waiting, step.parked, step.blocked
-        level.evictions, level.blocks, level.held = step.evictions, step.blocks, step.held
+    def _stepped(self, replica: ReplicaTrace, step: StepRecord, settled: float) -> None:
+        replica.count_step(step, settled)
         for entry in step.let_in:
             if (sequence := self._by_number.get(entry.number)) is not None:
-                self._let_in(sequence, entry, step)
+                self._let_in(replica.totals, sequence, entry, step)
         for number, why in step.sent_back:
-            totals.preemptions += 1
             if (sequence := self._by_number.get(number)) is not None:
                 sequence.preemptions.append((step.start, step.number, why))
                 sequence.waiting = True
-        if self._meter is not None:
-            self._meter.stepped(step)
 
-    def _let_in(self, sequence: SequenceTrace, entry: LetIn, step: StepRecord) -> None:
+    def _let_in(self, totals: Totals, sequence: SequenceTrace, entry: LetIn, step: StepRecord) -> None:
         sequence.waiting = False
         if sequence.admitted is not None or sequence.finish is not None:  # it was sent back in between, or has failed
             return
-        self.totals.prompt_tokens += sequence.prompt_tokens
-        self.totals.hit_tokens += entry.cached
+        totals.prompt_tokens += sequence.prompt_tokens
+        totals.hit_tokens += entry.cached
         sequence.received, sequence.admitted = entry.since, step.start
         sequence.first_step = sequence.last_step = step.number
         sequence.cached, sequence.finding = entry.cached, entry.finding
@@ -298,10 +295,11 @@ class Journal:
         request = self.open.get(event.request)
         if request is None:
             return
+        totals = self.replica(request.source).totals
         for ended in event.sequences:
             if (sequence := self._by_number.get(ended.number)) is not None:
                 sequence.finish, sequence.stop, sequence.waiting = ended.finish, ended.stop, False
-                self.totals.output_tokens += ended.output_tokens - sequence.output_tokens  # less what was surplus
+                totals.output_tokens += ended.output_tokens - sequence.output_tokens  # less what was surplus
                 sequence.output_tokens = ended.output_tokens
         if self.keep_texts:
             request.answers = [ended.text or "" for ended in event.sequences]
@@ -320,8 +318,14 @@ class Journal:
 
     def _close(self, request: RequestTrace, t: float) -> None:
         request.end = t
-        self.totals.requests += 1
-        self.totals.errors += request.failed
+        replica = self.replica(request.source)
+        replica.totals.requests += 1
+        replica.totals.errors += request.failed
+        if request.queued is not None:
+            replica.prompt_tokens.add(request.prompt_tokens)
+            replica.output_tokens.add(request.output_tokens)
+        if request.code is not None:
+            self.errors[request.source.model, request.code] += 1
         del self.open[request.id]
         self.done.append(request)
         for listener in self._listeners:

@@ -3,27 +3,26 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from helpers.journal_driver import JournalDriver
 from penstock.flow import FinishReason
+from penstock.flow.identity import Source
 from penstock.flow.record import Finding
 from penstock.observe import events
-from penstock.observe.meter import Meter
-from penstock.observe.metrics import Metrics
+from penstock.observe.metrics import JournalCollector, PrometheusMetrics, ReplicaStatus
 
 
-def scraped(meter: Meter) -> dict[str, float]:
+def scraped(watched: JournalDriver) -> dict[str, float]:
     registry = CollectorRegistry()
-    registry.register(meter)
+    registry.register(JournalCollector(watched.journal))
     values = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for sample in family.samples:
-            labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()) if k != "model")
+            assert sample.labels["model"] == "m"
+            labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()) if k not in ("model", "replica"))
             values[sample.name.removeprefix("penstock_") + (f"{{{labels}}}" if labels else "")] = sample.value
     return values
 
 
 def test_what_happened_is_what_is_scraped() -> None:
-    meter = Meter("m")
-    watched = JournalDriver(meter=meter)
-    meter.journal = watched.journal
+    watched = JournalDriver()
     watched.serve("a", tokens=5)
     watched.accept("b")
     watched.accept("c")
@@ -31,7 +30,7 @@ def test_what_happened_is_what_is_scraped() -> None:
     watched.finish("b", FinishReason.ERROR, code="engine_died")
     watched.tell(events.Accepted("d", watched.now, "q", "chat"))
     watched.tell(events.Rejected("d", watched.now, 429, "queue_full", "later"))
-    values = scraped(meter)
+    values = scraped(watched)
     assert values["steps_total"] == values["step_duration_seconds_count"] == values["batch_size_count"] == 6
     assert values["inter_token_latency_seconds_count"] == 4
     assert values["inter_token_latency_seconds_bucket{le=0.02}"] == 0
@@ -47,13 +46,16 @@ def test_what_happened_is_what_is_scraped() -> None:
 
 
 def test_processes_and_gpu_are_among_the_metrics() -> None:
-    metrics = Metrics("m")
+    source = Source("m", 1)
+    metrics = PrometheusMetrics(source)
     gpu = {"utilisation": 0.25, "memory_used": 3, "memory_total": 8}
-    options = {"restarts": 0, "ready": True, "open_requests": 0, "tasks": 1}
-    without = metrics.text(None, **options).decode()  # type: ignore[arg-type]
+    silent, up = ReplicaStatus(source, None, 0, True), ReplicaStatus(source, None, 0, True, pid=1)
+    without = metrics.text([silent], open_requests=0, tasks=1).decode()
     assert "process_resident_memory_bytes" in without
     assert "penstock_engine_process" not in without
     assert "penstock_gpu_utilization_ratio{" not in without
-    told = metrics.text(None, **options, engine_pid=1, gpu=gpu).decode()  # type: ignore[arg-type]
-    assert "penstock_engine_process_resident_memory_bytes" in told
-    assert 'penstock_gpu_utilization_ratio{model="m"} 0.25' in told
+    scrape = metrics.text([up], open_requests=0, tasks=1, gpu=gpu).decode()
+    assert 'penstock_engine_process_resident_memory_bytes{model="m",replica="1"}' in scrape
+    assert "# TYPE penstock_engine_process_cpu_seconds_total counter" in scrape
+    assert 'penstock_gpu_utilization_ratio{model="m"} 0.25' in scrape
+    assert "penstock_engine_process" not in metrics.text([silent], open_requests=0, tasks=1).decode()

@@ -1,0 +1,75 @@
+"""What the journal keeps of one replica: its last steps, its state at the newest one, and counts since the start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from penstock.flow.identity import Source
+from penstock.flow.record import Blocks, StepRecord
+from penstock.observe.histogram import BATCH_SIZES, STEP_S, TOKEN_LATENCY_S, TOKENS, Histogram
+from penstock.observe.trace.step_ring import StepRing
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since the server started."""
+
+    prompt_tokens: int = 0
+    hit_tokens: int = 0  # of those, found in the prefix cache
+    output_tokens: int = 0
+    preemptions: int = 0
+    errors: int = 0  # requests that failed
+    requests: int = 0  # that ended
+    steps: int = 0
+    rows: int = 0
+    step_s: float = 0.0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+
+
+@dataclass(slots=True)
+class Level:
+    """Gauges as of the last step, or of the last time the engine was asked."""
+
+    t: float = 0.0
+    waiting: int = 0
+    parked: int = 0
+    held: int = 0
+    blocked: int = 0
+    evictions: int = 0
+    blocks: list[Blocks] = field(default_factory=list)
+
+    @property
+    def kv_use(self) -> float:
+        """Of the fullest cache group, the share of blocks that sequences hold."""
+        shares = [group.held / max(1, group.held + group.resting + group.cached + group.free) for group in self.blocks]
+        return round(max(shares, default=0.0), 4)
+
+
+class ReplicaTrace:
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.steps = StepRing()
+        self.totals = Totals()
+        self.level = Level()
+        self.token_gap_s = Histogram(TOKEN_LATENCY_S)
+        self.step_s = Histogram(STEP_S)
+        self.step_tokens = Histogram(TOKENS)
+        self.batch_size = Histogram(BATCH_SIZES)
+        self.prompt_tokens = Histogram(TOKENS)  # of a request, as the next
+        self.output_tokens = Histogram(TOKENS)
+
+    def count_step(self, step: StepRecord, settled: float) -> None:
+        """Count a step that has been settled at `settled`."""
+        totals, level = self.totals, self.level
+        seconds, rows = step.settled_us * 1e-6, len(step.words)
+        totals.steps += 1
+        totals.rows += rows
+        totals.step_s += seconds
+        totals.preemptions += len(step.sent_back)
+        level.t, level.waiting, level.parked, level.blocked = settled, step.waiting, step.parked, step.blocked
+        level.evictions, level.blocks, level.held = step.evictions, step.blocks, step.held
+        self.step_s.add(seconds)
+        self.step_tokens.add(step.tokens)
+        self.batch_size.add(rows)

@@ -1,0 +1,77 @@
+"""A ring buffer of one replica's steps, kept packed: the last 65,536 of them, and no more than 64 MiB."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from penstock.flow import record
+from penstock.flow.record import StepRecord
+
+MAX_STEPS = 65_536
+MAX_BYTES = 64 << 20
+OVERHEAD_BYTES = 200  # of an entry in Python's own memory
+
+
+class PackedStep(NamedTuple):
+    record: bytes  # as `flow.record.pack` makes it
+    received: float  # when the frontend read it
+    text_us: bytes  # array("I") of sequence number, microseconds from `received` until its tokens were text, …
+
+
+class StepRing:
+    """Numbers steps in the order they arrive. An engine counts its own from 1; these numbers go on when it restarts."""
+
+    def __init__(self, max_steps: int = MAX_STEPS, max_bytes: int = MAX_BYTES) -> None:
+        self._steps: deque[PackedStep] = deque()
+        self._max_steps, self._max_bytes = max_steps, max_bytes
+        self._lock = threading.Lock()  # threads other than the event loop's read long windows
+        self._bytes = 0
+        self.last = 0  # number of the newest
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest step in the ring."""
+        return self.last - len(self._steps) + 1
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def add(self, packed: bytes, received: float, text_us: bytes) -> StepRecord:
+        """Append a step; returns it unpacked, with its number in the ring."""
+        step = record.unpack(packed)
+        with self._lock:
+            self._steps.append(PackedStep(packed, received, text_us))
+            self._bytes += len(packed) + len(text_us) + OVERHEAD_BYTES
+            self.last += 1
+            while len(self._steps) > self._max_steps or self._bytes > self._max_bytes:
+                oldest = self._steps.popleft()
+                self._bytes -= len(oldest.record) + len(oldest.text_us) + OVERHEAD_BYTES
+        return step._replace(number=self.last)
+
+    def between(self, begin: int, end: int) -> Iterator[StepRecord]:
+        """Steps begin .. end, as far as the ring still has them."""
+        for number, packed in self._slice(begin, end):
+            yield record.unpack(packed.record)._replace(number=number)
+
+    def between_with_text_times(self, begin: int, end: int) -> Iterator[tuple[StepRecord, float, dict[int, int]]]:
+        """The same, each with when it was received and `PackedStep.text_us` by sequence number."""
+        for number, packed in self._slice(begin, end):
+            times = array("I", packed.text_us)
+            texts = dict(zip(times[::2], times[1::2], strict=True))
+            yield record.unpack(packed.record)._replace(number=number), packed.received, texts
+
+    def _slice(self, begin: int, end: int) -> list[tuple[int, PackedStep]]:
+        with self._lock:
+            begin, end = max(begin, self.first), min(end, self.last)
+            count = max(0, end - begin + 1)
+            # A deque is fast at its ends only: start from the nearer one.
+            if self.last - end < begin - self.first:
+                steps = list(islice(reversed(self._steps), self.last - end, self.last - end + count))[::-1]
+            else:
+                steps = list(islice(self._steps, begin - self.first, begin - self.first + count))
+        return list(zip(range(begin, begin + count), steps, strict=True))
