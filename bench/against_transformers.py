@@ -22,6 +22,7 @@ import torch
 import transformers
 
 from penstock import LLM, SamplingParams, __version__
+from penstock.system.ownership import claim_process
 
 PREFILL, DECODE = 512, 32
 # (prompt, output) tokens of the first 16 requests of the Azure LLM inference trace 2023, conversations (CC-BY-4.0),
@@ -49,6 +50,7 @@ def main() -> None:
     arguments.add_argument("--only", default="", help="rows whose name contains this")
     arguments.add_argument("--json", type=Path)
     options = arguments.parse_args()
+    claim_process()  # as an engine process does
     torch.set_num_threads(options.threads)
     with LLM("smollm2", dtype="float32", threads=options.threads, prefix_caching=False) as llm:
         (weights,) = llm.model.weights

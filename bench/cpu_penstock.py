@@ -9,12 +9,14 @@ from typing import Any
 import cpu_child
 from cpu_child import timed
 from penstock import LLM, SamplingParams
+from penstock.system.ownership import claim_process
 
 KV_MEMORY = "2GiB"  # taken up as it is used
 
 
 class Penstock:
     def __init__(self, model: Path, threads: int) -> None:
+        claim_process()  # as an engine process does
         self._llm = LLM(
             str(model), threads=threads, prefix_caching=False, context=2048, kv_memory=KV_MEMORY, device="cpu"
         )

@@ -158,6 +158,8 @@ TARGETS: dict[str, dict[str, Target]] = {
 READY = """
 import sys
 from penstock import LLM
+from penstock.system.ownership import claim_process
+claim_process()
 LLM(sys.argv[1], load_format="dummy", context=int(sys.argv[2]), device="cuda")
 print("ready", flush=True)
 """
@@ -168,7 +170,9 @@ class Bench:
 
     def __init__(self, folder: str) -> None:
         from penstock import LLM
+        from penstock.system.ownership import claim_process
 
+        claim_process()  # as an engine process does
         self.llm = LLM(folder, load_format="dummy", context=CONTEXT, device="cuda")
         self.random = random.Random(0)
         self.go([self.tokens(64)], [8])

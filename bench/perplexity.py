@@ -15,6 +15,7 @@ from typing import Any
 import cpu_models
 import llama_cpp
 from penstock import LLM, SamplingParams
+from penstock.system.ownership import claim_process
 
 
 def main() -> None:
@@ -25,6 +26,7 @@ def main() -> None:
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--json", type=Path, help="one more line is written to this file")
     options = arguments.parse_args()
+    claim_process()  # as an engine process does
     model = cpu_models.MODELS[options.model]()
     figures: dict[str, float] = {}
     for name, settings in (("float32", {"dtype": "float32"}), ("packed", {})):

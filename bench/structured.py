@@ -26,6 +26,7 @@ from penstock.flow import Admit
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.grammar_cache import GrammarCache
 from penstock.sample import Constraints
+from penstock.system.ownership import claim_process
 
 PERSON = {
     "type": "object",
@@ -58,6 +59,7 @@ def main() -> None:
     arguments.add_argument("--threads", type=int, default=2)
     arguments.add_argument("--json", type=Path)
     options = arguments.parse_args()
+    claim_process()  # as an engine process does
     with LLM("smollm2", context=1024, kv_memory="400MB", threads=options.threads) as llm:
         assert llm.model.tokenizer is not None
         compiler = Compiler(llm.model.tokenizer, llm.model.spec.vocab_size, llm.model.spec.end_tokens)

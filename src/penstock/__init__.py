@@ -36,6 +36,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "LLM":  # loaded when asked for: `import penstock` stays cheap
-        with importlib.import_module("penstock.startup.bytecode").kept():
-            return importlib.import_module("penstock.offline").LLM
+        return importlib.import_module("penstock.offline").LLM
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")

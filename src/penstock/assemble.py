@@ -23,13 +23,11 @@ from penstock.observe.events import Emit
 from penstock.pipeline import Pipeline
 from penstock.prompt.template import ChatTemplate
 from penstock.settings import ObserveSettings, Settings
-from penstock.startup import bytecode
-from penstock.startup.gpu_warmup import wake_device
+from penstock.startup import process_tuning
 from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
 from penstock.store.resolve import resolve
 from penstock.store.spec_check import chosen_context
-from penstock.system import gc_control
 from penstock.tokenize.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -86,10 +84,8 @@ def engine_loop(settings: Settings, secret: bytes | None = None) -> tuple[Engine
     is the server's, where there is one (`flow.prefix`)."""
     begun = time.monotonic()
     files = _found(settings)  # at no cost: whoever asks for an engine has found it before
-    with gc_control.paused(), bytecode.kept():
-        with bytecode.compiled_ahead():  # by copies of this process, before CUDA is there
-            if settings.model.device != "cpu":
-                wake_device()
+    with process_tuning.fast_start():
+        with process_tuning.fast_import(cuda=settings.model.device != "cpu"):
             from penstock.startup import build  # torch: a second or more
 
         return build.engine_loop(settings, files, begun, secret)

@@ -2,6 +2,7 @@
 
 import math
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ def test_one_in_one_out_and_a_list_gives_a_list(llm: LLM) -> None:
 def test_a_progress_bar_says_what_is_going_on(
     llm: LLM, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as if standard error were a terminal
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     llm.embed(["the tea", "a note"], progress=True)
     shown = capfd.readouterr().err
     assert "embedding" in shown

@@ -11,6 +11,7 @@ import click
 from penstock import __version__
 from penstock.errors import PenstockError
 from penstock.startup import bytecode
+from penstock.system.ownership import claim_process
 
 # command -> module of this package with a click command of the same name; listed in this order
 COMMANDS = {
@@ -53,6 +54,7 @@ def penstock() -> None:
 
 
 def main() -> None:
+    claim_process()
     debug = "--debug" in sys.argv[1:]
     try:
         with bytecode.kept():

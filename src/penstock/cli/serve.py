@@ -128,7 +128,7 @@ async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket,
                 say("stopped before it was ready")
                 replica.close(at_once=True)
                 return 0
-            gc_control.spare_frontend()
+            gc_control.tune_for_server()
             sys.setswitchinterval(THREAD_TURN_S)
             facts = replica.facts
             say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")

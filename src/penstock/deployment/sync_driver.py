@@ -47,7 +47,7 @@ class Driver:
         waiting = deque(active_requests)
         landed: deque[SyncTicket] = deque()
         under_way: set[SyncTicket] = set()
-        with bar(doing, len(active_requests), wanted=progress) as advance:
+        with bar(doing, len(active_requests), enabled=progress) as advance:
             try:
                 while waiting or under_way:
                     while waiting and (not under_way or self._has_room(waiting[0])):

@@ -69,6 +69,7 @@ class Link(Generic[T]):
 
     def close(self) -> None:
         self.socket.close(linger=0)
+        self.socket.context.term()
 
 
 def frontend_link(address: str, lifeline: int) -> Link[FromEngine]:
@@ -88,4 +89,5 @@ def engine_link(address: str, lifeline: int) -> Link[ToEngine]:
 
 
 def _pair() -> zmq.Socket[bytes]:
-    return zmq.Context.instance().socket(zmq.PAIR)
+    """With a context of its own: the shared instance may belong to the program that uses `LLM`."""
+    return zmq.Context().socket(zmq.PAIR)

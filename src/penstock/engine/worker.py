@@ -13,9 +13,11 @@ from penstock.engine.loop import EngineLoop
 from penstock.engine.serve import serve
 from penstock.observe.logs import configure
 from penstock.settings import Settings
+from penstock.system.ownership import claim_process
 
 
 def main() -> int:
+    claim_process()
     # Ctrl-C in a terminal and a service manager's SIGTERM reach the whole group of processes; the frontend decides what
     # they mean and tells us, and its end is ours.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""Compiles what clients send, in a process of its own: `checker` starts it, as a `killable.Helper`."""
+"""Compiles the constraints that clients send, in a helper process that `checker` starts and may kill."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from penstock.flow import Constraint
 from penstock.grammar.check_process import Verdict, Vocabulary
 from penstock.grammar.compiler import NO_TOKENIZER
 from penstock.grammar.constraint_grammar import check_size, unusable
-from penstock.system.killable_process import Crashed, Helper, OutOfTime
+from penstock.system.killable_process import Crashed, HelperProcess, OutOfTime
 
 COMPILE_LIMIT_S = 5.0  # of CPU time
 MEMORY_BYTES = 512 << 20  # beyond what the vocabulary takes
@@ -39,7 +39,7 @@ class Checker:
         self._tokenizer = tokenizer
         self._limit_s = limit_s
         greeting = msgspec.json.encode(Vocabulary(str(tokenizer), vocab_size, end_tokens))
-        self._helper = Helper(
+        self._helper = HelperProcess(
             "penstock.grammar.check_process", greeting, cpu_limit_s=limit_s, memory_bytes=MEMORY_BYTES
         )
         self._lock = threading.Lock()

@@ -1,5 +1,5 @@
 """Renders a chat template with all the work it may take, in a process of its own: `template` starts it, as a
-`killable.Helper`, for renderings that are not cheap."""
+`system.killable_process.HelperProcess`, for renderings that are not cheap."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from penstock.flow import Message
 from penstock.prompt.bounded_render import cheap_work, compiled, run
 from penstock.prompt.sandbox import Sandbox
 from penstock.prompt.template_meter import OutOfWork
-from penstock.system.killable_process import Crashed, Helper, OutOfTime
+from penstock.system.killable_process import Crashed, HelperProcess, OutOfTime
 
 RENDER_LIMIT_S = 5.0  # of CPU time
 MEMORY_BYTES = 512 << 20
@@ -39,7 +39,7 @@ class ChatTemplate:
         self.special_tokens = special_tokens
         self.compiled = compiled(source)
         self._limit_s = limit_s
-        self._helper = Helper(
+        self._helper = HelperProcess(
             "penstock.prompt.render_process",
             json.dumps(source).encode(),
             cpu_limit_s=limit_s,

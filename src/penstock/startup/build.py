@@ -31,10 +31,10 @@ from penstock.kernels.torch_ops import TorchOperations
 from penstock.model import Decoder, DummySource, Packing, choose_dtype, load, open_source, packed_bytes, weight_bytes
 from penstock.schedule import Scheduler
 from penstock.settings import Settings
+from penstock.startup import process_tuning
 from penstock.store.files import ModelFiles
 from penstock.store.spec import ModelSpec
 from penstock.store.spec_check import chosen_context
-from penstock.system import gc_control
 from penstock.system.resources import cores
 
 logger = logging.getLogger(__name__)
@@ -112,8 +112,10 @@ def engine_loop(
     laps.end("imports")
     decided = _decide(settings, files)
     laps.end("decisions")
-    # What the native kernels leave to torch is small, and its threads would stand in the pool's way.
-    torch.set_num_threads(1 if decided.native else decided.threads)
+    if decided.kernels == "torch":
+        process_tuning.check_torch_threads(settings.engine.threads)
+    # What the native kernels leave to torch is small, and its threads would compete with the pool's.
+    process_tuning.set_torch_threads(1 if decided.native else decided.threads)
     grammars = GrammarCache(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
     build = _cuda_runner if decided.device.type == "cuda" else _cpu_runner
     built = build(settings, decided, grammars, laps)
@@ -223,7 +225,7 @@ def _scheduler(settings: Settings, decided: Decided, size: CacheSize, secret: by
 
 
 def _cpu_runner(settings: Settings, decided: Decided, grammars: GrammarCache, laps: Laps) -> Built:
-    gc_control.spare()
+    process_tuning.freeze_startup_objects()
     model = _load(settings, decided)
     laps.end("weights")
     size = _size(settings, decided)
@@ -254,14 +256,14 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: GrammarCache, l
     from penstock.kernels.cuda_ops import CudaOperations
 
     laps.end("triton")
-    gc_control.spare()  # before compilation, which leaves much to be collected
+    process_tuning.freeze_startup_objects()  # before compilation, which leaves much to be collected
     spec, context, limits = decided.spec, decided.context, decided.limits
     sizes = Sizes(settings.cache.block_size, context, limits.step_tokens, limits.max_sequences)
     with Ahead(decided.threads) as ahead:
         compile_ahead(ahead, spec, sizes, dtype=decided.dtype, device=decided.device)
         laps.end("kernels noted")
         model = _load(settings, decided)
-        torch.set_num_threads(1)  # what is left to the host is done before others are awake
+        process_tuning.set_torch_threads(1)  # what is left to the host is done before others are awake
         laps.end("weights")
     laps.end("kernels compiled")
     recorder = rehearse(model, sizes, dtype=decided.dtype)

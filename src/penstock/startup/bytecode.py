@@ -19,7 +19,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 from penstock.store.disk import cache_root
-from penstock.system.fork_pool import Copies
+from penstock.system.fork_pool import ForkPool
 from penstock.system.resources import cores
 
 LARGE = ("torch", "triton")  # what takes long to compile
@@ -60,7 +60,7 @@ def compiled_ahead(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
         yield
         return
     modules.sort(key=lambda path: len(path.parts))
-    copies = Copies([partial(_compile, module) for module in modules], cores() - 1, patience_s=PATIENCE_S)
+    copies = ForkPool([partial(_compile, module) for module in modules], cores() - 1, patience_s=PATIENCE_S)
     try:
         yield
     finally:

@@ -1,9 +1,8 @@
-"""Copies of this process that do small tasks for it, each taking the next one when it is free.
+"""A pool of forked processes for small tasks; each process takes the next task when it is free.
 
-For work that needs the interpreter, where threads would stand in the way of each other and of whoever waits, and fresh
-interpreters would have to import everything first. A copy, made by fork, has all that was imported, but only the thread
-that made it, and nothing of what it computes comes back: it writes files and ends. Should it wait for a lock that a
-thread had which it does not have, it ends all the same, when its time is up.
+For work that holds the interpreter lock, where threads would block each other and the caller, and fresh interpreters
+would have to import everything first. A forked process has all imported modules but only the thread that forked it, and
+returns nothing: its tasks write files. If it waits for a lock that a lost thread held, its alarm ends it.
 """
 
 from __future__ import annotations
@@ -22,108 +21,108 @@ logger = logging.getLogger(__name__)
 
 Task = Callable[[], object]
 
-TURN = struct.Struct("=H")  # the number of a task
-MOST = 1 << 16
+INDEX = struct.Struct("=H")  # of a task
+MAX_TASKS = 1 << 16
 
 
-class Copies:
-    """At work when made. `wait`, `stop` or `kill` must follow, and when it returns there are none left."""
+class ForkPool:
+    """Runs when constructed. `wait`, `stop` or `kill` must follow; when one returns, no process is left."""
 
     def __init__(self, tasks: Sequence[Task], processes: int, *, patience_s: int) -> None:
         self.ids: list[int] = []
-        self._turns = -1
+        self._queue = -1
         try:
-            tasks = tasks[: self._give_out(min(len(tasks), MOST))]
+            tasks = tasks[: self._enqueue(min(len(tasks), MAX_TASKS))]
             for _ in range(min(processes, len(tasks))):
-                self._add(tasks, patience_s)
+                self._fork(tasks, patience_s)
         except OSError as error:
-            logger.warning("%d processes have to do, for another could not be started: %s", len(self.ids), error)
+            logger.warning("only %d helper processes: another could not be started: %s", len(self.ids), error)
         except BaseException:
             self.kill()
             raise
 
-    def _give_out(self, count: int) -> int:
-        """Numbers of tasks, of which whoever is free reads the next. Gives how many there is room for in the pipe."""
-        self._turns, feed = os.pipe()
+    def _enqueue(self, count: int) -> int:
+        """Task indices queue in a pipe; idle processes read the next. Gives how many fit the pipe."""
+        self._queue, feed = os.pipe()
         try:
             os.set_blocking(feed, False)
-            return os.write(feed, b"".join(map(TURN.pack, range(count)))) // TURN.size
+            return os.write(feed, b"".join(map(INDEX.pack, range(count)))) // INDEX.size
         finally:
             os.close(feed)
 
     def wait(self) -> None:
-        """Until all tasks are done. What failed is left to whoever needs its outcome."""
+        """Until all tasks are done. Their results are files: a caller that misses one makes it itself."""
         while self.ids:
             if status := _status(self.ids[-1]):
-                logger.warning("not all was done ahead: a process ended with status %d", status)
+                logger.warning("precompiling is incomplete: a helper process ended with status %d", status)
             self.ids.pop()
         self._close()
 
     def stop(self) -> None:
-        """No further task is begun."""
-        while self._turns != -1 and os.read(self._turns, 1 << 16):
+        """Finish the running tasks and start no further ones."""
+        while self._queue != -1 and os.read(self._queue, 1 << 16):
             pass
         self.wait()
 
     def kill(self) -> None:
-        for copy in self.ids:
+        for child in self.ids:
             with suppress(ProcessLookupError):
-                os.kill(copy, signal.SIGKILL)
-            _status(copy)
+                os.kill(child, signal.SIGKILL)
+            _status(child)
         self.ids.clear()
         self._close()
 
     def _close(self) -> None:
-        turns, self._turns = self._turns, -1
-        if turns != -1:
-            os.close(turns)
+        queue, self._queue = self._queue, -1
+        if queue != -1:
+            os.close(queue)
 
-    def _add(self, tasks: Sequence[Task], patience_s: int) -> None:
+    def _fork(self, tasks: Sequence[Task], patience_s: int) -> None:
         parent, blocked = os.getpid(), signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
-                copy = os.fork()
-            if copy == 0:
-                _live(tasks, self._turns, parent, patience_s)
-            self.ids.append(copy)
+                warnings.simplefilter("ignore", DeprecationWarning)  # about forks of a process with threads
+                child = os.fork()
+            if child == 0:
+                _run(tasks, self._queue, parent, patience_s)
+            self.ids.append(child)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _status(copy: int) -> int:
-    """What it ended with, which is waited for."""
+def _status(child: int) -> int:
+    """Wait for the process to end; gives its wait status."""
     try:
-        return os.waitpid(copy, 0)[1]
-    except ChildProcessError:  # whoever embeds us has waited in our stead
+        return os.waitpid(child, 0)[1]
+    except ChildProcessError:  # other code of this process has waited for it
         return 0
 
 
-def _live(tasks: Sequence[Task], turns: int, parent: int, patience_s: int) -> NoReturn:
-    """The life of a copy, which is not to outlive its parent by more than a task."""
-    left = 1
+def _run(tasks: Sequence[Task], queue: int, parent: int, patience_s: int) -> NoReturn:
+    """The forked process: does not outlive its parent by more than one task."""
+    failed = 1
     try:
-        _forget(turns)
+        _detach(queue)
         signal.alarm(patience_s)
-        left = 0
-        while os.getppid() == parent and (turn := os.read(turns, TURN.size)):
-            left += 1
+        failed = 0
+        while os.getppid() == parent and (index := os.read(queue, INDEX.size)):
+            failed += 1
             with suppress(Exception):
-                tasks[TURN.unpack(turn)[0]]()
-                left -= 1
+                tasks[INDEX.unpack(index)[0]]()
+                failed -= 1
     finally:
-        os._exit(left > 0)
+        os._exit(failed > 0)
 
 
-def _forget(kept: int) -> None:
-    """Signals that end a process end this one, and no file is open but standard ones and one more: nobody is to take us
-    for the process that we are a copy of."""
+def _detach(queue: int) -> None:
+    """Restore the default signal handlers and close all files but the standard ones and `queue`: peers of the parent
+    must not take this process for it."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)) or number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for entry in list(Path("/proc/self/fd").iterdir()):
-        if int(entry.name) > 2 and int(entry.name) != kept:
-            with suppress(OSError):  # that of the listing itself
+        if int(entry.name) > 2 and int(entry.name) != queue:
+            with suppress(OSError):  # the listing's own descriptor
                 os.close(int(entry.name))

@@ -1,4 +1,4 @@
-"""When Python's garbage collector runs, and over what."""
+"""When Python's garbage collector runs, and over which objects."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from contextlib import contextmanager
 from functools import cache
 
 _lock = threading.Lock()
-_pauses = 0  # under way, in all threads
-_was_on = True  # before the first of them
+_pauses = 0  # active ones, in all threads
+_was_enabled = True  # before the first active pause
 
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """No collection within this. Imports and compilers make objects by the hundred thousand, nearly all to stay, and to
-    look for garbage among them again and again is a fifth of a start."""
-    global _pauses, _was_on
+    """Disable collection inside the block. Imports and compilers allocate hundreds of thousands of objects, nearly all
+    of them permanent; scanning them again and again takes a fifth of a start. During CUDA graph capture a collection
+    could free device memory, which fails the capture."""
+    global _pauses, _was_enabled
     with _lock:
         if _pauses == 0:
-            _was_on = gc.isenabled()
+            _was_enabled = gc.isenabled()
         _pauses += 1
         gc.disable()
     try:
@@ -28,24 +29,24 @@ def paused() -> Iterator[None]:
     finally:
         with _lock:
             _pauses -= 1
-            if _pauses == 0 and _was_on:
+            if _pauses == 0 and _was_enabled:
                 gc.enable()
 
 
-YOUNG_OBJECTS = 10_000  # before they are looked through, in a frontend: its tokens come and go by the thousand
+YOUNG_OBJECTS = 10_000  # generation 0 threshold of the server's frontend
 
 
-def spare_frontend() -> None:
-    """`spare`, and collect more rarely: a step of hundreds of sequences makes hundreds of objects that are gone before
-    the next one, without any collection."""
-    spare()
+def tune_for_server() -> None:
+    """`freeze_startup_objects`, and collect generation 0 less often: a step of hundreds of sequences allocates hundreds
+    of objects that reference counting frees before the next step."""
+    freeze_startup_objects()
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
 @cache
-def spare() -> None:
-    """Exempt what is there by now, most of it imported, from collection: to go through it between two steps takes 70 to
-    200 ms. Once per process: later there may be an engine among it that nobody needs any more. What is garbage already
-    must not be among it either: a frame that torch's import leaves, for one, leads to all of its callers."""
-    gc.collect(0)  # the youngest generation: all that came during a pause
+def freeze_startup_objects() -> None:
+    """Exempt the objects that exist now, most of them imported, from collection: a full pass between two steps takes 70
+    to 200 ms. Once per process: a later call could freeze an engine that is no longer used. Existing garbage must not
+    be frozen either: a frame that torch's import leaves behind, for one, refers to all of its callers."""
+    gc.collect(0)  # the youngest generation: everything allocated during a pause
     gc.freeze()

@@ -1,8 +1,9 @@
-"""A helper process that may be killed, for work on what strangers sent: it may hang, crash or take all memory.
+"""A helper process for work on untrusted input (schemas, chat templates): it may hang, crash or exhaust memory, and is
+then killed.
 
-`Helper` is the parent's side: it asks questions and gets answers, each a line. `answer_questions` is the child's side,
-and the whole of what its module does when it is run. The first line that a child reads is its greeting: what it needs
-to know before all questions. The first line it says is empty once it is ready; else it is the answer to all of them.
+`HelperProcess` is the parent's side: it sends questions and receives answers, one line each. `answer_questions` is the
+child's side, and all that a child's module runs. The first line to the child is the greeting: data it needs before any
+question. The child's first line is empty once it is ready; otherwise it is the answer to every question.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from queue import Empty, SimpleQueue
 from penstock.errors import PenstockError, ShuttingDown
 from penstock.settings import child_environment
 
-PATIENCE = 10  # times the limit of CPU time is waited for an answer, so that a busy machine refuses nothing
+PATIENCE = 10  # wall-clock time for an answer, in multiples of its CPU limit: a busy machine refuses nothing
 START_LIMIT_S = 120.0
-STACK_BYTES = 1 << 20  # a fraction of what an engine has: its main thread has 8 MiB
+STACK_BYTES = 1 << 20  # less than the 8 MiB of an engine's main thread: what overflows a stack does so here first
 
 Answer = Callable[[bytes], bytes]
 
 
 class OutOfTime(Exception):
-    """A question took more CPU time than it may."""
+    """A question exceeded its CPU time."""
 
 
 class Crashed(Exception):
-    """The process has died of a question."""
+    """A question killed the process."""
 
 
-class Helper:
-    """Threads may share it; they take turns. The process starts with the first question, and anew after one that had to
-    be killed, or when it has died of something else."""
+class HelperProcess:
+    """Threads may share it; they take turns. The process starts with the first question, and again after it was killed
+    or has died."""
 
     def __init__(self, module: str, greeting: bytes, *, cpu_limit_s: float, memory_bytes: int) -> None:
-        """`memory_bytes`: beyond what the process has once it is ready."""
+        """`memory_bytes`: on top of what the process uses once it is ready."""
         self._arguments = ["-m", module, str(cpu_limit_s), str(memory_bytes)]
         self._greeting = greeting
         self._patience_s = PATIENCE * cpu_limit_s
@@ -48,7 +49,7 @@ class Helper:
         self._closed = False
 
     def ask(self, question: bytes) -> bytes:
-        """Raises OutOfTime, Crashed, ShuttingDown once it is closed, or PenstockError if there can be no process."""
+        """Raises OutOfTime, Crashed, ShuttingDown once closed, or PenstockError if the process does not start."""
         with self._lock:
             fresh = False
             while not self._closed:
@@ -61,7 +62,7 @@ class Helper:
                         self._dismiss()
                         if started is not None:
                             return started
-                        raise PenstockError("a helper process does not start")
+                        raise PenstockError(f"the helper process ({self._arguments[1]}) did not start")
                 self._child.ask(question)
                 answer = self._child.answer(self._patience_s)
                 if answer is not None:
@@ -70,16 +71,16 @@ class Helper:
                 self._dismiss()
                 if too_long:
                     raise OutOfTime
-                # One that has answered before may have been dead already, or killed by somebody: only of a new one is
-                # it certain enough that the question was its death.
+                # A process that has answered before may have been killed from outside. Only if a fresh one dies is the
+                # question taken for the cause.
                 if fresh and not self._closed:
                     raise Crashed
-            raise ShuttingDown("the helper process has been ended")
+            raise ShuttingDown("the helper process is closed")
 
     def close(self) -> None:
         self._closed = True
         if (child := self._child) is not None:
-            child.kill()  # whoever waits for it waits no longer
+            child.kill()  # wakes a thread that waits for its answer
         with self._lock:
             self._dismiss()
 
@@ -90,7 +91,7 @@ class Helper:
 
 
 class _Child:
-    """The process, and a thread that reads what it says."""
+    """The process, and a thread that reads its answers."""
 
     def __init__(self, arguments: list[str]) -> None:
         self._process = subprocess.Popen(
@@ -100,18 +101,18 @@ class _Child:
             env=child_environment(),
             process_group=0,  # out of reach of the terminal's Ctrl-C
         )
-        self._lines: SimpleQueue[bytes] = SimpleQueue()  # b"": it has ended
-        self._reader = threading.Thread(target=self._read, name="answers of a helper process", daemon=True)
+        self._lines: SimpleQueue[bytes] = SimpleQueue()  # b"": the process has ended
+        self._reader = threading.Thread(target=self._read, name="helper process answers", daemon=True)
         self._reader.start()
 
     def ask(self, question: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has died; `answer` will tell
+        with contextlib.suppress(OSError):  # it has died: `answer` gives None
             self._process.stdin.write(question + b"\n")
             self._process.stdin.flush()
 
     def answer(self, limit_s: float) -> bytes | None:
-        """None: it is still busy, or has died."""
+        """None: no answer in time, or the process has died."""
         try:
             line = self._lines.get(timeout=limit_s)
         except Empty:
@@ -120,7 +121,7 @@ class _Child:
 
     @property
     def out_of_time(self) -> bool:
-        """Of one that has not answered: whether it would have done so later."""
+        """After a missing answer: whether the process was still busy or hit its CPU limit, rather than crashed."""
         try:
             return -self._process.wait(timeout=1.0) == signal.SIGPROF
         except subprocess.TimeoutExpired:
@@ -134,7 +135,7 @@ class _Child:
         self._process.wait()
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):  # about what it did not read any more
+            with contextlib.suppress(OSError):  # input that it did not read
                 if pipe is not None:
                     pipe.close()
 
@@ -143,16 +144,16 @@ class _Child:
         for line in self._process.stdout:
             self._lines.put(line)
         self._lines.put(b"")
-        self._process.wait()  # one that dies while nobody asks is no zombie until somebody does
+        self._process.wait()  # reaped at once, also when it dies between two questions
 
 
 # --- the child's side
 
 
 def answer_questions(prepare: Callable[[bytes], Answer | bytes]) -> None:
-    """`prepare` gets the greeting, and gives what answers questions, or the answer to all of them. Ends with its
-    input. Runs on a small stack, so that what exhausts it does so here and not in an engine."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the process that started this one
+    """`prepare` receives the greeting and returns the function that answers questions, or one answer to all of them.
+    Returns when its input ends. Runs on a small stack (`STACK_BYTES`)."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the group: the parent handles them
         signal.signal(number, signal.SIG_IGN)
     threading.stack_size(STACK_BYTES)
     thread = threading.Thread(target=_serve, args=(prepare, float(sys.argv[1]), int(sys.argv[2])))
@@ -163,28 +164,28 @@ def answer_questions(prepare: Callable[[bytes], Answer | bytes]) -> None:
 def _serve(prepare: Callable[[bytes], Answer | bytes], cpu_limit_s: float, memory_bytes: int) -> None:
     answer = prepare(sys.stdin.buffer.readline()[:-1])
     if isinstance(answer, bytes):
-        _say(answer)
+        _write(answer)
         return
-    _say(b"")
-    _bound_memory(memory_bytes)
+    _write(b"")
+    _limit_memory(memory_bytes)
     for line in sys.stdin.buffer:
         _set_alarm(cpu_limit_s)
-        _say(answer(line[:-1]))
+        _write(answer(line[:-1]))
         _set_alarm(0.0)
 
 
-def _say(line: bytes) -> None:
+def _write(line: bytes) -> None:
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
 
 
 def _set_alarm(cpu_s: float) -> None:
-    """Die of SIGPROF after so much more CPU time, whoever is left to notice; 0: not any more."""
+    """Let SIGPROF end this process after `cpu_s` more seconds of CPU time; 0 turns the alarm off."""
     if hasattr(signal, "setitimer"):  # not everywhere
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
 
 
-def _bound_memory(more_bytes: int) -> None:
+def _limit_memory(more_bytes: int) -> None:
     try:
         import resource
     except ImportError:  # not everywhere

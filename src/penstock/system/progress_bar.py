@@ -1,4 +1,8 @@
-"""How far a long batch is: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a long batch on standard error: a bar on a terminal, a line every ten seconds elsewhere.
+
+Written without a library for it: those replace sys.stdout while they draw, or draw from `random`, both of which belong
+to the program that uses `LLM`.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +11,34 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
-LONG_BATCH = 8  # from here on progress is shown unasked
-LINE_EVERY_S = 10.0  # where standard error is no terminal; a batch that is done sooner says nothing
+LONG_BATCH = 8  # items from which on progress is shown by default
+LINE_EVERY_S = 10.0  # where standard error is not a terminal; a batch that is done sooner prints nothing
+DRAW_EVERY_S = 0.1
+WIDTH = 32  # characters of the bar
+ERASE_LINE = "\r\x1b[2K"
 
 
 @contextmanager
-def bar(doing: str, total: int, *, wanted: bool | None) -> Iterator[Callable[[], None]]:
-    """Gives what to call for each item that is done. `wanted` None: if it is a long batch."""
-    if not (total >= LONG_BATCH if wanted is None else wanted):
+def bar(doing: str, total: int, *, enabled: bool | None) -> Iterator[Callable[[], None]]:
+    """Gives the function to call after each item. `enabled` None: for long batches only."""
+    if not (total >= LONG_BATCH if enabled is None else enabled) or sys.stderr is None:
         yield lambda: None
         return
-    from rich.console import Console
+    done, finished, start, stream = 0, threading.Event(), time.monotonic(), sys.stderr
+    on_terminal = stream.isatty()
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        with _lines(doing, total) as advance:
-            yield advance
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(doing, total=total)
-        yield lambda: progress.advance(task)
-
-
-@contextmanager
-def _lines(doing: str, total: int) -> Iterator[Callable[[], None]]:
-    """By a thread, so that a batch whose first item takes minutes is not silent until then."""
-    done, over, begun = 0, threading.Event(), time.monotonic()
+    def draw() -> None:
+        _write(stream, ERASE_LINE + drawing(doing, done, total, time.monotonic() - start))
 
     def report() -> None:
-        while not over.wait(LINE_EVERY_S):
-            sys.stderr.write(line(doing, done, total, time.monotonic() - begun) + "\n")
-            sys.stderr.flush()
+        """In a thread: a batch whose first item takes minutes is not silent until then."""
+        while not finished.wait(DRAW_EVERY_S if on_terminal else LINE_EVERY_S):
+            if on_terminal:
+                draw()
+            else:
+                _write(stream, line(doing, done, total, time.monotonic() - start) + "\n")
 
     def advance() -> None:
         nonlocal done
@@ -52,10 +49,29 @@ def _lines(doing: str, total: int) -> Iterator[Callable[[], None]]:
     try:
         yield advance
     finally:
-        over.set()
+        finished.set()
         thread.join()
+        if on_terminal:
+            draw()
+            _write(stream, ERASE_LINE)
 
 
-def line(doing: str, done: int, total: int, seconds: float) -> str:
-    left = f", about {seconds * (total - done) / done:.0f} s left" if done else ""
-    return f"{doing}: {done} of {total} after {seconds:.0f} s{left}"
+def line(doing: str, done: int, total: int, elapsed_s: float) -> str:
+    return f"{doing}: {done} of {total} after {elapsed_s:.0f} s{_remaining(done, total, elapsed_s)}"
+
+
+def drawing(doing: str, done: int, total: int, elapsed_s: float) -> str:
+    filled = WIDTH * done // max(total, 1)
+    return f"{doing} {'━' * filled}{'╌' * (WIDTH - filled)} {done}/{total}{_remaining(done, total, elapsed_s)}"
+
+
+def _remaining(done: int, total: int, elapsed_s: float) -> str:
+    return f", about {elapsed_s * (total - done) / done:.0f} s left" if done else ""
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except (OSError, ValueError):  # closed, or an encoding without the bar's characters: the batch goes on
+        return

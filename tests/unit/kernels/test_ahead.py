@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from penstock.model.load import load
 from penstock.model.weights.dummy import BlankSource
 from penstock.store.resolve import resolve
 from penstock.store.spec import ModelSpec
+from penstock.system import ownership
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="kernels that were compiled for a device would be launched"
@@ -52,6 +54,7 @@ class H200:
 
 @pytest.fixture(autouse=True)
 def _device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(ownership, "_claimed", True)
     monkeypatch.setattr(Readback, "listed", lambda self: [0] * len(self._host))  # there is nothing to read on `meta`
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "cache"))
@@ -142,7 +145,15 @@ def begun(compile_it: Callable[[], None]) -> Ahead:
 def test_what_cannot_be_compiled_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
     with begun(fails):
         pass
-    assert "not all was done ahead" in caplog.text
+    assert "precompiling is incomplete" in caplog.text
+
+
+def test_a_process_of_somebody_else_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA and threads may be live in it."""
+    monkeypatch.setattr(ownership, "_claimed", False)
+    compiled_in: list[int] = []
+    begun(lambda: compiled_in.append(os.getpid())).wait()
+    assert compiled_in == [os.getpid()]
 
 
 def test_an_error_does_not_wait_for_compilations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from helpers import reference_data
 from penstock.errors import InvalidRequest, ShuttingDown
 from penstock.prompt import template as module
 from penstock.prompt.template import ChatTemplate, NeedsRenderProcess
-from penstock.system.killable_process import Helper
+from penstock.system.killable_process import HelperProcess
 
 HI = [{"role": "user", "content": "hi ü"}]
 LOOP = "{% for i in range(40000) %}{% if i %}{% endif %}{% endfor %}{{ messages[0].content }}{{ bos_token }}"
@@ -19,8 +19,8 @@ LOOP = "{% for i in range(40000) %}{% if i %}{% endif %}{% endfor %}{{ messages[
 def process(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What the process was asked, instead of cheap renderings."""
     asked: list[bytes] = []
-    ask = Helper.ask
-    monkeypatch.setattr(Helper, "ask", lambda self, question: [asked.append(question), ask(self, question)][1])
+    ask = HelperProcess.ask
+    monkeypatch.setattr(HelperProcess, "ask", lambda self, question: [asked.append(question), ask(self, question)][1])
     return asked
 
 

@@ -1,4 +1,4 @@
-"""Copies of the process: they do what there is to do and disturb nobody, whatever happens to them."""
+"""ForkPool of the process: they do what there is to do and disturb nobody, whatever happens to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from helpers.server_process import PATIENCE_S
 from penstock.system import fork_pool as module
-from penstock.system.fork_pool import Copies
+from penstock.system.fork_pool import ForkPool
 
 
 def fails() -> None:
@@ -39,7 +39,7 @@ def test_every_task_is_done_once(tmp_path: Path) -> None:
         with (tmp_path / str(number)).open("x"):  # a second time it would fail
             pass
 
-    copies = Copies([partial(task, number) for number in range(300)], 3, patience_s=60)
+    copies = ForkPool([partial(task, number) for number in range(300)], 3, patience_s=60)
     ids = copies.ids.copy()
     assert len(ids) == 3
     copies.wait()
@@ -53,7 +53,7 @@ def test_every_task_is_done_once(tmp_path: Path) -> None:
 def test_what_cannot_be_done_holds_nobody_up(
     task: Callable[[], None], patience_s: int, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    copies = Copies([task], 1, patience_s=patience_s)
+    copies = ForkPool([task], 1, patience_s=patience_s)
     ids = copies.ids.copy()
     copies.wait()
     assert f"status {status}" in caplog.text
@@ -61,7 +61,7 @@ def test_what_cannot_be_done_holds_nobody_up(
 
 
 def test_a_task_that_fails_does_not_keep_its_copy_from_the_next(tmp_path: Path) -> None:
-    Copies([fails, (tmp_path / "done").touch], 1, patience_s=60).wait()
+    ForkPool([fails, (tmp_path / "done").touch], 1, patience_s=60).wait()
     assert (tmp_path / "done").exists()
 
 
@@ -75,7 +75,7 @@ def test_once_stopped_no_task_is_begun(tmp_path: Path, monkeypatch: pytest.Monke
         while not (tmp_path / "go").exists():
             time.sleep(0.01)
 
-    copies = Copies([waits, later.touch], 1, patience_s=60)
+    copies = ForkPool([waits, later.touch], 1, patience_s=60)
     while not first.exists():
         time.sleep(0.01)
 
@@ -89,7 +89,7 @@ def test_once_stopped_no_task_is_begun(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_killed_copies_are_gone() -> None:
-    copies = Copies([hangs, hangs], 2, patience_s=60)
+    copies = ForkPool([hangs, hangs], 2, patience_s=60)
     ids = copies.ids.copy()
     copies.kill()
     assert len(ids) == 2
@@ -98,7 +98,7 @@ def test_killed_copies_are_gone() -> None:
 
 def test_copies_hold_no_files_of_the_process_open() -> None:
     watched, held = os.pipe()
-    copies = Copies([hangs], 1, patience_s=60)
+    copies = ForkPool([hangs], 1, patience_s=60)
     try:
         os.close(held)
         assert select.select([watched], [], [], PATIENCE_S)[0]  # the end: nobody has the other side any more
@@ -109,9 +109,9 @@ def test_copies_hold_no_files_of_the_process_open() -> None:
 
 def test_nothing_of_them_stays_open() -> None:
     before = sorted(Path("/proc/self/fd").iterdir())
-    Copies([int], 1, patience_s=60).wait()
-    Copies([int], 1, patience_s=60).stop()
-    Copies([hangs], 1, patience_s=60).kill()
+    ForkPool([int], 1, patience_s=60).wait()
+    ForkPool([int], 1, patience_s=60).stop()
+    ForkPool([hangs], 1, patience_s=60).kill()
     assert sorted(Path("/proc/self/fd").iterdir()) == before
 
 
@@ -122,7 +122,7 @@ def test_copies_run_no_handlers_of_the_process(ignored: bool, tmp_path: Path) ->
 
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN if ignored else handle)
     try:
-        copies = Copies([hangs], 1, patience_s=60)
+        copies = ForkPool([hangs], 1, patience_s=60)
         (copy,) = copies.ids
         os.kill(copy, signal.SIGTERM)
         assert os.waitpid(copy, 0) == (copy, signal.SIGTERM)
@@ -133,15 +133,15 @@ def test_copies_run_no_handlers_of_the_process(ignored: bool, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("missing", ["fork", "pipe"])
-@pytest.mark.parametrize("end", [Copies.wait, Copies.stop, Copies.kill])
+@pytest.mark.parametrize("end", [ForkPool.wait, ForkPool.stop, ForkPool.kill])
 def test_where_no_process_can_be_made_nothing_is_done(
-    missing: str, end: Callable[[Copies], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    missing: str, end: Callable[[ForkPool], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused() -> int:
         raise BlockingIOError("Resource temporarily unavailable")
 
     monkeypatch.setattr(os, missing, refused)
-    copies = Copies([fails], 2, patience_s=60)
+    copies = ForkPool([fails], 2, patience_s=60)
     assert copies.ids == []
     end(copies)
     assert "Resource temporarily unavailable" in caplog.text
@@ -157,7 +157,7 @@ def test_a_small_pipe_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Monk
         return read, write
 
     monkeypatch.setattr(os, "pipe", small)
-    Copies([partial(Path.touch, tmp_path / str(number)) for number in range(3000)], 2, patience_s=60).wait()
+    ForkPool([partial(Path.touch, tmp_path / str(number)) for number in range(3000)], 2, patience_s=60).wait()
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == list(range(2048))
 
 
@@ -174,7 +174,7 @@ def test_an_interrupt_while_copies_are_made_leaves_none(monkeypatch: pytest.Monk
     files = sorted(Path("/proc/self/fd").iterdir())
     monkeypatch.setattr(os, "fork", struck)
     with pytest.raises(KeyboardInterrupt):
-        Copies([hangs] * 3, 3, patience_s=60)
+        ForkPool([hangs] * 3, 3, patience_s=60)
     assert len(made) == 2
     assert nobody_is_left(made)
     assert sorted(Path("/proc/self/fd").iterdir()) == files
@@ -189,7 +189,7 @@ def test_copies_do_not_outlive_the_process_by_more_than_a_task(tmp_path: Path) -
 
     parent = os.fork()
     if parent == 0:
-        copies = Copies([waits, (tmp_path / "later").touch], 1, patience_s=60)
+        copies = ForkPool([waits, (tmp_path / "later").touch], 1, patience_s=60)
         (tmp_path / "copy").write_text(str(copies.ids[0]))
         os._exit(0)
     os.waitpid(parent, 0)

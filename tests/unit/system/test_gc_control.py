@@ -1,4 +1,4 @@
-"""Pauses of the collector, and what it is spared."""
+"""Pauses of the collector, and the objects it leaves out."""
 
 from __future__ import annotations
 
@@ -43,6 +43,9 @@ def test_an_error_ends_a_pause() -> None:
 FREED = """
 import gc, sys, weakref
 from penstock import LLM
+from penstock.system.ownership import claim_process
+
+claim_process()
 
 class Local:
     pass
@@ -61,6 +64,6 @@ assert gc.get_freeze_count() > 10_000
 
 
 def test_the_first_engine_of_a_process_can_be_freed(tmp_path: Path) -> None:
-    """Imports leave garbage that leads to whoever began them: it must be gone before the rest is spared."""
+    """Imports leave garbage that refers to their callers: it must be gone before the rest is frozen."""
     folder = tiny_models.make("llama", tmp_path / "model")
     subprocess.run([sys.executable, "-c", FREED, str(folder)], check=True)

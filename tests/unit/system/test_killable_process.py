@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.system.killable_process import Helper
+from penstock.system.killable_process import HelperProcess
 
 CHILD = """
 import os
@@ -34,12 +34,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_questions_are_answered_in_turn_by_one_process_without_secrets(module: str) -> None:
-    with closing(Helper(module, b"hi", cpu_limit_s=60, memory_bytes=1 << 28)) as helper:
+    with closing(HelperProcess(module, b"hi", cpu_limit_s=60, memory_bytes=1 << 28)) as helper:
         assert [helper.ask(b"1"), helper.ask(b"2")] == [b"hi 1 no key", b"hi 2 no key"]
 
 
 def test_a_process_that_dies_while_nobody_asks_leaves_nothing_behind(module: str) -> None:
-    with closing(Helper(module, b"hi", cpu_limit_s=60, memory_bytes=1 << 28)) as helper:
+    with closing(HelperProcess(module, b"hi", cpu_limit_s=60, memory_bytes=1 << 28)) as helper:
         helper.ask(b"1")
         child = helper._child
         assert child is not None
@@ -50,11 +50,11 @@ def test_a_process_that_dies_while_nobody_asks_leaves_nothing_behind(module: str
 
 
 def test_a_process_that_cannot_answer_says_why(module: str) -> None:
-    with closing(Helper(module, b"no", cpu_limit_s=60, memory_bytes=1 << 28)) as helper:
+    with closing(HelperProcess(module, b"no", cpu_limit_s=60, memory_bytes=1 << 28)) as helper:
         assert helper.ask(b"1") == b"cannot"
 
 
 def test_a_process_that_does_not_start_is_an_error(module: str) -> None:
-    helper = Helper("no.such.module", b"", cpu_limit_s=60, memory_bytes=1 << 28)
-    with pytest.raises(PenstockError, match="does not start"):
+    helper = HelperProcess("no.such.module", b"", cpu_limit_s=60, memory_bytes=1 << 28)
+    with pytest.raises(PenstockError, match="did not start"):
         helper.ask(b"1")

@@ -5,8 +5,8 @@ take, as always, and that is noted. So it is enough to run the code there, on te
 whatever is in them, to have all variants compiled that it will need. The real launch finds them on disk, in Triton's
 own cache; one that was missed is compiled then, which costs time and nothing else.
 
-They are compiled by copies of this process, which has a model to load meanwhile. Those must not use CUDA, whose state
-is not their own, but they have no need to.
+Forked processes compile them while this one loads the model; they do not use CUDA, whose state a fork does not copy.
+A process that Penstock does not own is not forked: threads compile there, more slowly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from triton.runtime import _async_compile
 from triton.runtime.cache import get_cache_manager
 
 from penstock.startup.gpu_warmup import wait_awake
-from penstock.system.fork_pool import Copies
+from penstock.system.fork_pool import ForkPool
+from penstock.system.ownership import owns_process
+from penstock.system.thread_pool import ThreadPool
 
 PATIENCE_S = 60  # for all kernels of a model, which take 2 to 10 s
 
@@ -38,15 +40,15 @@ class Ahead:
         self.keys: set[str] = set()  # in Triton's cache, of all that was noted
         self._processes = processes
         self._noted: list[Compilation] = []
-        self._copies: Copies | None = None
+        self._pool: ForkPool | ThreadPool | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
-        if error is not None and self._copies is not None:  # nobody will need what they compile
-            self._copies.kill()
-            self._copies = None
+        if error is not None and self._pool is not None:  # nobody will need what they compile
+            self._pool.kill()
+            self._pool = None
         self.wait()
 
     @contextmanager
@@ -61,12 +63,13 @@ class Ahead:
         if self._noted:
             self.wait()  # for what was noted before, if anything was
             tasks, self._noted = [partial(_compile, one) for one in self._noted], []
-            self._copies = Copies(tasks, self._processes, patience_s=PATIENCE_S)
+            pool = ForkPool if owns_process() else ThreadPool
+            self._pool = pool(tasks, self._processes, patience_s=PATIENCE_S)
 
     @property
     def at_work(self) -> bool:
         """Whether anything is being compiled, or was and nobody has waited for it."""
-        return self._copies is not None
+        return self._pool is not None
 
     def submit(self, key: str, compile_it: Compilation, finalize: object) -> None:
         """Triton hands its compilations here. It launches what it gets for them: nothing."""
@@ -78,9 +81,9 @@ class Ahead:
 
     def wait(self) -> None:
         """Until all that was noted is compiled. Failures are left to the launch that will need it."""
-        if self._copies is not None:
-            self._copies.wait()
-            self._copies = None
+        if self._pool is not None:
+            self._pool.wait()
+            self._pool = None
 
 
 def _is_cached(name: str) -> bool:
