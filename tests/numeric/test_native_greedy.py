@@ -24,7 +24,6 @@ from torch import Tensor
 from helpers.native_paged_model import NativePagedModel, needs_library
 from helpers.paged_model import PagedModel, run_alone
 from penstock.kernels.cpu import library
-from penstock.kernels.cpu.packed import PackedMatrix
 from penstock.kernels.cpu.program import Pool
 from penstock.model import Decoder, Packing, load, open_source
 from penstock.store.files import ModelFiles
@@ -170,8 +169,7 @@ def test_a_fault_in_one_layer_of_thirty_is_seen(both: Both, fault: str) -> None:
     """A query head whose halves are swapped, so that it is rotated the other way; or the scales of sixteen
     rows of the projection that ends the MLP, half as large again."""
     layers = both.packed.layers
-    matrix = layers[10].attention.qkv if fault == "a head" else layers[20].mlp.down
-    assert isinstance(matrix, PackedMatrix)
+    matrix = (layers[10].qkv if fault == "a head" else layers[20].down).weight.packed
     codes, scales, offsets = matrix.segments[0].codes, matrix.segments[0].scales, matrix.segments[0].offsets
     assert scales is not None
     assert offsets is not None

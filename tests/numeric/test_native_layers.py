@@ -9,6 +9,7 @@ part starts from what float32 makes of the text up to it. `pytest -s` shows the 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,10 +27,12 @@ from penstock.kernels.cpu import packed
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import Kind, PackedMatrix
 from penstock.kernels.cpu.program import Pool
-from penstock.kernels.interface import Batch, BlockMap, Matrix, Norm, Operations, Pages, Rotary
+from penstock.kernels.interface import Batch, BlockMap, Linear, Operations, Pages, Rotary
 from penstock.kernels.torch_ops import TorchOperations
+from penstock.kernels.weight import Weight
 from penstock.model import Packing, load, open_source
-from penstock.model.layers.decoder import Layer
+from penstock.model.architectures.llama import LlamaLayer
+from penstock.model.layers.step import LayerStep
 from penstock.store.files import ModelFiles
 from penstock.store.spec import ModelSpec
 from penstock.tokenize import Tokenizer
@@ -48,20 +51,12 @@ WORST = {"qkv": 4e-3, "attention": 1e-3, "gated": 4e-3, "mlp": 4e-3, "head": 1e-
 class Quantized(TorchOperations):
     """Over plain weights, quantizing as the native kernels do."""
 
-    def linear(
-        self,
-        x: Tensor,
-        weight: Matrix,
-        bias: Tensor | None = None,
-        *,
-        norm: Norm | None = None,
-        onto: Tensor | None = None,
-    ) -> Tensor:
-        x = x if norm is None else self.norm(x, norm)
+    def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
+        x = x if linear.norm is None else self.norm(x, linear.norm)
         blocks = x.unflatten(-1, (-1, packed.BLOCK))
         largest = blocks.abs().amax(-1, keepdim=True)
         x = torch.round(blocks * (127 / largest)).mul_(largest / 127).flatten(-2)
-        return super().linear(x, weight, bias, onto=onto)
+        return super().linear(x, linear._replace(norm=None), onto)
 
     def rotate_store(
         self,
@@ -78,17 +73,17 @@ class Quantized(TorchOperations):
         return q
 
 
-def run_part(name: str, layer: Layer, ops: Operations, x: Tensor, batch: Batch, pages: Sequence[Pages]) -> Tensor:
-    attention, mlp = layer.attention, layer.mlp
+def run_part(name: str, layer: LlamaLayer, ops: Operations, x: Tensor, batch: Batch, pages: Sequence[Pages]) -> Tensor:
     match name:
         case "qkv":
-            return ops.linear(x, attention.qkv, attention.qkv_bias, norm=attention.norm)
+            return ops.linear(x, layer.qkv)
         case "attention":
-            return attention(ops, x, batch, pages[0])
+            mixed = layer.attention(ops, ops.linear(x, layer.qkv), LayerStep(batch, pages[0]))
+            return ops.linear(mixed, layer.output, onto=x)
         case "gated":
-            return ops.gated(x, mlp.gate_up, mlp.gate_up_bias, mlp.activation, norm=mlp.norm)
+            return ops.linear(x, layer.gate_up)
         case "mlp":
-            return mlp(ops, x)
+            return ops.linear(ops.linear(x, layer.gate_up), layer.down, onto=x)
     return x  # the head is what follows
 
 
@@ -97,10 +92,10 @@ class Part:
     """A model of a part of a layer, whose token i stands for row i of `table`: what comes in."""
 
     name: str
-    layer: Layer
+    layer: LlamaLayer
     spec: ModelSpec
-    table: Matrix
-    head: Matrix
+    table: Weight
+    head: Weight
 
     def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor:
         return run_part(self.name, self.layer, ops, ops.embed(batch.tokens, self.table, 1.0), batch, pages)
@@ -134,49 +129,61 @@ class Parts:
         self.model = load(files.spec, source, dtype=torch.float32, device=device, context=512, packing=Packing())
         self.spec = msgspec.structs.replace(files.spec, num_layers=1, windows=())
         tokens = Tokenizer.load(files.tokenizer).encode(TEXT)[: len(TOKENS)]
-        x = packed.plain(self.model.embedding)[tokens]
+        x = self.model.embedding.to_dense()[tokens]
         # What comes out of the table are codes by a scale: disturbed, so that no activation lies right between two.
         self.first = x * (1 + 1e-3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)))
         self._pool = Pool(2)
 
-    def inputs(self, layers: int) -> Iterator[tuple[Layer, Layer, dict[str, Tensor]]]:
+    def inputs(self, layers: int) -> Iterator[tuple[LlamaLayer, LlamaLayer, dict[str, Tensor]]]:
         """Of the first so many layers: themselves, the same unpacked, and what goes into each part."""
         x = self.first
         for layer in self.model.layers[:layers]:
             plain = unpacked(layer)
-            middle = self.part("attention", plain, x).in_torch(TorchOperations())
+            middle = self.part("attention", plain, Weight.from_dense(x)).in_torch(TorchOperations())
             yield layer, plain, {"qkv": x, "attention": x, "gated": middle, "mlp": middle}
-            x = self.part("mlp", plain, middle).in_torch(TorchOperations())
+            x = self.part("mlp", plain, Weight.from_dense(middle)).in_torch(TorchOperations())
 
-    def part(self, name: str, layer: Layer, table: Matrix) -> Part:
-        width = layer.attention.qkv.shape[0] if name == "qkv" else self.spec.hidden_size
+    def part(self, name: str, layer: LlamaLayer, table: Weight) -> Part:
+        width = layer.qkv.weight.shape[0] if name == "qkv" else self.spec.hidden_size
         width = self.spec.intermediate_size if name == "gated" else width
         return Part(name, layer, self.spec, table, self.model.head if name == "head" else _rows(torch.zeros(16, width)))
 
-    def compare(self, name: str, layer: Layer, plain: Layer, x: Tensor) -> Compared:
+    def compare(self, name: str, layer: LlamaLayer, plain: LlamaLayer, x: Tensor) -> Compared:
         """The native kernels over a layer's weights against float32 over plain ones."""
         paged = self.paged(name, layer, x)
         paged.model.run(paged.rows({0: len(TOKENS)}), None, show=True)
-        return Compared(name, paged.model.hidden(len(TOKENS)), self.part(name, plain, x).in_torch(Quantized()))
+        return Compared(
+            name, paged.model.hidden(len(TOKENS)), self.part(name, plain, Weight.from_dense(x)).in_torch(Quantized())
+        )
 
-    def paged(self, name: str, layer: Layer, x: Tensor) -> NativePagedModel:
+    def paged(self, name: str, layer: LlamaLayer, x: Tensor) -> NativePagedModel:
         model: Any = self.part(name, layer, _rows(x))
         paged = NativePagedModel(model, self._pool, block_size=16, num_blocks=1 + len(BLOCKS), dtype=torch.float16)
         paged.add(TOKENS)
         return paged
 
 
-def _rows(values: Tensor) -> PackedMatrix:
+def _rows(values: Tensor) -> Weight:
     rows = packed.allocate(Kind.F32, *values.shape, Arena())
     packed.fill(rows, 0, values)
-    return PackedMatrix([rows], values.shape[1])
+    return Weight.from_packed(PackedMatrix([rows], values.shape[1]))
 
 
-def unpacked(layer: Layer) -> Layer:
-    attention, mlp = layer.attention, layer.mlp
-    return Layer(
-        replace(attention, qkv=packed.plain(attention.qkv), output=packed.plain(attention.output)),
-        replace(mlp, gate_up=packed.plain(mlp.gate_up), down=packed.plain(mlp.down)),
+MATRICES = ("qkv", "output", "gate_up", "down")
+
+
+def changed(layer: LlamaLayer, **attributes: object) -> LlamaLayer:
+    other = copy.copy(layer)
+    for name, value in attributes.items():
+        setattr(other, name, value)
+    return other
+
+
+def unpacked(layer: LlamaLayer) -> LlamaLayer:
+    products = {name: getattr(layer, name) for name in MATRICES}
+    return changed(
+        layer,
+        **{name: one._replace(weight=Weight.from_dense(one.weight.to_dense())) for name, one in products.items()},
     )
 
 
@@ -200,42 +207,43 @@ def test_what_separates_them_is_rounding(parts: Parts) -> None:
 def test_the_head(parts: Parts) -> None:
     paged = parts.paged("head", parts.model.layers[0], parts.first)
     paged.step({0: len(TOKENS)})
-    expected = Quantized().logits(parts.first, packed.plain(parts.model.head), 0.0)
+    expected = Quantized().logits(parts.first, parts.model.head, 0.0)
     compared = Compared("head", paged.logits(0), expected)
     print(compared)
     assert compared.is_rounding
 
 
-def scale_off(layer: Layer, *, half: str, matrix: str) -> Layer:
+def scale_off(layer: LlamaLayer, *, matrix: str) -> LlamaLayer:
     """By 1%, of one block of one row."""
-    part = getattr(layer, half)
-    weight = getattr(part, matrix).clone()
+    product = getattr(layer, matrix)
+    weight = product.weight.to_dense().clone()
     weight[100, 64:96] *= 1.01
-    return replace(layer, **{half: replace(part, **{matrix: weight})})
+    return changed(layer, **{matrix: product._replace(weight=Weight.from_dense(weight))})
 
 
-def head_turned(layer: Layer) -> Layer:
+def head_turned(layer: LlamaLayer) -> LlamaLayer:
     """One query head has its halves swapped: it is rotated the other way."""
-    qkv = packed.plain(layer.attention.qkv).clone()
+    qkv = layer.qkv.weight.to_dense().clone()
     qkv[192:256] = qkv[192:256].roll(32, 0)
-    return replace(layer, attention=replace(layer.attention, qkv=qkv))
+    return changed(layer, qkv=layer.qkv._replace(weight=Weight.from_dense(qkv)))
 
 
-def key_lost(layer: Layer) -> Layer:
+def key_lost(layer: LlamaLayer) -> LlamaLayer:
     """The last token does not see the first one, and nothing else is wrong."""
-    return replace(layer, attention=replace(layer.attention, window=len(TOKENS) - 1))
+    return changed(layer, attention=replace(layer.attention, window=len(TOKENS) - 1))
 
 
-def norm_off(layer: Layer) -> Layer:
-    norm = layer.mlp.norm
-    return replace(layer, mlp=replace(layer.mlp, norm=norm._replace(eps=2 * norm.eps)))
+def norm_off(layer: LlamaLayer) -> LlamaLayer:
+    norm = layer.gate_up.norm
+    assert norm is not None
+    return changed(layer, gate_up=layer.gate_up._replace(norm=norm._replace(eps=2 * norm.eps)))
 
 
-FAULTS: dict[str, tuple[str, Callable[[Layer], Layer]]] = {
-    "scale in qkv": ("qkv", partial(scale_off, half="attention", matrix="qkv")),
-    "scale in output": ("attention", partial(scale_off, half="attention", matrix="output")),
-    "scale in gate_up": ("gated", partial(scale_off, half="mlp", matrix="gate_up")),
-    "scale in down": ("mlp", partial(scale_off, half="mlp", matrix="down")),
+FAULTS: dict[str, tuple[str, Callable[[LlamaLayer], LlamaLayer]]] = {
+    "scale in qkv": ("qkv", partial(scale_off, matrix="qkv")),
+    "scale in output": ("attention", partial(scale_off, matrix="output")),
+    "scale in gate_up": ("gated", partial(scale_off, matrix="gate_up")),
+    "scale in down": ("mlp", partial(scale_off, matrix="down")),
     "a head turned": ("attention", head_turned),
     "a key lost": ("attention", key_lost),
     "a norm's epsilon": ("mlp", norm_off),
@@ -243,7 +251,7 @@ FAULTS: dict[str, tuple[str, Callable[[Layer], Layer]]] = {
 
 
 @pytest.mark.parametrize(("name", "broken"), FAULTS.values(), ids=FAULTS)
-def test_a_fault_is_seen(parts: Parts, name: str, broken: Callable[[Layer], Layer]) -> None:
+def test_a_fault_is_seen(parts: Parts, name: str, broken: Callable[[LlamaLayer], LlamaLayer]) -> None:
     """Whichever of the two is wrong, they are apart: here it is the one that is easily made so."""
     layer, plain, inputs = next(parts.inputs(layers=1))
     assert parts.compare(name, layer, plain, inputs[name]).is_rounding

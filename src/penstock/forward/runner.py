@@ -20,8 +20,9 @@ from penstock.forward.inputs import gather
 from penstock.forward.orders import Orders
 from penstock.forward.readback import Readback
 from penstock.forward.slots import Slots
-from penstock.kernels.interface import Batch, Matrix, Operations, Pages
+from penstock.kernels.interface import Batch, Operations, Pages
 from penstock.kernels.upload import upload
+from penstock.kernels.weight import Weight
 from penstock.sample import Draws
 from penstock.store.spec import ModelSpec
 
@@ -34,7 +35,7 @@ ALIGNED = 16  # bytes: kernels take vectors to begin at a multiple of them
 
 class Model(Protocol):
     spec: ModelSpec
-    head: Matrix  # [vocab, hidden]
+    head: Weight  # [vocab, hidden]
 
     def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor: ...
 

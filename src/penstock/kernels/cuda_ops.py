@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from penstock.kernels.cpu.packed import plain
 from penstock.kernels.cuda import (
     decode_attention,
     embed,
@@ -20,9 +19,11 @@ from penstock.kernels.cuda import (
     split_kv,
 )
 from penstock.kernels.cuda import norm as norm_
-from penstock.kernels.interface import Activation, Batch, BlockMap, HeadNorms, Matrix, Norm, Pages, Rotary
+from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Pages, Rotary
 from penstock.kernels.per_batch import PerBatch
-from penstock.kernels.reference import linear, logits
+from penstock.kernels.reference import linear as linear_
+from penstock.kernels.reference import logits
+from penstock.kernels.weight import Weight
 
 
 class Chunks(NamedTuple):
@@ -39,38 +40,25 @@ class CudaOperations:
     def __init__(self) -> None:
         self._shared = PerBatch()
 
-    def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
-        return embed.embed(tokens, plain(table), scale)
+    def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
+        return embed.embed(tokens, table.dense, scale)
 
     def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
         return norm_.norm(x, norm, onto)
 
-    def linear(
-        self,
-        x: Tensor,
-        weight: Matrix,
-        bias: Tensor | None = None,
-        *,
-        norm: Norm | None = None,
-        onto: Tensor | None = None,
-    ) -> Tensor:
-        weight = plain(weight)
-        x, norm = self._normed(x, norm, weight)
-        if skinny_gemm.suits(x, weight):
-            return skinny_gemm.product(x, weight, bias, norm=norm, onto=onto)
-        if onto is not None and bias is None:
-            return onto.addmm_(x, weight.t())
-        y = linear.reference(x, weight, bias)
+    def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
+        weight, bias, norm, activation = linear
+        matrix = weight.dense
+        if norm is not None and not skinny_gemm.takes_norm(x, matrix):
+            x, norm = self.norm(x, norm), None
+        if skinny_gemm.suits(x, matrix):
+            return skinny_gemm.skinny_gemm(x, matrix, bias, norm=norm, onto=onto, activation=activation)
+        if onto is not None and bias is None and activation is None:
+            return onto.addmm_(x, matrix.t())
+        y = linear_.reference(x, matrix, bias)
+        if activation is not None:
+            y = gate.gate(y, activation)
         return y if onto is None else onto.add_(y)
-
-    def gated(
-        self, x: Tensor, weight: Matrix, bias: Tensor | None, activation: Activation, *, norm: Norm | None = None
-    ) -> Tensor:
-        weight = plain(weight)
-        x, norm = self._normed(x, norm, weight)
-        if skinny_gemm.suits(x, weight):
-            return skinny_gemm.product(x, weight, bias, norm=norm, activation=activation)
-        return gate.gate(linear.reference(x, weight, bias), activation)
 
     def rotate_store(
         self,
@@ -124,24 +112,18 @@ class CudaOperations:
                 attend(q, pages, tables, batch, tiles, out, scale=scale, window=window, softcap=softcap)
         return out
 
-    def logits(self, x: Tensor, weight: Matrix, softcap: float, out: Tensor | None = None) -> Tensor:
-        weight = plain(weight)
+    def logits(self, x: Tensor, weight: Weight, softcap: float, out: Tensor | None = None) -> Tensor:
+        matrix = weight.dense
         if out is None:
-            out = torch.empty(x.shape[0], weight.shape[0], dtype=torch.float32, device=x.device)
+            out = torch.empty(x.shape[0], matrix.shape[0], dtype=torch.float32, device=x.device)
         # Accumulated in float32 anyway: no need to round and widen again.
-        if skinny_gemm.suits(x, weight):
-            skinny_gemm.product(x, weight, out=out)
+        if skinny_gemm.suits(x, matrix):
+            skinny_gemm.skinny_gemm(x, matrix, out=out)
         elif x.dtype == torch.float32:
-            torch.mm(x, weight.t(), out=out)
+            torch.mm(x, matrix.t(), out=out)
         else:
-            torch.ops.aten.mm.dtype_out(x, weight.t(), torch.float32, out=out)
+            torch.ops.aten.mm.dtype_out(x, matrix.t(), torch.float32, out=out)
         return logits.capped(out, softcap)
-
-    def _normed(self, x: Tensor, norm: Norm | None, weight: Tensor) -> tuple[Tensor, Norm | None]:
-        """x and the norm, where a product of our own makes it on the way; else the norm of x."""
-        if norm is None or skinny_gemm.takes_norm(x, weight):
-            return x, norm
-        return self.norm(x, norm), None
 
 
 def _plan(q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, whole: bool) -> Chunks:

@@ -12,11 +12,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-from penstock.kernels.cpu.packed import PackedMatrix
+from penstock.kernels.weight import Weight
 
-# A weight of a product, or an embedding table: plain, as `kernels.reference.linear.pack` made it, or in the native
-# kernels' form
-Matrix = Tensor | PackedMatrix
 Activation = Literal["silu", "gelu_tanh"]
 
 
@@ -83,29 +80,30 @@ class HeadNorms(NamedTuple):
     eps: float
 
 
+class Linear(NamedTuple):
+    """A product with a weight [out, in] and what surrounds it, described once, when the model is built. In this order:
+    norm of x, product, bias, gated activation. The sum with the residual is an argument of the operation.
+
+    Implementations unpack all fields. So each of them has to honour or to reject a new one (the low-rank delta of an
+    adapter, the all-reduce of tensor parallelism), and none can overlook it.
+    """
+
+    weight: Weight
+    bias: Tensor | None = None  # [out]
+    norm: Norm | None = None  # of x
+    gate: Activation | None = None  # the rows of the weight are gate and up: gives activation(gate) * up, [out / 2]
+
+
 class Operations(Protocol):
-    def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
+    def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
         """[tokens] -> [tokens, hidden]"""
 
     def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
         """The norm of x, or `onto` with it added, in place."""
 
-    def linear(
-        self,
-        x: Tensor,
-        weight: Matrix,
-        bias: Tensor | None = None,
-        *,
-        norm: Norm | None = None,
-        onto: Tensor | None = None,
-    ) -> Tensor:
-        """[tokens, in] × [out, in] -> [tokens, out], of the norm of x where there is one; or `onto` with that added, in
+    def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
+        """[tokens, in] -> [tokens, out], as `linear` describes it; or `onto`, which is not x, with that added, in
         place."""
-
-    def gated(
-        self, x: Tensor, weight: Matrix, bias: Tensor | None, activation: Activation, *, norm: Norm | None = None
-    ) -> Tensor:
-        """The product y [tokens, 2 * n] as `linear` makes it -> activation(first half) * second half, [tokens, n]"""
 
     def rotate_store(
         self,
@@ -123,5 +121,5 @@ class Operations(Protocol):
     ) -> Tensor:
         """Causal attention of each row's queries over its own pages; gives [tokens, heads * head_dim]."""
 
-    def logits(self, x: Tensor, weight: Matrix, softcap: float, out: Tensor | None = None) -> Tensor:
+    def logits(self, x: Tensor, weight: Weight, softcap: float, out: Tensor | None = None) -> Tensor:
         """x [tokens, hidden] projected on the vocabulary, float32; into `out` if there is one."""

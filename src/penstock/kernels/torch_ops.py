@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock.kernels.cpu.packed import plain
-from penstock.kernels.interface import Activation, Batch, BlockMap, HeadNorms, Matrix, Norm, Pages, Rotary
+from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Pages, Rotary
 from penstock.kernels.per_batch import PerBatch
-from penstock.kernels.reference import attention, embed, gate, linear, logits, rotate_store
+from penstock.kernels.reference import attention, embed, gate, logits, rotate_store
+from penstock.kernels.reference import linear as linear_
 from penstock.kernels.reference import norm as norm_
+from penstock.kernels.weight import Form, Weight
 
 
 class TorchOperations:
@@ -17,32 +18,19 @@ class TorchOperations:
     def __init__(self) -> None:
         self._shared = PerBatch()
 
-    def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
-        return embed.reference(tokens, plain(table), scale)
+    def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
+        return embed.reference(tokens, table.to_dense(), scale)
 
     def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
         y = norm_.reference(x, norm)
         return y if onto is None else onto.add_(y)
 
-    def linear(
-        self,
-        x: Tensor,
-        weight: Matrix,
-        bias: Tensor | None = None,
-        *,
-        norm: Norm | None = None,
-        onto: Tensor | None = None,
-    ) -> Tensor:
-        weight = plain(weight)
-        if norm is not None:
-            x = self.norm(x, norm)
-        y = linear.packed(x, weight, bias) if weight.is_mkldnn else linear.reference(x, weight, bias)
+    def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
+        weight, bias, norm, activation = linear
+        y = _product(x if norm is None else self.norm(x, norm), weight, bias)
+        if activation is not None:
+            y = gate.reference(y, activation)
         return y if onto is None else onto.add_(y)
-
-    def gated(
-        self, x: Tensor, weight: Matrix, bias: Tensor | None, activation: Activation, *, norm: Norm | None = None
-    ) -> Tensor:
-        return gate.reference(self.linear(x, weight, bias, norm=norm), activation)
 
     def rotate_store(
         self,
@@ -67,6 +55,12 @@ class TorchOperations:
         )
         return attention.reference(q, pages, plan, scale=scale, softcap=softcap)
 
-    def logits(self, x: Tensor, weight: Matrix, softcap: float, out: Tensor | None = None) -> Tensor:
-        scores = logits.capped(self.linear(x, weight).float(), softcap)
+    def logits(self, x: Tensor, weight: Weight, softcap: float, out: Tensor | None = None) -> Tensor:
+        scores = logits.capped(self.linear(x, Linear(weight)).float(), softcap)
         return scores if out is None else out.copy_(scores)
+
+
+def _product(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+    if weight.form is Form.ONEDNN:
+        return linear_.onednn(x, weight.onednn, bias)
+    return linear_.reference(x, weight.to_dense(), bias)

@@ -8,7 +8,7 @@ scores = ops.logits(hidden, model.head, spec.logit_softcap)
 from penstock.model.layers.decoder import Decoder
 from penstock.model.load import choose_dtype, load, open_source, packed_bytes, weight_bytes
 from penstock.model.weights.dummy import DummySource
-from penstock.model.weights.loader import Packing
+from penstock.model.weights.form import Packing
 from penstock.model.weights.source import Source
 
 __all__ = [

@@ -8,12 +8,11 @@ from typing import Literal
 
 import torch
 
-from penstock.kernels.reference import linear
 from penstock.model import registry
 from penstock.model.layers.decoder import Decoder
 from penstock.model.weights import loader
+from penstock.model.weights.form import Packing
 from penstock.model.weights.gguf import GgufSource
-from penstock.model.weights.loader import Packing
 from penstock.model.weights.safetensors import SafetensorsSource
 from penstock.model.weights.source import Source
 from penstock.store.spec import ModelSpec
@@ -40,9 +39,7 @@ def load(
 
 def weight_bytes(spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -> int:
     """What the weights will take once loaded, from the spec alone."""
-    total = loader.num_bytes(registry.architecture(spec.architecture).weight_map, spec, dtype)
-    second_table = spec.tied and linear.packs(dtype, device)  # an embedding table cannot be read once it is packed
-    return total + (spec.vocab_size * spec.hidden_size * dtype.itemsize if second_table else 0)
+    return loader.dense_bytes(registry.architecture(spec.architecture).weight_map, spec, dtype, device)
 
 
 def packed_bytes(spec: ModelSpec, source: Source, packing: Packing) -> int:

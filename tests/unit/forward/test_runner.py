@@ -18,9 +18,10 @@ from penstock.flow import Admit, Extend, Pooling, Row, SamplingParams, StepPlan,
 from penstock.forward import ModelRunner, prompt_logprobs
 from penstock.forward.native_runner import NativeRunner
 from penstock.forward.pooling import Embedders
-from penstock.kernels.cpu.packed import PackedMatrix
 from penstock.kernels.cpu.program import Pool
+from penstock.kernels.interface import Linear
 from penstock.kernels.torch_ops import TorchOperations
+from penstock.kernels.weight import Form
 from penstock.model import Decoder, Packing, load, open_source
 from penstock.store import hf_folder
 
@@ -59,7 +60,7 @@ def pool() -> Pool:
 def make_runner(model: Decoder, slots: int) -> ModelRunner | NativeRunner:
     """Of packed weights the native one."""
     spec = model.spec
-    if isinstance(model.head, PackedMatrix):
+    if model.head.form is Form.PACKED:
         pages = make_native_pages(spec, BLOCKS, BLOCK, torch.float32)
         return NativeRunner(model, pool(), pages, context=CONTEXT, max_sequences=slots, step_tokens=256)
     pages = make_pages(spec, BLOCKS, BLOCK, torch.float32)
@@ -388,10 +389,10 @@ class Fails(TorchOperations):
 
     broken: Callable[[], None] | None = None
 
-    def gated(self, *arguments: Any, **options: Any) -> torch.Tensor:
-        if self.broken is not None:
+    def linear(self, x: torch.Tensor, linear: Linear, onto: torch.Tensor | None = None) -> torch.Tensor:
+        if self.broken is not None and linear.gate is not None:
             self.broken()
-        return super().gated(*arguments, **options)
+        return super().linear(x, linear, onto)
 
 
 def test_an_exception_reaches_the_caller_and_leaves_the_runner_usable(models: Models) -> None:

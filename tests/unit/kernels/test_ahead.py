@@ -81,8 +81,8 @@ def test_real_tensors_take_the_variants_that_were_noted_on_meta(
 ) -> None:
     monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self.keys.add(key))  # not compiled
     planned = noted(spec, dtype, SIZES._replace(max_sequences=max_sequences)).keys
-    monkeypatch.setattr(linear, "packs", lambda *_: False)
-    monkeypatch.setattr(CudaOperations, "logits", lambda _, x, weight, __: (x @ weight.T).float())
+    monkeypatch.setattr(linear, "prefers_onednn", lambda *_: False)
+    monkeypatch.setattr(CudaOperations, "logits", lambda _, x, weight, __: (x @ weight.dense.T).float())
     cpu = torch.device("cpu")
     model = load(spec, BlankSource(cpu), dtype=dtype, device=cpu, context=SIZES.context)
     paged = PagedModel(model, block_size=SIZES.block_size, ops=CudaOperations(), dtype=dtype)

@@ -10,14 +10,17 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="triton is not installed")
 
+from helpers.packed_samples import random_matrix
 from helpers.paged_model import Row, make_batch
 from helpers.triton_device import DEVICE, DTYPES, MARKS
+from penstock.kernels.cpu.packed import Kind
 from penstock.kernels.cuda import decode_attention, prefill_cudnn, split_kv
 from penstock.kernels.cuda.decode_inputs import lay_out
 from penstock.kernels.cuda_ops import CudaOperations
-from penstock.kernels.interface import Activation, BlockMap, Norm, Pages, Rotary
+from penstock.kernels.interface import Activation, BlockMap, Linear, Norm, Pages, Rotary
 from penstock.kernels.reference import embed, norm, rotate_store
 from penstock.kernels.torch_ops import TorchOperations
+from penstock.kernels.weight import UnsupportedForm, Weight
 
 pytestmark = MARKS
 
@@ -40,7 +43,8 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 def test_embed(rows: int, width: int, scale: float, dtype: torch.dtype) -> None:
     table = numbers(200, width, dtype=dtype)
     tokens = torch.randint(200, (rows,), device=DEVICE)
-    assert torch.equal(CudaOperations().embed(tokens, table, scale), embed.reference(tokens, table, scale))
+    found = CudaOperations().embed(tokens, Weight.from_dense(table), scale)
+    assert torch.equal(found, embed.reference(tokens, table, scale))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -75,7 +79,7 @@ def test_linear(rows: int, size: int, width: int, biased: bool, normed: bool, ad
     for _ in range(3):
         onto = numbers(rows, size, dtype=dtype, seed=4) * width**0.5 if added else None
         total = expected if onto is None else expected + onto.double()
-        close(CudaOperations().linear(x, weight, bias, norm=one, onto=onto), total.to(dtype))
+        close(CudaOperations().linear(x, Linear(Weight.from_dense(weight), bias, one), onto), total.to(dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -87,11 +91,20 @@ def test_gated(rows: int, size: int, width: int, biased: bool, activation: Activ
     x, weight = numbers(rows, width, dtype=dtype) / 16, numbers(2 * size, width, dtype=dtype, seed=1)
     bias = numbers(2 * size, dtype=dtype, seed=2) if biased else None
     one = Norm(numbers(width, seed=3) / 16, 1e-5)
+    product = Linear(Weight.from_dense(weight), bias, gate=activation)
+    exact = Linear(Weight.from_dense(weight.double()), None if bias is None else bias.double(), gate=activation)
     for each in (None, one):
-        expected = TorchOperations().gated(
-            x.double(), weight.double(), None if bias is None else bias.double(), activation, norm=each
-        )
-        close(CudaOperations().gated(x, weight, bias, activation, norm=each), expected.to(dtype))
+        expected = TorchOperations().linear(x.double(), exact._replace(norm=each))
+        close(CudaOperations().linear(x, product._replace(norm=each)), expected.to(dtype))
+    onto = numbers(rows, size, dtype=dtype, seed=4)
+    expected = TorchOperations().linear(x.double(), exact, onto.double())
+    close(CudaOperations().linear(x, product, onto), expected.to(dtype))
+
+
+def test_other_forms_are_rejected() -> None:
+    packed = random_matrix((Kind.U8,), (32,), 64)
+    with pytest.raises(UnsupportedForm, match="reads dense weights, and was given a packed one"):
+        CudaOperations().linear(numbers(1, 64), Linear(Weight.from_packed(packed)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -103,7 +116,7 @@ def test_logits(rows: int, size: int, width: int, softcap: float, dtype: torch.d
     x, weight = numbers(rows, width, dtype=dtype), numbers(size, width, dtype=dtype, seed=1)
     full = x.double() @ weight.double().T
     expected = (softcap * torch.tanh(full / softcap) if softcap else full).float()
-    close(CudaOperations().logits(x, weight, softcap), expected)
+    close(CudaOperations().logits(x, Weight.from_dense(weight), softcap), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

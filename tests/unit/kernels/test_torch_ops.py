@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from helpers.paged_model import Row, make_batch
-from penstock.kernels.interface import Norm, Pages, Rotary
+from penstock.kernels.interface import Linear, Norm, Pages, Rotary
 from penstock.kernels.reference import linear
 from penstock.kernels.torch_ops import TorchOperations
+from penstock.kernels.weight import Weight
 
 OPS = TorchOperations()
 
@@ -20,9 +21,9 @@ def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def test_embed_scales() -> None:
     table = torch.randn(7, 4)
-    tokens = torch.tensor([3, 3, 0])
-    assert OPS.embed(tokens, table, 1.0).equal(table[tokens])
-    assert OPS.embed(tokens, table, 2.5).equal(table[tokens] * 2.5)
+    tokens, weight = torch.tensor([3, 3, 0]), Weight.from_dense(table)
+    assert OPS.embed(tokens, weight, 1.0).equal(table[tokens])
+    assert OPS.embed(tokens, weight, 2.5).equal(table[tokens] * 2.5)
 
 
 @pytest.mark.parametrize("size", [0.001, 1.0, 300.0])  # small: eps counts; large: squares overflow float16
@@ -45,22 +46,24 @@ def test_a_product_of_a_norm_is_added() -> None:
     x, residual, gains = torch.randn(5, 16), torch.randn(5, 24), torch.randn(16)
     weight, bias = torch.randn(24, 16), torch.randn(24)
     expected = residual + rms(x, gains, 1e-5).float() @ weight.T + bias
-    assert OPS.linear(x, weight, bias, norm=Norm(gains, 1e-5), onto=residual) is residual
+    product = Linear(Weight.from_dense(weight), bias, norm=Norm(gains, 1e-5))
+    assert OPS.linear(x, product, onto=residual) is residual
     torch.testing.assert_close(residual, expected)
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 70])
-def test_packed_linear_is_linear(tokens: int) -> None:
+def test_a_product_in_the_layout_of_onednn(tokens: int) -> None:
     weight, bias, x = torch.randn(48, 32), torch.randn(48), torch.randn(tokens, 32)
-    packed = linear.pack(weight)
-    assert packed.shape == weight.shape
-    torch.testing.assert_close(OPS.linear(x, packed, bias), OPS.linear(x, weight, bias))
-    torch.testing.assert_close(OPS.linear(x, packed), x @ weight.T)
+    blocked = Weight.from_onednn(linear.to_onednn(weight))
+    assert blocked.shape == weight.shape
+    dense = Weight.from_dense(weight)
+    torch.testing.assert_close(OPS.linear(x, Linear(blocked, bias)), OPS.linear(x, Linear(dense, bias)))
+    torch.testing.assert_close(OPS.linear(x, Linear(blocked)), x @ weight.T)
 
 
-def test_only_float32_is_packed() -> None:
-    weight = torch.randn(48, 32, dtype=torch.bfloat16)
-    assert linear.pack(weight) is weight
+def test_only_float32_takes_the_layout_of_onednn() -> None:
+    assert not linear.prefers_onednn(torch.bfloat16, torch.device("cpu"))
+    assert not linear.prefers_onednn(torch.float32, torch.device("cuda"))
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
@@ -71,15 +74,18 @@ def test_gate(activation: str) -> None:
         expected = gate * torch.sigmoid(gate) * up
     else:
         expected = 0.5 * gate * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3))) * up
-    torch.testing.assert_close(OPS.gated(gate_up, torch.eye(10), None, activation), expected)  # type: ignore[arg-type]
+    product = Linear(Weight.from_dense(torch.eye(10)), gate=activation)  # type: ignore[arg-type]
+    torch.testing.assert_close(OPS.linear(gate_up, product), expected)
+    torch.testing.assert_close(OPS.linear(gate_up, product, onto=torch.ones(3, 5)), expected + 1.0)
 
 
 def test_logits_are_of_float32_and_capped() -> None:
     x, weight = torch.randn(5, 8, dtype=torch.bfloat16), torch.randn(20, 8, dtype=torch.bfloat16)
-    scores = OPS.logits(x, weight, 0.0)
+    head = Weight.from_dense(weight)
+    scores = OPS.logits(x, head, 0.0)
     assert scores.dtype == torch.float32
     torch.testing.assert_close(scores, (x @ weight.T).float())
-    torch.testing.assert_close(OPS.logits(x, weight, 2.0), 2.0 * torch.tanh(scores / 2.0))
+    torch.testing.assert_close(OPS.logits(x, head, 2.0), 2.0 * torch.tanh(scores / 2.0))
 
 
 @pytest.mark.parametrize("dim", [8, 4])

@@ -11,8 +11,19 @@ import torch
 
 from helpers.paged_model import run_alone
 from penstock.errors import ArchitectureUnsupported, ModelNotFound, OutOfMemory
-from penstock.model import DummySource, choose_dtype, load, open_source, registry, weight_bytes
+from penstock.model import (
+    DummySource,
+    Packing,
+    choose_dtype,
+    load,
+    open_source,
+    packed_bytes,
+    registry,
+    weight_bytes,
+)
 from penstock.model.weights.dummy import BlankSource
+from penstock.model.weights.pack import FORMATS, Quantization, kind_of
+from penstock.store.gguf import TENSOR_TYPES
 from penstock.store.spec import ModelSpec, Rope
 
 CPU = torch.device("cpu")
@@ -70,7 +81,7 @@ def test_weights_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_dummy_weights_follow_the_seed() -> None:
     def head(seed: int) -> torch.Tensor:
-        return load(SPEC, DummySource(CPU, seed), dtype=torch.float16, device=CPU, context=64).head
+        return load(SPEC, DummySource(CPU, seed), dtype=torch.float16, device=CPU, context=64).head.dense
 
     assert head(1).equal(head(1))
     assert not head(1).equal(head(2))
@@ -88,8 +99,24 @@ def test_blank_weights_have_the_shapes_and_nothing_in_them() -> None:
     random = load(SPEC, DummySource(CPU), dtype=torch.float16, device=CPU, context=64)
     assert blank.head.shape == random.head.shape
     assert blank.num_bytes == random.num_bytes
-    assert not blank.head.any()
+    assert not blank.head.dense.any()
     assert BlankSource(CPU).read("embedding", (3000, 2000)).untyped_storage().nbytes() == 4
+
+
+@pytest.mark.parametrize("quantize", [None, "int8", "int4"])
+@pytest.mark.parametrize("stored", sorted(kind.name for kind in TENSOR_TYPES.values()))
+def test_blank_weights_in_every_packed_form(stored: str, quantize: Quantization | None) -> None:
+    spec = msgspec.structs.replace(SPEC, hidden_size=256, intermediate_size=512, num_layers=1, num_heads=16)
+    packing = Packing(quantize)
+    source = BlankSource(CPU, stored)
+    model = load(spec, source, dtype=torch.float32, device=CPU, context=64, packing=packing)
+    norms = 4 * spec.hidden_size * 3
+    blocks = stored in FORMATS
+    if not (blocks and quantize):  # which a start refuses
+        assert model.num_bytes == packed_bytes(spec, source, packing) + norms
+    kinds = {segment.kind for segment in model.head.packed.segments}
+    assert kinds == {kind_of(stored, quantize)}
+    assert not model.head.to_dense().any()
 
 
 @pytest.mark.parametrize("form", ["safetensors", "gguf"])

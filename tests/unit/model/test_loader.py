@@ -51,10 +51,11 @@ def test_parts_are_fused_in_order(folder: Path) -> None:
     weights = loader.load(Llama.weight_map, source, spec_of(folder), dtype=torch.bfloat16, device=CPU)
     prefix = "model.layers.1.self_attn."
     fused = torch.cat([tensors[f"{prefix}{name}_proj.weight"] for name in "qkv"]).bfloat16()
-    assert weights["layers.1.qkv"].equal(fused)
-    assert weights["layers.1.mlp_norm"].equal(tensors["model.layers.1.post_attention_layernorm.weight"])
-    assert weights["layers.1.mlp_norm"].dtype == torch.float32
-    assert weights["head"].equal(tensors["lm_head.weight"].bfloat16())
+    norm = weights.vectors["layers.1.mlp_norm"]
+    assert weights.matrices["layers.1.qkv"].dense.equal(fused)
+    assert norm.equal(tensors["model.layers.1.post_attention_layernorm.weight"])
+    assert norm.dtype == torch.float32
+    assert weights.matrices["head"].dense.equal(tensors["lm_head.weight"].bfloat16())
 
 
 def test_bytes_of_the_weights(folder: Path, tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_text_part_of_a_checkpoint_with_vision(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "both.safetensors")
     spec = spec_of(folder)
     both, text = load_path(spec, tmp_path / "both.safetensors"), load_path(spec, folder / "model.safetensors")
-    assert both.embedding.equal(text.embedding)
+    assert both.embedding.dense.equal(text.embedding.dense)
     assert both.num_bytes == text.num_bytes
 
 
@@ -138,4 +139,4 @@ def test_odd_offsets_in_a_file(folder: Path, tmp_path: Path) -> None:
     text = json.dumps(header).encode()
     path = tmp_path / "odd.safetensors"
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
-    assert load_path(spec_of(folder), path).embedding.equal(tensors["model.embed_tokens.weight"])
+    assert load_path(spec_of(folder), path).embedding.dense.equal(tensors["model.embed_tokens.weight"])

@@ -21,7 +21,7 @@ from penstock.kernels.cpu.packed import Kind, PackedMatrix
 from penstock.model import DummySource, Packing, load, open_source, packed_bytes
 from penstock.model.architectures.llama import Llama
 from penstock.model.weights import loader
-from penstock.model.weights.map import Weights
+from penstock.model.weights.loaded import Weights
 from penstock.model.weights.pack import FORMATS, pack_blocks, pack_floats, pack_quantized
 from penstock.store.gguf import TENSOR_TYPES
 from penstock.store.hf_config import spec_from_config
@@ -128,14 +128,14 @@ def test_a_gguf_file_packed_has_the_same_weights(tmp_path: Path, kind: str) -> N
     folder = tiny_models.make("llama", tmp_path)
     path = tiny_gguf.convert(folder, tmp_path / "tiny.gguf", GGMLQuantizationType[kind])
     packed, plain = both(path, "gguf", spec_of(folder))
-    assert set(packed.packed) | set(packed) == set(plain)
-    assert not set(packed.packed) & set(packed)
-    for name, matrix in packed.packed.items():
-        assert matrix.unpack().bfloat16().equal(plain[name].to_dense()), name
-        assert all(segment.kind.is_float == (kind in ("F32", "F16", "BF16")) for segment in matrix.segments)
-    for name, tensor in packed.items():
-        assert tensor.equal(plain[name])
-    assert len(packed.packed["layers.0.qkv"].segments) == 3
+    assert set(packed.matrices) == set(plain.matrices)
+    assert set(packed.vectors) == set(plain.vectors)
+    for name, weight in packed.matrices.items():
+        assert weight.to_dense().bfloat16().equal(plain.matrices[name].dense), name
+        assert all(segment.kind.is_float == (kind in ("F32", "F16", "BF16")) for segment in weight.packed.segments)
+    for name, tensor in packed.vectors.items():
+        assert tensor.equal(plain.vectors[name])
+    assert len(packed.matrices["layers.0.qkv"].packed.segments) == 3
 
 
 def test_a_folder_packed_has_the_same_weights(tmp_path: Path) -> None:
@@ -143,9 +143,9 @@ def test_a_folder_packed_has_the_same_weights(tmp_path: Path) -> None:
     tensors = {name: tensor.bfloat16() for name, tensor in load_file(folder / "model.safetensors").items()}
     save_file(tensors, tmp_path / "half.safetensors")
     packed, plain = both(tmp_path / "half.safetensors", "safetensors", spec_of(folder))
-    for name, matrix in packed.packed.items():
-        assert matrix.unpack().bfloat16().equal(plain[name]), name
-        assert {segment.kind for segment in matrix.segments} == {Kind.BF16}
+    for name, weight in packed.matrices.items():
+        assert weight.to_dense().bfloat16().equal(plain.matrices[name].dense), name
+        assert {segment.kind for segment in weight.packed.segments} == {Kind.BF16}
 
 
 @pytest.mark.parametrize("quantize", [None, "int8", "int4"])

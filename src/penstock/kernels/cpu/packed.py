@@ -106,11 +106,6 @@ class PackedMatrix:
         return torch.cat([unpack(segment, self.shape[1]) for segment in self.segments])
 
 
-def plain(matrix: Tensor | PackedMatrix) -> Tensor:
-    """For operations that know no packed form: exact, and slow."""
-    return matrix.unpack() if isinstance(matrix, PackedMatrix) else matrix
-
-
 def _native(segment: Segment) -> _NativeSegment:
     pointers = (None if t is None else t.data_ptr() for t in (segment.codes, segment.scales, segment.offsets))
     return _NativeSegment(segment.rows, segment.kind, 0, *pointers)

@@ -1,6 +1,6 @@
 """A model's wiring recorded as a list of native operations.
 
-`Recorder` stands where `Operations` do and is handed values that have no numbers yet. What it puts together on the way:
+`ProgramRecorder` implements `Operations` over values that have no numbers yet. What it fuses on the way:
 
     norm, gate, attention      leave their result quantized too, if a product reads it that way
     x + norm, then its norm    are one pass
@@ -17,7 +17,8 @@ from torch import Tensor
 
 from penstock.kernels.cpu.packed import BLOCK, PackedMatrix
 from penstock.kernels.cpu.program import LOGITS, NO_BUFFER, NativeOp, NativePages, NativeRotation, OpKind, Recording
-from penstock.kernels.interface import Activation, Batch, BlockMap, HeadNorms, Matrix, Norm, Operations, Pages, Rotary
+from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Operations, Pages, Rotary
+from penstock.kernels.weight import Weight
 
 TOKENS, WANTED = 0, 1  # which rows a value has, as in native/program.h
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
@@ -28,7 +29,7 @@ QUANTIZED_FLOATS = 12  # of a block: 48 bytes
 class Recordable(Protocol):
     """What is needed of a model."""
 
-    head: Matrix
+    head: Weight
 
     def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor: ...
 
@@ -37,7 +38,7 @@ class Recordable(Protocol):
 class Value:
     """Rows of `floats` numbers in a buffer yet to be chosen. Stands for a Tensor in the model's code."""
 
-    recorder: Recorder
+    recorder: ProgramRecorder
     rows: int
     width: int
     floats: int
@@ -72,15 +73,14 @@ def record(
 ) -> Recording:
     """The model up to the drawn token. `wanted_only`: hidden states of the wanted tokens alone, as a step needs that
     only draws tokens; otherwise of all, and logits of the wanted."""
-    recorder = Recorder(head_dim)
+    recorder = ProgramRecorder(head_dim)
     hidden = _value(model.forward(recorder, recorder.batch(groups, wanted_only), pages))
     body = len(recorder.ops)
-    assert isinstance(model.head, PackedMatrix)
     recorder.head(hidden, model.head, softcap)
     return recorder.recording(hidden, body, model.head.shape[0])
 
 
-class Recorder:
+class ProgramRecorder:
     """Implements `interface.Operations`."""
 
     def __init__(self, head_dim: int) -> None:
@@ -88,7 +88,8 @@ class Recorder:
         self._head_dim = head_dim
         self._kept: list[object] = []
         self._maps: list[BlockMap] = []
-        self._added: dict[int, Value] = {}  # by the id of a value: what the next norm of it adds to it first
+        # By the id of a value: what the next norm of it adds to it first, and the norm that gave that.
+        self._pending: dict[int, tuple[Value, Norm]] = {}
 
     def batch(self, groups: int, wanted_only: bool) -> Batch:
         """A step that has no numbers yet."""
@@ -97,7 +98,7 @@ class Recorder:
         wanted = tokens if wanted_only else None
         return Batch(tokens, tokens, tokens, tokens, tuple(self._maps), 0, 0, [], [], wanted)
 
-    def embed(self, tokens: Tensor, table: Matrix, scale: float) -> Tensor:
+    def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
         matrix = self._matrix(table)
         output = self._value(TOKENS, matrix.shape[1])
         self._add(OpKind.EMBED, output, scale=scale, weight=matrix.address)
@@ -107,32 +108,26 @@ class Recorder:
         normed = self._norm(_value(x), norm)
         if onto is None:
             return _tensor(normed)
-        self._added[id(onto)] = normed
+        self._add_pending(_value(onto))
+        self._pending[id(onto)] = (normed, norm)
         return onto
 
-    def linear(
-        self,
-        x: Tensor,
-        weight: Matrix,
-        bias: Tensor | None = None,
-        *,
-        norm: Norm | None = None,
-        onto: Tensor | None = None,
-    ) -> Tensor:
+    def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
+        weight, bias, norm, activation = linear
+        if activation is not None and onto is not None:
+            raise NotImplementedError("the native program has no operation that adds a gated product")
         source, matrix = _value(x), self._matrix(weight)
-        if norm is not None:
+        if norm is None:
+            self._add_pending(source)
+        else:
             source = self._norm(source, norm)
         output = self._value(source.rows, matrix.shape[0]) if onto is None else _value(onto)
         self._linear(source, matrix, bias, output, adds=onto is not None)
-        return _tensor(output)
-
-    def gated(
-        self, x: Tensor, weight: Matrix, bias: Tensor | None, activation: Activation, *, norm: Norm | None = None
-    ) -> Tensor:
-        source = _value(self.linear(x, weight, bias, norm=norm))
-        output = self._value(source.rows, source.width // 2)
-        self._add(OpKind.GATE, output, source, option=ACTIVATIONS[activation])
-        return _tensor(output)
+        if activation is None:
+            return _tensor(output)
+        gated = self._value(output.rows, output.width // 2)
+        self._add(OpKind.GATE, gated, output, option=ACTIVATIONS[activation])
+        return _tensor(gated)
 
     def rotate_store(
         self,
@@ -161,13 +156,13 @@ class Recorder:
         op.fields |= {"window": window, "group": self._group(block_map)}
         return _tensor(output)
 
-    def logits(self, x: Tensor, weight: Matrix, softcap: float, out: Tensor | None = None) -> Tensor:
+    def logits(self, x: Tensor, weight: Weight, softcap: float, out: Tensor | None = None) -> Tensor:
         raise NotImplementedError("the head is recorded by `head`")
 
-    def head(self, hidden: Value, matrix: PackedMatrix, softcap: float) -> None:
+    def head(self, hidden: Value, weight: Weight, softcap: float) -> None:
         source = self._picked(hidden) if hidden.rows == TOKENS else hidden
-        logits = Value(self, WANTED, matrix.shape[0], 0, buffer=LOGITS)
-        self._linear(source, self._matrix(matrix), None, logits)
+        logits = Value(self, WANTED, weight.shape[0], 0, buffer=LOGITS)
+        self._linear(source, self._matrix(weight), None, logits)
         if softcap:
             self._add(OpKind.CAP, logits, scale=softcap)
         self._add(OpKind.DRAW, logits)
@@ -177,10 +172,11 @@ class Recorder:
         if source.maker is self.ops[-1] and source.maker.kind is OpKind.ATTENTION:
             source.maker.rows = source.rows = WANTED
             return source
+        self._add_pending(source)
         return self._picked(source)
 
     def recording(self, hidden: Value, head: int, vocab: int) -> Recording:
-        assert not self._added, "a sum that no norm followed"
+        assert not self._pending, "a sum that is never read"
         offsets, row_floats = _place(self.ops, hidden)
         return Recording(
             ops=[_native(op) for op in self.ops],
@@ -201,8 +197,14 @@ class Recorder:
     def _norm(self, x: Value, norm: Norm) -> Value:
         output = self._value(x.rows, x.width)
         op = self._add(OpKind.NORM, output, x, scale=norm.eps, weight=self._address(norm.weight))
-        op.added = self._added.pop(id(x), None)
+        op.added, _ = self._pending.pop(id(x), (None, None))
         return output
+
+    def _add_pending(self, x: Value) -> None:
+        """For readers of x other than norms. Nothing but a norm adds two values, so there is one whose result nobody
+        reads; in pre-norm models every sum is read by a norm."""
+        if id(x) in self._pending:
+            self._norm(x, self._pending[id(x)][1])
 
     def _linear(
         self, source: Value, matrix: PackedMatrix, bias: Tensor | None, output: Value, *, adds: bool = False
@@ -238,8 +240,8 @@ class Recorder:
     def _value(self, rows: int, width: int, floats: int | None = None) -> Value:
         return Value(self, rows, width, width if floats is None else floats)
 
-    def _matrix(self, matrix: Matrix) -> PackedMatrix:
-        assert isinstance(matrix, PackedMatrix), "weights for native operations are packed"
+    def _matrix(self, weight: Weight) -> PackedMatrix:
+        matrix = weight.packed
         self._kept.append(matrix)
         return matrix
 

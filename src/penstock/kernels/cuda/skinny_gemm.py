@@ -198,7 +198,7 @@ _launch_one, _launch_few = Launcher(_one), Launcher(_few)
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:
-    """Whether `product` takes it, and a layer is faster for it than with cuBLAS."""
+    """Whether `skinny_gemm` takes it, and a layer is faster for it than with cuBLAS."""
     rows, width = x.shape
     most = MOST_OF_LARGE if weight.shape[0] >= LARGE else MOST_ROWS
     return x.element_size() == 2 and rows <= most and width % (16 if rows == 1 else STEP) == 0
@@ -214,7 +214,7 @@ def _is_one(x: Tensor, weight: Tensor) -> bool:
     return x.shape[0] == 1 and (weight.numel() <= SMALL or x.shape[1] % STEP != 0)
 
 
-def product(
+def skinny_gemm(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -224,7 +224,7 @@ def product(
     activation: Activation | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """[rows, in] × [out, in], see `interface.Operations.linear` and `gated`; with an activation the weight is that of a
+    """[rows, in] × [out, in], see `interface.Linear`; with an activation the weight is that of a
     gated pair. A norm is made on the way only where `takes_norm` says so. What is given as `out` may be float32."""
     rows, size = x.shape[0], weight.shape[0] // (1 if activation is None else 2)
     if onto is not None:

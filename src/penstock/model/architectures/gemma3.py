@@ -1,43 +1,58 @@
-"""Gemma 3, the text model: norms before and after attention and MLP and on q and k, windows on most layers.
+"""Gemma 3, the text model: sandwich norms, head norms on q and k, windows on most layers.
+
+    layer:  x ─┬─► norm ─► qkv ─► attention ─► output ─► norm ─► + ─┬─► norm ─► gate, up ─► … ─► down ─► norm ─► +
+               └───────────────────────────────────────────────────┘└───────────────────────────────────────────┘
 
 In Hugging Face checkpoints its norms are stored as the difference from one; in GGUF files one has been added.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from torch import Tensor
 
-from penstock.model.layers import attention, decoder, mlp
-from penstock.model.weights.map import Parameter, WeightMap, plus_one
-
-# ours -> Hugging Face, GGUF
-LAYER_NORMS = {
-    "attention_norm": ("input_layernorm", "attn_norm"),
-    "post_attention_norm": ("post_attention_layernorm", "post_attention_norm"),
-    "mlp_norm": ("pre_feedforward_layernorm", "ffn_norm"),
-    "post_mlp_norm": ("post_feedforward_layernorm", "post_ffw_norm"),
-}
+from penstock.kernels.interface import Operations
+from penstock.model.layers.build import LayerBuilder
+from penstock.model.layers.decoder import Decoder
+from penstock.model.layers.step import LayerStep
+from penstock.model.weights import names
+from penstock.model.weights.map import WeightMap, plus_one
 
 
-def _layer_norms() -> tuple[Parameter, ...]:
-    return tuple(
-        decoder.norm(f"layers.{{layer}}.{name}", f"model.layers.{{layer}}.{hf}", f"blk.{{layer}}.{gguf}", plus_one)
-        for name, (hf, gguf) in LAYER_NORMS.items()
-    )
+class Gemma3Layer:
+    """Sandwich norms: x + norm(attention(norm(x))), then x + norm(MLP(norm(x)))."""
+
+    def __init__(self, build: LayerBuilder) -> None:
+        self.qkv = build.linear("qkv", norm=build.norm("attention_norm"))
+        self.attention = build.attention(head_norms=build.head_norms())
+        self.output = build.linear("output")
+        self.post_attention_norm = build.norm("post_attention_norm")
+        self.gate_up = build.linear("gate_up", norm=build.norm("mlp_norm"), gate=build.spec.activation)
+        self.down = build.linear("down")
+        self.post_mlp_norm = build.norm("post_mlp_norm")
+
+    def forward(self, ops: Operations, x: Tensor, step: LayerStep) -> Tensor:
+        mixed = self.attention(ops, ops.linear(x, self.qkv), step)
+        mixed, x = step.select(mixed, x)
+        x = ops.norm(ops.linear(mixed, self.output), self.post_attention_norm, onto=x)
+        return ops.norm(ops.linear(ops.linear(x, self.gate_up), self.down), self.post_mlp_norm, onto=x)
 
 
-class Gemma3(decoder.Decoder):
-    weight_map: ClassVar[WeightMap] = WeightMap(
+class Gemma3(Decoder):
+    layer = Gemma3Layer
+    weight_map = WeightMap(
         (
-            decoder.EMBEDDING,
-            *attention.projections(),
-            *attention.qk_norms(plus_one),
-            *attention.OUTPUT,
-            *mlp.GATE_UP,
-            *mlp.DOWN,
-            *_layer_norms(),
-            decoder.norm("norm", "model.norm", "output_norm", plus_one),
-            decoder.HEAD,
+            names.EMBEDDING,
+            names.layer_norm("attention_norm", "input_layernorm", "attn_norm", plus_one),
+            *names.qkv_projection(),
+            *names.qk_norms(plus_one),
+            *names.OUTPUT_PROJECTION,
+            names.layer_norm("post_attention_norm", "post_attention_layernorm", "post_attention_norm", plus_one),
+            names.layer_norm("mlp_norm", "pre_feedforward_layernorm", "ffn_norm", plus_one),
+            *names.GATE_UP_PROJECTION,
+            *names.DOWN_PROJECTION,
+            names.layer_norm("post_mlp_norm", "post_feedforward_layernorm", "post_ffw_norm", plus_one),
+            names.final_norm(plus_one),
+            names.HEAD,
         ),
         # checkpoints of text and vision
         ignored=(r"(vision_tower|multi_modal_projector)\..*",),

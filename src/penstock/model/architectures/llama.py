@@ -1,22 +1,57 @@
-"""Llama 2 and 3, SmolLM, and all that differ from them in flags of the spec or in the names of tensors only."""
+"""Llama 2 and 3, SmolLM, and all that differ from them in the spec or in the names of tensors only.
+
+tokens ─► embedding ─► layers ─► norm ─► head ─► logits        (`Decoder`)
+
+layer:  x ─┬─► norm ─► qkv ─► attention ─► output ─► + ─┬─► norm ─► gate, up ─► activation(gate) * up ─► down ─► +
+           └───────────────────────────────────────────┘└──────────────────────────────────────────────────────┘
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from torch import Tensor
 
-from penstock.model.layers import attention, decoder, mlp
+from penstock.kernels.interface import Operations
+from penstock.model.layers.build import LayerBuilder
+from penstock.model.layers.decoder import Decoder
+from penstock.model.layers.step import LayerStep
+from penstock.model.weights import names
 from penstock.model.weights.map import WeightMap, halves_from_pairs
 
-FRAME = (
-    decoder.EMBEDDING,
-    decoder.norm("layers.{layer}.attention_norm", "model.layers.{layer}.input_layernorm", "blk.{layer}.attn_norm"),
-    decoder.norm("layers.{layer}.mlp_norm", "model.layers.{layer}.post_attention_layernorm", "blk.{layer}.ffn_norm"),
-    decoder.norm("norm", "model.norm", "output_norm"),
-    decoder.HEAD,
+COMMON = (
+    names.EMBEDDING,
+    names.layer_norm("attention_norm", "input_layernorm", "attn_norm"),
+    names.layer_norm("mlp_norm", "post_attention_layernorm", "ffn_norm"),
+    names.final_norm(),
+    names.HEAD,
 )
 
 
-class Llama(decoder.Decoder):
-    weight_map: ClassVar[WeightMap] = WeightMap(
-        (*FRAME, *attention.projections(halves_from_pairs), *attention.OUTPUT, *mlp.GATE_UP, *mlp.DOWN)
+class LlamaLayer:
+    """Pre-norm: x + attention(norm(x)), then x + MLP(norm(x)). Norms are part of the products that read them, and sums
+    of those that give them (`onto`), so that kernels can fuse them."""
+
+    def __init__(self, build: LayerBuilder) -> None:
+        self.qkv = build.linear("qkv", norm=build.norm("attention_norm"))
+        self.attention = build.attention()
+        self.output = build.linear("output")
+        self.gate_up = build.linear("gate_up", norm=build.norm("mlp_norm"), gate=build.spec.activation)
+        self.down = build.linear("down")
+
+    def forward(self, ops: Operations, x: Tensor, step: LayerStep) -> Tensor:
+        mixed = self.attention(ops, ops.linear(x, self.qkv), step)
+        mixed, x = step.select(mixed, x)
+        x = ops.linear(mixed, self.output, onto=x)
+        return ops.linear(ops.linear(x, self.gate_up), self.down, onto=x)
+
+
+class Llama(Decoder):
+    layer = LlamaLayer
+    weight_map = WeightMap(
+        (
+            *COMMON,
+            *names.qkv_projection(qk_from_gguf=halves_from_pairs),
+            *names.OUTPUT_PROJECTION,
+            *names.GATE_UP_PROJECTION,
+            *names.DOWN_PROJECTION,
+        )
     )

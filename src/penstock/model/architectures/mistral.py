@@ -1,4 +1,4 @@
-"""Mistral."""
+"""Mistral: Llama with a sliding window, which is in the spec."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from penstock.model.architectures.llama import Llama
 
 
 class Mistral(Llama):
-    """Llama with a sliding window, which is in the spec."""
+    """Layers and tensors are Llama's."""

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from penstock.model.architectures.llama import FRAME, Llama
-from penstock.model.layers import attention, mlp
+from penstock.model.architectures.llama import COMMON, Llama
+from penstock.model.weights import names
 from penstock.model.weights.map import Parameter, Part, WeightMap
 
-QKV = Part("model.layers.{layer}.self_attn.qkv_proj.weight", "blk.{layer}.attn_qkv.weight", "qkv")
-GATE_UP = Part("model.layers.{layer}.mlp.gate_up_proj.weight", "blk.{layer}.ffn_up.weight", "gate_up")
+QKV = Part(f"{names.HF_ATTENTION}qkv_proj.weight", f"{names.GGUF_ATTENTION}qkv.weight", "qkv")
+GATE_UP = Part(f"{names.HF_MLP}gate_up_proj.weight", f"{names.GGUF_MLP}up.weight", "gate_up")
 
 
 class Phi3(Llama):
-    weight_map: ClassVar[WeightMap] = WeightMap(
+    weight_map = WeightMap(
         (
-            *FRAME,
-            Parameter("layers.{layer}.qkv", "matrix", (QKV,), "hidden"),
-            Parameter("layers.{layer}.gate_up", "matrix", (GATE_UP,), "hidden"),
-            *attention.OUTPUT,
-            *mlp.DOWN,
+            *COMMON,
+            Parameter(f"{names.LAYER}qkv", "matrix", (QKV,), "hidden"),
+            Parameter(f"{names.LAYER}gate_up", "matrix", (GATE_UP,), "hidden"),
+            *names.OUTPUT_PROJECTION,
+            *names.DOWN_PROJECTION,
         )
     )

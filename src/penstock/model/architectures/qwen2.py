@@ -1,15 +1,19 @@
-"""Qwen2 and 2.5: Llama with biases on q, k and v (a flag of the spec). Its GGUF files keep q and k in order."""
+"""Qwen2 and 2.5: Llama with biases on q, k and v, which are in the spec. Its GGUF files keep q and k in order."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from penstock.model.architectures.llama import FRAME, Llama
-from penstock.model.layers import attention, mlp
+from penstock.model.architectures.llama import COMMON, Llama
+from penstock.model.weights import names
 from penstock.model.weights.map import WeightMap
 
 
 class Qwen2(Llama):
-    weight_map: ClassVar[WeightMap] = WeightMap(
-        (*FRAME, *attention.projections(), *attention.OUTPUT, *mlp.GATE_UP, *mlp.DOWN)
+    weight_map = WeightMap(
+        (
+            *COMMON,
+            *names.qkv_projection(),
+            *names.OUTPUT_PROJECTION,
+            *names.GATE_UP_PROJECTION,
+            *names.DOWN_PROJECTION,
+        )
     )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from penstock.model.architectures.llama import FRAME, Llama
-from penstock.model.layers import attention, mlp
+from penstock.model.architectures.llama import LlamaLayer
+from penstock.model.architectures.qwen2 import Qwen2
+from penstock.model.layers.build import LayerBuilder
+from penstock.model.weights import names
 from penstock.model.weights.map import WeightMap
 
 
-class Qwen3(Llama):
-    weight_map: ClassVar[WeightMap] = WeightMap(
-        (*FRAME, *attention.projections(), *attention.qk_norms(), *attention.OUTPUT, *mlp.GATE_UP, *mlp.DOWN)
-    )
+class Qwen3Layer(LlamaLayer):
+    def __init__(self, build: LayerBuilder) -> None:
+        super().__init__(build)
+        self.attention = build.attention(head_norms=build.head_norms())
+
+
+class Qwen3(Qwen2):
+    layer = Qwen3Layer
+    weight_map = WeightMap((*Qwen2.weight_map.parameters, *names.qk_norms()))

@@ -1,72 +1,60 @@
-"""A decoder: embedding, layers of attention and MLP around a residual, final norm, output head."""
+"""A decoder-only transformer around the layers of an architecture: embedding, layers, final norm, output head."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from penstock.kernels.interface import Batch, Norm, Operations, Pages
-from penstock.kernels.reference import linear
-from penstock.model.layers.attention import Attention
-from penstock.model.layers.mlp import Mlp
+from penstock.model.layers.build import LayerBuilder
 from penstock.model.layers.rope import rotary
-from penstock.model.weights.map import Parameter, Part, Transform, WeightMap, Weights
+from penstock.model.layers.step import LayerStep
+from penstock.model.weights.loaded import Weights
+from penstock.model.weights.map import WeightMap
 from penstock.store.spec import ModelSpec
 
-EMBEDDING = Parameter(
-    "embedding", "table", (Part("model.embed_tokens.weight", "token_embd.weight", "vocab"),), "hidden"
-)
-HEAD = Parameter(
-    "head", "matrix", (Part("lm_head.weight", "output.weight", "vocab"),), "hidden", exists=lambda spec: not spec.tied
-)
 
+class Layer(Protocol):
+    """What an architecture shows: the wiring of one layer."""
 
-def norm(name: str, hf: str, gguf: str, from_hf: Transform | None = None) -> Parameter:
-    return Parameter(name, "norm", (Part(f"{hf}.weight", f"{gguf}.weight", "hidden", from_hf=from_hf),))
+    def __init__(self, build: LayerBuilder) -> None: ...
 
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    attention: Attention
-    mlp: Mlp
+    def forward(self, ops: Operations, x: Tensor, step: LayerStep) -> Tensor:
+        """The residual stream x [tokens, hidden] after this layer. May write to x; writes keys and values to the pages.
+        Selects tokens (`LayerStep.select`) once attention has written them."""
 
 
 class Decoder:
-    """Base of the architectures, which differ in their weights: what a layer has, and what it is called. Owns the
-    weights; the pages are the caller's."""
+    """Base of the architectures. Each names its layer, which shows the wiring, and the tensors it is loaded from. Owns
+    the weights; the KV pages are the caller's."""
 
+    layer: ClassVar[type[Layer]]
     weight_map: ClassVar[WeightMap]
 
     def __init__(self, spec: ModelSpec, weights: Weights, *, device: torch.device, context: int) -> None:
         self.spec = spec
-        self.embedding = weights.matrix("embedding")
-        self.embedding_scale = float(spec.embedding_scale)
-        self.head = self.embedding if spec.tied else weights.matrix("head")
         self.num_bytes = weights.num_bytes
-        if isinstance(self.embedding, Tensor):
-            self.embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
-            if spec.tied and linear.packs(self.embedding.dtype, device):
-                self.head = linear.pack(self.embedding)
-                self.num_bytes += self.embedding.nbytes
-        self.norm = Norm(weights["norm"], spec.norm_eps)
-        self._rotary = rotary(spec.rope, context, device)
-        self._local_rotary = rotary(spec.local_rope, context, device) if spec.local_rope else self._rotary
-        self.layers = [self._layer(number, weights.layer(number)) for number in range(spec.num_layers)]
+        self.embedding, self.head = weights.matrices["embedding"], weights.matrices["head"]
+        # Rounded as the checkpoint's makers did, to the type of the numbers it multiplies.
+        self.embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
+        self.norm = Norm(weights.vectors["norm"], spec.norm_eps)
+        everywhere = rotary(spec.rope, context, device)
+        in_windows = rotary(spec.local_rope, context, device) if spec.local_rope else everywhere
+        self.layers = [
+            self.layer(
+                LayerBuilder(spec, number, weights.layer(number), in_windows if spec.window(number) else everywhere)
+            )
+            for number in range(spec.num_layers)
+        ]
 
     def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor:
-        """Hidden states after the final norm, [tokens, hidden], or of the wanted ones alone: beyond the last attention
-        nobody reads the others. `pages` is by layer; keys and values are written."""
-        residual = ops.embed(batch.tokens, self.embedding, self.embedding_scale)
-        for layer, layer_pages in zip(self.layers, pages, strict=True):
-            wanted = batch.wanted if layer is self.layers[-1] else None
-            residual = layer.attention(ops, residual, batch, layer_pages, wanted)
-            residual = layer.mlp(ops, residual)
-        return ops.norm(residual, self.norm)
-
-    def _layer(self, number: int, weights: Weights) -> Layer:
-        rotary = self._local_rotary if self.spec.window(number) else self._rotary
-        return Layer(Attention.build(self.spec, number, weights, rotary), Mlp.build(self.spec, weights))
+        """Hidden states after the final norm, [tokens, hidden], of all tokens or of `batch.wanted` alone. `pages` is by
+        layer; keys and values are written."""
+        x = ops.embed(batch.tokens, self.embedding, self.embedding_scale)
+        last = len(self.layers) - 1
+        for number, (layer, layer_pages) in enumerate(zip(self.layers, pages, strict=True)):
+            x = layer.forward(ops, x, LayerStep(batch, layer_pages, batch.wanted if number == last else None))
+        return ops.norm(x, self.norm)

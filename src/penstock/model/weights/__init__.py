@@ -1,7 +1,10 @@
-"""From the tensors of a checkpoint to those of a model.
+"""From the tensors of a checkpoint to the weights of a model: read, place, form.
 
-map                        which tensors make up which parameter: data
-source                     the protocol of whatever has tensors: safetensors, gguf (with dequantize), dummy
-loader                     fills parameters from a source, and insists that the two fit
-pack                       the same into the native kernels' form
+loader                     the three stages, one parameter after the other
+read                       first: tensors by the names of a checkpoint, which must fit the map
+source                     what is read from: safetensors, gguf (with dequantize), dummy (random or blank)
+place                      second: slice for a rank, permute, fuse
+form                       third: dense, or packed for the native kernels (pack has GGUF's types)
+map, names                 which tensors make up which parameter, as data
+loaded                     the result: weights by name
 """

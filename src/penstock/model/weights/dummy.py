@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from penstock.model.weights.map import Format
+from penstock.model.weights.safetensors import DTYPES
 from penstock.model.weights.source import Shape
+from penstock.store.gguf import TENSOR_TYPES
 
 # Numbers drawn once; tensors are cut out of their endless repetition, because drawing billions takes a minute on a CPU.
 # Prime, so that the rows of a matrix differ.
@@ -41,24 +43,30 @@ class DummySource:
     def stored(self, name: str) -> str:
         return "F32"
 
-    def read_blocks(self, name: str) -> Tensor:
+    def read_blocks(self, name: str, shape: Shape) -> Tensor:
         raise AssertionError(f"{name} has no blocks")
 
 
 class BlankSource:
-    """Implements `Source`: zeros, which take no memory."""
+    """Implements `Source`: zeros of any type that checkpoints have, which take no memory. What `form` makes of them has
+    the types, shapes and layouts of real weights: that is all the choice of a kernel depends on."""
 
     format: Format = "hf"
     shapes = None
 
-    def __init__(self, device: torch.device) -> None:
-        self._zero = torch.zeros(1, device=device)
+    def __init__(self, device: torch.device, stored: str = "F32") -> None:
+        self._device, self._stored = device, stored
 
     def read(self, name: str, shape: Shape) -> Tensor:
-        return self._zero.expand(shape)
+        return self._zeros(shape, DTYPES.get(self._stored, torch.float32))
 
     def stored(self, name: str) -> str:
-        return "F32"
+        return self._stored
 
-    def read_blocks(self, name: str) -> Tensor:
-        raise AssertionError(f"{name} has no blocks")
+    def read_blocks(self, name: str, shape: Shape) -> Tensor:
+        kind = next(kind for kind in TENSOR_TYPES.values() if kind.name == self._stored)
+        row_bytes = shape[1] // kind.block_elements * kind.block_bytes
+        return self._zeros((shape[0], row_bytes), torch.uint8)
+
+    def _zeros(self, shape: Shape, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(1, dtype=dtype, device=self._device).expand(shape)

@@ -34,7 +34,7 @@ class GgufSource:
     def stored(self, name: str) -> str:
         return self._tensors[name].type.name
 
-    def read_blocks(self, name: str) -> Tensor:
+    def read_blocks(self, name: str, shape: Shape) -> Tensor:
         info, raw = self._raw(name)
         return raw.view(info.shape[0], -1)
 

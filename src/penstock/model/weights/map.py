@@ -1,24 +1,18 @@
 """The vocabulary of weight maps: which tensors of a checkpoint make up which parameter of ours, as data.
 
-    checkpoint tensors ──Part──► Parameter ──loader──► Weights ──► layers
-
 Names contain `{layer}` where there is one per layer. Fused parameters (q, k and v in one matrix) have several parts,
 stacked by rows in the order given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 from torch import Tensor
 
-from penstock.kernels.cpu.packed import PackedMatrix
-from penstock.kernels.interface import Matrix
 from penstock.store.spec import ModelSpec
-
-T = TypeVar("T")
 
 Extent = Literal["vocab", "hidden", "q", "kv", "qkv", "ffn", "gate_up", "head"]
 Format = Literal["hf", "gguf"]
@@ -26,6 +20,9 @@ Transform = Callable[[Tensor, ModelSpec], Tensor]
 
 # matrix: read by `linear` and `logits`. table: read by `embed`. norm: a vector kept in float32. bias: a vector.
 Kind = Literal["matrix", "table", "norm", "bias"]
+
+# Extents that are several others one after the other, in checkpoints that have fused them
+SECTIONS: dict[Extent, tuple[Extent, ...]] = {"qkv": ("q", "kv", "kv"), "gate_up": ("ffn", "ffn")}
 
 
 def always(_: ModelSpec) -> bool:
@@ -67,31 +64,6 @@ class WeightMap:
     parameters: tuple[Parameter, ...]
     ignored: tuple[str, ...] = ()  # patterns of checkpoint names that may be there and are not needed
     renamed: tuple[tuple[str, str], ...] = ()  # prefixes of checkpoint names that stand for another
-
-
-class Weights(dict[str, Tensor]):
-    """Parameters by name; packed matrices and tables are kept apart."""
-
-    def __init__(self, plain: Mapping[str, Tensor], packed: Mapping[str, PackedMatrix] | None = None) -> None:
-        super().__init__(plain)
-        self.packed = dict(packed or {})
-
-    def matrix(self, name: str) -> Matrix:
-        """A matrix or a table, packed or not."""
-        return self.packed[name] if name in self.packed else self[name]
-
-    def layer(self, number: int) -> Weights:
-        """Those of one layer, by what follows its number."""
-        prefix = f"layers.{number}."
-
-        def of_layer(parameters: Mapping[str, T]) -> dict[str, T]:
-            return {name.removeprefix(prefix): t for name, t in parameters.items() if name.startswith(prefix)}
-
-        return Weights(of_layer(self), of_layer(self.packed))
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(t.nbytes for t in self.values()) + sum(matrix.num_bytes for matrix in self.packed.values())
 
 
 def extents(spec: ModelSpec) -> dict[Extent, int]:

@@ -5,15 +5,38 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from penstock.errors import ModelInvalid, ModelNotFound
 from penstock.model.weights.map import Format
+from penstock.store.gguf import TENSOR_TYPES
 
 Shape = tuple[int, ...]
+BLOCK_ELEMENTS = {kind.name: kind.block_elements for kind in TENSOR_TYPES.values()}
+
+
+class Rows(NamedTuple):
+    """Rows of a tensor of a checkpoint, as floats or as the blocks they are stored in."""
+
+    data: Tensor  # [rows, cols] or, of a vector, [rows]; [rows, bytes of a row] uint8 of blocks
+    stored: str  # the type in the checkpoint, see `Source.stored`
+    cols: int
+    is_blocks: bool = False
+
+    def cut_columns(self, begin: int, end: int) -> Rows:
+        if (begin, end) == (0, self.cols):
+            return self
+        if not self.is_blocks:
+            return self._replace(data=self.data[:, begin:end], cols=end - begin)
+        elements = BLOCK_ELEMENTS[self.stored]
+        if begin % elements or end % elements:
+            raise ValueError(f"columns {begin} to {end} are not whole blocks of {self.stored}")
+        row_bytes = self.data.shape[1]
+        data = self.data[:, begin * row_bytes // self.cols : end * row_bytes // self.cols].contiguous()
+        return self._replace(data=data, cols=end - begin)
 
 
 class Source(Protocol):
@@ -31,7 +54,7 @@ class Source(Protocol):
     def stored(self, name: str) -> str:
         """The type it has in the checkpoint, by its name in GGUF: "F32", "Q4_0"."""
 
-    def read_blocks(self, name: str) -> Tensor:
+    def read_blocks(self, name: str, shape: Shape) -> Tensor:
         """[rows, bytes of a row] uint8: a matrix of a quantized type, as it is stored. Not to be written to."""
 
 

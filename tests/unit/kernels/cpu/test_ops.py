@@ -20,8 +20,9 @@ from helpers.paged_model import Row, make_batch, make_pages
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import PackedMatrix
 from penstock.kernels.cpu.program import Pool
-from penstock.kernels.interface import Activation, Batch, Norm, Operations, Pages, Rotary
+from penstock.kernels.interface import Activation, Batch, Linear, Norm, Operations, Pages, Rotary
 from penstock.kernels.torch_ops import TorchOperations
+from penstock.kernels.weight import UnsupportedForm, Weight
 from penstock.model.weights.pack import pack_floats, pack_quantized
 from penstock.store.spec import ModelSpec, Rope
 
@@ -33,8 +34,8 @@ def pool() -> Pool:
     return Pool(2)
 
 
-def packed(weight: Tensor) -> PackedMatrix:
-    return PackedMatrix([pack_floats(weight, Arena())], weight.shape[1])
+def packed(weight: Tensor) -> Weight:
+    return Weight.from_packed(PackedMatrix([pack_floats(weight, Arena())], weight.shape[1]))
 
 
 Forward = Callable[[Operations, Tensor, Batch, Sequence[Pages]], Tensor]
@@ -107,19 +108,25 @@ def test_norms_and_products_are_added(native: CDLL, pool: Pool, width: int) -> N
 
     def forward(ops: Operations, x: Tensor, *_: object) -> Tensor:
         total = ops.norm(x, norm, onto=x)
-        total = ops.linear(total, matrix, norm=norm, onto=total)
-        return ops.norm(ops.norm(ops.linear(total, matrix), norm, onto=total), norm)
+        total = ops.linear(total, Linear(matrix, norm=norm), onto=total)
+        return ops.norm(ops.norm(ops.linear(total, Linear(matrix)), norm, onto=total), norm)
+
+    def read_without_norm(ops: Operations, x: Tensor, *_: object) -> Tensor:
+        total = ops.norm(ops.norm(x, norm, onto=x), norm, onto=x)
+        total = ops.linear(ops.linear(total, Linear(matrix)), Linear(matrix), onto=total)
+        return ops.norm(ops.norm(total, norm, onto=total), norm)
 
     matrix = packed(operands(width, width, 5))
     assert_near(*rowwise(table, width, pool, forward))
+    assert_near(*rowwise(table, width, pool, read_without_norm))
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize("width", [8, 40, 96, 333])
 def test_gate(native: CDLL, pool: Pool, width: int, activation: Activation) -> None:
-    table, unit = operands(21, 2 * width, 5, 4.0), packed(torch.eye(2 * width))
+    table, product = operands(21, 2 * width, 5, 4.0), Linear(packed(torch.eye(2 * width)), gate=activation)
     table[0], table[1, :width], table[2, :width] = 0.0, 300.0, -300.0
-    assert_near(*rowwise(table, width, pool, lambda ops, x, *_: ops.gated(x, unit, None, activation)))
+    assert_near(*rowwise(table, width, pool, lambda ops, x, *_: ops.linear(x, product)))
 
 
 @pytest.mark.parametrize("width", [32, 70])
@@ -127,13 +134,23 @@ def test_products_read_what_norm_and_gate_left_quantized(native: CDLL, pool: Poo
     """Within the error of int8: half a step of 1/127 of the largest of 32."""
     table, weight = operands(19, width, 6), torch.ones(width)
     matrix = PackedMatrix([pack_quantized(operands(48, width, 7), "int8", Arena())], width)
+    product = Linear(Weight.from_packed(matrix), norm=Norm(weight, 1e-5))
 
     def forward(ops: Operations, x: Tensor, *_: object) -> Tensor:
-        return ops.linear(x, matrix, norm=Norm(weight, 1e-5))
+        return ops.linear(x, product)
 
     ours, theirs = rowwise(table, 48, pool, forward)
     assert (ours - theirs).abs().max() < 0.02 * theirs.abs().max()
     assert not ours.equal(theirs)
+
+
+def test_what_the_program_has_no_operation_for_is_rejected(pool: Pool) -> None:
+    table, gated = operands(2, 16, 1), Linear(packed(torch.eye(16)), gate="silu")
+    with pytest.raises(NotImplementedError, match="adds a gated product"):
+        rowwise(table, 8, pool, lambda ops, x, *_: ops.linear(x, gated, onto=x))
+    dense = Linear(Weight.from_dense(torch.eye(16)))
+    with pytest.raises(UnsupportedForm, match="reads packed weights, and was given a dense one"):
+        rowwise(table, 16, pool, lambda ops, x, *_: ops.linear(x, dense))
 
 
 class Attention:

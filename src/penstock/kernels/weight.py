@@ -1,0 +1,82 @@
+"""Weights: a matrix, and the form it is stored in.
+
+A form is a memory layout that some operations read and others do not. Whoever reads a weight asks for the form it can
+compute with, and is refused any other: nothing is converted behind its back. A new form (fp8 with scales, int4 in
+groups, MXFP4) is a member of `Form`, an accessor here, a module of `model.weights.form` that makes it, and a product
+that reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from penstock.kernels.cpu.packed import PackedMatrix
+
+
+class Form(StrEnum):
+    DENSE = "dense"  # one tensor [rows, cols] of a float type
+    ONEDNN = "onednn"  # one opaque tensor in oneDNN's blocked layout, see `kernels.reference.linear`
+    PACKED = "packed"  # panels of the native CPU kernels: floats, or codes with a scale per block (GGUF, int8, int4)
+
+
+class UnsupportedForm(TypeError):
+    """An operation was given a weight in a form that it does not read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weight:
+    """The matrix [rows, cols] of a product, or an embedding table with a row per token."""
+
+    form: Form
+    shape: tuple[int, int]
+    dtype: torch.dtype  # that products with it compute in
+    num_bytes: int
+    _stored: Tensor | PackedMatrix
+
+    @classmethod
+    def from_dense(cls, tensor: Tensor) -> Weight:
+        return cls(Form.DENSE, (tensor.shape[0], tensor.shape[1]), tensor.dtype, tensor.nbytes, tensor)
+
+    @classmethod
+    def from_onednn(cls, tensor: Tensor) -> Weight:
+        """`tensor` is what `kernels.reference.linear.to_onednn` gave."""
+        return cls(Form.ONEDNN, (tensor.shape[0], tensor.shape[1]), tensor.dtype, tensor.nbytes, tensor)
+
+    @classmethod
+    def from_packed(cls, matrix: PackedMatrix) -> Weight:
+        return cls(Form.PACKED, matrix.shape, torch.float32, matrix.num_bytes, matrix)
+
+    @property
+    def dense(self) -> Tensor:
+        """[rows, cols]"""
+        self._require(Form.DENSE)
+        return cast(Tensor, self._stored)
+
+    @property
+    def onednn(self) -> Tensor:
+        self._require(Form.ONEDNN)
+        return cast(Tensor, self._stored)
+
+    @property
+    def packed(self) -> PackedMatrix:
+        self._require(Form.PACKED)
+        return cast(PackedMatrix, self._stored)
+
+    def to_dense(self) -> Tensor:
+        """[rows, cols], converted from any form: exact and slow, for references and tests."""
+        match self.form:
+            case Form.DENSE:
+                return self.dense
+            case Form.ONEDNN:
+                return self.onednn.to_dense()
+            case Form.PACKED:
+                return self.packed.unpack()
+
+    def _require(self, form: Form) -> None:
+        if self.form is not form:
+            raise UnsupportedForm(f"this operation reads {form} weights, and was given a {self.form} one")

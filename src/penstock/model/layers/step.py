@@ -1,0 +1,21 @@
+"""What a layer reads of a step, beside the residual stream."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from penstock.kernels.interface import Batch, Pages
+
+
+class LayerStep(NamedTuple):
+    """A step's inputs, as one layer reads them."""
+
+    batch: Batch
+    pages: Pages  # of this layer
+    wanted: Tensor | None = None  # in the last layer: packed tokens whose hidden states are read; None: all
+
+    def select(self, mixed: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens that go on beyond attention: in the last layer nobody reads the others."""
+        return (mixed, residual) if self.wanted is None else (mixed[self.wanted], residual[self.wanted])
