@@ -1,4 +1,4 @@
-"""The operations on CUDA: Triton kernels around the products, which are cuBLAS's but for a few rows."""
+"""The operations on CUDA: Triton kernels; products are skinny GEMMs for a few rows and cuBLAS's for many."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from penstock.kernels.reference import logits
 from penstock.kernels.weight import Weight
 
 
-class Chunks(NamedTuple):
-    """How the rows of several tokens are attended to."""
+class PrefillPlan(NamedTuple):
+    """Which kernel attends to which rows of several tokens."""
 
-    long: tuple[prefill_cudnn.Chunk, ...]
-    short: Tensor | None  # tiles, see `prefill.tiles`
-    tiles: Tensor | None  # of all others
+    cudnn: tuple[prefill_cudnn.Chunk, ...]  # long ones
+    split_kv: Tensor | None  # short ones, see `prefill_attention.query_tiles`
+    tiled: Tensor | None  # all others, likewise
 
 
 class CudaOperations:
@@ -49,7 +49,7 @@ class CudaOperations:
     def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
         weight, bias, norm, activation = linear
         matrix = weight.dense
-        if norm is not None and not skinny_gemm.takes_norm(x, matrix):
+        if norm is not None and not skinny_gemm.fuses_norm(x, matrix):
             x, norm = self.norm(x, norm), None
         if skinny_gemm.suits(x, matrix):
             return skinny_gemm.skinny_gemm(x, matrix, bias, norm=norm, onto=onto, activation=activation)
@@ -84,29 +84,29 @@ class CudaOperations:
         out: Tensor | None = None,
     ) -> Tensor:
         if batch.num_single == batch.num_rows:
-            chunks = Chunks((), None, None)
+            prefill = PrefillPlan((), None, None)
         else:
-            whole = window == 0 and softcap == 0.0
-            key = (id(block_map), whole)
-            chunks = self._shared.once(batch, key, lambda: _plan(q, pages, block_map, batch, whole))
+            is_plain = window == 0 and softcap == 0.0
+            key = (id(block_map), is_plain)
+            prefill = self._shared.once(batch, key, lambda: _plan_prefill(q, pages, block_map, batch, is_plain))
         if out is None:
-            if len(chunks.long) == batch.num_rows == 1:
-                return prefill_cudnn.attend(q, pages, chunks.long[0], scale)
+            if len(prefill.cudnn) == batch.num_rows == 1:
+                return prefill_cudnn.attend(q, pages, prefill.cudnn[0], scale)
             out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
         single, tables = batch.num_single, block_map.tables
         if single:
             first, lengths, kv_heads = q[:single], batch.lengths, pages.keys.shape[2]
-            pieces = self._shared.once(
-                batch, ("cut", window), lambda: split_kv.cut(first, kv_heads, lengths, batch.runs, window)
+            splits = self._shared.once(
+                batch, ("splits", window), lambda: split_kv.plan_splits(first, kv_heads, lengths, batch.runs, window)
             )
-            decode_attention.decode(
-                first, pages, tables, lengths, pieces, out, scale=scale, window=window, softcap=softcap
+            decode_attention.decode_attention(
+                first, pages, tables, lengths, splits, out, scale=scale, window=window, softcap=softcap
             )
-        for chunk in chunks.long:
+        for chunk in prefill.cudnn:
             out[chunk.start : chunk.end] = prefill_cudnn.attend(q, pages, chunk, scale)
         for attend, tiles in (
-            (prefill_split_kv.short_prefill, chunks.short),
-            (prefill_attention.prefill, chunks.tiles),
+            (prefill_split_kv.prefill_split_kv, prefill.split_kv),
+            (prefill_attention.prefill_attention, prefill.tiled),
         ):
             if tiles is not None:
                 attend(q, pages, tables, batch, tiles, out, scale=scale, window=window, softcap=softcap)
@@ -126,18 +126,18 @@ class CudaOperations:
         return logits.capped(out, softcap)
 
 
-def _plan(q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, whole: bool) -> Chunks:
-    """`whole`: there is neither window nor soft-cap."""
+def _plan_prefill(q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, is_plain: bool) -> PrefillPlan:
+    """`is_plain`: there is neither window nor soft-cap."""
     rows = range(batch.num_single, batch.num_rows)
-    may = whole and prefill_cudnn.available(q)
-    taken = [row for row in rows if may and prefill_cudnn.suits(batch, row, q.shape[1])]
-    rest = [row for row in rows if row not in taken]
+    has_cudnn = is_plain and prefill_cudnn.available(q)
+    long = [row for row in rows if has_cudnn and prefill_cudnn.suits(batch, row, q.shape[1])]
+    rest = [row for row in rows if row not in long]
     counts = [batch.host_starts[row + 1] - batch.host_starts[row] for row in rest]
     short = [row for row, count in zip(rest, counts, strict=True) if count <= prefill_split_kv.LONGEST]
     others = [row for row, count in zip(rest, counts, strict=True) if count > prefill_split_kv.LONGEST]
     block_size, size = pages.keys.shape[1], prefill_attention.SHAPES[q.element_size()].queries
-    return Chunks(
-        tuple(prefill_cudnn.chunk(batch, block_map, block_size, row) for row in taken),
-        prefill_attention.tiles(batch, short, prefill_split_kv.TOKENS) if short else None,
-        prefill_attention.tiles(batch, others, size) if others else None,
+    return PrefillPlan(
+        tuple(prefill_cudnn.chunk(batch, block_map, block_size, row) for row in long),
+        prefill_attention.query_tiles(batch, short, prefill_split_kv.TOKENS) if short else None,
+        prefill_attention.query_tiles(batch, others, size) if others else None,
     )

@@ -196,10 +196,10 @@ class Case:
             for table, length in zip(tables, lengths, strict=True):  # no further than they reach
                 table[-(-length // self.pages.keys.shape[1]) :] = -(1 << 20)
             on_device = [torch.tensor(values, dtype=torch.int32, device=DEVICE) for values in (lengths, left)]
-            pieces = split_kv.cut(self.q, self.pages.keys.shape[2], *on_device, self.window)
+            pieces = split_kv.plan_splits(self.q, self.pages.keys.shape[2], *on_device, self.window)
             for _ in range(LAYERS):
                 ours.fill_(torch.nan)
-                decode_attention.decode(self.q, self.pages, tables, on_device[0], pieces, ours, **settings)
+                decode_attention.decode_attention(self.q, self.pages, tables, on_device[0], pieces, ours, **settings)
         else:
             ops = CudaOperations()
             for _ in range(LAYERS):

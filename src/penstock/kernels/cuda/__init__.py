@@ -1,14 +1,15 @@
-"""The operations as Triton kernels, one per file. On the right, where their plain-torch references are:
+"""Triton kernels, one per file, named by what they compute. Each is tested against its plain-torch reference:
 
-embed, norm, gate, rotate_store              the files of these names one folder up
-product                                      linear, norm and gate: a few rows times a matrix, with what surrounds it
-cut, decode                                  attention, of rows of one token
-short_prefill, prefill, long_prefill         attention, of chunks: up to 64 tokens, any, and long ones through cuDNN
-sample: adjust, draw, likeliest, filter      sample.penalties, sample.masks, sample.draw; what they are told is in rules
-lay_out                                      forward.inputs: what a decode graph begins with
-tiles, launch, ahead                         what kernels share; how they are launched, and compiled ahead
+embed, norm, gate, rotate_store              kernels.reference, under the same names
+skinny_gemm                                  kernels.reference.linear, norm and gate: a few rows, and what is fused
+split_kv, decode_attention                   kernels.reference.attention, of rows of one token
+prefill_split_kv, _attention, _cudnn         kernels.reference.attention, of chunks: up to 64 tokens, any, long ones
+sample: penalties, draw, top_k_top_p,        penstock.sample: penalties, masks, filters, draw; their parameters are in
+  filtered_draw                              sampling_params
+decode_inputs, chunk_inputs                  forward.inputs: what the graph of a step begins with
+attention_tiles, launch, precompile          shared by kernels: flash attention tiles, launching, compiling at start
 
-Importing a module of this package imports triton, which only CUDA builds of torch bring along: nothing outside
-`kernels.cuda_ops` and code that has a CUDA tensor in hand may do so. Block sizes are fixed, by dtype and shape:
-whatever is tried at run time costs a compilation per choice at start. Those here were measured on an H200.
+Importing a module of this package imports triton, which only CUDA builds of torch bring along: only
+`kernels.cuda_ops` and code that has a CUDA tensor in hand may do so. Block sizes are fixed by dtype and shape, since
+each choice tried at run time would be a compilation at start. They were measured on an H200.
 """

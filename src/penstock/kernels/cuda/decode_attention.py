@@ -1,11 +1,11 @@
-"""Attention of rows of one token. The keys of a row are cut into pieces, each read by a program of its own, and whoever
-ends last puts together what the pieces give: a launch of its own for that would take longer. The query heads that share
-a KV head are the rows of one matrix, so that keys and values are read once.
+"""Decode attention: flash attention of rows of one token over paged KV, with split KV (flash decoding, split-K).
+
+The keys of a row are split into pieces, one per program (`split_kv` plans them, once per step and window). The program
+that ends last combines the row's pieces: a launch of its own for that would take longer. The query heads that share a
+KV head are the rows of one matrix, so that keys and values are read once.
 
 That matrix has 16 rows at least, more than most models have query heads per KV head. So consecutive tokens of one
-sequence form a team, as many of them as there is room for: the program of the first one works for all.
-
-Where the keys are cut is worked out by `cut`, once per step and window, before the first layer that needs it.
+sequence form a team, as many as there is room for: the program of the first one computes all.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.attention_tiles import accumulate, log2_scale, precision, scores_of, tile_of
+from penstock.kernels.cuda.attention_tiles import dot_precision, load_kv_tile, log2_scale, online_softmax, qk_scores
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
-from penstock.kernels.cuda.split_kv import TILE, Cut, follow, team_rows
+from penstock.kernels.cuda.split_kv import TILE, SplitPlan, team_rows, team_size
 from penstock.kernels.interface import Pages
 
 
@@ -29,15 +29,15 @@ class Shape(NamedTuple):
 
 
 SHAPES = {2: Shape(2, 3), 4: Shape(4, 2)}  # by bytes per number
-# Numbers of pieces that are read at a time to be put together. To read fewer is slower where rows are many, too, though
-# it would leave room for more programs.
+# Numbers of partial results that are read at a time to be combined. Fewer would leave registers for more programs, and
+# was slower all the same, with many rows too.
 AT_ONCE = 8192
 
 
 @triton.jit
 def _combine(
     parts,
-    masses,
+    lse,
     out,
     row,
     mate,
@@ -52,15 +52,15 @@ def _combine(
     AT_ONCE: tl.constexpr,
     D: tl.constexpr,
 ):
-    """The heads of one row of a team that share a KV head, S pieces at a time."""
+    """Combine the pieces of one row of a team, for the heads of one KV head, S pieces at a time."""
     heads_each: tl.constexpr = HEADS // KV_HEADS
     H: tl.constexpr = triton.next_power_of_2(heads_each)
     S: tl.constexpr = max(AT_ONCE // (H * D), 1)
     head = tl.arange(0, H)
     dim = tl.arange(0, D)
-    best = tl.full([H], float("-inf"), tl.float32)
-    mass = tl.zeros([H], tl.float32)
-    mixed = tl.zeros([H, D], tl.float32)
+    row_max = tl.full([H], float("-inf"), tl.float32)
+    row_sum = tl.zeros([H], tl.float32)
+    acc = tl.zeros([H, D], tl.float32)
     for start in range(0, whole + 1, S):
         number = start + tl.arange(0, S)
         piece = tl.where(number < whole, first + number, last).to(tl.int64)
@@ -68,18 +68,18 @@ def _combine(
         real = (head < heads_each)[:, None] & (number <= whole)[None, :]
         places = parts + part[:, :, None] * DIM + dim[None, None, :]
         values = tl.load(places, mask=real[:, :, None] & (dim < DIM), other=0.0, cache_modifier=".cg")
-        logs = tl.load(masses + part, mask=real, other=float("-inf"), cache_modifier=".cg")
-        higher = tl.maximum(best, tl.max(logs, axis=1))
-        base = tl.where(higher == float("-inf"), 0.0, higher)
+        logs = tl.load(lse + part, mask=real, other=float("-inf"), cache_modifier=".cg")
+        new_max = tl.maximum(row_max, tl.max(logs, axis=1))
+        base = tl.where(new_max == float("-inf"), 0.0, new_max)
         weights = tl.exp2(logs - base[:, None])
-        shrink = tl.exp2(best - base)
-        mass = mass * shrink + tl.sum(weights, axis=1)
-        mixed = mixed * shrink[:, None] + tl.sum(values * weights[:, :, None], axis=1)
-        best = higher
-    mixed = mixed / tl.where(mass == 0.0, 1.0, mass)[:, None]
+        rescale = tl.exp2(row_max - base)
+        row_sum = row_sum * rescale + tl.sum(weights, axis=1)
+        acc = acc * rescale[:, None] + tl.sum(values * weights[:, :, None], axis=1)
+        row_max = new_max
+    acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
     place = (row + mate).to(tl.int64) * HEADS + kv_head * heads_each + head
     real = (head < heads_each)[:, None] & (dim < DIM)[None, :]
-    tl.store(out + place[:, None] * DIM + dim[None, :], mixed.to(out.dtype.element_ty), mask=real)
+    tl.store(out + place[:, None] * DIM + dim[None, :], acc.to(out.dtype.element_ty), mask=real)
 
 
 @triton.jit(
@@ -98,7 +98,7 @@ def _attend(
     arrived,
     out,
     parts,
-    masses,
+    lse,
     table_width,
     scale,
     softcap,
@@ -123,7 +123,7 @@ def _attend(
     row = tl.load(pieces + 4 * piece, cache_modifier=".cg")
     begin = tl.load(pieces + 4 * piece + 1, cache_modifier=".cg")
     end = tl.load(pieces + 4 * piece + 2, cache_modifier=".cg")
-    alone = tl.load(pieces + 4 * piece + 3, cache_modifier=".cg")
+    is_only = tl.load(pieces + 4 * piece + 3, cache_modifier=".cg")
     if begin >= end:
         wait(OVERLAP)
         return
@@ -131,7 +131,7 @@ def _attend(
     whole = tl.load(places + 3 * row + 1, cache_modifier=".cg")
     last = tl.load(places + 3 * row + 2, cache_modifier=".cg")
     length = tl.load(lengths + row)  # of the team's first row; the others have one key more each
-    count = follow(runs, row, True, GROUP // heads_each)
+    count = team_size(runs, row, True, GROUP // heads_each)
     table = tables + (row + count - 1).to(tl.int64) * table_width  # those of the others may not reach as far
     wait(OVERLAP)
 
@@ -142,36 +142,36 @@ def _attend(
     real = (mate < count)[:, None] & (dim < DIM)[None, :]
     query = tl.load(q + place[:, None] * DIM + dim[None, :], mask=real, other=0.0)
 
-    best = tl.full([GROUP], float("-inf"), tl.float32)
-    mass = tl.zeros([GROUP], tl.float32)
-    mixed = tl.zeros([GROUP, D], tl.float32)
+    row_max = tl.full([GROUP], float("-inf"), tl.float32)
+    row_sum = tl.zeros([GROUP], tl.float32)
+    acc = tl.zeros([GROUP, D], tl.float32)
     for start in range(begin, end, N):
         position = start + tl.arange(0, N)
         there = tl.minimum(position, end - 1)
         if WINDOW:
             there = tl.maximum(there, tl.maximum(length - window, 0))
-        k, v = tile_of(keys, values, table, there, kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
-        scores = scores_of(query, k, scale, softcap, SOFTCAP, PRECISION)
+        k, v = load_kv_tile(keys, values, table, there, kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
+        scores = qk_scores(query, k, scale, softcap, SOFTCAP, PRECISION)
         seen = (position < end)[None, :] & (position[None, :] < length + mate[:, None])
         if WINDOW:
             seen = seen & (position[None, :] >= length + mate[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
-        best, mass, mixed = accumulate(scores, v, best, mass, mixed, PRECISION)
+        row_max, row_sum, acc = online_softmax(scores, v, row_max, row_sum, acc, PRECISION)
 
-    mixed = mixed / tl.where(mass == 0.0, 1.0, mass)[:, None]  # a mate may see nothing of this piece
-    if alone:
-        tl.store(out + place[:, None] * DIM + dim[None, :], mixed.to(out.dtype.element_ty), mask=real)
+    acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]  # a mate may see nothing of this piece
+    if is_only:
+        tl.store(out + place[:, None] * DIM + dim[None, :], acc.to(out.dtype.element_ty), mask=real)
     else:
         part = (piece * KV_HEADS + kv_head).to(tl.int64) * GROUP + member
-        tl.store(parts + part[:, None] * DIM + dim[None, :], mixed, mask=real)
-        tl.store(masses + part, best + tl.log2(mass), mask=mate < count)
+        tl.store(parts + part[:, None] * DIM + dim[None, :], acc, mask=real)
+        tl.store(lse + part, row_max + tl.log2(row_sum), mask=mate < count)
         tl.debug_barrier()
         counter = arrived + row * KV_HEADS + kv_head
         if tl.atomic_add(counter, 1, sem="acq_rel") == whole:
             tl.store(counter, 0)  # for the next layer
             for number in range(count):
                 _combine(
-                    parts, masses, out, row, number, kv_head, first, whole, last,
+                    parts, lse, out, row, number, kv_head, first, whole, last,
                     HEADS, KV_HEADS, DIM, GROUP, AT_ONCE, D,
                 )  # fmt: skip
 
@@ -179,12 +179,12 @@ def _attend(
 _launch = Launcher(_attend)
 
 
-def decode(
+def decode_attention(
     q: Tensor,
     pages: Pages,
     tables: Tensor,
     lengths: Tensor,
-    cut: Cut,
+    splits: SplitPlan,
     out: Tensor,
     *,
     scale: float,
@@ -194,16 +194,16 @@ def decode(
     """q [rows, heads, head_dim] -> out [rows, heads * head_dim], one token per row."""
     heads, head_dim = q.shape[1:]
     block_size, kv_heads = pages.keys.shape[1:3]
-    shape, group, pieces = SHAPES[q.element_size()], team_rows(heads, kv_heads), cut.pieces.shape[0]
+    shape, group, pieces = SHAPES[q.element_size()], team_rows(heads, kv_heads), splits.pieces.shape[0]
     padded = power_of_2(head_dim)
     parts = torch.empty(pieces, kv_heads, group, head_dim, dtype=torch.float32, device=q.device)
-    masses = torch.empty(pieces, kv_heads, group, dtype=torch.float32, device=q.device)
+    lse = torch.empty(pieces, kv_heads, group, dtype=torch.float32, device=q.device)
     numbers = (tables.stride(0), log2_scale(scale, softcap), softcap, window)
-    does = (window > 0, softcap > 0.0, precision(q))
+    does = (window > 0, softcap > 0.0, dot_precision(q))
     _launch(
         (kv_heads, pieces, 1),
         q.dtype,
-        (q, pages.keys, pages.values, tables, lengths, *cut, out, parts, masses, *numbers),
+        (q, pages.keys, pages.values, tables, lengths, *splits, out, parts, lse, *numbers),
         (heads, kv_heads, head_dim, block_size, *does, group, TILE[q.element_size()], AT_ONCE, padded),
         num_warps=shape.warps,
         num_stages=shape.stages,

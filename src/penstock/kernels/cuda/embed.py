@@ -1,4 +1,4 @@
-"""Token ids to vectors. The reference: `kernels.reference.embed`."""
+"""Token embedding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, w
 @triton.jit(do_not_specialize=["scale"])
 def _kernel(tokens, table, out, scale, WIDTH: tl.constexpr, W: tl.constexpr, OVERLAP: tl.constexpr):
     wait(OVERLAP)
-    let_next_begin(OVERLAP)  # only now: what follows may read at once what `lay_out` has written
+    let_next_begin(OVERLAP)  # only now: the next kernel may read at once what `decode_inputs` has written
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, W)
     vector = tl.load(table + tl.load(tokens + row) * WIDTH + column, mask=column < WIDTH)

@@ -14,7 +14,7 @@ BLOCK = 1024
 
 
 @triton.jit
-def active(gate, SILU: tl.constexpr):
+def activate(gate, SILU: tl.constexpr):
     if SILU:
         result = gate * tl.sigmoid(gate)
     else:  # gelu: 0.5 * (1 + tanh(y)) is sigmoid(2 * y)
@@ -31,7 +31,7 @@ def _kernel(gate_up, out, WIDTH: tl.constexpr, SILU: tl.constexpr, BLOCK: tl.con
     inside = at < WIDTH
     gate = tl.load(gate_up + row * 2 * WIDTH + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * 2 * WIDTH + WIDTH + at, mask=inside, other=0.0)
-    tl.store(out + row * WIDTH + at, (active(gate, SILU) * up.to(tl.float32)).to(up.dtype), mask=inside)
+    tl.store(out + row * WIDTH + at, (activate(gate, SILU) * up.to(tl.float32)).to(up.dtype), mask=inside)
 
 
 _launch = Launcher(_kernel)

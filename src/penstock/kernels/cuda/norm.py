@@ -1,4 +1,4 @@
-"""RMS norm, alone or added to something: one program per row."""
+"""RMS norm, alone or added to the residual: one program per row."""
 
 from __future__ import annotations
 

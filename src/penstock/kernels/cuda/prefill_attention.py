@@ -1,6 +1,7 @@
-"""Attention of chunks of several tokens over the pages: prefix, causal, window, soft-cap.
+"""Prefill attention: flash attention of chunks of several tokens over paged KV, with cached prefix, causal mask,
+sliding window and soft-cap.
 
-A program takes a tile of one row's queries and one head. Which tile is whose is worked out on the host, once per step.
+A program takes a tile of one row's queries and one head. The host lists the tiles, once per step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.attention_tiles import accumulate, log2_scale, precision, scores_of, tile_of
+from penstock.kernels.cuda.attention_tiles import dot_precision, load_kv_tile, log2_scale, online_softmax, qk_scores
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.interface import Batch, Pages
 from penstock.kernels.upload import upload
@@ -85,39 +86,39 @@ def _attend(
     whole = begin  # keys before this are seen by all queries of the tile
     if not WINDOW:
         whole = (prefix + offset + 1) // N * N
-    best = tl.full([M], float("-inf"), tl.float32)
-    mass = tl.zeros([M], tl.float32)
-    mixed = tl.zeros([M, D], tl.float32)
+    row_max = tl.full([M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([M], tl.float32)
+    acc = tl.zeros([M, D], tl.float32)
     for first in range(begin, whole, N):
-        k, v = tile_of(keys, values, table, first + tl.arange(0, N), kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
-        scores = scores_of(query, k, scale, softcap, SOFTCAP, PRECISION)
-        best, mass, mixed = accumulate(scores, v, best, mass, mixed, PRECISION)
+        k, v = load_kv_tile(keys, values, table, first + tl.arange(0, N), kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
+        scores = qk_scores(query, k, scale, softcap, SOFTCAP, PRECISION)
+        row_max, row_sum, acc = online_softmax(scores, v, row_max, row_sum, acc, PRECISION)
     for first in range(whole, end, N):
         key = first + tl.arange(0, N)
         there = tl.maximum(tl.minimum(key, end - 1), oldest)
-        k, v = tile_of(keys, values, table, there, kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
-        scores = scores_of(query, k, scale, softcap, SOFTCAP, PRECISION)
+        k, v = load_kv_tile(keys, values, table, there, kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
+        scores = qk_scores(query, k, scale, softcap, SOFTCAP, PRECISION)
         seen = (key < end)[None, :] & (key[None, :] <= position[:, None])
         if WINDOW:
             seen = seen & (key[None, :] > position[:, None] - window)
         scores = tl.where(seen, scores, float("-inf"))
-        best, mass, mixed = accumulate(scores, v, best, mass, mixed, PRECISION)
+        row_max, row_sum, acc = online_softmax(scores, v, row_max, row_sum, acc, PRECISION)
 
-    mixed = mixed / mass[:, None]
-    tl.store(out + place[:, None] + dim[None, :], mixed.to(out.dtype.element_ty), mask=real)
+    acc = acc / row_sum[:, None]
+    tl.store(out + place[:, None] + dim[None, :], acc.to(out.dtype.element_ty), mask=real)
 
 
 _launch = Launcher(_attend)
 
 
-def tiles(batch: Batch, rows: Sequence[int], size: int) -> Tensor:
-    """Row and first query of each tile of `size` queries, [tiles, 2] int32; a row's longest work first."""
+def query_tiles(batch: Batch, rows: Sequence[int], size: int) -> Tensor:
+    """Row and first query of each tile of `size` queries, [tiles, 2] int32; of a row, tiles with most keys first."""
     starts = batch.host_starts
-    found = [(row, offset) for row in rows for offset in reversed(range(0, starts[row + 1] - starts[row], size))]
-    return upload(np.array(found, dtype=np.int32), batch.lengths.device)
+    tiles = [(row, offset) for row in rows for offset in reversed(range(0, starts[row + 1] - starts[row], size))]
+    return upload(np.array(tiles, dtype=np.int32), batch.lengths.device)
 
 
-def prefill(
+def prefill_attention(
     q: Tensor,
     pages: Pages,
     tables: Tensor,
@@ -129,13 +130,13 @@ def prefill(
     window: int,
     softcap: float,
 ) -> None:
-    """q [tokens, heads, head_dim] -> out [tokens, heads * head_dim], of the rows that `tiles` has found."""
+    """q [tokens, heads, head_dim] -> out [tokens, heads * head_dim], for the tiles of `query_tiles`."""
     heads, head_dim = q.shape[1:]
     block_size, kv_heads = pages.keys.shape[1:3]
     shape = SHAPES[q.element_size()]
     by_row = (tables, batch.starts, batch.lengths)
     numbers = (tables.stride(0), log2_scale(scale, softcap), softcap, window)
-    does = (window > 0, softcap > 0.0, precision(q))
+    does = (window > 0, softcap > 0.0, dot_precision(q))
     _launch(
         (planned.shape[0], heads, 1),
         q.dtype,

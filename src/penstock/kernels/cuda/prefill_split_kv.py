@@ -1,5 +1,7 @@
-"""Attention of chunks of a few tokens, which often follow a long cached prefix: as in `decode`, keys are split over
-programs, and the query heads that share them are the rows of one matrix, here those of several tokens.
+"""Flash attention of short chunks over paged KV, with split KV: they often follow a long cached prefix.
+
+As in `decode_attention`, keys are split over programs, and the query heads that share a KV head are the rows of one
+matrix, here those of several tokens. A second launch combines the splits.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ from torch import Tensor
 
 from penstock.kernels.cuda.attention_tiles import (
     MAX_SPLITS,
-    accumulate,
-    combine,
+    combine_splits,
+    dot_precision,
+    load_kv_tile,
     log2_scale,
-    precision,
-    scores_of,
-    splits_for,
-    tile_of,
+    num_splits,
+    online_softmax,
+    qk_scores,
 )
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, wait
 from penstock.kernels.interface import Batch, Pages
@@ -29,8 +31,7 @@ KEYS = {2: 64, 4: 32}  # taken at a time, by bytes per number
 
 @triton.jit
 def _span(starts, lengths, tiles, tile, window, WINDOW: tl.constexpr, TOKENS: tl.constexpr):
-    """Of a tile: its row, its first packed token and how many they are, the position of the first, and the oldest key
-    that it sees."""
+    """Of a tile: row, first packed token, number of tokens, position of the first, and the oldest key that it sees."""
     row = tl.load(tiles + 2 * tile)
     offset = tl.load(tiles + 2 * tile + 1)
     start = tl.load(starts + row)
@@ -55,7 +56,7 @@ def _attend(
     lengths,
     tiles,
     parts,
-    masses,
+    lse,
     table_width,
     scale,
     softcap,
@@ -97,29 +98,30 @@ def _attend(
     query = tl.load(q + place[:, None] + dim[None, :], mask=real, other=0.0)
     table = tables + row.to(tl.int64) * table_width
 
-    best = tl.full([M], float("-inf"), tl.float32)
-    mass = tl.zeros([M], tl.float32)
-    mixed = tl.zeros([M, D], tl.float32)
+    row_max = tl.full([M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([M], tl.float32)
+    acc = tl.zeros([M, D], tl.float32)
     for start in range(begin, end, N):
         key = start + tl.arange(0, N)
         there = tl.maximum(tl.minimum(key, end - 1), oldest)
-        k, v = tile_of(keys, values, table, there, kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
-        scores = scores_of(query, k, scale, softcap, SOFTCAP, PRECISION)
+        k, v = load_kv_tile(keys, values, table, there, kv_head, KV_HEADS, DIM, BLOCK_SIZE, D)
+        scores = qk_scores(query, k, scale, softcap, SOFTCAP, PRECISION)
         seen = (key < end)[None, :] & (key[None, :] <= first + index[:, None])
         if WINDOW:
             seen = seen & (key[None, :] > first + index[:, None] - window)
-        best, mass, mixed = accumulate(tl.where(seen, scores, float("-inf")), v, best, mass, mixed, PRECISION)
+        scores = tl.where(seen, scores, float("-inf"))
+        row_max, row_sum, acc = online_softmax(scores, v, row_max, row_sum, acc, PRECISION)
 
-    mixed = mixed / tl.where(mass == 0.0, 1.0, mass)[:, None]  # a query may see nothing of this split
+    acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]  # a query may see nothing of this split
     part = ((tile * TOKENS + index).to(tl.int64) * HEADS + head) * splits + split
-    tl.store(parts + part[:, None] * DIM + dim[None, :], mixed, mask=real)
-    tl.store(masses + part, best + tl.log2(mass), mask=index < count)
+    tl.store(parts + part[:, None] * DIM + dim[None, :], acc, mask=real)
+    tl.store(lse + part, row_max + tl.log2(row_sum), mask=index < count)
 
 
 @triton.jit(do_not_specialize=["window", "splits"], do_not_specialize_on_alignment=["starts", "lengths", "tiles"])
 def _combine(
     parts,
-    masses,
+    lse,
     starts,
     lengths,
     tiles,
@@ -146,16 +148,16 @@ def _combine(
     passes = tl.cdiv(first + count, N) - oldest // N
     used = tl.cdiv(passes, tl.cdiv(passes, splits))
     place = (tile * TOKENS + index).to(tl.int64) * HEADS + head
-    mixed = combine(parts, masses, place, splits, used, DIM, D, S)
+    acc = combine_splits(parts, lse, place, splits, used, DIM, D, S)
     dim = tl.arange(0, D)
     at = ((token + index).to(tl.int64) * HEADS + head) * DIM + dim
-    tl.store(out + at, mixed.to(out.dtype.element_ty), mask=dim < DIM)
+    tl.store(out + at, acc.to(out.dtype.element_ty), mask=dim < DIM)
 
 
 _launch_attend, _launch_combine = Launcher(_attend), Launcher(_combine)
 
 
-def short_prefill(
+def prefill_split_kv(
     q: Tensor,
     pages: Pages,
     tables: Tensor,
@@ -167,21 +169,21 @@ def short_prefill(
     window: int,
     softcap: float,
 ) -> None:
-    """q [tokens, heads, head_dim] -> out [tokens, heads * head_dim], of the tiles `planned` by `prefill.tiles`."""
+    """q [tokens, heads, head_dim] -> out [tokens, heads * head_dim], for tiles of `query_tiles`."""
     heads, head_dim = q.shape[1:]
     block_size, kv_heads = pages.keys.shape[1:3]
     tiles, padded, keys = planned.shape[0], power_of_2(head_dim), KEYS[q.element_size()]
-    splits = splits_for(tiles * kv_heads)
+    splits = num_splits(tiles * kv_heads)
     parts = torch.empty(tiles * TOKENS, heads, splits, head_dim, dtype=torch.float32, device=q.device)
-    masses = torch.empty(tiles * TOKENS, heads, splits, dtype=torch.float32, device=q.device)
+    lse = torch.empty(tiles * TOKENS, heads, splits, dtype=torch.float32, device=q.device)
     rows = (batch.starts, batch.lengths, planned)
     numbers = (tables.stride(0), log2_scale(scale, softcap), softcap, window, splits)
-    does = (window > 0, softcap > 0.0, precision(q))
+    does = (window > 0, softcap > 0.0, dot_precision(q))
     group = power_of_2(TOKENS * (heads // kv_heads))
     _launch_attend(
         (tiles, kv_heads, splits),
         q.dtype,
-        (q, pages.keys, pages.values, tables, *rows, parts, masses, *numbers),
+        (q, pages.keys, pages.values, tables, *rows, parts, lse, *numbers),
         (heads, kv_heads, head_dim, block_size, *does, TOKENS, group, keys, padded),
         num_warps=4,
         num_stages=2,
@@ -189,6 +191,6 @@ def short_prefill(
     _launch_combine(
         (tiles * TOKENS, heads, 1),
         q.dtype,
-        (parts, masses, *rows, out, window, splits),
+        (parts, lse, *rows, out, window, splits),
         (heads, head_dim, window > 0, TOKENS, keys, padded, MAX_SPLITS),
     )

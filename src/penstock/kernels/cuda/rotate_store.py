@@ -1,6 +1,6 @@
-"""Norms of q and k, their rotation, and the write of k and v to the pages, in one pass over qkv.
+"""Head norms of q and k, rotary embedding (RoPE), and the write of k and v to the KV pages, in one pass over qkv.
 
-A program takes one token and a few of its heads, be they of q, k or v.
+A program takes one token and a few of its heads, of q, k or v.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def rotate_store(
     norms: HeadNorms | None,
     q: Tensor | None = None,
 ) -> Tensor:
-    """See `interface.Operations`. `q`: where that goes, if not to memory of its own."""
+    """See `interface.Operations`. `q`: memory for the result."""
     kv_heads, head_dim = pages.keys.shape[-2:]
     tokens, heads = qkv.shape[0], qkv.shape[1] // head_dim - 2 * kv_heads
     if q is None:

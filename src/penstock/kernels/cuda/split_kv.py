@@ -1,8 +1,9 @@
-"""How the keys of rows of one token are divided among programs, worked out on the device once per step.
+"""Split KV (split-K, as in flash decoding): how the keys of a decode step are divided among the programs of
+`decode_attention`, planned on the device once per step.
 
-Rows differ in length, and a long one must not be what all others wait for. So a piece is at most as long as a row is on
-average, or shorter where rows are few, so that the whole chip is busy; and long pieces come first. A launch has
-room for as many pieces as there can be: one grid serves all lengths, which is what a CUDA graph needs.
+Rows differ in length, and no program should be left with a long row when all others have ended. So a piece is at most
+as long as the average row, or shorter where rows are few, so that all multiprocessors are busy; and long pieces come
+first. The grid has room for as many pieces as there can be, whatever the lengths: CUDA graphs need a fixed grid.
 
 Rows that are consecutive tokens of one sequence form teams: the program of the first one reads for all of them.
 """
@@ -16,26 +17,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.kernels.cuda.attention_tiles import PROGRAMS
+from penstock.kernels.cuda.attention_tiles import MIN_PROGRAMS
 from penstock.kernels.cuda.launch import Launcher, power_of_2, wait
 
 TILE = {2: 64, 4: 32}  # keys taken at a time, by bytes per number
 LEVELS = 8  # of length, by which pieces are ordered
-FEW, MANY = 64, 512  # rows that the program takes: each number more would be a kernel more to compile
+FEW, MANY = 64, 512  # rows that the kernel is compiled for: no more sizes, since each is compiled at start
 
 
-class Cut(NamedTuple):
-    """How the keys of a step's rows are divided. All pieces of a row but its last have one length and are neighbours in
-    `pieces`; behind those of all rows come the last ones."""
+class SplitPlan(NamedTuple):
+    """The pieces of a step's rows. All pieces of a row but its last have one length and are neighbours in `pieces`; the
+    last ones of all rows follow."""
 
     runs: Tensor  # [rows] int32, see `interface.Batch`
     pieces: Tensor  # [pieces, 4] int32: row, first key, end of keys, whether it is its row's only one
-    places: Tensor  # [rows, 3] int32: of the row that leads a team: its first piece, how many follow there, its last
-    arrived: Tensor  # [rows, kv_heads] int32: how many pieces are done, 0 between two layers
+    places: Tensor  # [rows, 3] int32, of the row that leads a team: its first piece, how many but the last, its last
+    arrived: Tensor  # [rows, kv_heads] int32: how many pieces are done; 0 between two layers
 
 
 @triton.jit
-def follow(runs, row, real, TEAM: tl.constexpr):
+def team_size(runs, row, real, TEAM: tl.constexpr):
     """How many rows of the team there are from this one on, itself included."""
     return tl.minimum(tl.load(runs + row, mask=real, other=1), TEAM - row % TEAM)
 
@@ -60,8 +61,8 @@ def _kernel(
     LEVELS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """One program for all rows. There are at most `more` pieces beside the last one of each row. There is no
-    `let_next_begin`: the next launch reads what is written here before it waits, so it must not begin sooner."""
+    """One program for all rows. There are at most `more` pieces beside the last one of each row. No `let_next_begin`:
+    the next launch reads what is written here before it waits, so it must not begin sooner."""
     wait(OVERLAP)
     row = tl.arange(0, R)
     real = row < rows
@@ -71,13 +72,13 @@ def _kernel(
     first = tl.zeros([R], tl.int32)  # in tiles of N keys, as all lengths from here on
     if WINDOW:
         first = tl.maximum(length - window, 0) // N
-    newest = length + follow(runs, row, real, TEAM) - 1
+    newest = length + team_size(runs, row, real, TEAM) - 1
     tiles = tl.where(leads, tl.cdiv(newest, N) - first, 0)
     share = tl.maximum(tl.cdiv(tl.sum(tiles, axis=0), more), 1)
     whole = tl.where(tiles > 0, (tiles - 1) // share, 0)
     at = tl.cumsum(whole, axis=0) - whole
     total = tl.sum(whole, axis=0)
-    # The last pieces, roughly longest first, so that nobody is still at a long one when all others have ended.
+    # Last pieces, roughly longest first, so that no program still has a long one when all others have ended.
     level = tl.maximum(((tiles - whole * share) * LEVELS - 1) // share, 0)
     order = total + tl.zeros([R], tl.int32)
     done = total
@@ -98,7 +99,7 @@ def _kernel(
         tl.store(here + 1, (first + number * share) * N, mask=some)
         tl.store(here + 2, (first + number * share + share) * N, mask=some)
         tl.store(here + 3, tl.zeros([R], tl.int32), mask=some)
-    for number in range(total + rows, rows + more, R):  # left over: nothing to read
+    for number in range(total + rows, rows + more, R):  # unused: no keys
         tl.store(pieces + 4 * (number + row) + 1, tl.zeros([R], tl.int32), mask=number + row < rows + more)
         tl.store(pieces + 4 * (number + row) + 2, tl.zeros([R], tl.int32), mask=number + row < rows + more)
     for number in range(0, rows * kv_heads, R):
@@ -111,11 +112,11 @@ def _kernel(
 _launch = Launcher(_kernel)
 
 
-def cut(q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | None, window: int) -> Cut:
+def plan_splits(q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | None, window: int) -> SplitPlan:
     """For the first rows of a batch, of which q [rows, heads, head_dim] has the queries; `lengths` and `runs` are those
     of `interface.Batch`."""
     rows, heads, _ = q.shape
-    more = max(rows, -(-PROGRAMS // kv_heads))
+    more = max(rows, -(-MIN_PROGRAMS // kv_heads))
     if runs is None:
         runs = torch.ones(rows, dtype=torch.int32, device=q.device)
     pieces = torch.empty(rows + more, 4, dtype=torch.int32, device=q.device)
@@ -129,7 +130,7 @@ def cut(q: Tensor, kv_heads: int, lengths: Tensor, runs: Tensor | None, window: 
         (window > 0, team, TILE[q.element_size()], FEW if rows <= FEW else max(MANY, power_of_2(rows)), LEVELS),
         num_warps=4,
     )
-    return Cut(runs, pieces, places, arrived)
+    return SplitPlan(runs, pieces, places, arrived)
 
 
 def team_rows(heads: int, kv_heads: int) -> int:
