@@ -12,7 +12,7 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from penstock.errors import InvalidRequest
-from penstock.http.openapi import schemas
+from penstock.http import openapi_bodies
 from penstock.http.parse.schema import parse
 
 NO_INTEGERS = ("1", True, 1.5, [], {})
@@ -34,7 +34,7 @@ def rows(table: Table, place: int) -> list[Any]:
 
 @cache
 def components() -> dict[str, Any]:
-    return schemas.components()
+    return openapi_bodies.components()
 
 
 @cache

@@ -1,35 +1,48 @@
-"""An error on its way to the client: told in the log where it is the server's, and made an HTTP response, in the words
-of the API that the client speaks."""
+"""From an exception to an HTTP response, in the error format of the API that the client speaks."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.responses import Response
 from starlette.types import Scope
 
 from penstock.errors import PenstockError
-from penstock.http import error_body as openai
-from penstock.http.api.anthropic import error_body as anthropic
-from penstock.http.api.ollama import error_body as ollama
-from penstock.http.error_body import Problem
+from penstock.http.error_body import RenderedError, render_error
 
 logger = logging.getLogger(__name__)
 
-_APIS = ((anthropic.spoken, anthropic.describe), (ollama.spoken, ollama.describe))  # all other paths are OpenAI's
+ErrorFormat = Callable[[BaseException, str], RenderedError]  # of an error and a request id
 
 
-def problem(error: Exception, scope: Scope) -> Problem:
+class ErrorFormats:
+    """Error formats by path prefix. `app` registers that of each API; `RequestIdMiddleware` puts them into the
+    scope."""
+
+    def __init__(self, by_prefix: Mapping[str, ErrorFormat] | None = None) -> None:
+        """A prefix covers whole segments: `/v1/messages` is also that of `/v1/messages/batches`. All other paths have
+        OpenAI's format."""
+        self._by_prefix = dict(by_prefix or {})
+
+    def for_path(self, path: str) -> ErrorFormat:
+        for prefix, render in self._by_prefix.items():
+            if path == prefix or path.startswith(f"{prefix.rstrip('/')}/"):
+                return render
+        return render_error
+
+
+def report_error(error: Exception, scope: Scope) -> RenderedError:
+    """Renders an error, and logs it if it is the server's fault."""
     request_id = scope["state"]["request_id"]
     if not isinstance(error, PenstockError):
         logger.error("request %s failed", request_id, exc_info=error, extra={"request_id": request_id})
     elif error.status >= 500:
         logger.error("request %s failed: %s", request_id, error, extra={"request_id": request_id})
-    describe = next((describe for spoken, describe in _APIS if spoken(scope["path"])), openai.describe)
-    return describe(error, request_id)
+    formats: ErrorFormats = scope["state"].get("error_formats") or ErrorFormats()
+    return formats.for_path(scope["path"])(error, request_id)
 
 
-def failure(error: Exception, scope: Scope, headers: Mapping[str, str] | None = None) -> Response:
-    told = problem(error, scope)
-    return Response(told.body, told.status, {**told.headers, **(headers or {})}, "application/json")
+def error_response(error: Exception, scope: Scope, headers: Mapping[str, str] | None = None) -> Response:
+    rendered = report_error(error, scope)
+    return Response(rendered.body, rendered.status, {**rendered.headers, **(headers or {})}, "application/json")

@@ -18,7 +18,7 @@ from penstock.http.middleware.tenants import tenant_of
 from penstock.observe import events
 from penstock.observe.events import Emit
 
-CLIENT_GONE = 499  # as nginx has it: the client hung up before its request was complete
+CLIENT_DISCONNECTED = 499  # nginx's status: the client disconnected before its request was complete
 
 
 class RequestEvents:
@@ -57,7 +57,7 @@ class RequestEvents:
             case PenstockError():
                 told = (error.status, error.code, error.message)
             case ClientDisconnect():
-                told = (CLIENT_GONE, "client_gone", "the client hung up before its request was complete")
+                told = (CLIENT_DISCONNECTED, "client_gone", "the client hung up before its request was complete")
             case _:
                 told = (500, PenstockError.code, type(error).__name__)
         self._emit(events.Rejected(self.name, time.monotonic(), *told))

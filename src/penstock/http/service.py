@@ -13,9 +13,7 @@ from msgspec.structs import replace
 from penstock.deployment.replica import Replica, State
 from penstock.deployment.ticket import Ticket
 from penstock.errors import InvalidRequest, ModelNotFound, ShuttingDown
-from penstock.flow import FinishReason, Request, SamplingParams
-from penstock.http.api.openai.messages import to_template
-from penstock.http.api.openai.tokenize import TokenizeRequest
+from penstock.flow import FinishReason, Request
 from penstock.http.response_warnings import WarningLog
 from penstock.observe import events
 from penstock.observe.events import Emit
@@ -92,14 +90,10 @@ class Service:
         self.open += 1
         return ticket
 
-    def tokenize(self, body: TokenizeRequest) -> list[int]:
-        """Raises ContextOverflow for what is so long that it cannot fit the context, as `submit` does."""
-        if body.messages is None:
-            text = body.prompt or ""
-            self.pipeline.check_length(len(text), "prompt")
-            return self.tokenizer.encode(text, add_special=body.add_special_tokens is not False)
-        asked = Request(id="", params=SamplingParams(), messages=to_template(body.messages), **body.template_options())
-        return self.pipeline.tokenize(asked)
+    def tokenize_text(self, text: str, *, add_special: bool) -> list[int]:
+        """Raises ContextOverflow for a text that is too long for the context, as `submit` does."""
+        self.pipeline.check_length(len(text), "prompt")
+        return self.tokenizer.encode(text, add_special=add_special)
 
     def prompt_tokens(self, asked: Request) -> list[int]:
         """The prompt alone: nothing is run. Raises what `submit` would, of the prompt."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.http.error_body import Problem
+from penstock.http.error_body import RenderedError
 
 _encode = msgspec.json.Encoder().encode
 
@@ -62,5 +62,5 @@ class Plain:
 
     end: Sequence[Event] = (b"[DONE]",)
 
-    def failed(self, told: Problem) -> Sequence[Event]:
+    def failed(self, told: RenderedError) -> Sequence[Event]:
         return [told.body]

@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.deployment.ticket import Chunks, Ticket
 from penstock.flow import Chunk, Completion
-from penstock.http.error_body import Problem
-from penstock.http.error_response import failure, problem
+from penstock.http.error_body import RenderedError
+from penstock.http.error_response import error_response, report_error
 from penstock.http.protocol import BODY_EXTENSION, DirectBody
 from penstock.http.response_warnings import warning_header
 from penstock.http.service import Service
@@ -47,7 +47,7 @@ class Writer(Protocol):
 
     def last(self, completions: Sequence[Completion]) -> Sequence[Event]: ...
 
-    def failed(self, told: Problem) -> Sequence[Event]:
+    def failed(self, told: RenderedError) -> Sequence[Event]:
         """The end of a stream that breaks off."""
 
     def whole(self, completions: Sequence[Completion]) -> bytes: ...
@@ -65,7 +65,7 @@ class Whole(Response):
             if not await _unless_gone(receive, self.ticket.finished()):
                 return
             if error := self.ticket.error:
-                await failure(error, scope)(scope, receive, send)
+                await error_response(error, scope)(scope, receive, send)
                 return
             headers = {"server-timing": server_timing(self.ticket), **warning_header(self.ticket.active_requests)}
             body = await self._written()
@@ -116,7 +116,7 @@ class EventStream(Response):
         # Nothing is sent before there is something to say: what fails until then can still be told by a status.
         chunks = await self.ticket.take()
         if error := self.ticket.error:
-            await failure(error, scope)(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
             return
         headers = _stream_headers(self.ticket, self.content_type)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -136,7 +136,7 @@ class EventStream(Response):
         except Stalled:
             raise
         except Exception as error:
-            await self._send(send, self.writer.failed(problem(error, scope)))
+            await self._send(send, self.writer.failed(report_error(error, scope)))
         await self._send(send, [], more=False)
         self.over = time.monotonic()
 

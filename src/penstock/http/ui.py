@@ -6,6 +6,7 @@ The files hold nothing of anybody's and need no key: what they show, they ask of
 from __future__ import annotations
 
 import mimetypes
+from collections.abc import Callable
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -13,7 +14,6 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 import penstock
 from penstock.errors import NotFound
-from penstock.http.api.ollama import routes as ollama
 
 FOLDER = Path(penstock.__file__).parent / "ui_dist"
 POLICY = (
@@ -43,13 +43,14 @@ def _file(folder: Path, path: str) -> Path | None:
         return None
 
 
-def add(app: FastAPI, folder: Path = FOLDER) -> None:
+def add(app: FastAPI, folder: Path = FOLDER, *, root_for_clients: Callable[[], Response]) -> None:
+    """`root_for_clients` answers GET / to clients that are not browsers."""
+
     @app.get("/", include_in_schema=False)
     async def first(request: Request) -> Response:
-        """Browsers are led here; other clients ask whether an Ollama answers."""
         if "text/html" in request.headers.get("accept", ""):
             return RedirectResponse("/ui/", headers={"vary": "accept"})
-        return ollama.running()
+        return root_for_clients()
 
     @app.get("/ui", include_in_schema=False)
     async def root() -> Response:

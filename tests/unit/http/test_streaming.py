@@ -9,7 +9,7 @@ import pytest
 
 from penstock.deployment.ticket import Ticket
 from penstock.flow import CallDelta, Chunk, Completion, Delta, FinishReason, SamplingParams, Submit, TokenLogprobs
-from penstock.http.error_body import Problem
+from penstock.http.error_body import RenderedError
 from penstock.http.protocol import BODY_EXTENSION
 from penstock.http.service import Service
 from penstock.http.sse import Event, Named, Plain
@@ -192,7 +192,7 @@ class NamedWriter(Writer):
     def last(self, completions: Sequence[Completion]) -> list[Event]:  # type: ignore[override]
         return [Named("stop", b"{}")]
 
-    def failed(self, told: Problem) -> list[Event]:
+    def failed(self, told: RenderedError) -> list[Event]:
         return [Named("error", told.message.encode())]
 
 

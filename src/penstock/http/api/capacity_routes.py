@@ -5,27 +5,34 @@ Over HTTP a model is the one that is served, a preset, or numbers: no names of f
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
+from fastapi import FastAPI, Request, Response
 from msgspec.structs import asdict, replace
 from pydantic import Field
 
 from penstock import flow
 from penstock.capacity import device, shape
-from penstock.capacity.budget import DEFAULT_OUTPUT, Prompt, budget
+from penstock.capacity.answer import Plan
+from penstock.capacity.budget import DEFAULT_OUTPUT, Budget, Prompt, budget
 from penstock.capacity.find import find_device, find_shape
 from penstock.capacity.formats import FORMATS, KV_FORMATS
 from penstock.capacity.measured import Observed, StepSeen, compare
 from penstock.capacity.planner import plan
 from penstock.capacity.probe import this_machine
 from penstock.capacity.question import CPU_DEFAULTS, Question, question, question_for
+from penstock.http.api.chat_messages import Messages, to_template
 from penstock.http.api.fields import MAX_INT, Strict
-from penstock.http.api.openai.messages import Messages, to_template
+from penstock.http.json_response import json_response
+from penstock.http.openapi.routes import documented
+from penstock.http.parse.body import read, read_object
 from penstock.http.service import Service
 from penstock.observe.measured import ENOUGH_STEPS, figures
 from penstock.observe.trace.journal import Journal
+from penstock.observe.watch import Watch
 
 MAX_DOCUMENTS = 1024
 MAX_BATCHES = 8  # of which measured figures are shown
@@ -79,7 +86,31 @@ class BudgetRequest(Strict):
     context: int | None = Field(None, ge=1, le=MAX_INT, description="Tokens in all. Default: the server's context.")
 
 
-def planned(service: Service, values: dict[str, Any], seen: Observed | None) -> bytes:
+REQUESTS = (BudgetRequest,)
+ANSWERS = (Question, Plan, Budget, Presets)
+
+
+def add(app: FastAPI, service: Service, watch: Watch | None) -> None:
+    @app.get("/plan/presets", **documented(None, Presets))
+    async def plan_presets() -> Response:
+        """Models and hardware that the planner knows by name."""
+        return json_response(encode_presets(service))
+
+    @app.post("/plan", **documented(Question, Plan))
+    async def plan_capacity(request: Request) -> Response:
+        """What a model needs of a machine and can do on it. Computed; nothing is run."""
+        values = await read_object(request)
+        seen = None if watch is None else observed_speed(service, watch.journal)
+        return json_response(await asyncio.to_thread(encode_plan, service, values, seen))
+
+    @app.post("/plan/budget", **documented(BudgetRequest, Budget))
+    async def plan_budget(request: Request) -> Response:
+        """How the parts of a prompt and its answer share the context."""
+        body = await read(BudgetRequest, request)
+        return json_response(await asyncio.to_thread(encode_budget, service, body))
+
+
+def encode_plan(service: Service, values: dict[str, Any], seen: Observed | None) -> bytes:
     """`seen`: what this server has done so far, to stand beside the theory where it is the model asked about."""
     asked = question(values)
     served = shape.shape_of(service.files.spec)
@@ -92,7 +123,7 @@ def planned(service: Service, values: dict[str, Any], seen: Observed | None) -> 
     return msgspec.json.encode(made)
 
 
-def observed(service: Service, journal: Journal) -> Observed | None:
+def observed_speed(service: Service, journal: Journal) -> Observed | None:
     """What the server's own record says of its speed; None while there is no engine."""
     facts = service.replica.facts
     if not facts:
@@ -121,7 +152,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def presets(service: Service) -> bytes:
+def encode_presets(service: Service) -> bytes:
     """The served model first."""
     served = shape.shape_of(service.files.spec)
     models = [served, *(one for one in shape.PRESETS.values() if one.name != served.name)]
@@ -133,7 +164,7 @@ def presets(service: Service) -> bytes:
     return msgspec.json.encode(
         Presets(
             model=served.name,
-            models=[_preset(one) for one in models],
+            models=[_preset_model(one) for one in models],
             hardware=list(device.PRESETS.values()),
             formats=[PresetFormat(name=one.name, bits=one.bits) for one in FORMATS.values()],
             kv_formats=list(KV_FORMATS),
@@ -143,13 +174,13 @@ def presets(service: Service) -> bytes:
     )
 
 
-def _preset(one: shape.Shape) -> PresetModel:
+def _preset_model(one: shape.Shape) -> PresetModel:
     shown = PresetModel.__struct_fields__
     numbers = {name: value for name, value in asdict(one).items() if name in shown}
     return PresetModel(parameters=one.parameters, **numbers)
 
 
-def budgeted(service: Service, body: BudgetRequest) -> bytes:
+def encode_budget(service: Service, body: BudgetRequest) -> bytes:
     """On the served model's own tokenizer and chat template."""
 
     def render(messages: list[flow.Message]) -> list[int]:

@@ -13,11 +13,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic_core import PydanticCustomError
 
 from penstock.flow.tools import MAX_DEPTH, nested_deeper
+from penstock.http.parse.error_text import LONGEST_NAME
 from penstock.http.parse.unions import Either
 
 MAX_INT = 2**31 - 1
-MAX_MEMBERS = 1024  # of any object in a body: keeps the errors of one, and the time to find them, few
-LONGEST_NAME = 64  # of an unknown field, as errors repeat it
 
 
 def wrong(text: str, param: str | None = None) -> PydanticCustomError:

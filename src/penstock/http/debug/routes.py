@@ -17,6 +17,8 @@ from penstock import flow
 from penstock.errors import EngineDied, InvalidRequest, NotFound
 from penstock.flow import SamplingParams
 from penstock.flow.record import Finding
+from penstock.http.api.client_field_names import client_field_names
+from penstock.http.api.response_format import CLIENT_NAMES
 from penstock.http.debug import sampling_lab, schemas
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.parse.body import read
@@ -327,7 +329,8 @@ def _add_lab(app: FastAPI, service: Service) -> None:
         with RequestEvents(request.scope, LAB, service.emit) as events:
             body = await read(sampling_lab.LabRequest, request)
             events.parsed()
-            params = sampling_lab.sampling(body)
+            with client_field_names(CLIENT_NAMES):
+                params = sampling_lab.sampling(body)
             forced = body.forced or []
             tokens = await asyncio.to_thread(service.prompt_tokens, body.to_request("", params))
             asked = flow.Request(
@@ -338,7 +341,8 @@ def _add_lab(app: FastAPI, service: Service) -> None:
                 inspect=body.top or sampling_lab.DEFAULT_TOP,
             )
             events.validated([asked])
-            ticket = await service.submit([asked], events.tenant)
+            with client_field_names(CLIENT_NAMES):
+                ticket = await service.submit([asked], events.tenant)
 
             def write(active_requests: Sequence[ActiveRequest]) -> bytes:
                 return sampling_lab.answer(body, active_requests, service.tokenizer, service.files.spec.vocab_size)

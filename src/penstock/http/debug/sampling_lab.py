@@ -10,11 +10,11 @@ from pydantic import Field, model_validator
 
 from penstock.errors import by_code
 from penstock.flow import FinishReason, Request, SamplingParams
+from penstock.http.api.chat_messages import Messages, to_template
 from penstock.http.api.fields import MAX_INT, Strict, wrong
-from penstock.http.api.openai.fields import LogitBias, TokenId, TokenIds
-from penstock.http.api.openai.logprobs import Vocabulary
-from penstock.http.api.openai.messages import Messages, to_template
-from penstock.http.api.openai.response_format import ResponseFormat, to_constraint
+from penstock.http.api.generation_fields import LogitBias, TokenId, TokenIds
+from penstock.http.api.logprobs import Vocabulary
+from penstock.http.api.response_format import ResponseFormat, to_constraint
 from penstock.pipeline import ActiveRequest
 
 MAX_TOP, DEFAULT_TOP = 200, 40
@@ -71,6 +71,9 @@ class LabRequest(Prompted):
 
 class ExplainRequest(Prompted):
     cache_salt: str | None = Field(None, description="As in a completion.")
+
+
+REQUESTS = (LabRequest, ExplainRequest)
 
 
 def sampling(body: LabRequest) -> SamplingParams:

@@ -1,5 +1,5 @@
-"""How many bytes of bodies are held: of one request, and of all whose bodies are not parsed yet. How slowly a body may
-come is up to `wire`."""
+"""Limits on request bodies: bytes of one request, and bytes of all bodies that are not parsed yet. Their speed is
+limited in `http.protocol`."""
 
 from __future__ import annotations
 
@@ -11,68 +11,69 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.errors import QueueFull, RequestTooLarge
-from penstock.http.error_response import failure
+from penstock.http.error_response import error_response
+from penstock.http.middleware.headers import get_header
 from penstock.system.resources import return_free_memory
 
-TOTAL = 4  # times the longest body may be held,
-LEAST_TOTAL = 64 << 20  # or so many bytes, where that is short
-LARGE_BODY = 1 << 20  # bytes: the memory that a larger one took is given back once it is answered
+TOTAL_BODIES = 4  # of the maximum size, that may be held at once,
+MIN_TOTAL_BYTES = 64 << 20  # or this many bytes, where that is more
+LARGE_BODY = 1 << 20  # bytes: the memory of larger ones is returned to the system after the response
 
 
-class Body:
-    """Of one request, on its way in. Counts until it is released."""
+class IncomingBody:
+    """The body of one request while it arrives. Counted until it is released."""
 
-    def __init__(self, began: float) -> None:
-        self.began = began
+    def __init__(self, start: float) -> None:
+        self.start = start
         self.size = 0
         self.complete = False
-        self.ended = False  # to make room for others
-        self._waiting: asyncio.Timeout | None = None
+        self.rejected = False  # to make room for others
+        self._receiving: asyncio.Timeout | None = None
 
-    async def next(self, receive: Receive) -> Message:
-        """Raises QueueFull once it was ended."""
+    async def receive(self, receive: Receive) -> Message:
+        """Raises QueueFull once the body is rejected."""
         try:
-            async with asyncio.timeout(None) as self._waiting:
+            async with asyncio.timeout(None) as self._receiving:
                 return await receive()
         except TimeoutError:
-            raise _full() from None
+            raise _bodies_full() from None
         finally:
-            self._waiting = None
+            self._receiving = None
 
-    def end(self) -> None:
-        self.ended = True
-        if self._waiting is not None:
-            self._waiting.reschedule(0.0)
+    def reject(self) -> None:
+        self.rejected = True
+        if self._receiving is not None:
+            self._receiving.reschedule(0.0)
 
 
-class BodyLimit:
-    """Reads no more of a body than `limit` bytes, whatever its headers say. Where all bodies together take too much,
-    the one that comes slowest is refused: clients that trickle cannot keep out those that do not."""
+class BodyLimitMiddleware:
+    """Reads at most `limit` bytes of a body, whatever content-length says. When all bodies together exceed the total,
+    the slowest is rejected: clients that trickle cannot keep out the others."""
 
     def __init__(self, app: ASGIApp, limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.app = app
         self.limit = limit
-        self.total = max(TOTAL * limit, LEAST_TOTAL)
+        self.total = max(TOTAL_BODIES * limit, MIN_TOTAL_BYTES)
         self.held = 0  # bytes
         self._clock = clock
-        self._open: set[Body] = set()
+        self._bodies: set[IncomingBody] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         error = RequestTooLarge(f"the body is larger than {self.limit} bytes")
-        length = next((value for key, value in scope["headers"] if key == b"content-length"), b"0")
+        length = get_header(scope, b"content-length") or b"0"
         if length.isdigit() and int(length) > self.limit:
-            await failure(error, scope)(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
             return
-        body = Body(self._clock())
+        body = IncomingBody(self._clock())
         scope["state"]["release_body"] = lambda: self._release(body)  # called once the body is parsed
 
         async def receive_counted() -> Message:
             if body.complete:
                 return await receive()
-            message = await body.next(receive)
+            message = await body.receive(receive)
             body.complete = not message.get("more_body", False)
             self._hold(body, len(message.get("body", b"")))
             if body.size > self.limit:
@@ -84,37 +85,38 @@ class BodyLimit:
         finally:
             self._release(body)
             if body.size > LARGE_BODY:
-                asyncio.get_running_loop().call_soon(_give_back_memory)
+                asyncio.get_running_loop().call_soon(_return_memory)
 
-    def _hold(self, body: Body, count: int) -> None:
-        if body.ended:
-            raise _full()
+    def _hold(self, body: IncomingBody, count: int) -> None:
+        if body.rejected:
+            raise _bodies_full()
         if count:
-            self._open.add(body)
+            self._bodies.add(body)
             body.size += count
             self.held += count
         while self.held > self.total:
-            slowest = min((one for one in self._open if not one.complete or one is body), key=self._rate, default=body)
+            candidates = (one for one in self._bodies if not one.complete or one is body)
+            slowest = min(candidates, key=self._bytes_per_s, default=body)
             self._release(slowest)
-            slowest.end()
+            slowest.reject()
             if slowest is body:
-                raise _full()
+                raise _bodies_full()
 
-    def _release(self, body: Body) -> None:
-        if body in self._open:
-            self._open.remove(body)
+    def _release(self, body: IncomingBody) -> None:
+        if body in self._bodies:
+            self._bodies.remove(body)
             self.held -= body.size
 
-    def _rate(self, body: Body) -> float:
-        return body.size / (self._clock() - body.began + 1.0)
+    def _bytes_per_s(self, body: IncomingBody) -> float:
+        return body.size / (self._clock() - body.start + 1.0)
 
 
-def _give_back_memory() -> None:
-    """Errors lead to frames that lead back to them, and to the body: such a ring waits for the collector, which counts
-    objects and not bytes. Only the young are looked through: that takes a millisecond or two."""
+def _return_memory() -> None:
+    """An exception and its frames are a reference cycle that holds the body, and the collector counts objects, not
+    bytes. Young generations only: that takes a millisecond or two."""
     gc.collect(1)
     asyncio.get_running_loop().run_in_executor(None, return_free_memory)
 
 
-def _full() -> QueueFull:
+def _bodies_full() -> QueueFull:
     return QueueFull("the server is receiving as much as it can hold; send the request again")

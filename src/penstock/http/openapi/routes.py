@@ -11,26 +11,9 @@ from fastapi import Response
 from pydantic import BaseModel
 from starlette.requests import Request
 
-from penstock.http.api.openai import models
 from penstock.http.error_body import ErrorBody
 from penstock.http.openapi import schemas
 from penstock.http.parse.query import Parameter, read_query
-
-STATUS = {
-    "application/json": {
-        "schema": {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
-    }
-}
-FACTS = {
-    "application/json": {
-        "schema": {
-            "type": "object",
-            "properties": {"version": {"type": "string"}, "model": {"type": "string"}},
-            "required": ["version", "model"],
-        }
-    }
-}
-EXPOSITION = {"text/plain": {"schema": {"type": "string"}}}
 
 
 def stated(content: dict[str, Any], description: str, *, but: str | None = None) -> dict[str, Any]:
@@ -60,7 +43,7 @@ def documented(
     given = schemas.response(answer, "The answer.", chunk=chunk, events=events or streamed, lines=lines)
     described: dict[int | str, Any] = {200: given}
     described[401] = _no_key(error)
-    if answer is not models.ModelList and missing is not None:
+    if missing is not None:
         described[404] = schemas.response(error, missing)
     if request is not None or choosy:
         described[400] = schemas.response(error, "A field is wrong; the message names it.")

@@ -13,52 +13,7 @@ from msgspec import Struct
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from penstock.capacity.answer import Plan
-from penstock.capacity.budget import Budget
-from penstock.capacity.question import Question
-from penstock.http.api import capacity_routes
-from penstock.http.api.anthropic import messages
-from penstock.http.api.ollama import openapi_bodies as ollama
-from penstock.http.api.openai import chat, completions, embeddings, models, stored_completions, tokenize
-from penstock.http.api.responses import writer as responses
-from penstock.http.debug import sampling_lab
 from penstock.http.error_body import ErrorBody
-
-REQUESTS: tuple[type[BaseModel], ...] = (
-    chat.REQUEST,
-    completions.REQUEST,
-    embeddings.REQUEST,
-    tokenize.TokenizeRequest,
-    tokenize.DetokenizeRequest,
-    stored_completions.StoredUpdate,
-    capacity_routes.BudgetRequest,
-    sampling_lab.LabRequest,
-    sampling_lab.ExplainRequest,
-    *responses.REQUESTS,
-    *messages.REQUESTS,
-    *ollama.REQUESTS,
-)
-ANSWERS: tuple[type[Struct], ...] = (
-    chat.RESPONSE,
-    chat.CHUNK,
-    completions.RESPONSE,
-    embeddings.RESPONSE,
-    models.Model,
-    models.ModelList,
-    tokenize.Tokens,
-    tokenize.Text,
-    tokenize.TokenizerInfo,
-    stored_completions.StoredList,
-    stored_completions.StoredDeleted,
-    Question,
-    Plan,
-    Budget,
-    capacity_routes.Presets,
-    ErrorBody,
-    *responses.ANSWERS,
-    *messages.ANSWERS,
-    *ollama.ANSWERS,
-)
 
 _REF = "#/components/schemas/"
 
@@ -88,11 +43,11 @@ def response(
     return {"description": description, "content": content}
 
 
-def components() -> dict[str, Any]:
-    """The document's `components.schemas`: all that the two functions above refer to."""
-    _, taken = models_json_schema([(schema, "validation") for schema in REQUESTS], ref_template=_REF + "{model}")
-    _, given = msgspec.json.schema_components(ANSWERS, ref_template=_REF + "{name}")
-    return {**taken["$defs"], **given}
+def components(requests: Sequence[type[BaseModel]], answers: Sequence[type[Struct]]) -> dict[str, Any]:
+    """The document's `components.schemas`, to which the two functions above refer."""
+    _, by_pydantic = models_json_schema([(schema, "validation") for schema in requests], ref_template=_REF + "{model}")
+    _, by_msgspec = msgspec.json.schema_components(answers, ref_template=_REF + "{name}")
+    return {**by_pydantic["$defs"], **by_msgspec}
 
 
 def _named_event(events: Sequence[type[Struct]]) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.http.api.fields import LONGEST_NAME
 from penstock.http.parse.unions import BRANCH
+
+LONGEST_NAME = 64  # of an unknown field, as errors repeat it
 
 Place = tuple[str | int, ...]
 

@@ -17,9 +17,9 @@ from types import FunctionType
 from typing import Any, NoReturn
 
 from penstock.errors import InvalidRequest
-from penstock.http.api.fields import LONGEST_NAME, MAX_MEMBERS
-from penstock.http.parse.error_text import Place, path, shown
+from penstock.http.parse.error_text import LONGEST_NAME, Place, path, shown
 
+MAX_MEMBERS = 1024  # of any object in a body: keeps the errors of one, and the time to find them, few
 MAX_VALUES = 1 << 17  # strings, names included, lists and objects: tens of thousands of messages
 ONE_GO = 1 << 16  # bytes: what is longer is decoded in pieces
 PIECE = 1 << 16  # characters of a text or of a list of numbers

@@ -10,13 +10,13 @@ import pytest
 
 from penstock.errors import QueueFull
 from penstock.http.middleware import body_limit
-from penstock.http.middleware.body_limit import BodyLimit
+from penstock.http.middleware.body_limit import BodyLimitMiddleware
 
 
 class Sender:
     """A client whose body comes in the pieces that it is told to send."""
 
-    def __init__(self, limit: BodyLimit) -> None:
+    def __init__(self, limit: BodyLimitMiddleware) -> None:
         self.pieces: asyncio.Queue[tuple[bytes, bool]] = asyncio.Queue()
         self.state: dict[str, Any] = {}
         self.task = asyncio.ensure_future(limit(self._scope(), self._receive, self._nothing))
@@ -39,11 +39,11 @@ class Sender:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    monkeypatch.setattr(body_limit, "LEAST_TOTAL", 0)
+    monkeypatch.setattr(body_limit, "MIN_TOTAL_BYTES", 0)
     return [0.0]
 
 
-def limited(now: list[float], holding: asyncio.Event | None = None) -> BodyLimit:
+def limited(now: list[float], holding: asyncio.Event | None = None) -> BodyLimitMiddleware:
     """Of 100 bytes for a body, 400 for all; whoever has read its body holds on to it until the event."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -52,7 +52,7 @@ def limited(now: list[float], holding: asyncio.Event | None = None) -> BodyLimit
         if holding is not None:
             await holding.wait()
 
-    return BodyLimit(app, 100, clock=lambda: now[0])
+    return BodyLimitMiddleware(app, 100, clock=lambda: now[0])
 
 
 def test_the_slowest_goes_when_there_is_too_much(now: list[float]) -> None:
@@ -102,8 +102,8 @@ def test_one_that_is_the_slowest_itself_is_refused(now: list[float]) -> None:
 def test_the_least_total_is_for_servers_of_short_bodies() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
-    assert BodyLimit(app, 2000).total == 64 << 20
-    assert BodyLimit(app, 64 << 20).total == 256 << 20
+    assert BodyLimitMiddleware(app, 2000).total == 64 << 20
+    assert BodyLimitMiddleware(app, 64 << 20).total == 256 << 20
 
 
 def test_what_a_large_body_was_made_into_is_gone_once_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_what_a_large_body_was_made_into_is_gone_once_it_is_answered(monkeypatch
         left.append(weakref.ref(parsed))
 
     async def story() -> None:
-        sender = Sender(BodyLimit(app, 100))
+        sender = Sender(BodyLimitMiddleware(app, 100))
         await sender.send(50, last=True)
         await sender.task
         await asyncio.sleep(0)

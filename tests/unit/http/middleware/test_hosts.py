@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.http.middleware.guards import OPEN_PATHS, RequestIds
-from penstock.http.middleware.hosts import Hosts
+from penstock.http.middleware.auth import KEYLESS_PATHS
+from penstock.http.middleware.hosts import HostMiddleware
+from penstock.http.middleware.request_id import RequestIdMiddleware
 from penstock.settings import ServeSettings
 
 LOCAL, OPEN = ServeSettings(), ServeSettings(host="0.0.0.0", unprotected=True)
@@ -37,7 +38,7 @@ def answer(
         "raw_path": path.encode(),
         "headers": [(b"host", host.encode("latin-1")) for host in hosts],
     }
-    guarded = RequestIds(Hosts(app, settings, always=OPEN_PATHS))
+    guarded = RequestIdMiddleware(HostMiddleware(app, settings, any_host_paths=KEYLESS_PATHS))
     asyncio.run(guarded(scope, None, send))  # type: ignore[arg-type]
     return sent[0]["status"], sent[1]["body"].decode()
 
@@ -93,7 +94,7 @@ def test_a_key_protects_a_server_of_any_name() -> None:
     assert answer("evil.example", settings=ServeSettings(api_key="k", allow_host="box.lan"))[0] == 421  # as was asked
 
 
-@pytest.mark.parametrize("path", sorted(OPEN_PATHS))
+@pytest.mark.parametrize("path", sorted(KEYLESS_PATHS))
 def test_probes_may_use_any_name(path: str) -> None:
     assert answer("pod-7.cluster", path=path)[0] == 200
 

@@ -11,19 +11,19 @@ from pydantic import BaseModel, ValidationError
 
 from helpers.openai_samples import CHAT, EMBED, TEXT, raw
 from penstock.errors import InvalidRequest
-from penstock.http.api import capacity_routes
+from penstock.http import openapi_bodies
+from penstock.http.api import capacity_routes, tokenizer_routes
 from penstock.http.api.anthropic import messages
-from penstock.http.api.fields import MAX_MEMBERS
-from penstock.http.api.openai import chat, completions, embeddings, tokenize
-from penstock.http.api.openai.fields import MAX_TOKEN_IDS
+from penstock.http.api.generation_fields import MAX_TOKEN_IDS
+from penstock.http.api.openai import chat, completions, embeddings
 from penstock.http.api.responses import writer as responses
-from penstock.http.error_body import describe
-from penstock.http.openapi import schemas
+from penstock.http.error_body import render_error
+from penstock.http.parse.json_body import MAX_MEMBERS
 from penstock.http.parse.schema import parse
 
 DEEP = 50_000
 SCHEMAS = [
-    schema for schema in schemas.REQUESTS if schema is not capacity_routes.BudgetRequest
+    schema for schema in openapi_bodies.REQUESTS if schema is not capacity_routes.BudgetRequest
 ]  # which is content with {}
 MESSAGE: dict[str, Any] = {**CHAT, "max_tokens": 5}
 RESPONSE: dict[str, Any] = {"model": "tiny", "input": "a"}
@@ -32,7 +32,7 @@ RESPONSE: dict[str, Any] = {"model": "tiny", "input": "a"}
 def refused(schema: type[BaseModel], body: bytes) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
         parse(schema, body)
-    describe(caught.value, "req-1")  # it can be sent, whatever of the body it repeats
+    render_error(caught.value, "req-1")  # it can be sent, whatever of the body it repeats
     return caught.value
 
 
@@ -136,7 +136,7 @@ def test_a_name_twice_is_refused_at_any_level() -> None:
         (chat.REQUEST, {**CHAT, "messages": [{}]}, "messages[0].role", "messages[0].role is required"),
         (chat.REQUEST, {**CHAT, "messages": [{"role": 5}]}, "messages[0].role", "role must be a string, got 5"),
         (chat.REQUEST, {**CHAT, "response_format": "json"}, "response_format", 'must be an object, got "json"'),
-        (tokenize.DetokenizeRequest, {"tokens": ["a"]}, "tokens[0]", 'tokens[0] must be an integer, got "a"'),
+        (tokenizer_routes.DetokenizeRequest, {"tokens": ["a"]}, "tokens[0]", 'tokens[0] must be an integer, got "a"'),
     ],
 )
 def test_the_field_at_fault_is_named(schema: type[BaseModel], body: Any, param: str, message: str) -> None:
@@ -157,7 +157,7 @@ JSON = st.recursive(
     max_leaves=12,
 )
 GOOD = st.sampled_from([CHAT, TEXT, EMBED, MESSAGE, RESPONSE, {"prompt": "x"}, {"tokens": [1]}])
-COMPONENTS = {"schemas": schemas.components()}
+COMPONENTS = {"schemas": openapi_bodies.components()}
 DESCRIBED = {
     schema: jsonschema_rs.validator_for({"$ref": f"#/components/schemas/{schema.__name__}", "components": COMPONENTS})
     for schema in SCHEMAS
@@ -179,7 +179,7 @@ def test_near_misses_are_taken_or_refused_and_nothing_worse(
     try:
         parse(schema, raw(good | more))
     except InvalidRequest as error:
-        describe(error, "req-1")
+        render_error(error, "req-1")
     else:
         assert DESCRIBED[schema].is_valid(good | more), "/openapi.json says otherwise"
 
@@ -194,7 +194,7 @@ def test_near_misses_are_taken_or_refused_and_nothing_worse(
         (completions.REQUEST, {**TEXT, "prompt": ["", *[None] * 9]}),
         (completions.REQUEST, {**TEXT, "prompt": [1, *[None] * 9]}),
         (completions.REQUEST, {**TEXT, "prompt": [[1], *[[None] * 9] * 9]}),
-        (tokenize.DetokenizeRequest, {"tokens": [None] * 9}),
+        (tokenizer_routes.DetokenizeRequest, {"tokens": [None] * 9}),
         (messages.REQUEST, {**MESSAGE, "messages": [None] * 9}),
         (messages.REQUEST, {**MESSAGE, "messages": [{"role": "user", "content": [None] * 9}]}),
         (messages.REQUEST, {**MESSAGE, "messages": [{"role": "assistant", "content": [None] * 9}]}),

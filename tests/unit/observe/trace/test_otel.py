@@ -62,12 +62,12 @@ def scope(*values: str) -> dict[str, object]:
 
 
 def test_a_traceparent_is_taken_and_answered() -> None:
-    found = trace_context.incoming(scope(f"00-{TRACE}-{SPAN}-01"))
+    found = trace_context.read_traceparent(scope(f"00-{TRACE}-{SPAN}-01"))
     assert found is not None
     assert (found.id, found.parent, found.flags) == (TRACE, SPAN, 1)
     assert found.span not in (SPAN, "0" * 16)
-    assert trace_context.outgoing(found) == f"00-{TRACE}-{found.span}-01".encode()
-    later = trace_context.incoming(scope(f"cc-{TRACE}-{SPAN}-01-what-the-future-brings"))
+    assert trace_context.format_traceresponse(found) == f"00-{TRACE}-{found.span}-01".encode()
+    later = trace_context.read_traceparent(scope(f"cc-{TRACE}-{SPAN}-01-what-the-future-brings"))
     assert later is not None
     assert later.id == TRACE
 
@@ -82,8 +82,8 @@ def test_a_traceparent_is_taken_and_answered() -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_a_traceparent_is_ignored(value: str) -> None:
-    assert trace_context.incoming(scope(value)) is None
+    assert trace_context.read_traceparent(scope(value)) is None
 
 
 def test_two_traceparents_are_none() -> None:
-    assert trace_context.incoming(scope(f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01")) is None
+    assert trace_context.read_traceparent(scope(f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01")) is None

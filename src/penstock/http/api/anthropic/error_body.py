@@ -1,4 +1,4 @@
-"""Errors as Anthropic's clients know them. The field at fault is in the message: their body has no place of its own."""
+"""Errors in Anthropic's format. It has no field for the parameter: the message names it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock.http.error_body import Problem, headers, tellable
+from penstock.http.error_body import RenderedError, error_headers, message_with_param, public_error
 
-Kind = Literal[
+PATH_PREFIX = "/v1/messages"
+
+ErrorType = Literal[
     "invalid_request_error",
     "authentication_error",
     "not_found_error",
@@ -18,7 +20,7 @@ Kind = Literal[
     "overloaded_error",
     "api_error",
 ]
-_KINDS: dict[int, Kind] = {
+_TYPE_OF_STATUS: dict[int, ErrorType] = {
     401: "authentication_error",
     404: "not_found_error",
     413: "request_too_large",
@@ -34,7 +36,7 @@ class ThreadUnsupported(msgspec.Struct, frozen=True, tag="thread_unsupported_req
 
 
 class AnthropicErrorDetail(msgspec.Struct, frozen=True):
-    type: Kind
+    type: ErrorType
     message: str
     details: ThreadUnsupported | UnsetType = UNSET
 
@@ -46,16 +48,10 @@ class AnthropicErrorBody(msgspec.Struct, frozen=True, tag="error", tag_field="ty
     request_id: str
 
 
-def spoken(path: str) -> bool:
-    """Whether the path is of Anthropic's API."""
-    return path == "/v1/messages" or path.startswith("/v1/messages/")
-
-
-def describe(error: BaseException, request_id: str) -> Problem:
-    told = tellable(error, request_id)
-    kind = _KINDS.get(told.status, "api_error" if told.status >= 500 else "invalid_request_error")
-    named = told.param is None or told.param in told.message
-    message = told.message if named else f"{told.param}: {told.message}"
-    details = ThreadUnsupported() if told.param == "thread" else UNSET
+def render_error(error: BaseException, request_id: str) -> RenderedError:
+    error = public_error(error, request_id)
+    kind = _TYPE_OF_STATUS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    message = message_with_param(error)
+    details = ThreadUnsupported() if error.param == "thread" else UNSET
     body = AnthropicErrorBody(AnthropicErrorDetail(kind, message, details), request_id)
-    return Problem(told.status, msgspec.json.encode(body), message, headers(told))
+    return RenderedError(error.status, msgspec.json.encode(body), message, error_headers(error))

@@ -47,10 +47,10 @@ from penstock.http.api.anthropic.schemas import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from penstock.http.api.conversation_turns import Turns
+from penstock.http.api.conversation import Turns
 from penstock.http.api.fields import whole_text
 from penstock.http.api.recommended_sampling import over
-from penstock.http.error_body import Problem
+from penstock.http.error_body import RenderedError
 from penstock.http.sse import Event, Named, named
 from penstock.prompt.families import SWITCHES
 
@@ -90,7 +90,7 @@ def to_request(
     return _request(body, request_id, params, variables)
 
 
-def names(body: CountTokensRequest) -> dict[str, str]:
+def client_names(body: CountTokensRequest) -> dict[str, str]:
     """Of what is called otherwise behind `intake`."""
     return {
         "continue_final_message": "messages",
@@ -276,7 +276,7 @@ class MessageWriter:
         )
         return [*self._close(), named(end), named(MessageStop())]
 
-    def failed(self, told: Problem) -> list[Event]:
+    def failed(self, told: RenderedError) -> list[Event]:
         return [Named("error", told.body)]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:

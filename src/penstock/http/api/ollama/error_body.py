@@ -1,10 +1,12 @@
-"""Errors as Ollama's clients know them: one sentence, which names the field at fault."""
+"""Errors in Ollama's format: one sentence, which names the parameter."""
 
 from __future__ import annotations
 
 import msgspec
 
-from penstock.http.error_body import Problem, headers, tellable
+from penstock.http.error_body import RenderedError, error_headers, message_with_param, public_error
+
+PATH_PREFIX = "/api/"
 
 
 class OllamaErrorBody(msgspec.Struct, frozen=True):
@@ -13,13 +15,7 @@ class OllamaErrorBody(msgspec.Struct, frozen=True):
     error: str
 
 
-def spoken(path: str) -> bool:
-    """Whether whoever asks for this speaks Ollama's API."""
-    return path.startswith("/api/")
-
-
-def describe(error: BaseException, request_id: str) -> Problem:
-    told = tellable(error, request_id)
-    named = told.param is None or told.param in told.message
-    message = told.message if named else f"{told.param}: {told.message}"
-    return Problem(told.status, msgspec.json.encode(OllamaErrorBody(message)), message, headers(told))
+def render_error(error: BaseException, request_id: str) -> RenderedError:
+    error = public_error(error, request_id)
+    message = message_with_param(error)
+    return RenderedError(error.status, msgspec.json.encode(OllamaErrorBody(message)), message, error_headers(error))

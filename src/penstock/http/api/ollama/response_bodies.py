@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock.http.api.openai.response_bodies import TokenLogprob
+from penstock.http.api.logprobs import TokenLogprob
 from penstock.http.api.response_bodies import Body
 
 # `dead_end` is ours: no token could have gone on with what `format` asks for.

@@ -14,6 +14,8 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 
 from penstock import flow
 from penstock.errors import EngineDied, InvalidRequest, NotFound
+from penstock.http.api.client_field_names import client_field_names
+from penstock.http.api.generation_response import generation_response
 from penstock.http.api.ollama import embed as embedding
 from penstock.http.api.ollama import requests
 from penstock.http.api.ollama.error_body import OllamaErrorBody
@@ -41,14 +43,14 @@ from penstock.http.api.ollama.schemas import (
     OllamaShowRequest,
 )
 from penstock.http.api.ollama.writer import ChatLineWriter, GenerateLineWriter, LineWriter, nanoseconds
-from penstock.http.error_body import called
-from penstock.http.error_response import problem
+from penstock.http.error_response import report_error
+from penstock.http.json_response import json_response
 from penstock.http.openapi.routes import documented
 from penstock.http.parse.body import read
 from penstock.http.request_events import RequestEvents
 from penstock.http.response_warnings import HEADER
 from penstock.http.service import Service
-from penstock.http.streaming import EventStream, Whole
+from penstock.http.streaming import Whole
 from penstock.pipeline import ActiveRequest
 
 Asked = TypeVar("Asked", bound=OllamaGeneration)
@@ -94,7 +96,7 @@ def _add_generation(app: FastAPI, service: Service) -> None:
                 answer = _loaded(service, write, body)
                 events.answered()
                 return answer
-            with called(names):
+            with client_field_names(names):
                 asked = to_request(
                     body,
                     request_id=events.name,
@@ -104,13 +106,7 @@ def _add_generation(app: FastAPI, service: Service) -> None:
                 )
                 events.validated([asked])
                 ticket = await service.submit([asked], events.tenant)
-            if body.streamed:
-                return EventStream(service, ticket, write, content_type=NDJSON)
-            return Whole(
-                service,
-                ticket,
-                lambda active_requests: write.whole([active.completion() for active in active_requests]),
-            )
+            return generation_response(service, ticket, write, stream=body.streamed, content_type=NDJSON)
 
     @app.post("/api/chat", **_documented(OllamaChatRequest, OllamaChatAnswer, lines=OllamaChatAnswer))
     async def ollama_chat(request: Request) -> Response:
@@ -159,9 +155,9 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
             check_served(body.model, service.files)
             if not embedding.texts_of(body):
                 events.answered()
-                return _json(write(body, [], 0, request.scope["state"]["accepted"]))
+                return json_response(write(body, [], 0, request.scope["state"]["accepted"]))
             context = service.pipeline.context
-            with called(names):
+            with client_field_names(names):
                 asked = embedding.embed_requests(
                     body, request_id=events.name, context=context, hidden_size=service.files.spec.hidden_size
                 )
@@ -192,24 +188,24 @@ def _add_models(app: FastAPI, service: Service, served: ServedModel) -> None:
     @app.get("/api/tags", **_documented(None, OllamaModelList, missing=None))
     async def ollama_tags() -> Response:
         """The models of this server, in Ollama's way."""
-        return _json(served.listed())
+        return json_response(served.listed())
 
     @app.get("/api/ps", **_documented(None, OllamaRunningList, missing=None))
     async def ollama_ps() -> Response:
         """The models that are loaded."""
-        return _json(served.running(service.replica.facts if service.ready else {}))
+        return json_response(served.running(service.replica.facts if service.ready else {}))
 
     @app.post("/api/show", **_documented(OllamaShowRequest, OllamaModelInfo))
     async def ollama_show(request: Request) -> Response:
         """What a model is: its shape, its chat template, what it can do."""
         body = await read(OllamaShowRequest, request, any_type=True)
         check_served(body.asked, service.files)
-        return _json(served.shown())
+        return json_response(served.shown())
 
     @app.get("/api/version", **_documented(None, OllamaVersion, missing=None))
     async def ollama_version() -> Response:
         """The version of Ollama whose API this is. `GET /version` has the server's own."""
-        return _json(msgspec.json.encode(OllamaVersion(version=API_LEVEL)))
+        return json_response(msgspec.json.encode(OllamaVersion(version=API_LEVEL)))
 
 
 def _add_pull(app: FastAPI, pulls: Pulls) -> None:
@@ -225,14 +221,14 @@ def _add_pull(app: FastAPI, pulls: Pulls) -> None:
             last = line
             if await request.is_disconnected():
                 break
-        return _json(last)
+        return json_response(last)
 
     async def lines(name: str, request: Request) -> AsyncIterator[bytes]:
         try:
             async for line in pulls.lines(name):
                 yield line
         except Exception as error:
-            yield problem(error, request.scope).body + b"\n"
+            yield report_error(error, request.scope).body + b"\n"
 
 
 def _add_refusals(app: FastAPI) -> None:
@@ -256,7 +252,3 @@ def _add_refusals(app: FastAPI) -> None:
     @app.get("/api/blobs/{digest}", include_in_schema=False)  # asked for by HEAD
     async def blob(digest: str) -> Response:
         raise NotFound("there are no blobs here")
-
-
-def _json(data: bytes) -> Response:
-    return Response(data, 200, media_type="application/json")

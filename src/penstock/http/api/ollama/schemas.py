@@ -12,11 +12,17 @@ from pydantic import ConfigDict, Field, model_validator
 
 from penstock.flow.params import MAX_LOGPROBS
 from penstock.flow.tools import MAX_TOOLS
-from penstock.http.api.fields import MAX_INT, MAX_MEMBERS, Arguments, Strict, wrong
+from penstock.http.api.fields import (
+    MAX_INT,
+    Arguments,
+    Strict,
+    wrong,
+)
 from penstock.http.api.ignored_fields import Inert
 from penstock.http.api.ollama.keep_alive import KeepAlive
 from penstock.http.api.ollama.options import OllamaOptions
 from penstock.http.api.ollama.think import Think
+from penstock.http.parse.json_body import MAX_MEMBERS
 from penstock.http.parse.unions import Either
 
 MAX_INPUTS = 2048  # as in OpenAI's embeddings

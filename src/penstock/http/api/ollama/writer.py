@@ -13,6 +13,11 @@ from msgspec import UNSET, UnsetType
 
 from penstock.flow import CallDelta, Chunk, Completion, FinishReason, TokenLogprobs, ToolCall
 from penstock.http.api.fields import read_arguments
+from penstock.http.api.logprobs import (
+    TokenLogprob,
+    Vocabulary,
+    per_token,
+)
 from penstock.http.api.ollama.response_bodies import (
     DoneReason,
     OllamaCalledFunction,
@@ -21,9 +26,7 @@ from penstock.http.api.ollama.response_bodies import (
     OllamaReply,
     OllamaToolCall,
 )
-from penstock.http.api.openai.logprobs import Vocabulary, per_token
-from penstock.http.api.openai.response_bodies import TokenLogprob
-from penstock.http.error_body import Problem
+from penstock.http.error_body import RenderedError
 from penstock.http.sse import Event, JsonLine
 
 _DONE: dict[FinishReason, DoneReason] = {
@@ -65,7 +68,7 @@ class LineWriter(ABC):
         (completion,) = completions
         return [JsonLine(_encode(self._line("", "", [], done=True, **self._counts(completion))))]
 
-    def failed(self, told: Problem) -> list[Event]:
+    def failed(self, told: RenderedError) -> list[Event]:
         return [JsonLine(told.body)]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:

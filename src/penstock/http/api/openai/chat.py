@@ -9,9 +9,13 @@ from msgspec import UNSET, UnsetType
 
 from penstock.flow import CallDelta, Choice, Chunk, Completion, FinishReason, Request, TokenLogprobs
 from penstock.flow import ToolCall as Call
+from penstock.http.api.chat_messages import to_template
+from penstock.http.api.function_tools import tool_use
+from penstock.http.api.logprobs import (
+    Vocabulary,
+    per_token,
+)
 from penstock.http.api.openai import stored_completions
-from penstock.http.api.openai.logprobs import Vocabulary, per_token
-from penstock.http.api.openai.messages import to_template
 from penstock.http.api.openai.response_bodies import (
     FINISH,
     CalledFunction,
@@ -33,8 +37,7 @@ from penstock.http.api.openai.response_bodies import (
 from penstock.http.api.openai.response_options import Wishes
 from penstock.http.api.openai.sampling import sampling_params
 from penstock.http.api.openai.schemas import ChatCompletionRequest
-from penstock.http.api.openai.tools import tool_use
-from penstock.http.api.responses.store import Kept
+from penstock.http.api.response_store import Kept
 from penstock.http.sse import Plain, TextEvent
 
 REQUEST = ChatCompletionRequest

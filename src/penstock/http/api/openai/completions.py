@@ -9,8 +9,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import Choice, Chunk, Completion, Request, TokenLogprobs
-from penstock.http.api.openai.fields import each
-from penstock.http.api.openai.logprobs import TextLogprobsWriter, Vocabulary, for_prompt, joined
+from penstock.http.api.logprobs import Vocabulary
+from penstock.http.api.openai.logprobs import (
+    TextLogprobsWriter,
+    for_prompt,
+    joined,
+)
+from penstock.http.api.openai.prompts import each
 from penstock.http.api.openai.response_bodies import (
     FINISH,
     TextChoice,

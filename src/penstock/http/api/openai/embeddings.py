@@ -10,9 +10,16 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from pydantic import ConfigDict, Field
 
+from penstock.flow import Request, SamplingParams
 from penstock.http.api.fields import MODEL, Strict
-from penstock.http.api.openai.fields import TRUNCATE, Prompts, Truncation, each
-from penstock.http.api.openai.ignored_fields import EMBEDDINGS, LABELS
+from penstock.http.api.ignored_fields import LABELS
+from penstock.http.api.openai.ignored_fields import EMBEDDINGS
+from penstock.http.api.openai.prompts import (
+    TRUNCATE,
+    Prompts,
+    Truncation,
+    each,
+)
 from penstock.http.api.response_bodies import Body
 
 DEFAULT_POOLING: Literal["mean"] = "mean"
@@ -60,16 +67,23 @@ REQUEST = EmbeddingRequest
 RESPONSE = EmbeddingList
 
 
-def inputs(body: EmbeddingRequest) -> list[str | list[int]]:
-    """The texts and token lists to embed, in order."""
-    return each(body.input)
+def to_requests(body: EmbeddingRequest, *, request_id: str) -> list[Request]:
+    """One for each input, in order."""
+    return [
+        Request(
+            id=f"{request_id}-{index}",
+            params=SamplingParams(),
+            text=text_or_tokens if isinstance(text_or_tokens, str) else None,
+            tokens=None if isinstance(text_or_tokens, str) else text_or_tokens,
+            task="embed",
+            pooling=body.pooling or DEFAULT_POOLING,
+            truncate_prompt_tokens=body.truncate_prompt_tokens,
+        )
+        for index, text_or_tokens in enumerate(each(body.input))
+    ]
 
 
-def pooling(body: EmbeddingRequest) -> Literal["mean", "last"]:
-    return body.pooling or DEFAULT_POOLING
-
-
-def whole(body: EmbeddingRequest, vectors: Sequence[Vector], *, model: str, prompt_tokens: int) -> bytes:
+def encode_embeddings(body: EmbeddingRequest, vectors: Sequence[Vector], *, model: str, prompt_tokens: int) -> bytes:
     """The answer. `vectors` are in the order of the inputs, `prompt_tokens` of all of them together."""
     write = _packed if body.encoding_format == "base64" else _listed
     # One by one: a million numbers at once would let no other thread run for a tenth of a second.

@@ -48,25 +48,3 @@ COMPLETIONS = {
 EMBEDDINGS = {
     "dimensions": Inert(),
 }
-
-STREAM_OPTIONS = {
-    "include_obfuscation": Inert((False,)),
-}
-
-# What OpenAI's answers have in an assistant message: clients append it to the conversation as it came.
-ASSISTANT_MESSAGE = {
-    "refusal": Inert(),
-    "annotations": Inert(([],)),
-    "audio": Inert(),
-    "function_call": Inert(),
-}
-
-# Names a client gives to things of its own, for OpenAI's books: any string is taken and nothing is done with it. The
-# cache key is one of them. To OpenAI it is a hint which machine may have the prefix and never changes an answer; here
-# prefixes are found without hints. What keeps prefixes apart is `cache_salt`.
-LABELS = {
-    "user": "The client's name for its end user. Taken for compatibility, not used.",
-    "safety_identifier": "The client's name for its end user. Taken for compatibility, not used.",
-    "prompt_cache_key": "The client's name for requests that begin alike. Not needed here: cached prefixes are found "
-    "by their tokens. Taken for compatibility, not used.",
-}

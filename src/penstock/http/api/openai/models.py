@@ -23,9 +23,9 @@ class ModelList(Body, kw_only=True, frozen=True):
     data: list[Model]
 
 
-def one(model: Model) -> bytes:
+def encode_model(model: Model) -> bytes:
     return msgspec.json.encode(model)
 
 
-def listed(models: Sequence[Model]) -> bytes:
+def encode_models(models: Sequence[Model]) -> bytes:
     return msgspec.json.encode(ModelList(data=list(models)))

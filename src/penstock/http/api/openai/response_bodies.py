@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import Completion, FinishReason
+from penstock.http.api.logprobs import TokenLogprob
 from penstock.http.api.response_bodies import Body
 
 # `timeout` and `dead_end` are ours: the request's own time limit ended the answer, or no token of the vocabulary could
@@ -67,19 +68,6 @@ class Timings(Body, kw_only=True, frozen=True):
     predicted_ms: float | UnsetType = UNSET
     predicted_per_token_ms: float | UnsetType | None = UNSET
     predicted_per_second: float | UnsetType | None = UNSET
-
-
-class TopLogprob(Body, kw_only=True, frozen=True):
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(Body, kw_only=True, frozen=True):
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[TopLogprob]
 
 
 class ChatLogprobs(Body, kw_only=True, frozen=True):

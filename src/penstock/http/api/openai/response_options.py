@@ -7,8 +7,16 @@ from collections.abc import Sequence
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import Completion, FinishReason, TokenLogprobs
-from penstock.http.api.openai.logprobs import Vocabulary, per_token
-from penstock.http.api.openai.response_bodies import Timings, TokenLogprob, Usage, usage
+from penstock.http.api.logprobs import (
+    TokenLogprob,
+    Vocabulary,
+    per_token,
+)
+from penstock.http.api.openai.response_bodies import (
+    Timings,
+    Usage,
+    usage,
+)
 from penstock.http.api.openai.schemas import Generation
 from penstock.http.api.openai.timings import Running, whole_timings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.flow import SamplingParams
-from penstock.http.api.openai.fields import stops
+from penstock.http.api.generation_fields import stops
 from penstock.http.api.openai.schemas import Generation
 from penstock.http.api.recommended_sampling import over
 

@@ -11,21 +11,24 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from penstock.flow.params import MAX_CHOICES, MAX_LOGPROBS, MAX_TEMPERATURE
+from penstock.http.api.chat_messages import Messages, Templated
 from penstock.http.api.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, Strict, wrong
-from penstock.http.api.openai import ignored_fields
-from penstock.http.api.openai.fields import (
+from penstock.http.api.generation_fields import (
     IGNORE_EOS,
     SEED,
     STOP,
-    TRUNCATE,
     LogitBias,
     Metadata,
-    Prompts,
     Stop,
     TokenId,
+)
+from penstock.http.api.ignored_fields import LABELS, STREAM_OPTIONS
+from penstock.http.api.openai import ignored_fields
+from penstock.http.api.openai.prompts import (
+    TRUNCATE,
+    Prompts,
     Truncation,
 )
-from penstock.http.api.openai.messages import Messages, Templated
 from penstock.http.api.openai.structured_outputs import Structured
 from penstock.http.api.openai.tools import ToolChoice, Tools
 
@@ -37,7 +40,7 @@ class StreamOptions(Strict):
     continuous_usage_stats: bool | None = Field(
         None, description="Extension. Put the `usage` so far, of all choices together, into every chunk."
     )
-    include_obfuscation: Annotated[Any, ignored_fields.STREAM_OPTIONS["include_obfuscation"]] = None
+    include_obfuscation: Annotated[Any, STREAM_OPTIONS["include_obfuscation"]] = None
 
 
 class Generation(Structured):
@@ -54,7 +57,7 @@ class Generation(Structured):
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="Taken from tokens for each use so far.")
     logit_bias: LogitBias | None = Field(None, description="Token id → what is added to its logit.")
     stop: Stop | None = STOP
-    user: str | None = Field(None, description=ignored_fields.LABELS["user"])
+    user: str | None = Field(None, description=LABELS["user"])
 
     max_tokens: int | None = Field(None, ge=1, le=MAX_INT, description="Most tokens of the answer.")
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_INT, description="The newer name of `max_tokens`.")
@@ -140,6 +143,9 @@ class Generation(Structured):
             raise wrong(f"is {asked[1]}, but max_tokens, its older name, is {asked[0]}", "max_completion_tokens")
         return self
 
+    def client_names(self) -> dict[str, str]:
+        return {**super().client_names(), "stop_tokens": "stop_token_ids", "timeout_s": "timeout"}
+
     @property
     def most_tokens(self) -> int | None:
         """By either of its names."""
@@ -166,8 +172,8 @@ class ChatCompletionRequest(Generation, Templated):
     metadata: Metadata | None = Field(
         None, description="The client's own notes, by which kept completions are found. Else taken and not used."
     )
-    safety_identifier: str | None = Field(None, description=ignored_fields.LABELS["safety_identifier"])
-    prompt_cache_key: str | None = Field(None, description=ignored_fields.LABELS["prompt_cache_key"])
+    safety_identifier: str | None = Field(None, description=LABELS["safety_identifier"])
+    prompt_cache_key: str | None = Field(None, description=LABELS["prompt_cache_key"])
 
     tools: Tools | None = Field(None, description="What the model may call. Calls keep to the schemas given here.")
     tool_choice: ToolChoice | None = Field(
@@ -218,9 +224,9 @@ class ChatCompletionRequest(Generation, Templated):
             raise wrong(f"is {asked[1]}, but thinking_token_budget is {asked[0]}", "reasoning_budget")
         return self
 
-    def names(self) -> dict[str, str]:
+    def client_names(self) -> dict[str, str]:
         budget = "reasoning_budget" if self.thinking_token_budget is None else "thinking_token_budget"
-        return {**super().names(), "thinking_budget": budget}
+        return {**super().client_names(), "thinking_budget": budget}
 
     @property
     def thinking_budget(self) -> int | None:

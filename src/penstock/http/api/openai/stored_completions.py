@@ -9,9 +9,9 @@ import msgspec
 from pydantic import Field
 
 from penstock.errors import InvalidRequest
+from penstock.http.api.chat_messages import AnyMessage
 from penstock.http.api.fields import Strict
-from penstock.http.api.openai.fields import Metadata
-from penstock.http.api.openai.messages import AnyMessage
+from penstock.http.api.generation_fields import Metadata
 from penstock.http.api.response_bodies import Body
 
 _encode = msgspec.json.Encoder().encode

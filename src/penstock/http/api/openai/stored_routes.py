@@ -8,7 +8,8 @@ from functools import partial
 from fastapi import FastAPI, Request, Response
 
 from penstock.http.api.openai import chat, stored_completions
-from penstock.http.api.responses.store import Kept, ResponseStore
+from penstock.http.api.response_store import Kept, ResponseStore
+from penstock.http.json_response import json_response
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.openapi.routes import documented
 from penstock.http.parse.body import read
@@ -39,7 +40,7 @@ def add(app: FastAPI, store: ResponseStore) -> None:
         }
         query = read_query(request, LIST, ignore=_METADATA)
         bodies = [kept.body for kept in store.all(tenant_of(request.scope))]
-        return _json(
+        return json_response(
             await asyncio.to_thread(partial(stored_completions.completion_page, bodies, metadata=wanted, **query))
         )
 
@@ -47,7 +48,7 @@ def add(app: FastAPI, store: ResponseStore) -> None:
     async def retrieve_completion(request: Request, completion_id: str) -> Response:
         """One that was kept, as it was sent."""
         read_query(request, ())
-        return _json(_find(request, completion_id).body)
+        return json_response(_find(request, completion_id).body)
 
     @app.get(
         "/v1/chat/completions/{completion_id}/messages",
@@ -57,7 +58,7 @@ def add(app: FastAPI, store: ResponseStore) -> None:
         """The messages that it answered."""
         query = read_query(request, PAGE)
         said = _find(request, completion_id).said
-        return _json(await asyncio.to_thread(partial(stored_completions.message_page, said, **query)))
+        return json_response(await asyncio.to_thread(partial(stored_completions.message_page, said, **query)))
 
     @app.post(
         "/v1/chat/completions/{completion_id}",
@@ -70,7 +71,7 @@ def add(app: FastAPI, store: ResponseStore) -> None:
         tenant = tenant_of(request.scope)
         store.drop(tenant, completion_id)
         store.keep(tenant, completion_id, Kept(changed, kept.said))
-        return _json(changed)
+        return json_response(changed)
 
     @app.delete(
         "/v1/chat/completions/{completion_id}", **documented(None, stored_completions.StoredDeleted, missing=MISSING)
@@ -79,11 +80,7 @@ def add(app: FastAPI, store: ResponseStore) -> None:
         """Keep it no longer."""
         _find(request, completion_id)
         store.drop(tenant_of(request.scope), completion_id)
-        return _json(stored_completions.deleted(completion_id))
+        return json_response(stored_completions.deleted(completion_id))
 
     def _find(request: Request, name: str) -> Kept:
         return store.find(tenant_of(request.scope), name, param="completion_id")
-
-
-def _json(data: bytes) -> Response:
-    return Response(data, media_type="application/json")

@@ -15,7 +15,7 @@ from penstock.flow import Constraint
 from penstock.flow.constraint import ConstraintKind
 from penstock.http.api.fields import Strict, wrong
 from penstock.http.api.openai.ignored_fields import STRUCTURED
-from penstock.http.api.openai.response_format import ResponseFormat, TextFormat, to_constraint
+from penstock.http.api.response_format import CLIENT_NAMES, ResponseFormat, TextFormat, to_constraint
 from penstock.http.parse.unions import Either
 
 
@@ -109,9 +109,9 @@ class Structured(Strict):
                     return Constraint(kind, value)
         return to_constraint(self.response_format)
 
-    def names(self) -> dict[str, str]:
-        """The client's names of what is called otherwise behind `intake`."""
-        return {f"constraint.{kind}": name for name, kind, _ in self._asked()}
+    def client_names(self) -> dict[str, str]:
+        """For `client_field_names`."""
+        return {**CLIENT_NAMES, **{f"constraint.{kind}": name for name, kind, _ in self._asked()}}
 
     def _asked(self) -> list[Asked]:
         fields: list[tuple[str, ConstraintKind, Any]] = [

@@ -1,30 +1,14 @@
-"""Tools, and which of them is to be called."""
+"""Tools of chat completions, which wrap a function in an object."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from penstock.flow import Tool, ToolUse
 from penstock.flow.tools import MAX_TOOLS
 from penstock.http.api.fields import Strict
-from penstock.http.api.openai.response_format import Name
-from penstock.http.parse.unions import Either
-
-
-class Function(Strict):
-    name: Name
-    description: str | None = Field(None, description="What it does, for the model to read.")
-    parameters: dict[str, Any] | None = Field(
-        None, description="JSON Schema of the arguments, which are an object. Default: there are none."
-    )
-    strict: bool | None = Field(
-        None,
-        description="Refuse `parameters` that cannot be enforced whole. Default: calls keep to what can be, and "
-        "the header `x-penstock-warnings` names the rest.",
-    )
+from penstock.http.api.function_tools import Function, WordOr
 
 
 class FunctionTool(Strict):
@@ -50,38 +34,4 @@ class NamedChoice(Strict):
 
 
 Tools = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
-Named = TypeVar("Named")
-WordOr = Annotated[
-    Literal["none", "auto", "required"] | Named,
-    Either('one of "none", "auto" and "required", or an object that names a function'),
-]
 ToolChoice = WordOr[NamedChoice]
-
-
-class Chosen(Protocol):
-    """An object that names a function, in either of OpenAI's forms."""
-
-    @property
-    def name(self) -> str: ...
-
-
-def tool_use(functions: Sequence[Function], choice: str | Chosen | None, parallel: bool | None) -> ToolUse | None:
-    """None: no tools, or none is to be called."""
-    if not functions or choice == "none":
-        return None
-    name = None if choice is None or isinstance(choice, str) else choice.name
-    return ToolUse(
-        tools=tuple(map(_tool, functions)),
-        choice="named" if name is not None else "required" if choice == "required" else "auto",
-        name=name,
-        parallel=parallel is not False,
-    )
-
-
-def _tool(function: Function) -> Tool:
-    return Tool(
-        name=function.name,
-        description=function.description or "",
-        parameters=function.parameters or {},
-        strict=bool(function.strict),
-    )

@@ -6,8 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.flow import FinishReason, TokenLogprobs
-from penstock.http.api.openai.logprobs import Vocabulary, per_token
-from penstock.http.api.openai.response_bodies import TokenLogprob
+from penstock.http.api.logprobs import (
+    TokenLogprob,
+    Vocabulary,
+    per_token,
+)
 
 _BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)  # their last token is not part of the answer
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from penstock.http.api.openai.response_bodies import TokenLogprob
+from penstock.http.api.logprobs import TokenLogprob
 from penstock.http.api.responses import encrypted_reasoning
 from penstock.http.api.responses.response_bodies import (
     ArgumentsDelta,

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, Message, Request, SamplingParams
-from penstock.http.api.conversation_turns import Turns
+from penstock.http.api.conversation import Turns
 from penstock.http.api.fields import read_arguments, whole_text
-from penstock.http.api.openai.fields import stops
-from penstock.http.api.openai.response_format import JsonObjectFormat
-from penstock.http.api.openai.tools import tool_use
+from penstock.http.api.function_tools import tool_use
+from penstock.http.api.generation_fields import stops
 from penstock.http.api.recommended_sampling import over
+from penstock.http.api.response_format import JsonObjectFormat
 from penstock.http.api.responses import encrypted_reasoning
 from penstock.http.api.responses.item_schemas import (
     CustomToolCallItem,

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import Choice, Completion, FinishReason
-from penstock.http.api.openai.response_bodies import TokenLogprob
+from penstock.http.api.logprobs import TokenLogprob
 from penstock.http.api.response_bodies import Body, Typed
 
 Status = Literal["in_progress", "completed", "incomplete"]

@@ -11,13 +11,15 @@ from typing import TypeVar, get_args
 from fastapi import FastAPI, Request, Response
 
 from penstock.errors import InvalidRequest
-from penstock.http.api.conversation_turns import Turns
+from penstock.http.api.client_field_names import client_field_names
+from penstock.http.api.conversation import Turns
+from penstock.http.api.generation_response import generation_response
+from penstock.http.api.response_store import Kept, ResponseStore
 from penstock.http.api.responses import ignored_fields, input_items, requests
 from penstock.http.api.responses import writer as responses
+from penstock.http.api.responses.event_sequence import replayed
 from penstock.http.api.responses.schemas import InputTokensRequest, ResponseRequest
-from penstock.http.api.responses.store import Kept, ResponseStore
-from penstock.http.api.responses.transcript import replayed
-from penstock.http.error_body import called
+from penstock.http.json_response import json_response
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.openapi.routes import documented
 from penstock.http.parse.body import LONG_BODY, read
@@ -25,7 +27,6 @@ from penstock.http.parse.query import Parameter, read_query
 from penstock.http.request_events import RequestEvents
 from penstock.http.service import Service
 from penstock.http.sse import framed
-from penstock.http.streaming import EventStream, Whole
 
 Made = TypeVar("Made")
 
@@ -75,7 +76,7 @@ def _add_creation(app: FastAPI, service: Service, store: ResponseStore) -> None:
             name = secrets.token_hex(16)  # not the one that the glass box shows: it opens the conversation
             earlier = _earlier(store, events.tenant, body)
             said, listed = await _beside(request, earlier, lambda: _conversation(body, earlier, name))
-            with called(requests.NAMES):
+            with client_field_names(requests.NAMES):
                 asked = requests.to_request(body, said, request_id=events.name, recommended=service.files.sampling)
                 events.validated([asked])
                 writer = responses.ResponseWriter(
@@ -89,13 +90,7 @@ def _add_creation(app: FastAPI, service: Service, store: ResponseStore) -> None:
                     items=listed,
                 )
                 ticket = await service.submit([asked], events.tenant)
-            if body.stream:
-                return EventStream(service, ticket, writer)
-            return Whole(
-                service,
-                ticket,
-                lambda active_requests: writer.whole([active.completion() for active in active_requests]),
-            )
+            return generation_response(service, ticket, writer, stream=body.stream)
 
     @app.post("/v1/responses/input_tokens", **documented(responses.COUNT, responses.COUNTED, missing=missing))
     async def count_input_tokens(request: Request) -> Response:
@@ -106,9 +101,9 @@ def _add_creation(app: FastAPI, service: Service, store: ResponseStore) -> None:
         said = await _beside(
             request, earlier, lambda: requests.conversation(body, earlier.messages() if earlier is not None else ())
         )
-        with called(requests.NAMES):
+        with client_field_names(requests.NAMES):
             tokens = await asyncio.to_thread(service.pipeline.tokenize, requests.to_count(body, said))
-        return _json(responses.counted(tokens))
+        return json_response(responses.counted(tokens))
 
 
 def _add_kept(app: FastAPI, store: ResponseStore) -> None:
@@ -127,7 +122,7 @@ def _add_kept(app: FastAPI, store: ResponseStore) -> None:
         if not query["stream"]:
             if query["starting_after"] is not None:
                 raise InvalidRequest("starting_after goes with stream=true only", param="starting_after")
-            return _json(kept.body)
+            return json_response(kept.body)
         first = 0 if query["starting_after"] is None else query["starting_after"] + 1
         events = await asyncio.to_thread(lambda: framed(replayed(kept.body, kept.pieces)[first:]))
         return Response(events, headers={"cache-control": "no-cache"}, media_type="text/event-stream; charset=utf-8")
@@ -141,7 +136,7 @@ def _add_kept(app: FastAPI, store: ResponseStore) -> None:
         query = read_query(request, LIST)
         kept = store.find(tenant_of(request.scope), response_id)
         page = {name: query[name] for name in ("after", "limit", "order")}
-        return _json(await asyncio.to_thread(partial(input_items.page, kept.items, **page)))
+        return json_response(await asyncio.to_thread(partial(input_items.page, kept.items, **page)))
 
     @app.post(
         "/v1/responses/{response_id}/cancel", **documented(None, responses.RESPONSE, missing=MISSING, choosy=True)
@@ -155,7 +150,7 @@ def _add_kept(app: FastAPI, store: ResponseStore) -> None:
     async def delete_response(request: Request, response_id: str) -> Response:
         """Keep it no longer."""
         store.drop(tenant_of(request.scope), response_id)
-        return _json(responses.deleted(response_id))
+        return json_response(responses.deleted(response_id))
 
 
 def _earlier(store: ResponseStore, tenant: str, body: InputTokensRequest) -> Kept | None:
@@ -178,7 +173,3 @@ async def _beside(request: Request, earlier: Kept | None, make: Callable[[], Mad
     length = request.headers.get("content-length", "")
     long = not length.isdecimal() or int(length) > LONG_BODY or (earlier is not None and earlier.size > LONG_BODY)
     return await asyncio.to_thread(make) if long else make()
-
-
-def _json(data: bytes) -> Response:
-    return Response(data, media_type="application/json")

@@ -9,10 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from penstock.flow.params import MAX_LOGPROBS, MAX_TEMPERATURE
 from penstock.flow.tools import MAX_TOOLS
 from penstock.http.api.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, Strict, wrong
-from penstock.http.api.openai.fields import IGNORE_EOS, SEED, STOP, Metadata, Stop, TemplateKwargs
-from penstock.http.api.openai.ignored_fields import LABELS, STREAM_OPTIONS
-from penstock.http.api.openai.response_format import JsonObjectFormat, NamedSchema, TextFormat
-from penstock.http.api.openai.tools import Function, WordOr
+from penstock.http.api.function_tools import (
+    Function,
+    WordOr,
+)
+from penstock.http.api.generation_fields import IGNORE_EOS, SEED, STOP, Metadata, Stop, TemplateKwargs
+from penstock.http.api.ignored_fields import (
+    LABELS,
+    STREAM_OPTIONS,
+)
+from penstock.http.api.response_format import JsonObjectFormat, NamedSchema, TextFormat
 from penstock.http.api.responses import ignored_fields
 from penstock.http.api.responses.item_schemas import Input
 from penstock.http.parse.unions import By

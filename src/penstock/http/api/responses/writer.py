@@ -10,10 +10,12 @@ import msgspec
 from pydantic import BaseModel
 
 from penstock.flow import CallDelta, Choice, Chunk, Completion, Message, SamplingParams
-from penstock.http.api.conversation_turns import Turns
+from penstock.http.api.conversation import Turns
 from penstock.http.api.fields import read_arguments
-from penstock.http.api.openai.logprobs import Vocabulary
+from penstock.http.api.logprobs import Vocabulary
+from penstock.http.api.response_store import Kept
 from penstock.http.api.responses import response_bodies
+from penstock.http.api.responses.event_sequence import Transcript
 from penstock.http.api.responses.logprobs import TextTokens
 from penstock.http.api.responses.output_items import CallDraft, MessageDraft, ReasoningDraft
 from penstock.http.api.responses.response_bodies import (
@@ -31,9 +33,7 @@ from penstock.http.api.responses.response_bodies import (
     TextState,
 )
 from penstock.http.api.responses.schemas import InputTokensRequest, ResponseRequest
-from penstock.http.api.responses.store import Kept
-from penstock.http.api.responses.transcript import Transcript
-from penstock.http.error_body import Problem
+from penstock.http.error_body import RenderedError
 from penstock.http.sse import Event
 
 REQUEST = ResponseRequest
@@ -115,7 +115,7 @@ class ResponseWriter:
         closing, response = self._finished(completion)
         return [*closing, self._script.end(response)]
 
-    def failed(self, told: Problem) -> list[Event]:
+    def failed(self, told: RenderedError) -> list[Event]:
         closing = self._script.close("incomplete")
         error = ResponseFailure(
             code="rate_limit_exceeded" if told.status == 429 else "server_error", message=told.message

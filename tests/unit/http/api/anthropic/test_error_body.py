@@ -9,7 +9,8 @@ from anthropic.types import ThreadUnsupportedRequestError
 
 from penstock import errors
 from penstock.errors import PenstockError
-from penstock.http.api.anthropic.error_body import describe, spoken
+from penstock.http.api.anthropic.error_body import PATH_PREFIX, render_error
+from penstock.http.error_response import ErrorFormats
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ from penstock.http.api.anthropic.error_body import describe, spoken
     ],
 )
 def test_the_sdk_understands_them(error: Exception, raised: str, kind: str) -> None:
-    told = describe(error, "req-1")
+    told = render_error(error, "req-1")
     transport = httpx2.MockTransport(lambda _: httpx2.Response(told.status, content=told.body, headers=told.headers))
     client = anthropic.Anthropic(api_key="k", http_client=httpx2.Client(transport=transport), max_retries=0)
 
@@ -52,12 +53,12 @@ def test_the_sdk_understands_them(error: Exception, raised: str, kind: str) -> N
 
 def test_the_field_at_fault_is_named() -> None:
     for message, wanted in (("it is deep", "tools[0]: it is deep"), ("tools[0] is deep", "tools[0] is deep")):
-        assert describe(errors.InvalidRequest(message, param="tools[0]"), "r").message == wanted
+        assert render_error(errors.InvalidRequest(message, param="tools[0]"), "r").message == wanted
 
 
 def test_the_sdk_learns_that_there_are_no_threads() -> None:
     """Its tool runner goes on without: it looks for this code."""
-    told = describe(errors.InvalidRequest("thread is not supported: leave it out", param="thread"), "r")
+    told = render_error(errors.InvalidRequest("thread is not supported: leave it out", param="thread"), "r")
     transport = httpx2.MockTransport(lambda _: httpx2.Response(told.status, content=told.body))
     client = anthropic.Anthropic(api_key="k", http_client=httpx2.Client(transport=transport), max_retries=0)
 
@@ -72,7 +73,7 @@ def test_the_sdk_learns_that_there_are_no_threads() -> None:
 
 
 def test_a_client_is_told_when_to_come_back() -> None:
-    assert int(describe(errors.QueueFull("full"), "req-1").headers["Retry-After"]) >= 1
+    assert int(render_error(errors.QueueFull("full"), "req-1").headers["Retry-After"]) >= 1
 
 
 @pytest.mark.parametrize(
@@ -86,5 +87,6 @@ def test_a_client_is_told_when_to_come_back() -> None:
         ("/", False),
     ],
 )
-def test_who_speaks_it(path: str, wanted: bool) -> None:
-    assert spoken(path) is wanted
+def test_which_paths_have_this_format(path: str, wanted: bool) -> None:
+    formats = ErrorFormats({PATH_PREFIX: render_error})
+    assert (formats.for_path(path) is render_error) is wanted

@@ -13,7 +13,8 @@ from penstock.errors import InvalidRequest
 from penstock.flow import CallDelta, Chunk, Constraint, FinishReason, Request, SamplingParams, Tool, ToolCall, ToolUse
 from penstock.http.api.anthropic import messages, response_bodies
 from penstock.http.api.anthropic.messages import MessageWriter
-from penstock.http.error_body import Problem, called
+from penstock.http.api.client_field_names import client_field_names
+from penstock.http.error_body import RenderedError
 from penstock.http.parse.schema import parse
 from penstock.http.sse import Event, Named
 
@@ -308,7 +309,7 @@ def test_fields_have_the_names_the_client_knows(param: str, fields: dict[str, An
         messages.COUNT, json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], **fields}).encode()
     )
 
-    with pytest.raises(InvalidRequest) as caught, called(messages.names(body)):
+    with pytest.raises(InvalidRequest) as caught, client_field_names(messages.client_names(body)):
         raise InvalidRequest(f"{param} is wrong", param=param)
 
     assert (caught.value.param, caught.value.message) == (wanted, f"{wanted} is wrong")
@@ -443,7 +444,7 @@ def test_a_stream_that_says_nothing() -> None:
 
 
 def test_a_stream_that_breaks_off() -> None:
-    told = Problem(503, b'{"type":"error"}', "gone")
+    told = RenderedError(503, b'{"type":"error"}', "gone")
 
     assert MessageWriter(request_id="1", model="m").failed(told) == [Named("error", told.body)]
 

@@ -7,7 +7,8 @@ import ollama
 import pytest
 
 from penstock import errors
-from penstock.http.api.ollama.error_body import describe, spoken
+from penstock.http.api.ollama.error_body import PATH_PREFIX, render_error
+from penstock.http.error_response import ErrorFormats
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ from penstock.http.api.ollama.error_body import describe, spoken
     ],
 )
 def test_the_sdk_understands_them(error: Exception, status: int) -> None:
-    told = describe(error, "req-1")
+    told = render_error(error, "req-1")
     transport = httpx.MockTransport(lambda _: httpx.Response(told.status, content=told.body, headers=told.headers))
 
     with ollama.Client(transport=transport) as client, pytest.raises(ollama.ResponseError) as caught:
@@ -35,16 +36,17 @@ def test_the_sdk_understands_them(error: Exception, status: int) -> None:
 
 def test_the_field_at_fault_is_named() -> None:
     for message, wanted in (("it is deep", "format: it is deep"), ("format is deep", "format is deep")):
-        assert describe(errors.InvalidRequest(message, param="format"), "r").message == wanted
+        assert render_error(errors.InvalidRequest(message, param="format"), "r").message == wanted
 
 
 def test_a_client_is_told_when_to_come_back() -> None:
-    assert int(describe(errors.QueueFull("full"), "req-1").headers["Retry-After"]) >= 1
+    assert int(render_error(errors.QueueFull("full"), "req-1").headers["Retry-After"]) >= 1
 
 
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [("/api/chat", True), ("/api/nothing", True), ("/api", False), ("/apis", False), ("/v1/messages", False)],
 )
-def test_who_speaks_it(path: str, wanted: bool) -> None:
-    assert spoken(path) is wanted
+def test_which_paths_have_this_format(path: str, wanted: bool) -> None:
+    formats = ErrorFormats({PATH_PREFIX: render_error})
+    assert (formats.for_path(path) is render_error) is wanted

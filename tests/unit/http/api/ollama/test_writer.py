@@ -9,7 +9,7 @@ from ollama import ChatResponse, GenerateResponse
 from helpers.openai_samples import choice, completion, logprob
 from helpers.schema_tables import assert_matches_schema
 from penstock.flow import CallDelta, Chunk, FinishReason, ToolCall
-from penstock.http.api.ollama.error_body import describe
+from penstock.http.api.ollama.error_body import render_error
 from penstock.http.api.ollama.response_bodies import OllamaChatAnswer, OllamaGenerateAnswer
 from penstock.http.api.ollama.writer import ChatLineWriter, GenerateLineWriter, LineWriter, nanoseconds
 from penstock.http.sse import Event, JsonLine, framed
@@ -166,6 +166,6 @@ def test_a_request_that_wants_the_model_loaded() -> None:
 
 
 def test_a_stream_that_breaks_off() -> None:
-    assert framed(writer().failed(describe(KeyError("secret"), "req-1"))) == (
+    assert framed(writer().failed(render_error(KeyError("secret"), "req-1"))) == (
         b'{"error":"internal error; the server\'s log says more about request req-1"}\n'
     )

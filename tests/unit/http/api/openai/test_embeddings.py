@@ -21,7 +21,7 @@ PACKED = struct.pack("<3f", *VECTOR)
 
 def answered(vectors: list[Any], **fields: Any) -> bytes:
     body = parse(embeddings.REQUEST, raw({**EMBED, **fields}))
-    text = embeddings.whole(body, vectors, model="tiny", prompt_tokens=7)
+    text = embeddings.encode_embeddings(body, vectors, model="tiny", prompt_tokens=7)
     assert_matches_schema(embeddings.RESPONSE, json.loads(text))
     return text
 
@@ -30,12 +30,15 @@ def answered(vectors: list[Any], **fields: Any) -> bytes:
     ("given", "wanted"), [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2]], [[1], [2]])]
 )
 def test_inputs(given: Any, wanted: list[Any]) -> None:
-    assert embeddings.inputs(parse(embeddings.REQUEST, raw({**EMBED, "input": given}))) == wanted
+    requests = embeddings.to_requests(parse(embeddings.REQUEST, raw({**EMBED, "input": given})), request_id="r")
+    assert [request.tokens if request.text is None else request.text for request in requests] == wanted
+    assert [request.id for request in requests] == [f"r-{index}" for index in range(len(wanted))]
 
 
 @pytest.mark.parametrize(("fields", "wanted"), [({}, "mean"), ({"pooling": "last"}, "last")])
 def test_pooling(fields: dict[str, str], wanted: str) -> None:
-    assert embeddings.pooling(parse(embeddings.REQUEST, raw({**EMBED, **fields}))) == wanted
+    (request,) = embeddings.to_requests(parse(embeddings.REQUEST, raw({**EMBED, **fields})), request_id="r")
+    assert (request.task, request.pooling) == ("embed", wanted)
 
 
 @pytest.mark.parametrize("vector", [VECTOR, PACKED])
@@ -64,7 +67,7 @@ def test_the_sdk_reads_them(fields: dict[str, Any]) -> None:
 
     def serve(request: httpx.Request) -> httpx.Response:
         body = parse(embeddings.REQUEST, request.content)
-        text = embeddings.whole(body, [PACKED], model=body.model, prompt_tokens=1)
+        text = embeddings.encode_embeddings(body, [PACKED], model=body.model, prompt_tokens=1)
         return httpx.Response(200, content=text, headers={"content-type": "application/json"})
 
     http = httpx.Client(transport=httpx.MockTransport(serve))

@@ -10,7 +10,8 @@ from pydantic import BaseModel
 from helpers.openai_samples import CHAT, EMBED, TEXT, raw
 from helpers.schema_tables import NO_BOOLEANS, NO_INTEGERS, NO_NUMBERS, NO_STRINGS, Checked, Table, rows
 from penstock.errors import InvalidRequest
-from penstock.http.api.openai import chat, completions, embeddings, ignored_fields, tokenize
+from penstock.http.api import tokenizer_routes
+from penstock.http.api.openai import chat, completions, embeddings, ignored_fields
 from penstock.http.parse.schema import parse
 
 GENERATION: Table = {
@@ -285,7 +286,7 @@ TABLES: dict[type[BaseModel], Table] = {
         "user": GENERATION["user"],
         "dimensions": ((), (256, "256")),
     },
-    tokenize.TokenizeRequest: TEMPLATED
+    tokenizer_routes.TokenizeRequest: TEMPLATED
     | {
         "model": (("m",), NO_STRINGS),
         "prompt": (("", "a"), (1, ["a"], True, {})),
@@ -293,7 +294,7 @@ TABLES: dict[type[BaseModel], Table] = {
         "add_special_tokens": ((True, False), NO_BOOLEANS),
         "return_token_strs": ((True, False), NO_BOOLEANS),
     },
-    tokenize.DetokenizeRequest: {
+    tokenizer_routes.DetokenizeRequest: {
         "model": (("m",), NO_STRINGS),
         "tokens": (([], [0, 7]), (None, [-1], [2**31], ["a"], [True], "a", 1)),
     },
@@ -302,8 +303,8 @@ BASES: dict[type[BaseModel], dict[str, Any]] = {
     chat.REQUEST: CHAT,
     completions.REQUEST: TEXT,
     embeddings.REQUEST: EMBED,
-    tokenize.TokenizeRequest: {"prompt": "a"},
-    tokenize.DetokenizeRequest: {"tokens": [1]},
+    tokenizer_routes.TokenizeRequest: {"prompt": "a"},
+    tokenizer_routes.DetokenizeRequest: {"tokens": [1]},
 }
 REQUIRED = {"messages", "prompt", "input", "tokens"}
 # Fields that another one has to stand beside, or must not.
@@ -324,7 +325,7 @@ def bodies(place: int) -> list[Any]:
 
 def body_with(schema: type[BaseModel], field: str, value: Any) -> dict[str, Any]:
     body = BASES[schema] | BESIDE.get(field, {}) | {field: value}
-    if schema is tokenize.TokenizeRequest and field in {"messages", *TEMPLATED}:
+    if schema is tokenizer_routes.TokenizeRequest and field in {"messages", *TEMPLATED}:
         body = {"messages": CHAT["messages"], field: value}
     return body
 
@@ -383,11 +384,11 @@ def test_null_is_as_good_as_nothing(schema: type[BaseModel]) -> None:
         (completions.REQUEST, {"best_of": 1, "n": 2}, "best_of"),
         (completions.REQUEST, {"max_tokens": 0}, "max_tokens"),
         (completions.REQUEST, {"max_tokens": 0, "logprobs": 1, "echo": False}, "max_tokens"),
-        (tokenize.TokenizeRequest, {"messages": CHAT["messages"]}, "prompt"),
-        (tokenize.TokenizeRequest, {"prompt": None}, "prompt"),
-        (tokenize.TokenizeRequest, {"add_generation_prompt": True}, "add_generation_prompt"),
+        (tokenizer_routes.TokenizeRequest, {"messages": CHAT["messages"]}, "prompt"),
+        (tokenizer_routes.TokenizeRequest, {"prompt": None}, "prompt"),
+        (tokenizer_routes.TokenizeRequest, {"add_generation_prompt": True}, "add_generation_prompt"),
         (
-            tokenize.TokenizeRequest,
+            tokenizer_routes.TokenizeRequest,
             {"prompt": None, "messages": CHAT["messages"], "add_special_tokens": True},
             "add_special_tokens",
         ),
@@ -410,7 +411,7 @@ def test_fields_that_do_not_go_together(schema: type[BaseModel], more: dict[str,
         (completions.REQUEST, {"echo": True, "logprobs": 2, "stream": True}),
         (completions.REQUEST, {"echo": True, "max_tokens": 0, "logprobs": 2}),
         (completions.REQUEST, {"prompt_logprobs": 0, "max_tokens": 0.0}),
-        (tokenize.TokenizeRequest, {"prompt": None, "messages": CHAT["messages"], "add_special_tokens": False}),
+        (tokenizer_routes.TokenizeRequest, {"prompt": None, "messages": CHAT["messages"], "add_special_tokens": False}),
     ],
 )
 def test_fields_that_do(schema: type[BaseModel], more: dict[str, Any]) -> None:

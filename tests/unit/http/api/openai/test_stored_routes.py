@@ -17,8 +17,8 @@ from penstock.flow import Chunk
 from penstock.http.api.openai import stored_routes
 from penstock.http.api.openai.chat import ChatWriter
 from penstock.http.api.openai.schemas import ChatCompletionRequest
-from penstock.http.api.responses.store import ResponseStore
-from penstock.http.error_response import failure
+from penstock.http.api.response_store import ResponseStore
+from penstock.http.error_response import error_response
 from penstock.http.parse.schema import parse
 
 DONE = [completion([1], choice(0, "Hi", [2]))]
@@ -55,7 +55,7 @@ def app(store: ResponseStore) -> ASGIApp:
 
     @app.exception_handler(PenstockError)
     async def on_error(request: Request, error: Exception) -> Response:
-        return failure(error, request.scope)
+        return error_response(error, request.scope)
 
     return AsTenant(app)
 

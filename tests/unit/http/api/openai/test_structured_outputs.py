@@ -11,6 +11,7 @@ from penstock.errors import InvalidRequest
 from penstock.flow import Constraint
 from penstock.http.api.openai import chat, completions
 from penstock.http.api.openai.sampling import sampling_params
+from penstock.http.api.response_format import CLIENT_NAMES
 from penstock.http.parse.schema import parse
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -25,7 +26,9 @@ def asked(**fields: Any) -> tuple[Constraint | None, dict[str, str]]:
     for schema, base in ((chat.REQUEST, CHAT), (completions.REQUEST, TEXT)):
         body = parse(schema, json.dumps({**base, **fields}).encode())
         params = sampling_params(body, {}, max_tokens=1, logprobs=None, prompt_logprobs=None)
-        names = {inside: outside for inside, outside in body.names().items() if inside.startswith("constraint")}
+        fields_of_response_format = CLIENT_NAMES.items()
+        names = dict(body.client_names().items() - fields_of_response_format)
+        names = {internal: name for internal, name in names.items() if internal.startswith("constraint")}
         made.append((params.constraint, names))
     assert made[0] == made[1]
     return made[0]

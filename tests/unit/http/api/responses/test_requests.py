@@ -7,9 +7,9 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, Message, Request, SamplingParams, Tool, ToolUse
+from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.responses import encrypted_reasoning, requests
 from penstock.http.api.responses.schemas import ResponseRequest
-from penstock.http.error_body import called
 from penstock.http.parse.schema import parse
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": "ü"}'}
@@ -288,7 +288,7 @@ def test_effort() -> None:
     ],
 )
 def test_fields_have_the_names_the_client_knows(inside: str, outside: str) -> None:
-    with pytest.raises(InvalidRequest) as caught, called(requests.NAMES):
+    with pytest.raises(InvalidRequest) as caught, client_field_names(requests.NAMES):
         raise InvalidRequest(f"{inside} is wrong", param=inside)
 
     assert (caught.value.param, caught.value.message) == (outside, f"{outside} is wrong")

@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import PenstockError
+from penstock.http.api.response_store import Kept, ResponseStore
 from penstock.http.api.responses import routes
-from penstock.http.api.responses.store import Kept, ResponseStore
-from penstock.http.error_response import failure
+from penstock.http.error_response import error_response
 from penstock.http.service import Service
 
 PATHS = [
@@ -46,7 +46,7 @@ def client(response: bytes) -> TestClient:
 
     @app.exception_handler(PenstockError)
     async def on_error(request: Request, error: Exception) -> Response:
-        return failure(error, request.scope)
+        return error_response(error, request.scope)
 
     return TestClient(AsTenant(app))
 

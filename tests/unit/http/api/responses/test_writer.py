@@ -12,11 +12,11 @@ from pydantic import TypeAdapter
 from helpers.openai_samples import choice, completion
 from helpers.schema_tables import assert_matches_schema
 from penstock.flow import CallDelta, Chunk, FinishReason, SamplingParams, TokenLogprobs, ToolCall
+from penstock.http.api.response_store import Kept
 from penstock.http.api.responses import requests, response_bodies, writer
-from penstock.http.api.responses.store import Kept
-from penstock.http.api.responses.transcript import replayed
+from penstock.http.api.responses.event_sequence import replayed
 from penstock.http.api.responses.writer import ResponseWriter
-from penstock.http.error_body import Problem
+from penstock.http.error_body import RenderedError
 from penstock.http.parse.schema import parse
 from penstock.http.sse import Event, Named
 
@@ -232,7 +232,7 @@ def test_an_answer_that_says_nothing() -> None:
 def test_a_stream_that_breaks_off() -> None:
     write = make()
     events = [*write.first(0, 0, PROMPT), *write.chunk(0, Chunk(0, "He", [1]))]
-    sent = told([*events, *write.failed(Problem(503, b"{}", "the engine died"))])
+    sent = told([*events, *write.failed(RenderedError(503, b"{}", "the engine died"))])
 
     assert [event["type"] for event in sent[-2:]] == ["response.output_item.done", "response.failed"]
     response = sent[-1]["response"]
@@ -272,7 +272,7 @@ def test_what_breaks_off_is_not_kept() -> None:
     kept: dict[str, Kept] = {}
     write = make(kept)
     write.first(0, 0, PROMPT)
-    write.failed(Problem(503, b"{}", "gone"))
+    write.failed(RenderedError(503, b"{}", "gone"))
 
     assert kept == {}
 

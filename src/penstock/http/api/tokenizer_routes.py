@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import msgspec
+from fastapi import FastAPI, Request, Response
 from msgspec import UNSET, UnsetType
 from pydantic import Field, model_validator
 
+from penstock import flow
+from penstock.http.api.chat_messages import Messages, Templated, to_template
 from penstock.http.api.fields import MODEL, Strict, wrong
-from penstock.http.api.openai.fields import TokenId
-from penstock.http.api.openai.logprobs import Vocabulary
-from penstock.http.api.openai.messages import Messages, Templated
+from penstock.http.api.generation_fields import TokenId
+from penstock.http.api.logprobs import Vocabulary
 from penstock.http.api.response_bodies import Body
+from penstock.http.json_response import json_response
+from penstock.http.openapi.routes import documented
+from penstock.http.parse.body import read
+from penstock.http.service import Service
 from penstock.store.files import ModelFiles
 
 MAX_IDS = 1 << 18  # to make text of at once: more would hold up everybody else's tokens
@@ -79,7 +86,43 @@ class Text(Body, kw_only=True, frozen=True):
     prompt: str
 
 
-def tokenized(body: TokenizeRequest, tokens: list[int], *, context: int, vocabulary: Vocabulary) -> bytes:
+REQUESTS = (TokenizeRequest, DetokenizeRequest)
+ANSWERS = (Tokens, Text, TokenizerInfo)
+
+
+def add(app: FastAPI, service: Service) -> None:
+    @app.post("/tokenize", **documented(TokenizeRequest, Tokens))
+    async def tokenize(request: Request) -> Response:
+        """The token ids of a text or a conversation."""
+        body = await read(TokenizeRequest, request)
+        service.check_model(body.model)
+        ids = await asyncio.to_thread(_tokenize, service, body)
+        return json_response(encode_tokens(body, ids, context=service.pipeline.context, vocabulary=service.tokenizer))
+
+    @app.get("/tokenizer_info", **documented(None, TokenizerInfo))
+    async def tokenizer_info() -> Response:
+        """The model's tokenizer, as its tokenizer_config.json has it."""
+        return json_response(encode_tokenizer_info(service.files, service.tokenizer, context=service.pipeline.context))
+
+    @app.post("/detokenize", **documented(DetokenizeRequest, Text))
+    async def detokenize(request: Request) -> Response:
+        """The text of token ids."""
+        body = await read(DetokenizeRequest, request)
+        service.check_model(body.model)
+        text = await asyncio.to_thread(service.detokenize, body.tokens)
+        return json_response(encode_text(text))
+
+
+def _tokenize(service: Service, body: TokenizeRequest) -> list[int]:
+    if body.messages is None:
+        return service.tokenize_text(body.prompt or "", add_special=body.add_special_tokens is not False)
+    messages = to_template(body.messages)
+    return service.pipeline.tokenize(
+        flow.Request(id="", params=flow.SamplingParams(), messages=messages, **body.template_options())
+    )
+
+
+def encode_tokens(body: TokenizeRequest, tokens: list[int], *, context: int, vocabulary: Vocabulary) -> bytes:
     texts = [vocabulary.token_bytes(token).decode(errors="replace") for token in tokens]
     return msgspec.json.encode(
         Tokens(
@@ -91,7 +134,7 @@ def tokenized(body: TokenizeRequest, tokens: list[int], *, context: int, vocabul
     )
 
 
-def info(files: ModelFiles, vocabulary: Vocabulary, *, context: int) -> bytes:
+def encode_tokenizer_info(files: ModelFiles, vocabulary: Vocabulary, *, context: int) -> bytes:
     added = {
         str(token): AddedToken(content=vocabulary.token_bytes(token).decode(errors="replace"), special=True)
         for token in sorted(vocabulary.special_ids)
@@ -108,5 +151,5 @@ def info(files: ModelFiles, vocabulary: Vocabulary, *, context: int) -> bytes:
     )
 
 
-def detokenized(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     return msgspec.json.encode(Text(prompt=text))

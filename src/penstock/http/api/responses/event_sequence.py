@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.http.api.openai.response_bodies import TokenLogprob
+from penstock.http.api.logprobs import TokenLogprob
 from penstock.http.api.responses.output_items import CallDraft, Draft, MessageDraft, ReasoningDraft, Told
 from penstock.http.api.responses.response_bodies import (
     Item,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock.http.api.conversation_turns import Turns
+from penstock.http.api.conversation import Turns
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
 

@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 from pydantic.json_schema import models_json_schema
 
+from penstock.http import openapi_bodies
 from penstock.http.openapi import schemas
 
 
 def test_no_two_schemas_have_the_same_name() -> None:
-    _, taken = models_json_schema([(schema, "validation") for schema in schemas.REQUESTS])
-    _, given = msgspec.json.schema_components(schemas.ANSWERS)
+    _, taken = models_json_schema([(schema, "validation") for schema in openapi_bodies.REQUESTS])
+    _, given = msgspec.json.schema_components(openapi_bodies.ANSWERS)
     names = Counter([*taken["$defs"], *given])
 
     assert [name for name, count in names.items() if count > 1] == []
@@ -23,8 +24,8 @@ def test_no_two_schemas_have_the_same_name() -> None:
 
 
 def test_every_field_of_a_request_is_described() -> None:
-    known = schemas.components()
-    for schema in schemas.REQUESTS:
+    known = openapi_bodies.components()
+    for schema in openapi_bodies.REQUESTS:
         fields = known[schema.__name__]["properties"]
         assert [name for name, field in fields.items() if not field.get("description")] == []
 
@@ -38,10 +39,10 @@ def references(value: Any) -> Iterator[str]:
 
 
 def test_the_document_refers_to_nothing_it_does_not_have() -> None:
-    known = schemas.components()
+    known = openapi_bodies.components()
     routes = [
-        *[schemas.request_body(schema) for schema in schemas.REQUESTS],
-        *[schemas.response(answer, "An answer.", chunk=answer) for answer in schemas.ANSWERS],
+        *[schemas.request_body(schema) for schema in openapi_bodies.REQUESTS],
+        *[schemas.response(answer, "An answer.", chunk=answer) for answer in openapi_bodies.ANSWERS],
     ]
 
     wanted = {reference.removeprefix("#/components/schemas/") for reference in references([known, routes])}

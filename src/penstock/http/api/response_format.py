@@ -13,8 +13,8 @@ from penstock.http.parse.unions import By
 
 _NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 
-# What an error behind `intake` calls a constraint, and where its client wrote it.
-NAMES = {
+# The pipeline's names of constraints, and where the client wrote them (`client_field_names`).
+CLIENT_NAMES = {
     "constraint.json_object": "response_format",
     "constraint.json_schema": "response_format.json_schema.schema",
     "constraint.regex": "response_format.regex",

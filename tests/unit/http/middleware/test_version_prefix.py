@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from penstock.http.middleware.unversioned import Unversioned
+from penstock.http.middleware.version_prefix import VersionPrefixMiddleware
 
 PATHS = ("/v1/chat/completions", "/v1/models", "/v1/models/{model_id:path}", "/v1/plan", "/plan", "/ui/{path:path}")
 
@@ -31,7 +31,7 @@ def test_paths(asked: str, served: str) -> None:
         seen.append(scope)
 
     scope = {"type": "http", "path": asked, "raw_path": asked.encode(), "state": {}}
-    asyncio.run(Unversioned(app, PATHS)(scope, None, None))  # type: ignore[arg-type]
+    asyncio.run(VersionPrefixMiddleware(app, PATHS)(scope, None, None))  # type: ignore[arg-type]
 
     assert (seen[0]["path"], seen[0]["raw_path"]) == (served, asked.encode())
     assert seen[0]["state"] is scope["state"]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.errors import NotFound
-from penstock.http.api.responses.store import Kept, ResponseStore
+from penstock.http.api.response_store import Kept, ResponseStore
 
 SAID = [{"role": "user", "content": "Hi 🦙"}]
 

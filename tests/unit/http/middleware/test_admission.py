@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from penstock.http.middleware.turnstile import LOT, Turnstile
+from penstock.http.middleware.admission import BATCH, AdmissionThrottle
 
 
 def play(methods: list[str], gone: set[int] = frozenset()) -> list[list[int]]:  # type: ignore[assignment]
@@ -20,9 +20,9 @@ def play(methods: list[str], gone: set[int] = frozenset()) -> list[list[int]]:  
     async def send(message: Any) -> None: ...
 
     async def main() -> None:
-        turnstile = Turnstile(app)
+        throttle = AdmissionThrottle(app)
         tasks = [
-            asyncio.ensure_future(turnstile({"type": "http", "method": method, "place": place}, receive, send))
+            asyncio.ensure_future(throttle({"type": "http", "method": method, "place": place}, receive, send))
             for place, method in enumerate(methods)
         ]
         while not all(task.done() for task in tasks):
@@ -37,17 +37,17 @@ def play(methods: list[str], gone: set[int] = frozenset()) -> list[list[int]]:  
 
 
 def test_a_burst_goes_on_in_lots_and_in_order() -> None:
-    turns = play(["POST"] * (3 * LOT + 1))
-    assert [place for turn in turns for place in turn] == list(range(3 * LOT + 1))
-    assert max(map(len, turns)) == LOT
+    turns = play(["POST"] * (3 * BATCH + 1))
+    assert [place for turn in turns for place in turn] == list(range(3 * BATCH + 1))
+    assert max(map(len, turns)) == BATCH
 
 
 def test_others_do_not_wait_in_line() -> None:
-    turns = play(["POST"] * (2 * LOT) + ["GET"])
-    assert 2 * LOT in turns[0]
+    turns = play(["POST"] * (2 * BATCH) + ["GET"])
+    assert 2 * BATCH in turns[0]
 
 
 def test_one_that_has_gone_takes_no_place() -> None:
-    gone = {LOT, LOT + 1}
-    turns = play(["POST"] * (3 * LOT), gone)
-    assert [place for turn in turns for place in turn] == [place for place in range(3 * LOT) if place not in gone]
+    gone = {BATCH, BATCH + 1}
+    turns = play(["POST"] * (3 * BATCH), gone)
+    assert [place for turn in turns for place in turn] == [place for place in range(3 * BATCH) if place not in gone]

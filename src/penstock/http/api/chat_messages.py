@@ -10,7 +10,6 @@ from penstock.flow import Message
 from penstock.http.api.fields import (
     CACHE_MARK,
     CLIENT_COPY,
-    MAX_MEMBERS,
     CacheControl,
     NotEmpty,
     Strict,
@@ -18,8 +17,9 @@ from penstock.http.api.fields import (
     whole_text,
     wrong,
 )
-from penstock.http.api.openai.fields import TemplateKwargs
-from penstock.http.api.openai.ignored_fields import ASSISTANT_MESSAGE
+from penstock.http.api.generation_fields import TemplateKwargs
+from penstock.http.api.ignored_fields import Inert
+from penstock.http.parse.json_body import MAX_MEMBERS
 from penstock.http.parse.unions import By
 
 
@@ -71,6 +71,15 @@ class PastCall(Strict):
     function: PastFunction
     index: Any = CLIENT_COPY  # as it came in a stream
     provider_specific_fields: Any = CLIENT_COPY
+
+
+# What OpenAI's answers have in an assistant message: clients append it to the conversation as it came.
+ASSISTANT_MESSAGE = {
+    "refusal": Inert(),
+    "annotations": Inert(([],)),
+    "audio": Inert(),
+    "function_call": Inert(),
+}
 
 
 class AssistantMessage(Strict):

@@ -1,0 +1,20 @@
+"""The response to a generation request: one body, or a stream."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from penstock.deployment.ticket import Ticket
+from penstock.http.service import Service
+from penstock.http.streaming import SERVER_SENT_EVENTS, EventStream, Whole, Writer
+
+
+def generation_response(
+    service: Service, ticket: Ticket, writer: Writer, *, stream: bool | None, content_type: str = SERVER_SENT_EVENTS
+) -> Response:
+    """`content_type` is that of a stream."""
+    if stream:
+        return EventStream(service, ticket, writer, content_type=content_type)
+    return Whole(
+        service, ticket, lambda active_requests: writer.whole([active.completion() for active in active_requests])
+    )

@@ -1,0 +1,59 @@
+"""Log-probabilities as one object per token: OpenAI's form for chat, which other APIs share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from penstock.flow import TextStream, TokenLogprobs
+from penstock.http.api.response_bodies import Body
+
+LEAST = -9999.0  # what OpenAI writes where a probability is too small to have a logarithm; JSON has no infinity
+
+
+class TopLogprob(Body, kw_only=True, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Body, kw_only=True, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class Vocabulary(Protocol):
+    """What answers need of a tokenizer."""
+
+    @property
+    def special_ids(self) -> Collection[int]: ...
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+    def text_stream(self, prompt: Sequence[int], *, skip_special: bool = True) -> TextStream: ...
+
+
+def per_token(entry: TokenLogprobs, vocabulary: Vocabulary, *, as_ids: bool = False) -> TokenLogprob:
+    """`as_ids`: tokens are called by their ids. Their bytes are what they stand for in any case."""
+    spelling = vocabulary.token_bytes(entry.token)
+    return TokenLogprob(
+        token=by_id(entry.token) if as_ids else spelling.decode(errors="replace"),
+        logprob=max(entry.logprob, LEAST),
+        bytes=list(spelling),
+        top_logprobs=[_top(token, logprob, vocabulary, as_ids) for token, logprob in entry.top],
+    )
+
+
+def _top(token: int, logprob: float, vocabulary: Vocabulary, as_ids: bool) -> TopLogprob:
+    spelling = vocabulary.token_bytes(token)
+    name = by_id(token) if as_ids else spelling.decode(errors="replace")
+    return TopLogprob(token=name, logprob=max(logprob, LEAST), bytes=list(spelling))
+
+
+def by_id(token: int) -> str:
+    """As vLLM writes it."""
+    return f"token_id:{token}"

@@ -1,0 +1,103 @@
+"""The routes of OpenAI's API: chat completions, completions, embeddings, models. Stored chat completions are in
+`stored_routes`, the Responses API in `http.api.responses`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from fastapi import FastAPI, Request, Response
+
+from penstock import flow
+from penstock.http.api.client_field_names import client_field_names
+from penstock.http.api.generation_response import generation_response
+from penstock.http.api.openai import chat, completions, embeddings, models
+from penstock.http.api.openai.schemas import Generation
+from penstock.http.api.response_store import ResponseStore
+from penstock.http.json_response import json_response
+from penstock.http.middleware.tenants import tenant_of
+from penstock.http.openapi.routes import documented
+from penstock.http.parse.body import read
+from penstock.http.request_events import RequestEvents
+from penstock.http.service import Service
+from penstock.http.streaming import Whole, Writer
+from penstock.pipeline import ActiveRequest
+
+Body = TypeVar("Body", bound=Generation)
+
+
+def add_generation(app: FastAPI, service: Service, store: ResponseStore) -> None:
+    """`store` holds the chat completions of requests with `store: true`."""
+
+    async def generate(
+        request: Request,
+        kind: str,
+        schema: type[Body],
+        to_requests: Callable[..., list[flow.Request]],
+        make_writer: Callable[..., Writer],
+    ) -> Response:
+        with RequestEvents(request.scope, kind, service.emit) as events:
+            body = await read(schema, request)
+            events.parsed(stream=bool(body.stream))
+            service.check_model(body.model)
+            writer = make_writer(
+                body,
+                request_id=events.name,
+                model=service.files.name,
+                created=int(time.time()),
+                vocabulary=service.tokenizer,
+            )
+            with client_field_names(body.client_names()):
+                requests = to_requests(body, request_id=events.name, recommended=service.files.sampling)
+                events.validated(requests)
+                ticket = await service.submit(requests, events.tenant)
+            return generation_response(service, ticket, writer, stream=body.stream)
+
+    @app.post("/v1/chat/completions", **documented(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
+    async def chat_completions(request: Request) -> Response:
+        """Answer a conversation."""
+        writer = partial(chat.ChatWriter, keep=partial(store.keep, tenant_of(request.scope)))
+        return await generate(request, "chat", chat.REQUEST, chat.to_requests, writer)
+
+    @app.post("/v1/completions", **documented(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))
+    async def text_completions(request: Request) -> Response:
+        """Continue one or several prompts."""
+        api = completions
+        return await generate(request, "completion", api.REQUEST, api.to_requests, api.CompletionWriter)
+
+
+def add_embeddings(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/embeddings", **documented(embeddings.REQUEST, embeddings.RESPONSE, computed=True))
+    async def embed(request: Request) -> Response:
+        """Turn one or several texts into vectors of unit length."""
+
+        def write(active_requests: Sequence[ActiveRequest]) -> bytes:
+            vectors = [active.embedding() for active in active_requests]
+            count = sum(len(active.submits[0].tokens) for active in active_requests)
+            return embeddings.encode_embeddings(body, vectors, model=service.files.name, prompt_tokens=count)
+
+        with RequestEvents(request.scope, "embedding", service.emit) as events:
+            body = await read(embeddings.REQUEST, request)
+            events.parsed()
+            service.check_model(body.model)
+            requests = embeddings.to_requests(body, request_id=events.name)
+            events.validated(requests)
+            return Whole(service, await service.submit(requests, events.tenant), write)
+
+
+def add_models(app: FastAPI, service: Service) -> None:
+    def model() -> models.Model:
+        return models.Model(id=service.files.name, created=service.created, max_model_len=service.pipeline.context)
+
+    @app.get("/v1/models", **documented(None, models.ModelList, missing=None))
+    async def list_models() -> Response:
+        """The models of this server."""
+        return json_response(models.encode_models([model()]))
+
+    @app.get("/v1/models/{model_id:path}", **documented(None, models.Model))
+    async def retrieve_model(model_id: str) -> Response:
+        """One model."""
+        service.check_model(model_id)
+        return json_response(models.encode_model(model()))

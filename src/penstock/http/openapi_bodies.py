@@ -1,0 +1,51 @@
+"""All bodies of all APIs, for /openapi.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+from pydantic import BaseModel
+
+from penstock.http.api import capacity_routes, tokenizer_routes
+from penstock.http.api.anthropic import messages
+from penstock.http.api.ollama import openapi_bodies as ollama
+from penstock.http.api.openai import chat, completions, embeddings, models, stored_completions
+from penstock.http.api.responses import writer as responses
+from penstock.http.debug import sampling_lab
+from penstock.http.error_body import ErrorBody
+from penstock.http.openapi import schemas
+
+REQUESTS: tuple[type[BaseModel], ...] = (
+    chat.REQUEST,
+    completions.REQUEST,
+    embeddings.REQUEST,
+    *tokenizer_routes.REQUESTS,
+    stored_completions.StoredUpdate,
+    *capacity_routes.REQUESTS,
+    *sampling_lab.REQUESTS,
+    *responses.REQUESTS,
+    *messages.REQUESTS,
+    *ollama.REQUESTS,
+)
+ANSWERS: tuple[type[Struct], ...] = (
+    chat.RESPONSE,
+    chat.CHUNK,
+    completions.RESPONSE,
+    embeddings.RESPONSE,
+    models.Model,
+    models.ModelList,
+    *tokenizer_routes.ANSWERS,
+    stored_completions.StoredList,
+    stored_completions.StoredDeleted,
+    *capacity_routes.ANSWERS,
+    ErrorBody,
+    *responses.ANSWERS,
+    *messages.ANSWERS,
+    *ollama.ANSWERS,
+)
+
+
+def components() -> dict[str, Any]:
+    """The document's `components.schemas`."""
+    return schemas.components(REQUESTS, ANSWERS)
