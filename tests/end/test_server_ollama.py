@@ -256,7 +256,7 @@ def test_the_root_is_what_clients_look_for(server: Server, accept: str | None) -
         (lambda c, m: c.push(m), 400, "pushing a model is not supported"),
         (lambda c, m: c._request_raw("POST", "/api/blobs/sha256:1", content=b"x"), 400, "uploading a blob"),
         (lambda c, m: c._request_raw("GET", "/api/blobs/sha256:1"), 404, "no blobs"),
-        (lambda c, m: c._request_raw("POST", "/api/me"), 404, "there is no POST /api/me"),
+        (lambda c, m: c._request_raw("POST", "/api/me"), 404, "there is no route POST /api/me"),
         (lambda c, m: c._request_raw("GET", "/api/chat"), 405, "does not accept GET"),
     ],
 )
