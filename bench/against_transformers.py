@@ -1,11 +1,10 @@
-"""Penstock and transformers on the same weights, in one process, turn by turn: the ratios are what counts.
+"""Penstock and transformers on the same weights, in one process, in turns. The ratios are the result.
 
     python bench/against_transformers.py [--rounds 3] [--threads 2] [--only TEXT] [--json FILE]
 
-Rows: one prompt of 512 tokens to its first token; one stream of 32 tokens after it; 16 requests at once, with the
-uneven lengths of a real service and with lengths drawn uniformly.
-For the last two transformers gets the better of two ways: one request after the other, or one padded batch (left
-padding, everybody runs as long as the longest). Only tokens somebody asked for are counted.
+Rows: TTFT of one prompt of 512 tokens; one stream of 32 tokens after it; 16 concurrent requests, with the uneven
+lengths of a real service and with uniform lengths. For the last two, transformers gets the better of two ways:
+sequential requests, or one padded batch (left padding, all run as long as the longest). Only requested tokens count.
 """
 
 import argparse
@@ -38,9 +37,9 @@ TRACE = [
 class Row:
     name: str
     unit: str
-    tokens: int  # what the figure counts
+    tokens: int  # that the rate counts
     penstock: Callable[[], float]  # seconds
-    transformers: dict[str, Callable[[], float]]  # seconds, by way of doing it
+    transformers: dict[str, Callable[[], float]]  # seconds, by variant
 
 
 def main() -> None:

@@ -1,19 +1,19 @@
-"""Penstock and its peers on the same GGUF files on a CPU, turn by turn, none with HTTP: the ratios are what counts.
+"""Penstock and its peers on the same GGUF files on a CPU, in turns, without HTTP. The ratios are the result.
 
     python bench/cpu.py [--rounds 3] [--threads 2] [--only TEXT] [--openvino PYTHON] [--json bench/results/cpu.json]
-    python bench/cpu.py --table bench/results/cpu.json          the last result, as docs/PERFORMANCE.md has it
+    python bench/cpu.py --table bench/results/cpu.json          the last result, as in docs/PERFORMANCE.md
 
-Rows, for each model: process start to the first token; one prompt of 512 tokens (a second one, the first has warmed
-up); decode of 1 to 32 streams that all have their prompts behind them; peak of resident memory of one stream. In every
-round the engines take turns at every row; a figure is the median of the rounds. transformers, and OpenVINO with the
-larger models, take part in the first round only. All rows take some 20 minutes.
+Rows, for each model: process start to first token; prefill of 512 tokens (the second prompt, after warm-up); decode of
+1 to 32 streams after their prefill; peak resident memory with one stream. In every round the engines take turns at
+every row; a figure is the median of the rounds. transformers, and OpenVINO with the larger models, run in the first
+round only. All rows take about 20 minutes.
 
 The peers: llama.cpp, whose tools are found by `bench/llama_cpp.py`, which can also build them; OpenVINO GenAI, if
---openvino names a Python that has it; transformers with the file's weights in float32, if it is installed here. One
-that is not there, or cannot read a file, is left out, and that is said.
+--openvino names a Python that has it; transformers with the file's weights in float32, if it is installed. A peer that
+is missing, or cannot read a file, is skipped with a message.
 
-The limit of a row is what the machine's read bandwidth (decode of one stream: every weight is read once per token) or
-its int8 products (prefill) would allow, measured before and after Penstock's turn.
+The limit of a row follows from the machine's read bandwidth (decode of one stream: every weight is read once per token)
+or its int8 products (prefill), measured before and after Penstock's turn.
 """
 
 import argparse
@@ -42,7 +42,7 @@ SLOW_OUTPUT = 8  # tokens per stream that it is given
 
 @dataclass(frozen=True)
 class Lengths:
-    """Of the decode rows. A larger model gets shorter ones where there are many streams: a run should take minutes."""
+    """Lengths of the decode rows; shorter for many streams of a larger model, so that a run takes minutes."""
 
     prompt: int
     output: int
@@ -55,7 +55,7 @@ def lengths(model: str, streams: int) -> Lengths:
 
 
 class Engine(Protocol):
-    """Tokens per second, or None: it cannot tell (any more)."""
+    """Figures in tokens per second; None if not available."""
 
     def start_s(self) -> float | None: ...
     def prefill(self, tokens: int) -> float | None: ...
@@ -80,11 +80,11 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--threads", type=int, default=2)
-    arguments.add_argument("--only", default="", help="rows whose name contains this, or several with commas between")
-    arguments.add_argument("--json", type=Path, help="rows are added to this file; those of the same name are replaced")
+    arguments.add_argument("--only", default="", help="rows whose name contains this, or several, comma-separated")
+    arguments.add_argument("--json", type=Path, help="rows are merged into this file")
     arguments.add_argument("--openvino", metavar="PYTHON", help="an interpreter with openvino-genai")
-    arguments.add_argument("--without", default="", help="peers to leave out, with commas between")
-    arguments.add_argument("--table", type=Path, help="print the rows of this file as a table, and measure nothing")
+    arguments.add_argument("--without", default="", help="peers to skip, comma-separated")
+    arguments.add_argument("--table", type=Path, help="only print the rows of this file as a table")
     options = arguments.parse_args()
     if options.table:
         print("\n".join(table(json.loads(options.table.read_text())["rows"])))
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def found(openvino: str | None) -> dict[str, Start]:
-    """Engines that can run here, in the order of their turns."""
+    """Engines that can run here, in turn order."""
     engines: dict[str, Start] = {"penstock": lambda model, threads: Child("cpu_penstock.py", model, threads)}
     if llama_cpp.available():
         engines["llama_cpp"] = llama_cpp.LlamaCpp
@@ -126,7 +126,9 @@ def found(openvino: str | None) -> dict[str, Start]:
 
 def model_rows(model: str, file: Path) -> Iterator[Row]:
     size_gb = file.stat().st_size / 1e9
-    matrix_parameters = {"S": 0.1062e9, "L": 0.973e9}[model[0]]  # what a prompt's tokens are multiplied with
+    matrix_parameters = {"S": 0.1062e9, "L": 0.973e9}[
+        model[0]
+    ]  # of the matrices that prompt tokens are multiplied with
     yield Row(f"{model}: process start to first token", "s", lambda _, engine: engine.start_s(), more_is_better=False)
     yield Row(
         f"{model}: prefill {PREFILL}",
@@ -187,7 +189,7 @@ def measure(
 
 
 def once(name: str, file: Path) -> bool:
-    """Whether it takes part in the first round only: what is far behind and slow would take most of the time."""
+    """Whether the engine runs in the first round only, because it is slow."""
     return name == SLOW or (name == "openvino" and file.stat().st_size > LARGE_BYTES)
 
 

@@ -1,9 +1,9 @@
-"""Engines of bench/cpu.py as processes: each loads one model and then does what it is told, a line of JSON at a time,
-so that engines can take turns without loading their models anew.
+"""Engines of bench/cpu.py as processes: each loads one model and then executes commands, one line of JSON each,
+so that engines take turns without reloading their models.
 
     PYTHON bench/cpu_penstock.py MODEL.gguf THREADS          and openvino_peer.py, cpu_transformers.py alike
 
-`prefill` and `decode` are tokens per second. A process that waits uses no CPU time.
+`prefill` and `decode` are tokens per second. A waiting process uses no CPU time.
 """
 
 import json
@@ -18,25 +18,25 @@ from typing import Any, Protocol
 
 
 class Engine(Protocol):
-    """What a child answers with; what it is asked for is its method's name."""
+    """The commands of a child, by method name."""
 
     def first_token(self) -> float:
         """Seconds for 16 tokens in, one out."""
         ...
 
     def prefill(self, tokens: int) -> float:
-        """Of one prompt, not the first one."""
+        """Of one prompt after the first."""
         ...
 
     def decode(self, prompt: int, streams: int, output: int) -> float:
-        """Of all streams together, while all of them are behind their prompts."""
+        """Of all streams together, after all prefills."""
         ...
 
 
 def serve(start: Callable[[Path, int], object]) -> None:
     """The main function of a child."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries print what they like
+    os.dup2(2, 1)  # libraries print to stdout
     engine = start(Path(sys.argv[1]), int(sys.argv[2]))
     for line in sys.stdin:
         order = json.loads(line)
@@ -49,7 +49,7 @@ class Failed(Exception):
 
 
 class Child:
-    """An engine in a process of its own. Figures that only a fresh process has are None later on."""
+    """An engine in its own process. Figures that only a fresh process has are None afterwards."""
 
     def __init__(self, script: str, model: Path, threads: int, python: str = sys.executable) -> None:
         self._command = [python, str(Path(__file__).with_name(script)), str(model), str(threads)]
@@ -84,7 +84,7 @@ class Child:
         return self.ask("decode", prompt=prompt, streams=streams, output=output)
 
     def peak_mb(self) -> float | None:
-        """Of resident memory, of what was run with one stream."""
+        """Peak resident memory with one stream."""
         if self._most_streams > 1:
             return None
         status = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()

@@ -1,5 +1,5 @@
-"""What the machine allows, as bench/cpu.py asks for it between its rows: see cpu_child.py. It is not always the same:
-on a virtual machine two cores read 34 GB/s at times and 63 at others, for seconds or minutes."""
+"""The machine's limits, measured by bench/cpu.py between its rows: see cpu_child.py. They vary: on a virtual machine
+two cores read 34 GB/s at times and 63 at others, for seconds or minutes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ import cpu_child
 from cpu_child import timed
 from penstock.kernels.cpu.arena import Arena
 
-TIMES = 4  # the best of so many counts
+TIMES = 4  # best of
 
 
 class Machine:
@@ -25,7 +25,7 @@ class Machine:
         return self._memory.nbytes / min(timed(self._memory.sum) for _ in range(TIMES)) / 1e9
 
     def int8_gops(self) -> float:
-        """Products through torch's own (oneDNN)."""
+        """int8 products of torch (oneDNN)."""
         seconds = min(timed(lambda: self._layer(self._left)) for _ in range(TIMES))
         return 2 * 1024 * 4096 * 4096 / seconds / 1e9
 

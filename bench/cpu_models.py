@@ -1,4 +1,4 @@
-"""The files bench/cpu.py runs on: SmolLM2 as it is published and as Q8_0, and the shape of Llama-3.2-1B at random."""
+"""Files that bench/cpu.py uses: SmolLM2 as published and as Q8_0, and Llama-3.2-1B's shape with random weights."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +56,7 @@ def _write(path: Path, kind: GGMLQuantizationType) -> None:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(500000.0)
     writer.add_vocab_size(VOCAB)
-    writer.add_file_type(getattr(gguf.LlamaFileType, f"MOSTLY_{kind.name}"))  # OpenVINO asks for it
+    writer.add_file_type(getattr(gguf.LlamaFileType, f"MOSTLY_{kind.name}"))  # OpenVINO requires it
     _add_vocabulary(writer)
     drawn = np.random.default_rng(0)
 
@@ -94,7 +94,7 @@ def _random(drawn: np.random.Generator, rows: int, columns: int, kind: GGMLQuant
 
 
 def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
-    """As many tokens as the shape has; nobody reads them, but both readers want a vocabulary."""
+    """A placeholder vocabulary of the right size, which both readers require."""
     letters = [chr(code) for code in [*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324)]]
     tokens = [*letters, "ab", *(f"<{number}>" for number in range(len(letters) + 1, VOCAB))]
     writer.add_tokenizer_model("gpt2")

@@ -11,7 +11,7 @@ from cpu_child import timed
 from penstock import LLM, SamplingParams
 from penstock.system.ownership import claim_process
 
-KV_MEMORY = "2GiB"  # taken up as it is used
+KV_MEMORY = "2GiB"  # allocated on use
 
 
 class Penstock:
@@ -31,9 +31,9 @@ class Penstock:
     def decode(self, prompt: int, streams: int, output: int) -> float:
         """From the step that gives the last stream its first token to the step that ends the first of them."""
         self._generate(streams, 8, 4)
-        # The first stream has gone on while the others had their prompts computed.
+        # The first stream decodes while the other prompts are computed.
         ahead = streams * prompt // 256 + 4
-        stamps: list[tuple[float, int, bool]] = []  # (when, tokens so far, somebody has ended)
+        stamps: list[tuple[float, int, bool]] = []  # (time, tokens so far, whether a stream has ended)
         begun: set[str] = set()
         begins = 0
         for name, count, finished in self._stream(streams, prompt, output + ahead):

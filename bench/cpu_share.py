@@ -1,14 +1,14 @@
-"""Do frontend and engine starve each other where they share the cores? A real server streams to 1 and to 16 clients,
-and the engine alone does the same work, turn by turn.
+"""Do frontend and engine starve each other on shared cores? A real server streams to 1 and to 16 clients, alternating
+with the engine alone on the same work.
 
     python bench/cpu_share.py [--model smollm2] [--rounds 3] [--threads 2] [--json bench/results/cpu-share.json]
 
 Prints, for each number of streams: tokens per second through HTTP and without, from the first request to the last
 token, prompts included; CPU time of frontend, engine and client, read from /proc; how long a cheap request (/health)
-takes while all streams run, and the first token of one more request; and the same of an idle server.
+takes while all streams run, and the TTFT of one more request; and the same for an idle server.
 
-The client is on the same cores: one thread on plain sockets, which looks at no more than it must. What it costs is
-shown, since a client elsewhere would leave it to the engine.
+The client runs on the same cores: one thread with plain sockets and minimal parsing. Its CPU time is printed, since a
+remote client would leave it to the engine.
 """
 
 import argparse
@@ -78,7 +78,7 @@ class Server:
     def __init__(self, model: str, threads: int) -> None:
         penstock = str(Path(sys.executable).with_name("penstock"))
         command = [penstock, "serve", model, "--port", "0", "--threads", str(threads), "--no-prefix-caching"]
-        self._log = tempfile.NamedTemporaryFile("r")  # noqa: SIM115 - a pipe that nobody reads fills up
+        self._log = tempfile.NamedTemporaryFile("r")  # noqa: SIM115 - an unread pipe fills up
         self._process = subprocess.Popen(command, stderr=self._log.fileno())
         while not (found := re.search(r"url +(http://\S+)/v1", Path(self._log.name).read_text())):
             if self._process.poll() is not None:
@@ -163,12 +163,12 @@ class Server:
 
 @dataclass
 class Stream:
-    """One streaming request on a connection of its own."""
+    """One streaming request on its own connection."""
 
     address: tuple[str, int]
     body: dict[str, Any]
     sent: float = 0.0
-    first: float = 0.0  # when the first byte of the answer came
+    first: float = 0.0  # time of the first byte of the response
     ended: float = 0.0
     _tail: bytes = b""
 
@@ -200,11 +200,11 @@ class Stream:
 
 @dataclass
 class Probe:
-    """Cheap requests on a connection that stays."""
+    """Cheap requests on a keep-alive connection."""
 
     address: tuple[str, int]
     took: list[float] = field(default_factory=list)
-    _sent: float = 0.0  # 0: none is under way
+    _sent: float = 0.0  # 0: none in flight
     _answer: bytes = b""
 
     def __post_init__(self) -> None:

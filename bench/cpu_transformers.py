@@ -1,5 +1,5 @@
 """transformers as a peer of bench/cpu.py: see cpu_child.py. It dequantizes the GGUF file to float32. Streams are a
-static batch, all with one prompt, whose keys and values are computed once and copied: only decoding is timed."""
+static batch, all with one prompt, whose keys and values are computed once and copied: only decode is timed."""
 
 from pathlib import Path
 

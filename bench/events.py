@@ -1,10 +1,10 @@
-"""What it costs to be watched: an engine's step with and without its record, and the journal that reads it.
+"""The cost of observability: an engine step with and without its record, and the journal that reads it.
 
     python bench/events.py [--sequences 16] [--steps 2000] [--json FILE]
     python bench/events.py --server smollm2 [--rounds 3]
 
 The first form runs the real scheduler, link encoding and journal around a device that takes no time, so the figures are
-microseconds per step; compare them with what a step of your model takes (the second form prints it). The second form
+microseconds per step; compare them with the step time of your model (the second form prints it). The second form
 starts two servers of a model, one with --no-events, and gives them the same load in turns.
 """
 
@@ -36,7 +36,7 @@ CONTEXT = 1 << 16
 
 
 class NoDevice:
-    """Answers at once."""
+    """Returns results at once."""
 
     def launch(self, plan: StepPlan) -> None:
         self.plan = plan
@@ -63,7 +63,7 @@ def loop_of(sequences: int, *, recorded: bool) -> EngineLoop:
 
 
 def engine_us(sequences: int, steps: int, *, recorded: bool) -> tuple[float, list[bytes]]:
-    """Per step, with the frame's encoding and decoding; and the frames."""
+    """Microseconds per step, including encoding and decoding of the frame; and the frames."""
     loop = loop_of(sequences, recorded=recorded)
     encode = msgspec.msgpack.Encoder().encode
     decode = msgspec.msgpack.Decoder(FromEngine).decode
@@ -79,7 +79,7 @@ def engine_us(sequences: int, steps: int, *, recorded: bool) -> tuple[float, lis
 
 
 def journal_us(sequences: int, frames: list[bytes]) -> float:
-    """Per step: what the frontend does with a frame's record and deltas, and with a write for each."""
+    """Microseconds per step that the frontend spends on a frame's record and deltas, and on one write per delta."""
     journal = Journal()
     for number in range(1, sequences + 1):
         journal.take(events.Accepted(f"r{number}", 0.0, f"q{number}", "chat"))

@@ -1,18 +1,17 @@
-"""What the HTTP frontend costs under saturation, with an engine that computes nothing (`stub_engine.py`).
+"""CPU cost of the HTTP frontend under saturation, with an engine that computes nothing (`stub_engine.py`).
 
     python bench/frontend.py [--model smollm2] [--streams 256] [--seconds 6] [--api chat] [--json FILE]
     python bench/frontend.py --source A/src --source B/src --rounds 3      # two checkouts, interleaved
 
-Three figures of one frontend process, which has half of the cores to itself:
+Three figures of one frontend process, which has half of the cores:
 
 cost     CPU time (user and system, from /proc) per streamed token, at `--streams` streams and one token per stream and
          step of 10 ms
-gaps     between tokens of a stream, as clients see them, at 80% of the ceiling that follows from the cost: in ms and in
-         engine steps
-burst    600 requests with prompts of 512 tokens at once: when first tokens come, beside when the engine alone has them
+gaps     ITL as clients see it, at 80% of the ceiling that follows from the cost: in ms and in engine steps
+burst    600 simultaneous requests with prompts of 512 tokens: TTFT, beside that of the engine alone
 
-Clients are processes of their own that read raw sockets and count events. Beside them the cost of the write(2) alone
-that each token takes, on the same machine.
+Clients are separate processes that read raw sockets and count events. Also printed: the cost of write(2) per token
+alone, on the same machine.
 """
 
 from __future__ import annotations
@@ -74,13 +73,13 @@ class Server:
 
 
 def other_cores() -> list[int]:
-    """Those that the frontend does not have: for clients and the engine."""
+    """The cores for clients and the engine."""
     cores = sorted(os.sched_getaffinity(0))
     return cores[(len(cores) + 1) // 2 :] or cores
 
 
 class Stream:
-    """A request under way, and when its tokens came."""
+    """A request in flight, and the times of its tokens."""
 
     def __init__(self, address: tuple[str, int], request: bytes) -> None:
         self.socket = socket.create_connection(address)
@@ -91,7 +90,7 @@ class Stream:
         self.tail = b""
 
     def read(self, now: float) -> bool:
-        """Take what has come; False once the stream is over."""
+        """Read available data; False at the end of the stream."""
         data = self.socket.recv(1 << 18)
         count = data.count(b'"content":"') + data.count(b'"text":"')
         if count:
@@ -126,7 +125,7 @@ def client(address: tuple[str, int], requests: list[bytes], cores: list[int], ba
 
 
 def load(server: Server, requests: list[bytes]) -> tuple[list[Any], float, float]:
-    """What each stream saw; CPU seconds of the frontend, and seconds it took."""
+    """The streams; CPU seconds of the frontend; wall-clock seconds."""
     context = multiprocessing.get_context("fork")
     barrier, results = context.Barrier(CLIENTS + 1), context.Queue()
     workers = [

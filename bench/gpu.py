@@ -3,10 +3,9 @@
     python bench/gpu.py [--only decode] [--model 8b] [--budget 300] [--start-up]
 
 Shapes of Llama-3.1-8B and Qwen3-0.6B, random weights, bf16, random token ids, fixed output lengths, greedy unless
-said, prefix caching on, up to 512 sequences, context 20480. Decode time per step is (time for N + 1 tokens - time for 1
-token) / N, best of 2 or 3. vLLM's figures and the limits were measured on an H200; on another chip the ratios mean
-nothing.
-Results are merged into bench/results/gpu-h200.json, so that rows can be taken in several runs.
+noted, prefix caching on, up to 512 sequences, context 20480. Decode time per step is (time for N + 1 tokens - time
+for 1 token) / N, best of 2 or 3. vLLM's figures and the limits were measured on an H200; on another GPU the ratios mean
+nothing. Results are merged into bench/results/gpu-h200.json, so several runs can measure the rows.
 """
 
 from __future__ import annotations
@@ -68,11 +67,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 BYTES_PER_S, OPERATIONS_PER_S = 4.18e12, 660e12  # measured: a product of one row, and a whole model's prefill
-SEQUENCES = 512  # at a time
+SEQUENCES = 512  # concurrent
 
 
 def mixed_sizes() -> tuple[list[int], list[int]]:
-    """Lengths of the 256 prompts and of their answers, uniform 100 to 1024."""
+    """Lengths of the 256 prompts and outputs, uniform 100 to 1024."""
     drawn = random.Random(0)
     prompts = []
     for _ in range(256):
@@ -166,7 +165,7 @@ print("ready", flush=True)
 
 
 class Bench:
-    """One model, ready; every method takes the figure of one row."""
+    """One loaded model; every method measures one row."""
 
     def __init__(self, folder: str) -> None:
         from penstock import LLM
@@ -184,7 +183,7 @@ class Bench:
         return [self.tokens(length) for _ in range(count)]
 
     def go(self, prompts: list[list[int]], lengths: list[int], temperature: float = 0.0) -> float:
-        """Seconds that one call takes."""
+        """Seconds of one call."""
         from penstock import SamplingParams
 
         params = [SamplingParams(temperature=temperature, max_tokens=n, ignore_eos=True) for n in lengths]
@@ -267,7 +266,7 @@ def entry(model: str, row: str, value: float) -> dict[str, Any]:
 
 
 def save(entries: list[dict[str, Any]]) -> None:
-    """Into what is there already; rows keep the order of TARGETS."""
+    """Merge into the existing file; rows keep the order of TARGETS."""
     import torch
 
     import penstock
@@ -308,7 +307,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--model", choices=list(CONFIGS), help="one of the two shapes")
-    parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no further row is begun")
+    parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no further row starts")
     parser.add_argument("--start-up", action="store_true", help="also time the start, cold and warm")
     arguments = parser.parse_args()
     model, deadline = arguments.model, time.monotonic() + arguments.budget

@@ -1,10 +1,10 @@
-"""What ways of drawing tokens add to a decode step on a GPU.
+"""Extra time per decode step by sampling parameters on a GPU.
 
     python bench/gpu_draws.py [--model 0.6b] [--rows 1,8,64,256] [--context 512] [--steps 64] [--rounds 3]
 
-The ways take turns in one process on the same prompts; told are medians over all rounds, in ms: of a step, how much
-longer that is than a greedy one, and the host's part of it. Weights are random, so that logits are flat: of top_p alone
-tens of thousands of tokens are left, the most work there is for it.
+The variants alternate in one process on the same prompts. Printed are medians over all rounds, in ms: the step, its
+extra time over greedy, and the host's time. Weights are random and logits flat, so top_p alone keeps tens of thousands
+of tokens, its worst case.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def take(bench: Bench, rows: int, context: int, steps: int, rounds: int) -> dict[str, tuple[float, float]]:
-    """Milliseconds of a step and of the host in it, by way."""
+    """Milliseconds of a step, and of the host in it, by variant."""
     from penstock import SamplingParams
 
     loop = bench.llm._driver.engine.loop  # type: ignore[attr-defined]

@@ -2,9 +2,9 @@
 
     python bench/gpu_profile.py [--model 0.6b] [--rows 256] [--context 512] [--steps 64]
 
-The host's share of a step is the time the engine's loop takes but for waiting for the device; as long as it is below
-the step's time, the device never waits for the host. Kernels overlap (see kernels/cuda/launch.py), so what is told of
-one is the time from the end of the one before it, where that is later than its own start.
+The host's share of a step is the time of the engine's loop minus waiting for the device; while it is below the step
+time, the device never waits for the host. Kernels overlap (see kernels/cuda/launch.py), so a kernel's time starts at
+the end of the previous one, if that is later than its own start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpu import CONFIGS, Bench
 
 @dataclass
 class Steps:
-    """Wraps a runner: when each step was collected, and how long the host waited for it."""
+    """Wraps a runner: records when each step was collected, and how long the host waited."""
 
     runner: Any
     ends: list[float] = field(default_factory=list)
@@ -41,14 +41,14 @@ class Steps:
         return result
 
     def told(self, last: int) -> tuple[float, float]:
-        """Milliseconds of a step, and of the host in it: medians of the last ones."""
+        """Median milliseconds of the last steps, and of the host in them."""
         times = [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)][-last:]
         host = [whole - waited for whole, waited in zip(times, self.waits[-last:], strict=True)]
         return median(times) * 1e3, median(host) * 1e3
 
 
 def kernels(bench: Bench, prompts: list[list[int]], steps: int) -> dict[str, tuple[int, float]]:
-    """Of the second half of a run: how often each kernel was launched, and microseconds of them all."""
+    """Launches and total microseconds of each kernel, in the second half of a run."""
     from torch.autograd import DeviceType  # type: ignore[attr-defined]
     from torch.profiler import ProfilerActivity, profile
 

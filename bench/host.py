@@ -1,14 +1,13 @@
-"""What the scheduler costs the host, in microseconds by part: around a device that computes nothing.
+"""Host time of the scheduler, in microseconds by part, around a device that computes nothing.
 
     python bench/host.py [--profile decode|hit|burst] [--json FILE]
 
-decode   a step of 256 running sequences of one token each
+decode   a decode step of 256 sequences
 hit      one prompt of 8208 tokens, of which the first 8192 are cached, beside 32 running sequences
-burst    256 prompts of 64 tokens that come at once
+burst    256 simultaneous prompts of 64 tokens
 
-Limits are a GPU's: 8192 tokens and 512 sequences per step, one step of look-ahead, steps recorded. `slots` is what the
-runner does with the plan before it computes (`forward.slots`), on a CPU. Times are of the thread: what else runs on the
-machine counts less.
+Limits are a GPU's: 8192 tokens and 512 sequences per step, one step of look-ahead, with step records. `slots` is the
+runner's update of its slots (`forward.slots`), on a CPU. Times are CPU times of the thread.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ BLOCK = 16
 
 
 class NoDevice:
-    """Keeps the slots, answers at once."""
+    """Keeps the slots, returns results at once."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -95,7 +94,7 @@ class Clock:
 
 
 class Host:
-    """A loop taken apart, so that its parts can be timed."""
+    """The engine loop in separately timed parts."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -174,7 +173,7 @@ def hit(clock: Clock, rounds: int) -> None:
 def burst(clock: Clock, rounds: int) -> None:
     for turn in range(rounds):
         host = Host(clock)
-        gc.collect()  # the one before
+        gc.collect()  # the previous one
         clock.begin()
         host.submit([[turn, number, *range(100, 162)] for number in range(256)], 8)
         host.step()

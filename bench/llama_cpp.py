@@ -47,7 +47,7 @@ def build() -> None:
 
 
 class LlamaCpp:
-    """An engine of bench/cpu.py; every figure is a process of its own."""
+    """An engine of bench/cpu.py; every figure is a separate process."""
 
     def __init__(self, model: Path, threads: int) -> None:
         self._model, self._threads = model, threads
@@ -73,7 +73,7 @@ class LlamaCpp:
 
     def _decode(self, prompt: int, streams: int, output: int) -> tuple[float, float]:
         """Tokens per second and MB. The prompt is computed once (-pps) and its keys and values are copied to every
-        stream (-no-kvu): measured, decoding is as fast as behind prompts of their own."""
+        stream (-no-kvu): measured, decode is as fast as after separate prompts."""
         sizes = ["-c", streams * (prompt + output + 8), "-b", 2048, "-ub", 512, "-pps", "-no-kvu"]
         lengths = ["-npp", prompt, "-ntg", output, "-npl", streams]
         text, peak = self._run("llama-batched-bench", *sizes, *lengths, "--output-format", "jsonl")
@@ -96,11 +96,11 @@ def requantized(model: Path, kind: str, path: Path) -> Path:
 def perplexity(model: Path, text: Path, context: int, threads: int) -> float:
     """Over chunks of `context` tokens, of which the second half counts."""
     output, _ = _run("llama-perplexity", model, threads, "-f", text, "-c", context, "-b", context)
-    return float(re.findall(r"\[\d+\]([\d.]+)", output)[-1])  # each chunk's figure is that of all up to it
+    return float(re.findall(r"\[\d+\]([\d.]+)", output)[-1])  # each figure is cumulative
 
 
 def _run(name: str, model: Path, threads: int, *options: object) -> tuple[str, float]:
-    """What it printed, and its peak of resident memory in MB."""
+    """Its output, and its peak resident memory in MB."""
     command = [str(part) for part in (tool(name), "-m", model, "-t", threads, *options)]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(command, stdout=out, stderr=err)

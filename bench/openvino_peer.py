@@ -35,7 +35,7 @@ class OpenVINO:
     def decode(self, prompt: int, streams: int, output: int) -> float:
         """From the step that gives the last stream its first token to the step that ends the first of them."""
         self._generate(8, 2)
-        # The first stream has gone on while the others had their prompts computed.
+        # The first stream decodes while the other prompts are computed.
         total = output + streams * prompt // 512 + 2
         drawn = np.random.default_rng(0)
         handles = [self._add(drawn.integers(300, 40000, (1, prompt)), total) for _ in range(streams)]
@@ -62,7 +62,7 @@ class OpenVINO:
         handle = self._add(np.random.default_rng(0).integers(300, 40000, (1, prompt)), output)
         while self._pipeline.has_non_finished_requests():
             self._pipeline.step()
-        del handle  # a request that nobody holds is dropped
+        del handle  # dropping the handle drops the request
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How far packed weights and quantized activations move a model: perplexity of Penstock's packed path, of its float32
-path on the same weights dequantized, and of llama.cpp.
+"""Accuracy of packed weights and quantized activations: perplexity of Penstock's packed path, of its float32 path on
+the same weights dequantized, and of llama.cpp.
 
     python bench/perplexity.py TEXT [--model NAME] [--context 512] [--json FILE]
 
-As llama.cpp's tool does it: chunks of `context` tokens, of which the second half is scored.
+As llama.cpp's tool: chunks of `context` tokens, of which the second half is scored.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main() -> None:
     arguments.add_argument("--model", default="SmolLM2-135M Q4_1", choices=cpu_models.MODELS)
     arguments.add_argument("--context", type=int, default=512)
     arguments.add_argument("--threads", type=int, default=2)
-    arguments.add_argument("--json", type=Path, help="one more line is written to this file")
+    arguments.add_argument("--json", type=Path, help="append one line to this file")
     options = arguments.parse_args()
     claim_process()  # as an engine process does
     model = cpu_models.MODELS[options.model]()

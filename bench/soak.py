@@ -1,10 +1,10 @@
-"""Whether the frontend's memory levels off: a steady mixed load for a long time, with an engine that computes nothing.
+"""Does the frontend's memory level off? A long, steady, mixed load with an engine that computes nothing.
 
     python bench/soak.py [--minutes 60] [--rate 20] [--step-ms 20] [--json FILE]
 
-Every minute one line: resident memory of the frontend, how many Python objects there are, and how far the structures
-have filled up that are bounded (the journal's requests, its steps, the tokenizer's texts). At the end: what grew most
-between the half and the end, by type.
+Prints one line per minute: resident memory of the frontend, the number of Python objects, and the fill of bounded
+structures (the journal's requests and steps, the tokenizer's texts). At the end: the types that grew most in the second
+half.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def one_request(client: httpx.AsyncClient, model: str) -> None:
             path, body = "/tokenize", {"prompt": text * 20}
         case _:
             path, body = "/v1/chat/completions", {"messages": messages, "max_tokens": tokens, "stream": kind != "whole"}
-    with contextlib.suppress(httpx.TransportError):  # a connection that was kept alive may end as it is used again
+    with contextlib.suppress(httpx.TransportError):  # a keep-alive connection may close as it is reused
         async with client.stream("POST", path, json={"model": model, **body}) as response:
             async for _ in response.aiter_bytes():
                 if kind == "gone":
@@ -124,7 +124,7 @@ def main() -> None:
     arguments.add_argument("--model", default="smollm2")
     arguments.add_argument("--minutes", type=float, default=60.0)
     arguments.add_argument("--rate", type=float, default=20.0, help="requests per second")
-    arguments.add_argument("--step-ms", type=float, default=20.0, help="short steps fill up what is kept sooner")
+    arguments.add_argument("--step-ms", type=float, default=20.0, help="short steps fill bounded structures sooner")
     arguments.add_argument("--json", type=Path)
     asyncio.run(soak(arguments.parse_args()))
 

@@ -1,10 +1,10 @@
-"""How long a client's request can hold up everybody else's: hostile requests beside a running stream.
+"""How long one request can stall others: hostile requests beside a running stream.
 
     python bench/stalls.py [--source A/src --source B/src] [--json FILE]
 
 For each request: the longest gap between two tokens of a stream (an engine that computes nothing emits one every 5 ms)
-and the slowest of /health pings beside it, in milliseconds; how long the request took, its status, and the resident
-memory of the frontend after it. The first line is what an idle server shows: the machine's own noise.
+and the slowest /health ping meanwhile, in milliseconds; the request's time and status, and the frontend's resident
+memory afterwards. The first line is an idle server: the machine's noise.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def measure(address: tuple[str, int], request: bytes, pid: int) -> dict[str, flo
         witness.longest_s = 0.0
     begun, answer = time.monotonic(), b""
     with socket.create_connection(address) as connection:
-        with contextlib.suppress(ConnectionError):  # refused before all of it was sent
+        with contextlib.suppress(ConnectionError):  # rejected before it was sent in full
             connection.sendall(request)
         while data := connection.recv(1 << 16):
             answer = answer or data
@@ -127,7 +127,7 @@ def measure(address: tuple[str, int], request: bytes, pid: int) -> dict[str, flo
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--source", type=Path, action="append", help="src/ of a checkout; default: this one")
-    arguments.add_argument("--only", help="a part of the name of a request")
+    arguments.add_argument("--only", help="part of a request's name")
     arguments.add_argument("--json", type=Path)
     options = arguments.parse_args()
     results: dict[str, dict[str, dict[str, float]]] = {}

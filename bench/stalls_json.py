@@ -1,8 +1,8 @@
-"""How long the decoding of a hostile body holds up the event loop, which runs beside it in the same process.
+"""How long decoding a hostile body stalls the event loop of the same process.
 
     python bench/stalls_json.py
 
-For each body: its size, the longest that a task which wakes every millisecond was kept waiting, and what became of it.
+For each body: its size, the longest delay of a task that wakes every millisecond, and the result.
 """
 
 from __future__ import annotations

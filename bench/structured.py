@@ -1,12 +1,11 @@
-"""What a JSON schema costs: tokens per second with one and without, on SmolLM2, turn by turn in one process.
+"""Cost of a JSON schema: tokens per second with and without, on SmolLM2, in turns in one process.
 
     python bench/structured.py [--rounds 5] [--tokens 48] [--threads 2] [--json bench/results/structured.json]
 
-Every request draws the same number of tokens at temperature 1, from a prompt that is in the prefix cache: the schema is
-a list without end, so that nothing ends early. Each row is the best of its rounds, since whatever else runs on the
-machine only makes one slower; the ratio is that of the best. Beside them, measured directly: the time to compile a
-schema, and the CPU time a constrained row adds to a step (the mask, its application to the logits, the matcher taking
-the drawn token).
+Every request generates the same number of tokens at temperature 1, from a cached prompt: the schema is an endless list,
+so no request ends early. Each row is the best of its rounds, since other load only makes a run slower; the ratio is
+that of the best. Also measured: the time to compile a schema, and the CPU time a constrained row adds to a step (mask,
+application to the logits, matcher).
 """
 
 import argparse
@@ -117,7 +116,7 @@ def tokens_per_s(llm: LLM, requests: int, tokens: int, constraint: Constraint | 
 
 
 def compile_times(compiler: Compiler) -> dict[str, float]:
-    """Milliseconds, once the vocabulary has been read; what that takes comes first."""
+    """Milliseconds after the vocabulary is loaded; the first value is the loading."""
     started = time.perf_counter()
     compiler.vocabulary()
     times = {"vocabulary_ms": round((time.perf_counter() - started) * 1e3, 1)}
@@ -133,7 +132,7 @@ def compile_times(compiler: Compiler) -> dict[str, float]:
 
 
 def row_costs(llm: LLM, compiler: Compiler) -> dict[str, float]:
-    """Microseconds of CPU time of one row's share of a step, over an answer of SmolLM2's own."""
+    """Microseconds of CPU time per row and step, over output of SmolLM2."""
     params = SamplingParams(temperature=1.0, max_tokens=256, ignore_eos=True, seed=1, constraint=PEOPLE)
     tokens = llm.chat(TALK, params, progress=False).tokens
     vocab_size = llm.model.spec.vocab_size

@@ -1,10 +1,10 @@
-"""An engine process that computes nothing: it speaks the real link (`engine.link`) and emits one token per sequence and
-step, so that a frontend can be measured by itself. `serve` of this file is `penstock serve` with such an engine.
+"""An engine process that computes nothing: it uses the real IPC link and emits one token per sequence and step, so that
+a frontend can be measured alone. `serve` of this file is `penstock serve` with such an engine.
 
     python bench/stub_engine.py serve MODEL --port 8000      STUB_STEP_MS=5 STUB_PREFILL=280000 in the environment
 
-A step lasts STUB_STEP_MS at least; prompts are "computed" at STUB_PREFILL tokens per second. What a sequence answers is
-text from the middle of its own prompt.
+A step lasts STUB_STEP_MS at least; prompts are "computed" at STUB_PREFILL tokens per second. The output of a sequence
+is text from the middle of its prompt.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class StubEngine:
 
 
 def serve() -> None:
-    """`penstock serve …`, but the engine is this file's."""
+    """`penstock serve …` with the engine of this file."""
     popen = subprocess.Popen
 
     def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -168,7 +168,7 @@ def serve() -> None:
 
 
 def remember(kind: type[Any], made: list[Any]) -> None:
-    """Add each instance to the list; those that are exempt from collection are found in no other way."""
+    """Add each instance to the list: frozen objects cannot be found otherwise."""
     init = kind.__init__
 
     def remembered(self: Any, *arguments: Any, **named: Any) -> None:
@@ -179,7 +179,7 @@ def remember(kind: type[Any], made: list[Any]) -> None:
 
 
 def count_objects(path: str, every_s: float, watched: list[Any]) -> None:
-    """What there is in this process, by type, one JSON object per line: to find out what grows."""
+    """Print the number of objects by type, one JSON object per line."""
     while True:
         time.sleep(every_s)
         gc.collect()

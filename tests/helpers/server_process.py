@@ -127,7 +127,7 @@ class Server:
         return self.metrics()[f"penstock_{name}"]
 
     def idle(self) -> bool:
-        """Nothing runs, nothing waits, nobody holds a block."""
+        """No sequence runs or waits, and no block is held."""
         values = self.metrics()
         held = [value for name, value in values.items() if name.startswith("penstock_kv_blocks") and "held" in name]
         assert held

@@ -14,7 +14,7 @@ const reader = new MarkdownIt({ html: false, linkify: false, typographer: false 
 const TAGS = new Set(
   "p h1 h2 h3 h4 h5 h6 ul ol li blockquote em strong s table thead tbody tr th td".split(" "),
 );
-/** Longer blocks are shown as they are: nobody reads them, and they could be made to take long. */
+/** Longer blocks are shown as plain text: crafted ones could take long to parse. */
 const LONGEST_BLOCK = 10_000;
 
 export function Markdown({ text }: { text: string }) {
