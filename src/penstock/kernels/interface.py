@@ -1,8 +1,8 @@
-"""The operations a model is wired from. One implementation per kind of device stands behind them.
+"""The operations a model is wired from, with one implementation per kind of device.
 
-A model's `forward(ops, batch)` is nothing but calls of these; that is what lets a CUDA graph capture it, a recorder
-flatten it into a list of native operations, and a reader see the architecture. Tokens of all rows are packed along the
-first dimension, without padding.
+A model's `forward(ops, batch)` only calls these. So a CUDA graph can capture it, a recorder can flatten it into a list
+of native operations, and a reader sees the architecture. Tokens of all rows are packed along the first dimension,
+without padding.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Activation = Literal["silu", "gelu_tanh"]
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The KV blocks of one layer. Block 0 belongs to nobody: padding may write there. The native CPU kernels have
-    their own order within a block, for which native/attention.h has the reasons."""
+    """The KV pages of one layer: its keys and values, by block. Block 0 is never allocated: padding writes there. The
+    native CPU kernels have their own order within a block; native/attention.h says why."""
 
     keys: Tensor  # [blocks, block_size, kv_heads, head_dim]; native: [blocks, kv_heads, head_dim, block_size]
     values: Tensor  # [blocks, block_size, kv_heads, head_dim]; native: [blocks, kv_heads, block_size, head_dim]
@@ -30,7 +30,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class BlockMap:
-    """Where the rows of a step have their KV in one cache group."""
+    """Where the rows of a step have their keys and values, in one cache group."""
 
     tables: Tensor  # [rows, blocks of the longest row] int32: block ids by position // block_size; the rest is 0
     targets: Tensor  # [tokens] int64: block * block_size + offset where each token's key and value are written
@@ -38,8 +38,8 @@ class BlockMap:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step's inputs, on the device. Rows of a single token come first, longer chunks after them. Never changed once
-    made: operations keep what they derive from it for the layers to come."""
+    """One step's inputs, on the device. Rows of a single token come first, longer chunks after them. Immutable:
+    operations cache what they derive from it for the following layers."""
 
     tokens: Tensor  # [tokens] int64
     positions: Tensor  # [tokens] int64
@@ -48,12 +48,12 @@ class Batch:
     maps: tuple[BlockMap, ...]  # [cache groups]
     num_rows: int
     num_single: int  # rows 0 .. num_single - 1 have one token each
-    # The same facts for code that runs on the host (lists, so that reading them costs nothing).
+    # The same for code on the host, as lists, since reading numbers from tensors is slow.
     host_starts: list[int]
     host_lengths: list[int]
-    wanted: Tensor | None = None  # [n] packed tokens whose final hidden states are asked for; None: all
-    # [rows] int32: how many rows from this one on, up to 16, are tokens of one sequence that follow each other. None:
-    # every row is of another sequence.
+    wanted: Tensor | None = None  # [n] packed tokens whose hidden states are returned, for their logits; None: all
+    # [rows] int32: how many rows from this one on, up to 16, are consecutive tokens of one sequence. None: every row is
+    # of another sequence.
     runs: Tensor | None = None
 
 
@@ -68,7 +68,7 @@ class Rotary:
 class Norm(NamedTuple):
     """RMS norm over the last dimension, in float32."""
 
-    weight: Tensor  # float32 whatever the numbers are
+    weight: Tensor  # float32, also in models of 16 bits
     eps: float
 
 
@@ -114,7 +114,8 @@ class Operations(Protocol):
         rotary: Rotary,
         norms: HeadNorms | None,
     ) -> Tensor:
-        """Normalise q and k where asked, rotate them, write k and v to the pages; gives q [tokens, heads, head_dim]."""
+        """Apply the head norms to q and k, rotate them (RoPE), write k and v to the KV pages; gives q
+        [tokens, heads, head_dim]."""
 
     def attention(
         self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, *, scale: float, window: int, softcap: float

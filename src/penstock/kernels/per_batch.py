@@ -1,4 +1,4 @@
-"""What all layers of a step have in common, worked out for the first of them."""
+"""A cache for what all layers of a step share: computed for the first of them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class PerBatch:
-    """Keeps things for the newest batch only. Objects that a key names by id live as long as the batch."""
+    """Caches for the newest batch only. Keys may contain ids of objects that live as long as the batch."""
 
     def __init__(self) -> None:
         self._batch: Batch | None = None
         self._made: dict[Hashable, object] = {}
 
     def once(self, batch: Batch, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives, made once per batch."""
+        """The result of `make`, called once per batch and key."""
         if batch is not self._batch:
             self._batch, self._made = batch, {}
         if key not in self._made:

@@ -1,4 +1,4 @@
-"""The operations in plain torch, on any device."""
+"""The operations in plain torch, on any device, over weights of any form."""
 
 from __future__ import annotations
 

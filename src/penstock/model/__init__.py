@@ -1,4 +1,5 @@
-"""Models: architectures wired from shared layers, and the weights that fill them.
+"""Models: architectures (`architectures/`, listed in `registry`), the layers they are wired from (`layers/`), and the
+loading of their weights (`weights/`).
 
 model = load(spec, open_source(paths, "gguf"), dtype=..., device=..., context=...)
 hidden = model.forward(ops, batch, pages)

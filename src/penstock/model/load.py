@@ -1,4 +1,4 @@
-"""From a spec and a source of tensors to a model that can run."""
+"""Load a model: from a spec and a source of tensors to a decoder that can run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load(
     context: int,
     packing: Packing | None = None,
 ) -> Decoder:
-    """`context` is the longest sequence to come: up to spec.context, less saves memory. `packing`: for the native CPU
+    """`context`: the longest sequence it will run, up to spec.context; less saves memory. `packing`: for the native CPU
     kernels."""
     kind = registry.architecture(spec.architecture)
     weights = loader.load(kind.weight_map, source, spec, dtype=dtype, device=device, packing=packing)
@@ -38,12 +38,12 @@ def load(
 
 
 def weight_bytes(spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -> int:
-    """What the weights will take once loaded, from the spec alone."""
+    """Bytes of the loaded weights, from the spec alone."""
     return loader.dense_bytes(registry.architecture(spec.architecture).weight_map, spec, dtype, device)
 
 
 def packed_bytes(spec: ModelSpec, source: Source, packing: Packing) -> int:
-    """What matrices and tables will take once packed; norms and biases are nothing to speak of."""
+    """Bytes of matrices and tables once packed; norms and biases are negligible."""
     return loader.packed_bytes(registry.architecture(spec.architecture).weight_map, source, spec, packing)
 
 
@@ -52,7 +52,7 @@ def open_source(paths: Sequence[Path], form: Literal["safetensors", "gguf"]) -> 
 
 
 def choose_dtype(name: DtypeName, spec: ModelSpec, device: torch.device) -> torch.dtype:
-    """auto: float32 on a CPU; elsewhere what the checkpoint was made in, bfloat16 if that was float32."""
+    """auto: float32 on a CPU; elsewhere the checkpoint's own type, or bfloat16 if that is float32."""
     if name != "auto":
         return DTYPES[name]
     if device.type == "cpu":

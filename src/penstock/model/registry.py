@@ -1,4 +1,4 @@
-"""Architectures by name, imported when asked for."""
+"""Architectures by name, imported when they are first used."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def architecture(name: str) -> type[Decoder]:
             f"architecture {name!r} is not supported; supported are {', '.join(ARCHITECTURES)}", param="model"
         )
     module, class_name = ARCHITECTURES[name]
-    found: type[Decoder] = getattr(import_module(f"penstock.model.architectures.{module}"), class_name)
-    return found
+    decoder: type[Decoder] = getattr(import_module(f"penstock.model.architectures.{module}"), class_name)
+    return decoder

@@ -166,6 +166,17 @@ def test_quantized_already(tmp_path: Path) -> None:
     assert caught.value.param == "quantize"
 
 
+@pytest.mark.parametrize("quantize", [None, "int4"])
+def test_integers_are_no_weights(tmp_path: Path, quantize: str | None) -> None:
+    folder = tiny_models.make("llama", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.embed_tokens.weight"] = torch.zeros(tiny_models.VOCAB, 64, dtype=torch.int8)
+    save_file(tensors, tmp_path / "integers.safetensors")
+    source = open_source([tmp_path / "integers.safetensors"], "safetensors")
+    with pytest.raises(ModelInvalid, match="weights of type I8 are not supported; F32, F64, F16, BF16 are"):
+        packed_bytes(spec_of(folder), source, Packing(quantize))  # type: ignore[arg-type]
+
+
 def test_quantize_needs_the_native_kernels(tmp_path: Path) -> None:
     folder = tiny_models.make("llama", tmp_path)
     asked = settings.load({"model": str(folder), "device": "cpu", "dtype": "float32", "quantize": "int8"}, environ={})

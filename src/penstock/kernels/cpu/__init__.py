@@ -1,8 +1,9 @@
-"""The native CPU engine: packed weights, and C++ kernels (native/) behind a plain C interface.
+"""The native CPU engine: packed weights, and C++ kernels (native/) behind a C interface.
 
 arena, packed      memory in huge pages; matrices in the layout that native products read
 record             a model's wiring -> a flat list of operations
 program            runs that list, one call per step; the structs that both sides read
-draw               tokens from logits that torch has worked on
-library            finds and loads what was built
+draw               draws tokens from logits that were adjusted in torch
+prefault           populates the memory of the KV cache before it is used
+library            finds and loads the compiled library
 """

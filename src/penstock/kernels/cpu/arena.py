@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 PAGE = 2 << 20
-CHUNK = 64 << 20  # address space asked for at once; memory is taken up as it is written
+CHUNK = 64 << 20  # address space of a mapping; memory is allocated as it is written
 ALIGNMENT = 64
 
 
 class Arena:
-    """Gives out tensors one after the other from large mappings. What it gave out keeps the memory alive."""
+    """Allocates tensors one after the other from large mappings, which live as long as the tensors."""
 
     def __init__(self) -> None:
         self._chunk = torch.empty(0, dtype=torch.uint8)
@@ -31,7 +31,7 @@ class Arena:
 
 
 def _map(size: int) -> Tensor:
-    """[at least size] bytes from a page's begin."""
+    """[at least size] bytes, aligned to a huge page."""
     size = -(-size // PAGE) * PAGE
     mapping = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

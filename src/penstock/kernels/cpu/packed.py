@@ -1,7 +1,6 @@
-"""Matrices in the form the native products read. native/linear.h has the layout; what is done here is to bring rows of
-codes into it, and back.
+"""Matrices in the layout that the native products read, which native/linear.h describes: from rows of codes, and back.
 
-    codes by row ──fill──► Segment, one or more ──► PackedMatrix ──address──► native code
+codes by row ──fill──► Segment, one or more ──► PackedMatrix ──address──► native code
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ BLOCK = 32  # inputs of a block
 
 
 class Kind(IntEnum):
-    """What codes, scales and offsets of a segment are; as in native/linear.h."""
+    """The types of codes, scales and offsets of a segment; as in native/linear.h."""
 
     F32 = 0
     F16 = 1
@@ -102,7 +101,7 @@ class PackedMatrix:
         self.address = ctypes.addressof(self._native)
 
     def unpack(self) -> Tensor:
-        """[rows, cols] float32: what the codes stand for."""
+        """[rows, cols] float32: the weights that the codes stand for."""
         return torch.cat([unpack(segment, self.shape[1]) for segment in self.segments])
 
 
@@ -116,7 +115,7 @@ def segment_bytes(kind: Kind, rows: int, cols: int) -> int:
 
 
 def allocate(kind: Kind, rows: int, cols: int, arena: Arena) -> Segment:
-    """A segment to be filled."""
+    """A segment for `fill`."""
     return _allocate(kind, rows, cols, arena.empty)
 
 
@@ -168,7 +167,7 @@ def unpack(segment: Segment, cols: int) -> Tensor:
 
 
 def _panels(rows: Tensor) -> Tensor:
-    """[rows, ...] -> [panels, 16, ...], with zeros to the end of the last."""
+    """[rows, ...] -> [panels, 16, ...], the last padded with zeros."""
     if missing := -len(rows) % PANEL:
         rows = torch.cat((rows, rows.new_zeros(missing, *rows.shape[1:])))
     return rows.reshape(-1, PANEL, *rows.shape[1:])

@@ -1,8 +1,8 @@
-"""Memory of KV blocks is backed by pages before a step writes to it.
+"""Populate the memory of KV blocks before a step writes to it.
 
 The first touch of a huge page makes the kernel find, maybe by compaction, and clear two megabytes; in a virtual machine
 the host may have to do so as well (measured on a fresh one: 10 ms a page, against 0.2 ms once it had been used). In a
-step that would be waited for by every sequence, so a thread does it ahead of them.
+step all sequences would wait for that, so a thread does it ahead of them.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ MADV_POPULATE_WRITE = 23  # of Linux 5.14; it changes no content, so others may 
 
 
 class Prefault:
-    """Of one cache group's memory. Blocks are handed out from the first on, so what was used tells what is next."""
+    """For the memory of one cache group. Blocks are allocated from the first on, so the highest one tells the next."""
 
     def __init__(self, blocks: Tensor, ahead: int, populate: Callable[[int, int], bool] | None = None) -> None:
-        """`blocks` [blocks, ...], of which all that belongs to one lies together, from the begin of a page on. `ahead`:
-        how many are backed beyond those in use. `populate` takes an address and a length."""
-        self._blocks = blocks  # keeps the memory while the thread is at work
+        """`blocks` [blocks, ...], each contiguous, starting at a page boundary. `ahead`: how many to populate beyond
+        those in use. `populate` takes an address and a length."""
+        self._blocks = blocks  # keeps the memory alive while the thread runs
         self._count, self._block_bytes = len(blocks), blocks.stride(0) * blocks.element_size()
         self._ahead = ahead
         self._populate = populate or _populate
-        self._wanted = self._done = 0  # bytes
-        self._worker: threading.Thread | None = None
+        self._target_bytes = self._populated_bytes = 0
+        self._thread: threading.Thread | None = None
         self.cover(0)
 
     def cover(self, highest: int) -> None:
         """Blocks up to `highest` are in use. Returns at once."""
         blocks = min(highest + 1 + self._ahead, self._count)
-        self._wanted = max(self._wanted, -(-blocks * self._block_bytes // PAGE) * PAGE)
-        if self._done < self._wanted and (self._worker is None or not self._worker.is_alive()):
-            self._worker = threading.Thread(target=self._work, name="prefault", daemon=True)
-            self._worker.start()
+        self._target_bytes = max(self._target_bytes, -(-blocks * self._block_bytes // PAGE) * PAGE)
+        if self._populated_bytes < self._target_bytes and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._run, name="prefault", daemon=True)
+            self._thread.start()
 
     def wait(self) -> None:
-        """Until what was asked for is there."""
-        if self._worker is not None:
-            self._worker.join()
+        """Until all blocks that `cover` asked for are populated."""
+        if self._thread is not None:
+            self._thread.join()
 
-    def _work(self) -> None:
-        while self._done < self._wanted:
-            if not self._populate(self._blocks.data_ptr() + self._done, PAGE):
-                self._count = self._wanted = 0  # this system cannot: pages come as they are written
+    def _run(self) -> None:
+        while self._populated_bytes < self._target_bytes:
+            if not self._populate(self._blocks.data_ptr() + self._populated_bytes, PAGE):
+                self._count = self._target_bytes = 0  # not supported here: pages are populated when they are written
                 return
-            self._done += PAGE
+            self._populated_bytes += PAGE
 
 
 def _populate(address: int, length: int) -> bool:

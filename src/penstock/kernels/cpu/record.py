@@ -27,7 +27,7 @@ QUANTIZED_FLOATS = 12  # of a block: 48 bytes
 
 
 class Recordable(Protocol):
-    """What is needed of a model."""
+    """What `record` reads of a model."""
 
     head: Weight
 
@@ -36,7 +36,7 @@ class Recordable(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """Rows of `floats` numbers in a buffer yet to be chosen. Stands for a Tensor in the model's code."""
+    """Rows of `floats` numbers in a buffer that is assigned later. Stands for a Tensor in the model's code."""
 
     recorder: ProgramRecorder
     rows: int
@@ -52,7 +52,7 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Op:
-    """A native operation whose buffers are not chosen yet."""
+    """A native operation whose buffers are assigned later."""
 
     kind: OpKind
     rows: int
@@ -71,8 +71,8 @@ class Op:
 def record(
     model: Recordable, pages: Sequence[Pages], *, groups: int, head_dim: int, softcap: float, wanted_only: bool
 ) -> Recording:
-    """The model up to the drawn token. `wanted_only`: hidden states of the wanted tokens alone, as a step needs that
-    only draws tokens; otherwise of all, and logits of the wanted."""
+    """The model up to the drawn token. `wanted_only`: hidden states of `Batch.wanted` alone, all that a step needs that
+    only draws tokens; otherwise hidden states of all tokens, and logits of the wanted ones."""
     recorder = ProgramRecorder(head_dim)
     hidden = _value(model.forward(recorder, recorder.batch(groups, wanted_only), pages))
     body = len(recorder.ops)
@@ -86,13 +86,13 @@ class ProgramRecorder:
     def __init__(self, head_dim: int) -> None:
         self.ops: list[Op] = []
         self._head_dim = head_dim
-        self._kept: list[object] = []
+        self._references: list[object] = []
         self._maps: list[BlockMap] = []
         # By the id of a value: what the next norm of it adds to it first, and the norm that gave that.
         self._pending: dict[int, tuple[Value, Norm]] = {}
 
     def batch(self, groups: int, wanted_only: bool) -> Batch:
-        """A step that has no numbers yet."""
+        """A step's inputs, without numbers."""
         tokens = _tensor(self._value(TOKENS, 1))
         self._maps = [BlockMap(tokens, tokens) for _ in range(groups)]
         wanted = tokens if wanted_only else None
@@ -145,7 +145,7 @@ class ProgramRecorder:
         op = self._add(OpKind.ROTATE_STORE, None, source, pages=self._pages(pages), rotation=rotation)
         op.fields["group"] = self._group(block_map)
         op.width = source.width
-        return qkv  # rotated where it is; the attention knows where its q begin
+        return qkv  # rotated in place; the attention finds its q in it
 
     def attention(
         self, q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, *, scale: float, window: int, softcap: float
@@ -168,7 +168,7 @@ class ProgramRecorder:
         self._add(OpKind.DRAW, logits)
 
     def pick(self, source: Value) -> Value:
-        """The wanted rows of what nobody reads but for them."""
+        """The wanted rows of a value of which no others are read."""
         if source.maker is self.ops[-1] and source.maker.kind is OpKind.ATTENTION:
             source.maker.rows = source.rows = WANTED
             return source
@@ -186,7 +186,7 @@ class ProgramRecorder:
             vocab=vocab,
             offsets=offsets,
             row_floats=row_floats,
-            kept=self._kept,
+            kept=self._references,
         )
 
     def _picked(self, source: Value) -> Value:
@@ -242,18 +242,18 @@ class ProgramRecorder:
 
     def _matrix(self, weight: Weight) -> PackedMatrix:
         matrix = weight.packed
-        self._kept.append(matrix)
+        self._references.append(matrix)
         return matrix
 
     def _address(self, tensor: Tensor | None) -> int | None:
         if tensor is None:
             return None
         tensor = tensor.float().contiguous()
-        self._kept.append(tensor)
+        self._references.append(tensor)
         return tensor.data_ptr()
 
     def _pages(self, pages: Pages) -> NativePages:
-        self._kept.append(pages)
+        self._references.append(pages)
         tensors = (pages.keys, pages.values, pages.key_scales, pages.value_scales)
         block_bytes = pages.keys.stride(0) * pages.keys.itemsize
         return NativePages(*(None if tensor is None else tensor.data_ptr() for tensor in tensors), block_bytes)
@@ -263,10 +263,10 @@ class ProgramRecorder:
 
 
 def _place(ops: Sequence[Op], hidden: Value) -> tuple[list[int], int]:
-    """A buffer for each value, in memory that it shares with values that are never needed at the same time. Gives where
-    the buffers begin and how much there is, in floats per token."""
+    """Assign each value a buffer. Buffers overlap where their values are never live at the same time. Gives where they
+    begin and the total size, in floats per token."""
     last: dict[int, int] = {id(value): number for number, op in enumerate(ops) for value in op.values}
-    last[id(hidden)] = len(ops)  # read once all is done
+    last[id(hidden)] = len(ops)  # read after the run
     offsets: list[int] = []
     living: list[tuple[int, int, int]] = []  # begin, end, last use
     most = 0

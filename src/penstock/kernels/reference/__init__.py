@@ -1,1 +1,1 @@
-"""The operations in plain torch: what every kernel is tested against."""
+"""The operations in plain torch: the references that every kernel is tested against."""

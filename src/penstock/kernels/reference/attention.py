@@ -1,12 +1,11 @@
 """Causal attention of packed queries over paged keys and values.
 
-Which slots of the pages a row reads and what it may not see depends on the step, not on the layer: `plan` works it out
-once for all layers of a cache group, `reference` follows it. A slot is a token's place in the pages, block * block_size
-+ offset.
+Which slots of the pages a row reads, and which keys are masked, depends on the step, not on the layer: `plan` derives
+it once for all layers of a cache group. A slot is a token's place in the pages, block * block_size + offset.
 
-Rows of one token are taken together, their keys padded to the longest row; where lengths differ much they are split
-into several calls. Padding repeats the row's own newest token, so that no number of another sequence is ever touched.
-Longer chunks are taken one by one.
+Rows of one token are batched, their keys padded to the longest row; where lengths differ much they are split into
+several calls. Padding repeats the row's own newest token, so that keys of other sequences are never read. Longer chunks
+are computed one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SPLIT_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class Singles:
-    """Rows of one token that are attended to in one call."""
+    """Rows of one token that one call computes."""
 
     rows: Tensor | None  # [n] which of the packed tokens; None: the first n
     count: int
@@ -55,7 +54,7 @@ def plan(batch: Batch, block_map: BlockMap, block_size: int, window: int, dtype:
 
 def reference(q: Tensor, pages: Pages, planned: Plan, *, scale: float, softcap: float) -> Tensor:
     keys, values = pages.keys.flatten(0, 1), pages.values.flatten(0, 1)  # [slots, kv_heads, head_dim]
-    if len(planned.singles) == 1 and not planned.chunks:  # the common step: nothing to put together
+    if len(planned.singles) == 1 and not planned.chunks:  # the common step: no copies
         return _attend_singles(q, keys, values, planned.singles[0], scale, softcap)
     mixed = q.new_empty(q.shape[0], q.shape[1] * q.shape[2])
     for group in planned.singles:
@@ -124,7 +123,7 @@ class _Planner:
 
 
 def _split(views: list[int]) -> list[list[int]]:
-    """Rows by how much they see, longest first, cut where that saves most padding, for as long as it is worth it."""
+    """Groups of rows by the number of keys they see, split where that saves most padding, while that pays off."""
     order = sorted(range(len(views)), key=lambda row: -views[row])
     pending, groups = [order] if order else [], []
     while pending:

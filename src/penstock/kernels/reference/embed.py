@@ -1,4 +1,4 @@
-"""Token ids to vectors."""
+"""Token embedding."""
 
 from __future__ import annotations
 

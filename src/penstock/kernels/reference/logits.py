@@ -1,4 +1,4 @@
-"""What happens to scores over the vocabulary once they are there."""
+"""Soft-cap of logits: softcap * tanh(logits / softcap)."""
 
 from __future__ import annotations
 

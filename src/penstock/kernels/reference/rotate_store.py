@@ -1,4 +1,4 @@
-"""What happens to q, k and v between their projection and attention: norms, rotation, and the write to the pages."""
+"""From the qkv projection to attention: head norms, rotary embedding (RoPE), write of k and v to the KV pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.kernels.interface import BlockMap, HeadNorms, Pages, Rotary
 
 
 class Angles(NamedTuple):
-    """A step's rotation, the same for all heads of all layers: x * cos + (x with its halves swapped) * sin. Float32."""
+    """A step's rotation, for all heads of all layers: x * cos + (x with its halves swapped) * sin. Float32."""
 
     cos: Tensor  # [tokens, 1, dim]
     sin: Tensor  # [tokens, 1, dim], the first half negated

@@ -1,4 +1,5 @@
-"""Rotary position embedding: the frequencies of every kind of stretching, and the table of cos and sin by position."""
+"""Rotary position embedding (RoPE): the frequencies of each kind of context extension (linear, llama3, YaRN, LongRoPE),
+and the table of cos and sin by position."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def rotary(rope: Rope, context: int, device: torch.device) -> Rotary:
 
 
 def frequencies(rope: Rope, context: int) -> Tensor:
-    """Radians per position, [dim / 2]. Longrope has two sets, of which the longest sequence to come decides."""
+    """Radians per position, [dim / 2]. LongRoPE has two sets, chosen by the longest sequence."""
     plain = 1.0 / rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim)
     match rope.kind:
         case "default":
@@ -47,7 +48,7 @@ def _yarn(plain: Tensor, rope: Rope) -> Tensor:
     """As llama3, with the share falling linearly by dimension instead of by turns."""
 
     def dimension(turns: float) -> float:
-        """The dimension that turns so often within the original context."""
+        """The dimension that makes so many turns within the original context."""
         return rope.dim * math.log(rope.original_context / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     first = max(math.floor(dimension(rope.beta_fast)), 0)

@@ -1,4 +1,4 @@
-"""GGUF's block formats to float32; its 16-bit formats stay as they are.
+"""Dequantize GGUF's block formats to float32; its 16-bit formats are kept.
 
 A tensor is a row of blocks of 32 or 256 elements, each with its own scale. Here a field is sliced out of all blocks at
 once, so the work is a handful of passes over the tensor. `blocks` is always [n, block_bytes] uint8, the result

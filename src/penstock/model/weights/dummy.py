@@ -1,4 +1,4 @@
-"""Weights for models whose own are not there: random ones for benchmarks, none for whoever needs the shapes alone."""
+"""Weights without a checkpoint: random ones for benchmarks, blank ones for precompiling, which needs shapes alone."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.model.weights.safetensors import DTYPES
 from penstock.model.weights.source import Shape
 from penstock.store.gguf import TENSOR_TYPES
 
-# Numbers drawn once; tensors are cut out of their endless repetition, because drawing billions takes a minute on a CPU.
+# Numbers drawn once; tensors are slices of their endless repetition, because drawing billions takes a minute on a CPU.
 # Prime, so that the rows of a matrix differ.
 POOL = 4_194_301
 
 
 class DummySource:
-    """Implements `Source`. Matrices keep the size of what they multiply, so that nothing overflows through any number
-    of layers; vectors are ones. The same seed and device give the same weights."""
+    """Implements `Source`. Matrices are scaled to preserve magnitudes, so that nothing overflows through any number of
+    layers; vectors are ones. The same seed and device give the same weights."""
 
     format: Format = "hf"
     shapes = None

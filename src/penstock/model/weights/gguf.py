@@ -1,4 +1,4 @@
-"""Tensors of a GGUF file, dequantized as they are read, or as they are."""
+"""Tensors of a GGUF file, dequantized or as quantized blocks."""
 
 from __future__ import annotations
 

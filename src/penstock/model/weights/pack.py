@@ -1,8 +1,8 @@
-"""Tensors of checkpoints as packed segments: GGUF's quantized formats keep their codes, floats may be quantized.
+"""Pack tensors of checkpoints: GGUF's quantized formats keep their codes, floats may be quantized to int8 or int4.
 
-Every format becomes one of the few kinds of `kernels.cpu.packed`. Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and floats keep every
-bit. In the K formats the scale of a sub-block is the product of two numbers; it is rounded to float16, which changes a
-weight by at most 1 part in 2048.
+Every format becomes one of the few kinds of `kernels.cpu.packed`. Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and floats are exact. In
+the K formats the scale of a sub-block is the product of two numbers; it is rounded to float16, which changes a weight
+by at most 1 part in 2048.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from penstock.model.weights.dequantize import fifth_bits, half, k_scales, q6_k_c
 
 Quantization = Literal["int8", "int4"]
 
-CHUNK = 1 << 20  # elements handled at once: what packing takes beside the result stays small
-# Scales tried per block by int4, as shares of the one that just reaches the largest weight
+CHUNK = 1 << 20  # elements packed at a time, to bound temporary memory
+# Scales that int4 tries per block, as shares of the one that just reaches the largest weight
 INT4_SHARES = (1.0, 0.9375, 0.875, 0.8125)
 
 
@@ -34,9 +34,11 @@ class Codes(NamedTuple):
 
 
 def kind_of(stored: str, quantize: Quantization | None) -> Kind:
-    """What a tensor of this type (`Source.stored`) becomes."""
+    """The kind that a tensor of this type (`Source.stored`) is packed as."""
     if stored in FORMATS:
         return FORMATS[stored][0]
+    if stored not in FLOAT_KINDS:
+        raise ModelInvalid(f"weights of type {stored} are not supported; {', '.join(FLOAT_KINDS)} are", param="model")
     return QUANTIZED[quantize][0] if quantize else FLOAT_KINDS[stored]
 
 
@@ -44,17 +46,17 @@ def pack_blocks(name: str, rows: Tensor, cols: int, arena: Arena) -> Segment:
     """`rows` is [rows, bytes of a row] uint8 of the GGUF format `name`."""
     kind, decode = FORMATS[name]
 
-    def decoded(chunk: Tensor) -> Codes:
-        found = decode(chunk)
-        if not all(factors is None or factors.isfinite().all() for factors in found[1:]):
+    def decode_checked(chunk: Tensor) -> Codes:
+        codes = decode(chunk)
+        if not all(factors is None or factors.isfinite().all() for factors in codes[1:]):
             raise ModelInvalid(f"a tensor of type {name} has scales that float16 cannot hold", param="model")
-        return found
+        return codes
 
-    return _filled(allocate(kind, len(rows), cols, arena), rows, cols, decoded)
+    return _pack_chunks(allocate(kind, len(rows), cols, arena), rows, cols, decode_checked)
 
 
 def pack_floats(weight: Tensor, arena: Arena) -> Segment:
-    """[rows, cols] in the type it has; float64 as float32."""
+    """[rows, cols] in its own type; float64 as float32."""
     segment = allocate(FLOATS.get(weight.dtype, Kind.F32), weight.shape[0], weight.shape[1], arena)
     for begin, chunk in _chunks(weight, weight.shape[1]):
         fill(segment, begin, chunk)
@@ -66,14 +68,14 @@ def pack_quantized(weight: Tensor, to: Quantization, arena: Arena) -> Segment:
     kind, quantize = QUANTIZED[to]
     cols = weight.shape[1]
 
-    def quantized(chunk: Tensor) -> Codes:
+    def quantize_padded(chunk: Tensor) -> Codes:
         padded = torch.nn.functional.pad(chunk.float(), (0, -cols % BLOCK))
         return quantize(padded.view(len(chunk), -1, BLOCK))
 
-    return _filled(allocate(kind, len(weight), cols, arena), weight, cols, quantized)
+    return _pack_chunks(allocate(kind, len(weight), cols, arena), weight, cols, quantize_padded)
 
 
-def _filled(segment: Segment, rows: Tensor, cols: int, make: Callable[[Tensor], Codes]) -> Segment:
+def _pack_chunks(segment: Segment, rows: Tensor, cols: int, make: Callable[[Tensor], Codes]) -> Segment:
     for begin, chunk in _chunks(rows, cols):
         fill(segment, begin, *make(chunk))
     return segment
@@ -154,27 +156,26 @@ def _int8(blocks: Tensor) -> Codes:
 
 
 def _int4(blocks: Tensor) -> Codes:
-    """Codes reach one further below zero than above: the largest weight, whatever its sign, gets the lowest code. A
-    smaller scale that cuts it off may serve the others better: the codes with the least squared error are taken, and
-    then the scale that fits them best."""
+    """Codes are -8 to 7: the largest weight of either sign gets code -8. A smaller scale, which clips it, may fit the
+    others better: of a few, take the codes with the least squared error, and then the scale that fits them best."""
     lowest, highest = blocks.aminmax(dim=2)
     extreme = torch.where(highest > -lowest, highest, lowest) / -8
     best = torch.full_like(extreme, torch.inf)
     codes = torch.zeros_like(blocks)
     for share in INT4_SHARES:
-        tried = extreme * share
-        found = (blocks / _divisors(tried)).round_().clamp_(-8, 7)
-        error = (found * tried[..., None]).sub_(blocks).square_().sum(2)
+        scale = extreme * share
+        rounded = (blocks / _divisors(scale)).round_().clamp_(-8, 7)
+        error = (rounded * scale[..., None]).sub_(blocks).square_().sum(2)
         better = error < best
         best = torch.where(better, error, best)
-        codes = torch.where(better[..., None], found, codes)
+        codes = torch.where(better[..., None], rounded, codes)
     scales = ((blocks * codes).sum(2) / codes.square().sum(2).clamp_(min=1)).half()
     low, high = codes.add_(8).to(torch.uint8).chunk(2, dim=2)
     return Codes(low | (high << 4), scales)
 
 
 def _divisors(scales: Tensor) -> Tensor:
-    """What to divide weights by: 1 instead of 0, for blocks of zeros."""
+    """The scales, with 1 instead of 0 for blocks of zeros."""
     return torch.where(scales == 0, 1.0, scales.float())[..., None]
 
 
@@ -183,7 +184,7 @@ QUANTIZED: dict[Quantization, tuple[Kind, Callable[[Tensor], Codes]]] = {
     "int8": (Kind.U8, _int8),
     "int4": (Kind.U4, _int4),
 }
-# GGUF format -> the kind it becomes, and how
+# GGUF format -> its kind, and how its blocks are decoded
 FORMATS: dict[str, tuple[Kind, Callable[[Tensor], Codes]]] = {
     "Q4_0": (Kind.U4, _q4_0),
     "Q4_1": (Kind.U4_OFFSET, _q4_1),

@@ -1,4 +1,4 @@
-"""Where tensors come from: one small protocol, and the file mapping that the readers of both formats share."""
+"""Sources of tensors: the protocol, the rows they are read as, and the file mapping that both formats use."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ class Source(Protocol):
 
     @property
     def shapes(self) -> Mapping[str, Shape] | None:
-        """What there is; None: anything that is asked for."""
+        """Of all tensors; None: it makes tensors of any name and shape."""
 
     def read(self, name: str, shape: Shape) -> Tensor:
-        """The tensor, in any floating-point type, on any device. Not to be written to."""
+        """The tensor, in any floating-point type, on any device. Read-only."""
 
     def stored(self, name: str) -> str:
         """The type it has in the checkpoint, by its name in GGUF: "F32", "Q4_0"."""
 
     def read_blocks(self, name: str, shape: Shape) -> Tensor:
-        """[rows, bytes of a row] uint8: a matrix of a quantized type, as it is stored. Not to be written to."""
+        """[rows, bytes of a row] uint8: a matrix of a quantized type, as it is stored. Read-only."""
 
 
 class MappedFile:
-    """A file in memory without being read: pages are fetched when a tensor over them is used, and given back when the
-    next one is asked for, so that a file being read does not pile up in memory."""
+    """A file mapped into memory. Pages are fetched when a tensor over them is used, and dropped when the next one is
+    read, so that loading does not take memory for the whole file."""
 
     def __init__(self, path: Path) -> None:
         try:
             with path.open("rb") as file:
-                # copy-on-write because torch wants writable memory; nobody writes
+                # copy-on-write, because torch requires writable memory; it is never written
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             self._read = (0, 0)
         except FileNotFoundError:
@@ -74,7 +74,7 @@ class MappedFile:
             raise ModelInvalid(f"cannot read {path}: {error}", param="model") from None
 
     def bytes(self, begin: int, end: int) -> Tensor:
-        """[end - begin] uint8, over the file's own memory. The caller has checked that the file is long enough."""
+        """[end - begin] uint8, over the mapping. The caller has checked that the file is long enough."""
         previous, previous_end = self._read
         if previous_end and hasattr(mmap, "MADV_DONTNEED"):
             page = previous - previous % mmap.PAGESIZE
