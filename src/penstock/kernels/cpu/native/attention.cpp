@@ -7,7 +7,7 @@ namespace penstock::PENSTOCK_ISA {
 namespace {
 
 constexpr int GROUPS = TILE / LANES;  // of sixteen keys, in a tile
-constexpr float LOWEST = -1e38f;      // of scores; what is hidden has -inf
+constexpr float LOWEST = -1e38f;      // of scores; masked ones are -inf
 constexpr float HIDDEN = -__builtin_inff();
 
 #if defined(__AVX512F__)
@@ -44,7 +44,7 @@ struct View {
     const E* ahead[GROUPS];  // keys of the next tile, to be fetched in time; null: none
 };
 
-// Memory of one call, cut up.
+// The scratch memory of one call.
 struct Scratch {
     float *queries, *scores, *mixed, *keys, *values, *scales;
     float *largest, *sums, *old_share, *new_share;  // by row
@@ -64,7 +64,7 @@ struct Scratch {
     }
 };
 
-// Into the second cache: the first has too few places for what is under way (measured: 26 against 39 us for 600 keys).
+// Into L2: L1 has too few fill buffers (measured: 26 against 39 us for 600 keys).
 inline void fetch(const void* at) { __builtin_prefetch(at, 0, 2); }
 
 // q [dim][R] · keys of G groups -> out [R][TILE]. Where keys are read from the pages, their values are fetched.
@@ -175,7 +175,7 @@ void to_weights(float* scores, const Scores& rule, const View<E>& view, int from
     sum_ = sum(total);
 }
 
-// What the tiles so far and the next one count for, now that both are known. Everything else follows from these two.
+// One step of the online softmax: the factors of the tiles so far and of the next one.
 inline void join(float& largest, float& sum, float next_largest, float next_sum, float& old_share, float& new_share) {
     const float top = next_largest > largest ? next_largest : largest;
     old_share = exp_one(largest - top);
@@ -229,7 +229,7 @@ struct Tiles {
         view.value_scales = scratch.scales + TILE;
     }
 
-    // `last`: of the keys that are there at all.
+    // `last`: the last key that exists.
     View<E> in_place(int64_t begin, int from, int to, int64_t last) const {
         View<E> view{{}, heads.block_size, {}, heads.head_dim, from, to, nullptr, nullptr, {}};
         for (int group = 0; group < GROUPS; ++group) {

@@ -1,15 +1,16 @@
-// Attention over paged keys and values, and the writing of them.
+// Flash attention over paged KV, and the write of keys and values to the pages.
 //
 // A block of a layer's pages holds, for each KV head, the keys of its tokens by dimension and the values by token:
 //
 //   keys    [kv_heads][head_dim][block_size]      values  [kv_heads][block_size][head_dim]
 //
-// so that sixteen tokens' scores are one register, and nothing is added up across lanes. As int8 each head of each token
-// has a scale of its own, [kv_heads][block_size] float32. The layers of a cache group have a block's memory together.
+// so that the scores of sixteen tokens are one register, and no sum runs across lanes. As int8 each head of each token
+// has its own scale, [kv_heads][block_size] float32. A block is contiguous over all layers of a cache group.
 //
-// The keys that a query sees are taken in tiles of TILE, by position in the sequence; each gives the largest score, the
-// sum of weights and the weighted values, and the tiles are put together in order. That order is the same for one query
-// and for many, however the work is cut up: a query's result depends on its own sequence alone, to the last bit.
+// Online softmax: the keys that a query sees are taken in tiles of TILE, by position in the sequence; each tile gives
+// the largest score, the sum of weights and the weighted values, and the tiles are combined in order. That order is the
+// same for one query and for many, however the work is divided: a query's result depends on its own sequence alone, to
+// the last bit.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,7 @@ struct Pages {
     }
 };
 
-// What all layers of a model have in common.
+// The same for all layers of a model.
 struct Heads {
     int64_t heads, kv_heads, head_dim, block_size;
     int32_t type;  // PageType
@@ -70,13 +71,13 @@ struct Queries {
     int64_t quantized_stride;
 };
 
-// A query's heads of one KV head over one tile: what decoding leaves behind where several threads share a sequence.
+// A partial result of split KV: a query's heads of one KV head over one tile, where several threads share a sequence.
 // [group] times: largest, sum, values [head_dim]
 inline int64_t partial_size(const Heads& heads) {
     return heads.heads / heads.kv_heads * (heads.head_dim + 2);
 }
 
-// How many queries `attend` takes at most: enough rows for the matrix products in it, few enough for the cache.
+// The most queries of one `attend`: enough rows for its matrix products, few enough for the cache.
 inline int64_t attention_queries(const Heads& heads) {
     const int64_t queries = 96 * heads.kv_heads / heads.heads;
     return queries < 1 ? 1 : queries > 64 ? 64 : queries;
@@ -98,7 +99,7 @@ struct AttentionKernels {
     // One KV head of one query, tiles from .. to - 1 alone: [to - from] partials.
     void (*attend_part)(const Heads&, const Scores&, const Pages&, const Queries&, int64_t kv_head, int64_t from,
                         int64_t to, float* partials, float* scratch);
-    // Put the partials of all of a query's tiles together.
+    // Combine the partials of all of a query's tiles.
     void (*merge)(const Heads&, const Queries&, int64_t kv_head, int64_t tiles, const float* partials, float* scratch);
 };
 

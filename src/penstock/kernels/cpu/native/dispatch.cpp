@@ -1,4 +1,4 @@
-// Picks the kernels of the best instruction set that this machine has, or of the one that is asked for.
+// Selects the kernels of the best instruction set that this machine has, or of a named one.
 #ifdef PENSTOCK_X86
 #include <cpuid.h>
 #endif
@@ -26,7 +26,7 @@ const Kernels& table();
 namespace {
 
 #ifdef PENSTOCK_X86
-// The processor's word, and the system's that it saves the registers. (The compilers' own test for this does not link
+// Whether the processor has it, and the system saves its registers. (The compilers' own test for this does not link
 // into a shared library everywhere.)
 struct Machine {
     bool avx2 = false, avx512vnni = false;

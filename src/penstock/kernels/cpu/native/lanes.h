@@ -1,5 +1,5 @@
-// Sixteen floats at a time, alike on every instruction set: one AVX-512 register, two of AVX2, or whatever the compiler
-// makes of a vector of 64 bytes. Sums over the lanes add up in one order everywhere.
+// Vectors of sixteen floats with the same results on every instruction set: one AVX-512 register, two of AVX2, or a
+// compiler's vector of 64 bytes. Sums over the lanes run in one order everywhere.
 #pragma once
 
 #include <cstdint>

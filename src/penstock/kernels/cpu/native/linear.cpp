@@ -1,5 +1,4 @@
-// Shares the panels of a matrix among the callers and cuts tokens into tiles; the tiles themselves are each instruction
-// set's own.
+// Divides the panels of a matrix among callers and the tokens into tiles; linear_<instruction set>.h computes a tile.
 #include <cstring>
 
 #include "kernels.h"
@@ -75,7 +74,7 @@ void quantize(const float* x, int64_t tokens, int64_t cols, Quantized* out) {
     }
 }
 
-// What one call of `linear` is about.
+// The arguments of one call of `linear`.
 struct Work {
     const float* x;
     const Quantized* quantized;

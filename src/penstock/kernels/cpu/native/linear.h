@@ -1,8 +1,8 @@
-// Products with packed matrices: the contract between `linear.cpp` and whoever runs products.
+// Products with packed matrices: the layout of weights, and the interface of the kernels.
 //
-// A matrix is a stack of segments (q, k and v of a fused matrix may each have their own format). A segment is cut into
+// A matrix is a stack of segments (q, k and v of a fused matrix may each have their own format). A segment consists of
 // panels of 16 output rows; a panel holds its inputs in blocks of 32, padded with zeros to whole panels and blocks.
-// What each kind keeps, with P = ceil(rows / 16) panels and B = ceil(cols / 32) blocks:
+// The arrays of each kind, with P = ceil(rows / 16) panels and B = ceil(cols / 32) blocks:
 //
 //   kind      codes                             scales            offsets        weight
 //   F32       float  [P][cols][16]                                               as stored

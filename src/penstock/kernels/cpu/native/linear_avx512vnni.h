@@ -35,8 +35,8 @@ template <int KIND, int T>
 void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Quantized* x, int64_t stride, float* sums) {
     constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET, OFFSET = KIND == U4_OFFSET || KIND == U8_OFFSET;
     constexpr int64_t BYTES = NIBBLES ? 256 : 512, SCALES = KIND == U8_HALVES ? 32 : 16;
-    // Measured: one row of 8-bit codes is read at the speed of memory if it is left to the processor and goes upwards
-    // without a step back, and at three quarters of it with any help. With more rows the processor looks too short ahead.
+    // Measured: the hardware prefetcher reads one row of 8-bit codes at the speed of memory if addresses only rise, and
+    // at three quarters of it with software prefetch. With more rows it does not look far enough ahead.
     constexpr bool FETCH = NIBBLES || T > 1;
     constexpr int64_t AHEAD = 4096, SCALES_AHEAD = 256;
     constexpr _mm_hint WHERE = NIBBLES || T < 8 ? _MM_HINT_T0 : _MM_HINT_T1;

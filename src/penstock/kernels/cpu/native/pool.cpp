@@ -12,13 +12,13 @@ namespace penstock {
 
 namespace {
 
-// Waiting: first without giving up the core, then giving it up to whoever wants it, at last asleep. A hand-off takes a
-// fraction of a microsecond, waking a sleeper some 50; between two steps of a running engine lie about 100.
+// Waiting threads spin, then yield, then sleep. A hand-off takes a fraction of a microsecond, waking a sleeper some 50;
+// between two steps of a running engine lie about 100.
 constexpr int SPINS = 2000;
 constexpr auto AWAKE = std::chrono::microseconds(300);
 
-// Whoever waits for a core (the frontend, with the tokens of the step before) gets it from a thread that has no share in
-// hand; otherwise it takes it from one that has, and the others wait for that share.
+// Yielding gives the core to another process (the frontend, with the tokens of the last step) while this thread has no
+// share; otherwise that process would preempt a thread that has one, and all others would wait for that share.
 constexpr auto GIVES_WAY_EVERY = std::chrono::microseconds(100);
 
 inline void relax() {
@@ -83,7 +83,7 @@ void Pool::work(uint32_t run, int thread) {
             sched_yield();
             gives_way_at = std::chrono::steady_clock::now() + GIVES_WAY_EVERY;
         }
-        if (run_.load(std::memory_order_acquire) != run) return;  // late: none of what was read holds any more
+        if (run_.load(std::memory_order_acquire) != run) return;  // late: what was read is no longer valid
         Stage& stage = states[number];
         int share = 0;
         while (take(stage, run, share)) {

@@ -1,8 +1,8 @@
 // A pool of threads that go through the stages of a job together.
 //
-// A stage has shares, which any thread may take; a stage begins when all shares of the one before are done. What is
-// waited for is work, not threads: one that has lost its core to somebody else, or is still asleep, holds nobody up
-// unless it has a share in hand. The thread that calls `run` is one of the pool.
+// A stage has shares, which any thread may take; a stage begins when all shares of the one before are done. Stages wait
+// for work, not for threads: one that has lost its core, or is still asleep, delays the others only if it has taken a
+// share. The thread that calls `run` is one of the pool.
 #pragma once
 
 #include <atomic>
@@ -39,13 +39,13 @@ class Pool {
     static bool take(Stage& stage, uint32_t run, int& share);
     bool wait_for_run(uint32_t seen);
 
-    // The job. Read by helpers that may be late: what they read counts only if they still get a share of that run.
+    // The job. Late helpers may read it half written: what they read counts only if they still get a share of that run.
     std::atomic<int> stages_{0};
     std::atomic<Body> body_{nullptr};
     std::atomic<void*> context_{nullptr};
     std::atomic<Stage*> states_{nullptr};
     int capacity_ = 0;
-    std::vector<Stage*> outgrown_;  // a late helper may still look at them
+    std::vector<Stage*> outgrown_;  // kept, because a late helper may still read them
 
     alignas(64) std::atomic<uint32_t> run_{0};
     alignas(64) std::atomic<int> current_{0};  // stage that the caller is at: where a late helper begins

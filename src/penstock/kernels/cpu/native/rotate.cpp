@@ -1,4 +1,4 @@
-// Norms and rotation of q and k, and the writing of k and v to the pages.
+// Head norms and rotary embedding (RoPE) of q and k, and the write of k and v to the pages.
 #include "attention.h"
 #include "kernels.h"
 #include "lanes.h"

@@ -1,5 +1,5 @@
-// What is done to rows one by one: norms, the gate of an MLP, caps. Where `quantized` is given, the result is left there
-// as well, ready for a product.
+// Operations on single rows: RMS norm, gated activation, soft-cap. Where `quantized` is given, the result is written
+// there as well, for a product to read.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,7 @@ void AttentionTasks::plan(const Heads& heads, int64_t window, const std::vector<
     };
     int64_t singles = 0, partial_floats = 0;
     for (const Span& span : spans) singles += span.count == 1 ? heads.kv_heads : 0;
-    for (const Span& span : spans) {  // the dear ones first
+    for (const Span& span : spans) {  // expensive ones first
         if (span.count == 1) continue;
         for (int64_t first = (span.count - 1) / most * most; first >= 0; first -= most) {
             const int32_t count = static_cast<int32_t>(std::min(most, span.count - first)), skip = static_cast<int32_t>(first);

@@ -1,4 +1,5 @@
-// How a step's attention is cut up: made once per step for all layers of a cache group.
+// How a step's attention is divided among threads: tiles of queries, or split KV for single queries. Planned once per
+// step for all layers of a cache group.
 #pragma once
 
 #include <atomic>
@@ -41,7 +42,7 @@ class AttentionTasks {
         Span span;
         int32_t kv_head;
         int32_t from, to;  // tiles, where there are several parts
-        int32_t split;     // the query that was cut into parts; -1: it was not
+        int32_t split;     // index of the query that has several parts (split KV); -1: it has one
     };
     struct Split {
         int32_t parts, first_tile, tiles;
@@ -52,7 +53,7 @@ class AttentionTasks {
 
     std::vector<Task> tasks_;
     std::vector<int64_t> costs_;
-    std::vector<int32_t> bundles_;  // [shares + 1]: tasks that are taken together
+    std::vector<int32_t> bundles_;  // [shares + 1]: tasks of one share
     std::vector<Split> splits_;
     std::unique_ptr<std::atomic<int32_t>[]> done_;  // [splits] parts; 0 again once all are
     size_t done_size_ = 0;
