@@ -82,17 +82,19 @@ def journal_us(sequences: int, frames: list[bytes]) -> float:
     """Microseconds per step that the frontend spends on a frame's record and deltas, and on one write per delta."""
     journal = Journal()
     for number in range(1, sequences + 1):
-        journal.take(events.Accepted(f"r{number}", 0.0, f"q{number}", "chat"))
-        journal.take(events.Queued(f"r{number}", 0.0, [(number, f"r{number}/0", 0, 0, 41)]))
+        journal.record(events.Accepted(f"r{number}", 0.0, f"q{number}", "chat"))
+        journal.record(events.Queued(f"r{number}", 0.0, [(number, f"r{number}/0", 0, 0, 41)]))
     messages = [msgspec.msgpack.decode(data, type=FromEngine) for data in frames]
     begin = time.perf_counter()
     for message in messages:
         assert isinstance(message, Frame)
         start = time.monotonic()
         times = [time.monotonic() for _ in message.deltas]
-        journal.take(events.Delivered("", start, start, message.record, message.deltas, times))
+        journal.record(events.Delivered("", start, start, message.record, message.deltas, times))
         for delta in message.deltas:
-            journal.take(events.Flushed(events.whole(delta.id.partition("/")[0]), time.monotonic(), start, 200))
+            journal.record(
+                events.Flushed(events.http_request_id(delta.id.partition("/")[0]), time.monotonic(), start, 200)
+            )
     return (time.perf_counter() - begin) / len(messages) * 1e6
 
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from penstock.engine.loop import EngineLoop
     from penstock.http.service import Service
+    from penstock.observe.observer import Observer
     from penstock.observe.trace.journal import Journal
-    from penstock.observe.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def journal(settings: Settings, source: Source) -> Journal | None:
     if asked.otel_endpoint is not None:
         from penstock.observe.trace.otel import to_endpoint
 
-        listeners.append(to_endpoint(__version__, asked.otel_endpoint, epoch).closed)
+        listeners.append(to_endpoint(__version__, asked.otel_endpoint, epoch).export)
     return Journal(source, keep_texts=asked.keep_texts, listeners=listeners, epoch=epoch)
 
 
@@ -113,12 +113,12 @@ def replica(settings: Settings, source: Source, journal: Journal | None = None) 
     from penstock.engine.process import ProcessEngine
 
     secret = draw_secret()  # the same for each that follows
-    return Replica(lambda: ProcessEngine(settings, secret), source, None if journal is None else journal.take)
+    return Replica(lambda: ProcessEngine(settings, secret), source, None if journal is None else journal.record)
 
 
 def server(
     settings: Settings, files: ModelFiles, replica: Replica, journal: Journal | None = None
-) -> tuple[ASGIApp, Service, Watch | None]:
+) -> tuple[ASGIApp, Service, Observer | None]:
     """The HTTP frontend around a replica: the application, the service its routes share, and the observer that reads
     the journal, if there is one."""
     from penstock.http.app import build
@@ -128,8 +128,8 @@ def server(
     if files.tokenizer is None:
         raise ModelInvalid(f"{files.name} has no tokenizer, so it cannot be served", param="model")
     tokenizer = Tokenizer.load(files.tokenizer)
-    watch = None if journal is None else _watch(settings, files.name, tokenizer, replica, journal)
-    emit = None if journal is None else journal.take
+    observer = None if journal is None else _observer(settings, files.name, tokenizer, replica, journal)
+    emit = None if journal is None else journal.record
     pipeline = _pipeline(settings, files, tokenizer, emit, settings.serve.default_max_tokens, SequenceNumbers())
 
     def adopt(facts: dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ def server(
         emit=emit,
         keep_texts=settings.observe.keep_texts,
     )
-    return build(service, settings, watch), service, watch
+    return build(service, settings, observer), service, observer
 
 
 def _pipeline(
@@ -173,18 +173,18 @@ def _pipeline(
     )
 
 
-def _watch(settings: Settings, model: str, tokenizer: Tokenizer, replica: Replica, journal: Journal) -> Watch:
+def _observer(settings: Settings, model: str, tokenizer: Tokenizer, replica: Replica, journal: Journal) -> Observer:
     """What reads the journal: the history, the objectives and the views of requests."""
     from penstock.observe.gpu import Gpu
     from penstock.observe.history import History
-    from penstock.observe.slo import Monitor
+    from penstock.observe.observer import Observer
+    from penstock.observe.slo.monitor import SloMonitor
+    from penstock.observe.slo.webhook import Webhook
     from penstock.observe.trace.views import View, ViewedModel
-    from penstock.observe.watch import Watch
-    from penstock.observe.webhook import Webhook
 
     asked = settings.observe
     history = History(journal)
     listeners = [Webhook(asked.slo_webhook).post] if asked.slo_webhook is not None else []
-    monitor = Monitor(journal, history, asked, lambda: replica.state is State.READY, listeners)
+    monitor = SloMonitor(journal, history, asked, lambda: replica.state is State.READY, listeners)
     view = View(journal, {model: ViewedModel(tokenizer, settings.cache.block_size)})
-    return Watch(journal, history, monitor, view, Gpu())
+    return Observer(journal, history, monitor, view, Gpu())

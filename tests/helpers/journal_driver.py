@@ -23,7 +23,7 @@ class JournalDriver:
 
     def tell(self, event: events.Event) -> None:
         self.events.append(event)
-        self.journal.take(event)
+        self.journal.record(event)
 
     def later(self, seconds: float) -> float:
         self.now += seconds

@@ -120,7 +120,7 @@ async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket,
         say("engine process started; loading weights")
         from penstock.http.server import serve as serve_http  # imported while it does
 
-        app, service, watch = assemble.server(settings, files, replica, journal)
+        app, service, observer = assemble.server(settings, files, replica, journal)
         with contextlib.closing(service):
             try:
                 await replica.start()
@@ -135,8 +135,8 @@ async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket,
             if note := context_note(facts["context"], files.spec.context, settings):
                 say(note)
             announce = functools.partial(_announce, files.name, facts, say, settings.observe.log_format == "human")
-            asked = settings.serve
-            return await serve_http(app, service, watch, listener, announce, drain_s=asked.drain_s, hang_s=asked.hang_s)
+            options = {"drain_s": settings.serve.drain_s, "hang_s": settings.serve.hang_s}
+            return await serve_http(app, service, observer, listener, announce, **options)
     finally:
         replica.close()
 

@@ -271,7 +271,9 @@ class Replica:
                 for prompt, active in enumerate(active_requests)
                 for submit in active.submits
             ]
-            self._emit(events.Queued(events.whole(active_requests[0].id), time.monotonic(), sequences, self.source))
+            self._emit(
+                events.Queued(events.http_request_id(active_requests[0].id), time.monotonic(), sequences, self.source)
+            )
 
     def _orphan(self, delta: Delta) -> None:
         """The engine died with this sequence: it is kept for the next one, if the client is there and has seen nothing

@@ -32,7 +32,7 @@ from penstock.http.middleware.request_id import RequestIdMiddleware
 from penstock.http.middleware.version_prefix import VersionPrefixMiddleware
 from penstock.http.openapi import page
 from penstock.http.service import Service
-from penstock.observe.watch import Watch
+from penstock.observe.observer import Observer
 from penstock.settings import Settings, parse_bytes
 
 # Paths outside these have OpenAI's error format.
@@ -41,9 +41,9 @@ ERROR_FORMATS = ErrorFormats(
 )
 
 
-def build(service: Service, settings: Settings, watch: Watch | None = None) -> ASGIApp:
+def build(service: Service, settings: Settings, observer: Observer | None = None) -> ASGIApp:
     app = FastAPI(title="Penstock", version=penstock.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
-    _add_routes(app, service, settings, watch)
+    _add_routes(app, service, settings, observer)
     exception_handlers.add(app)
     keyless = KEYLESS_PATHS if settings.serve.keys else None
     page.add(app, openapi_bodies.components(), model=service.files.name, keyless=keyless)
@@ -51,7 +51,7 @@ def build(service: Service, settings: Settings, watch: Watch | None = None) -> A
     return _add_middleware(app, settings)
 
 
-def _add_routes(app: FastAPI, service: Service, settings: Settings, watch: Watch | None) -> None:
+def _add_routes(app: FastAPI, service: Service, settings: Settings, observer: Observer | None) -> None:
     """In the order of /openapi.json and /docs."""
     chat_store = ResponseStore(what="completion")
     openai_routes.add_generation(app, service, chat_store)
@@ -62,9 +62,9 @@ def _add_routes(app: FastAPI, service: Service, settings: Settings, watch: Watch
     openai_routes.add_models(app, service)
     tokenizer_routes.add(app, service)
     ollama_routes.add(app, service)
-    capacity_routes.add(app, service, watch)
+    capacity_routes.add(app, service, observer)
     operations.add(app, service)
-    debug_routes.add(app, service, watch, settings)
+    debug_routes.add(app, service, observer, settings)
     ui.add(app, root_for_clients=ollama_routes.running)
 
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from penstock.http import protocol
 from penstock.http.port import listen
 from penstock.http.service import Service
-from penstock.observe.watch import Watch
+from penstock.observe.observer import Observer
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Uvicorn(uvicorn.Server):
 async def serve(
     app: ASGIApp,
     service: Service,
-    watch: Watch | None,
+    observer: Observer | None,
     listener: socket.socket,
     announce: Callable[[str], None],
     *,
@@ -75,7 +75,7 @@ async def serve(
         loop.add_signal_handler(number, on_signal)
     supervising = asyncio.create_task(service.replica.supervise(hang_s))
     asks = {service.replica.source: lambda: service.replica.ask("stats")}
-    watching = asyncio.create_task(watch.run(asks)) if watch is not None else None
+    watching = asyncio.create_task(observer.run(asks)) if observer is not None else None
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.005)

@@ -143,7 +143,7 @@ class Service:
             for submit, answer in zip(active.submits, active.answers, strict=True)
         ]
         error = ticket.error
-        name = events.whole(ticket.active_requests[0].id)
+        name = events.http_request_id(ticket.active_requests[0].id)
         return events.Finished(name, at, ended, error.code if error else None, error.message if error else None)
 
     async def drain(self, deadline_s: float) -> None:

@@ -92,7 +92,7 @@ class EventStream(Response):
         """`content_type`: of the lines, where the writer writes lines instead of events."""
         super().__init__()
         self.service, self.ticket, self.writer = service, ticket, writer
-        self.name = events.whole(ticket.active_requests[0].id)
+        self.name = events.http_request_id(ticket.active_requests[0].id)
         self.content_type = content_type
         self.opened: set[tuple[int, int]] = set()  # choices whose first event is out, by prompt and choice
         self.over: float | None = None  # when the last of it was written
@@ -201,7 +201,7 @@ class EventStream(Response):
 
 def tell_flushed(emit: Emit | None, ticket: Ticket, start: float, num_bytes: int) -> None:
     if emit is not None:
-        emit(events.Flushed(events.whole(ticket.active_requests[0].id), time.monotonic(), start, num_bytes))
+        emit(events.Flushed(events.http_request_id(ticket.active_requests[0].id), time.monotonic(), start, num_bytes))
 
 
 def merged(chunks: Chunks) -> Chunks:

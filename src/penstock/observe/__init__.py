@@ -1,12 +1,14 @@
-"""What can be seen from outside, made from what the stages tell (`events`).
+"""Observability: what a server shows of itself, made of the events that its stages emit. Nothing here decides anything
+about a request. Each thing is kept per replica (`flow.identity.Source`) and bounded.
 
-journal, trace, steps          what is kept: requests, their sequences, the engine's steps; bounded
-view, waterfall, explanation   one request, as the API shows it
-window, history, measured      the engine over time
-replay                         the same requests under static batching, computed
-slo, causes, webhook           objectives, alerts and their likely causes
-metrics, meter                 for Prometheus
-spans                          for OpenTelemetry
-gpu, logs                      the GPU's own figures; log lines
-watch                          all that watches, in one place
+events          the events, as typed structs
+trace/          the journal of requests and steps, one request's timeline, views for the API, OpenTelemetry spans
+metrics         Prometheus
+history         the last hour in points of two seconds
+performance     throughput, latency and step costs, measured
+batching_replay recorded requests under static batching, computed
+slo/            objectives, alerts, their likely causes, the webhook
+observer        the task that samples and evaluates; what the debug routes read
+live_feed       the live stream of figures, requests and steps
+gpu, logs       NVML figures; log formats
 """

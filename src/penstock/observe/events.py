@@ -1,18 +1,18 @@
-"""What the stages tell while they work. A stage calls `emit` with one of these; `assemble` decides who listens.
+"""The events of a request's way through the server. A stage calls `emit` with one of them; `assemble` chooses the
+listener, which is the journal.
 
     Accepted ─► Parsed ─► Validated ─► (Rendered ─► Tokenized)* ─► Queued ─► Delivered* ─► Flushed* ─► Finished
          └───────────────── Rejected, at any time before Queued ──────────────┘
 
-Every Accepted is followed by exactly one Rejected or Finished, whatever happens to client, server or engine. What the
-engine does comes as packed step records (`flow.record`), one on each Delivered: from them follow when a sequence was
-received, let in, sent back and served. Listeners skip events they do not know: a new stage tells of itself with a
-struct of its own.
+Every Accepted is followed by exactly one Rejected or Finished, whatever happens to client, server or engine. Each
+Delivered carries a packed step record (`flow.record`), which says when a sequence was received, admitted, preempted and
+computed. Listeners skip events they do not know, so a new stage can add a struct of its own.
 
 Identity: `request` is the id of the flow.Request, unique per server; for one of several prompts it ends in "-<place>":
-see `whole`. Sequence numbers are unique per server as well. A pipeline's events name its model, a replica's carry its
-`source`; for the others the journal knows both by their request.
+see `http_request_id`. Sequence numbers are unique per server as well. A pipeline's events name its model, a replica's
+carry its `source`; for the others the journal knows both by their request.
 
-`t` is when it was over, `start` when it began: `time.monotonic()` seconds.
+`t` is when it ended, `start` when it began: `time.monotonic()` seconds.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Accepted(Event, frozen=True, gc=False):
-    """The first thing known of a request, when its headers had been read."""
+    """The headers of a request have been read."""
 
     request_id: str  # the x-request-id
-    kind: str  # of intake.views.KINDS
+    kind: str  # chat, completion, response, message, …
     trace: Trace | None = None
     tenant: str = ""
 
 
 class Parsed(Event, frozen=True, gc=False):
-    """The body has been read, and is what it should be."""
+    """The body has been read and parsed."""
 
     stream: bool = False
 
 
 class Validated(Event, frozen=True, gc=False):
-    """Its fields make sense; `params` are the sampling parameters it asks for."""
+    """Its fields are valid; `params` are the sampling parameters that differ from the defaults."""
 
     params: dict[str, Any]
 
@@ -66,21 +66,21 @@ class Tokenized(Event, frozen=True, gc=False):
 
 
 class Queued(Event, frozen=True, gc=False):
-    """Handed to the engine's link, as sequences of (number, id, prompt, choice, prompt tokens)."""
+    """Submitted to a replica, as sequences of (number, id, prompt, choice, prompt tokens)."""
 
     sequences: list[tuple[int, str, int, int, int]]
     source: Source = UNNAMED
 
 
 class Requeued(Event, frozen=True, gc=False):
-    """Its engine has died before anything came of it: `sequence` waits for the next one."""
+    """The engine died before it answered: `sequence` is submitted again to the next one."""
 
     sequence: str
     source: Source = UNNAMED
 
 
 class Delivered(Event, frozen=True, gc=False):
-    """A frame of the engine's, received at `start`, has been made text; `request` is empty. `times` say when each of
+    """A frame of the engine, received at `start`, has been detokenized; `request` is empty. `times` are when each of
     the `deltas` was done."""
 
     start: float
@@ -98,13 +98,13 @@ class Flushed(Event, frozen=True, gc=False):
 
 
 class FlushedTokens(Event, frozen=True):
-    """Writes that did not wait, as (when, bytes): told together, since there is one for every token."""
+    """Writes that did not wait, as (when, bytes): one event for many, since there is a write per token."""
 
     writes: Sequence[tuple[float, int]]
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
-    """A sequence's end, as its client sees it."""
+    """The end of a sequence as its client sees it."""
 
     number: int
     finish: FinishReason
@@ -112,25 +112,25 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
-    text: str | None  # if texts are kept
+    text: str | None  # with keep_texts
 
 
 class Finished(Event, frozen=True, gc=False):
-    """The client has its answer, an error or has gone."""
+    """The client has its answer or an error, or has disconnected."""
 
     sequences: list[Ended]
-    code: str | None = None  # of the error that ended it
+    code: str | None = None  # of the error, if there was one
     message: str | None = None
 
 
 class Rejected(Event, frozen=True, gc=False):
-    """It was not let in."""
+    """Refused before it was queued."""
 
     status: int
     code: str
     message: str
 
 
-def whole(request: str) -> str:
-    """The id of the HTTP request that a flow.Request is a part of."""
+def http_request_id(request: str) -> str:
+    """The id of the HTTP request that a flow.Request, one per prompt, belongs to."""
     return request.partition("-")[0]

@@ -1,4 +1,4 @@
-"""GPU memory and utilisation by NVML, the driver's own library; nothing where there is none."""
+"""GPU memory and utilisation from NVML, the driver's library; None without an NVIDIA driver."""
 
 from __future__ import annotations
 

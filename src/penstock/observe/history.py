@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from penstock.observe.measured import percentile_us
+from penstock.observe.performance import percentile_us
 from penstock.observe.trace.journal import Journal
 
 INTERVAL_S = 2.0
-KEPT = 1800
+MAX_POINTS = 1800
 
 
 @dataclass(slots=True)
 class Point:
     t: float
-    first_tokens: list[float]  # seconds, of requests whose first token came in this point; as the next two
-    latencies: list[float]
+    first_tokens: list[float]  # TTFT in seconds, of requests whose first token came in this interval
+    latencies: list[float]  # seconds, of requests that ended
     gaps: list[float]  # mean seconds between tokens
     tokens: int
     prompt_tokens: int
@@ -36,14 +36,16 @@ class Point:
 
 
 class History:
+    """Points of the whole server: all replicas together."""
+
     def __init__(self, journal: Journal) -> None:
-        self.points: deque[Point] = deque(maxlen=KEPT)
+        self.points: deque[Point] = deque(maxlen=MAX_POINTS)
         self._journal = journal
         self._before = journal.totals
         self._since = journal.clock()
 
     def sample(self, gpu: dict[str, Any] | None) -> Point:
-        """Close a point."""
+        """Append the point of the interval that ends now."""
         journal, before = self._journal, self._before
         totals, now, since = journal.totals, journal.clock(), self._since
         ended = []
@@ -80,11 +82,11 @@ class History:
         self._since = now
         return point
 
-    def columns(self, seconds: float, most: int) -> dict[str, Any]:
-        """The last `seconds` as arrays of at most `most` values, oldest first."""
+    def columns(self, seconds: float, max_points: int) -> dict[str, Any]:
+        """The last `seconds` as arrays of at most `max_points` values, oldest first."""
         begin = self._journal.clock() - seconds
         points = [point for point in self.points if point.t >= begin]
-        size = max(1, -(-len(points) // most))
+        size = max(1, -(-len(points) // max_points))
         groups = [points[place : place + size] for place in range(0, len(points), size)]
         columns: dict[str, list[Any]] = {}
         for group in groups:

@@ -1,4 +1,4 @@
-"""How log lines are written: for people, or as one JSON object each."""
+"""Log formats: human-readable lines, or one JSON object per line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 HUMAN = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-FIELDS = ("request_id", "method", "path", "status", "ms", "trace_id")  # that a line may carry beside its message
+FIELDS = ("request_id", "method", "path", "status", "ms", "trace_id")  # optional, beside the message
 
 
 class JsonFormatter(logging.Formatter):
@@ -29,8 +29,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(kind: Literal["human", "json"]) -> None:
-    """All lines, to the standard error."""
+    """Log to stderr in this format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if kind == "json" else logging.Formatter(HUMAN))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it would say of its start and end, we say ourselves
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # we log start and shutdown ourselves

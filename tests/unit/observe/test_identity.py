@@ -28,11 +28,11 @@ from penstock.flow import (
 from penstock.flow.identity import SequenceNumbers, Source
 from penstock.observe import events
 from penstock.observe.history import History
-from penstock.observe.measured import figures
 from penstock.observe.metrics import PrometheusMetrics, ReplicaStatus
+from penstock.observe.performance import performance_figures
 from penstock.observe.trace.journal import Journal
+from penstock.observe.trace.step_window import step_window
 from penstock.observe.trace.views import View, ViewedModel
-from penstock.observe.window import window
 from penstock.pipeline import Pipeline
 from penstock.schedule import Scheduler
 from penstock.store.spec import CacheGroup, ModelSpec, Rope
@@ -120,7 +120,7 @@ class Server:
         self.stats: dict[Source, dict[str, Any]] = {}
 
     async def run(self) -> None:
-        numbers, emit = SequenceNumbers(), self.journal.take
+        numbers, emit = SequenceNumbers(), self.journal.record
         pipelines = {
             name: Pipeline(SPEC, None, None, context=64, emit=emit, model=name, numbers=numbers)
             for name in ("small", "large")
@@ -182,7 +182,7 @@ def test_requests_are_kept_under_their_own_replica(server: Server, source: Sourc
         assert (request.prompt_tokens, request.output_tokens) == (len(PROMPT), OUTPUT[source])
         (sequence,) = request.sequences
         assert server.journal.sequence(sequence.number) == (request, sequence)
-        shown = server.view.with_steps(request, server.view.at_once(request))
+        shown = server.view.with_steps(request, server.view.overview(request))
         assert shown["totals"]["decode_steps"] == OUTPUT[source] - 1
         assert shown["totals"]["prefill_steps"] == 1
         assert shown["texts"]["prompts"] == [{"small": "s", "large": "l"}[source.model] * len(PROMPT)]
@@ -197,8 +197,8 @@ def test_steps_are_kept_under_their_own_replica(server: Server, source: Source) 
     assert {number for step in steps for number in step.numbers} == own
     assert replica.totals.output_tokens == REQUESTS * OUTPUT[source]
     assert replica.totals.requests == REQUESTS
-    assert figures(server.journal, source)["steps"] == len(steps)
-    shown = window(server.journal, 1, replica.steps.last, 100, source=source)
+    assert performance_figures(server.journal, source)["steps"] == len(steps)
+    shown = step_window(server.journal, 1, replica.steps.last, 100, source=source)
     assert set(shown["rows"]["seq"]) == set(shown["sequences"]) == own
     assert shown["last"] == len(steps)
     assert replica.level.blocks[0].free + replica.level.blocks[0].cached == 63

@@ -12,10 +12,11 @@ from penstock.flow import record
 from penstock.flow.record import Finding
 from penstock.observe.gpu import Gpu
 from penstock.observe.history import History
-from penstock.observe.slo import Monitor
+from penstock.observe.live_feed import LiveFeed
+from penstock.observe.observer import Observer
+from penstock.observe.slo.monitor import SloMonitor
+from penstock.observe.trace.step_window import step_window
 from penstock.observe.trace.views import View, ViewedModel
-from penstock.observe.watch import Feed, Watch
-from penstock.observe.window import window
 from penstock.settings import ObserveSettings
 
 
@@ -24,11 +25,11 @@ class NoText:
         return ""
 
 
-def watch_of(watched: JournalDriver, **objectives: Any) -> Watch:
+def observer_of(watched: JournalDriver, **objectives: Any) -> Observer:
     history = History(watched.journal)
-    monitor = Monitor(watched.journal, history, ObserveSettings(**objectives), lambda: True)
+    monitor = SloMonitor(watched.journal, history, ObserveSettings(**objectives), lambda: True)
     view = View(watched.journal, {watched.source.model: ViewedModel(NoText(), 16)})
-    return Watch(watched.journal, history, monitor, view, Gpu())
+    return Observer(watched.journal, history, monitor, view, Gpu())
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_a_request_id_that_another_chose_too_leads_to_ones_own() -> None:
 
 
 def test_the_timeline_names_ones_own_sequences_and_counts_all(watched: JournalDriver) -> None:
-    hers, his, nobodys = (window(watched.journal, 1, 99, 100, tenant=name) for name in ("alice", "bob", ""))
+    hers, his, nobodys = (step_window(watched.journal, 1, 99, 100, tenant=name) for name in ("alice", "bob", ""))
     assert hers["steps"] == his["steps"] == nobodys["steps"]
     assert his["steps"]["rows"][-1] == 2
     own = {sequence.number for request in watched.journal.requests("bob") for sequence in request.sequences}
@@ -86,11 +87,11 @@ def test_forgotten_sequences_are_shown_where_there_is_but_one_tenant() -> None:
         watched = JournalDriver(max_done=1)
         for name in "ab":
             watched.serve(name, tenant=tenant)
-        assert set(window(watched.journal, 1, 99, 100, tenant=tenant)["rows"]["seq"]) == shown
+        assert set(step_window(watched.journal, 1, 99, 100, tenant=tenant)["rows"]["seq"]) == shown
 
 
 def test_the_live_feed_tells_of_ones_own(watched: JournalDriver) -> None:
-    feed = Feed(watch_of(watched), steps=True, tenant="bob")
+    feed = LiveFeed(observer_of(watched), steps=True, tenant="bob")
     for name in ("alice2", "bob2"):
         watched.serve(name, tenant=name[:-1])
     tick = feed.tick(ready=True, restarts=0)
@@ -102,7 +103,7 @@ def test_the_live_feed_tells_of_ones_own(watched: JournalDriver) -> None:
 def test_alerts_name_ones_own_requests_as_examples() -> None:
     watched = JournalDriver()
     told: list[dict[str, Any]] = []
-    monitor = Monitor(
+    monitor = SloMonitor(
         watched.journal, History(watched.journal), ObserveSettings(slo_ttft_p95=0.001), lambda: True, [told.append]
     )
     for place in range(3):
@@ -111,10 +112,10 @@ def test_alerts_name_ones_own_requests_as_examples() -> None:
     monitor.evaluate()
     (alert,) = told
     assert {name[:-1] for name in alert["requests"]} == {"alice", "bob"}  # the operator's webhook has all
-    for shown in (monitor.alerts("bob"), monitor.told("bob")["alerts"]):
+    for shown in (monitor.alerts("bob"), monitor.status("bob")["alerts"]):
         assert {name[:-1] for name in shown[0]["requests"]} == {"bob"}
         assert shown[0] | {"requests": []} == alert | {"requests": []}
     watched.later(1000)
     for _ in range(2):
         monitor.evaluate()
-    assert {name[:-1] for name in monitor.told("bob")["recent"][0]["requests"]} == {"bob"}
+    assert {name[:-1] for name in monitor.status("bob")["recent"][0]["requests"]} == {"bob"}

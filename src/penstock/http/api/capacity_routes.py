@@ -30,9 +30,9 @@ from penstock.http.json_response import json_response
 from penstock.http.openapi.routes import documented
 from penstock.http.parse.body import read, read_object
 from penstock.http.service import Service
-from penstock.observe.measured import ENOUGH_STEPS, figures
+from penstock.observe.observer import Observer
+from penstock.observe.performance import ENOUGH_STEPS, performance_figures
 from penstock.observe.trace.journal import Journal
-from penstock.observe.watch import Watch
 
 MAX_DOCUMENTS = 1024
 MAX_BATCHES = 8  # of which measured figures are shown
@@ -90,7 +90,7 @@ REQUESTS = (BudgetRequest,)
 ANSWERS = (Question, Plan, Budget, Presets)
 
 
-def add(app: FastAPI, service: Service, watch: Watch | None) -> None:
+def add(app: FastAPI, service: Service, observer: Observer | None) -> None:
     @app.get("/plan/presets", **documented(None, Presets))
     async def plan_presets() -> Response:
         """Models and hardware that the planner knows by name."""
@@ -100,7 +100,7 @@ def add(app: FastAPI, service: Service, watch: Watch | None) -> None:
     async def plan_capacity(request: Request) -> Response:
         """What a model needs of a machine and can do on it. Computed; nothing is run."""
         values = await read_object(request)
-        seen = None if watch is None else observed_speed(service, watch.journal)
+        seen = None if observer is None else observed_speed(service, observer.journal)
         return json_response(await asyncio.to_thread(encode_plan, service, values, seen))
 
     @app.post("/plan/budget", **documented(BudgetRequest, Budget))
@@ -131,7 +131,7 @@ def observed_speed(service: Service, journal: Journal) -> Observed | None:
     served = shape.shape_of(service.files.spec)
     asked = [trace for trace in journal.done if trace.kind in ("chat", "completion")]
     answered = [sequence for trace in asked for sequence in trace.sequences if sequence.output_tokens]
-    seen = figures(journal)
+    seen = performance_figures(journal)
     steps = [entry for entry in seen["decode_by_batch"] if entry["batch"] and entry["steps"] >= ENOUGH_STEPS]
     return Observed(
         weights=served.stored if facts["kernels"].startswith("native") else facts["dtype"],

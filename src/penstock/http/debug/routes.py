@@ -26,13 +26,14 @@ from penstock.http.request_events import RequestEvents
 from penstock.http.service import Service
 from penstock.http.sse import Named, framed
 from penstock.http.streaming import Whole
-from penstock.observe import replay
-from penstock.observe.explanation import explanation
-from penstock.observe.measured import figures, fit, recent
+from penstock.observe import batching_replay
+from penstock.observe.live_feed import LiveFeed
+from penstock.observe.observer import Observer
+from penstock.observe.performance import fit_step_cost, performance_figures, recent_steps
 from penstock.observe.trace.journal import LAB
+from penstock.observe.trace.prefix_explanation import explain_prefix
 from penstock.observe.trace.records import RequestTrace
-from penstock.observe.watch import Feed, Watch
-from penstock.observe.window import window
+from penstock.observe.trace.step_window import step_window
 from penstock.pipeline import ActiveRequest
 from penstock.settings import Settings
 
@@ -42,16 +43,16 @@ DEFAULT_STEPS = 400
 Shown = dict[str, Any]
 
 
-def add(app: FastAPI, service: Service, watch: Watch | None, settings: Settings) -> None:
+def add(app: FastAPI, service: Service, observer: Observer | None, settings: Settings) -> None:
     _add_check(app, service)
-    if watch is None:
+    if observer is None:
         _add_nothing(app)
         return
-    _add_facts(app, service, watch, settings)
-    _add_live(app, service, watch)
-    _add_requests(app, watch)
-    _add_steps(app, watch)
-    _add_cache(app, service, watch)
+    _add_facts(app, service, observer, settings)
+    _add_live(app, service, observer)
+    _add_requests(app, observer)
+    _add_steps(app, observer)
+    _add_cache(app, service, observer)
     _add_lab(app, service)
 
 
@@ -76,15 +77,15 @@ def _add_check(app: FastAPI, service: Service) -> None:
         return _json({"ok": wrong is None, "wrong": wrong, "us": spent_us})
 
 
-def _add_facts(app: FastAPI, service: Service, watch: Watch, settings: Settings) -> None:
-    journal = watch.journal
+def _add_facts(app: FastAPI, service: Service, observer: Observer, settings: Settings) -> None:
+    journal = observer.journal
     told_settings = _told(settings)
 
     @app.get("/observe/facts", **schemas.FACTS.described)
     async def facts(request: Request) -> Response:
         """Model, engine, settings and measured figures."""
         schemas.FACTS.query(request)
-        measured = await asyncio.to_thread(figures, journal)
+        measured = await asyncio.to_thread(performance_figures, journal)
         spec = msgspec.to_builtins(service.files.spec)
         plain = {name: value for name, value in spec.items() if isinstance(value, int | float | str | bool)}
         return _json(
@@ -108,27 +109,27 @@ def _add_facts(app: FastAPI, service: Service, watch: Watch, settings: Settings)
     async def history(request: Request) -> Response:
         """Load, latencies and use over the last hour or less."""
         query = schemas.HISTORY.query(request)
-        return _json(watch.history.columns(query["seconds"], query["points"]))
+        return _json(observer.history.columns(query["seconds"], query["points"]))
 
     @app.get("/slo", **schemas.SLO.described)
     async def slo(request: Request) -> Response:
         """Objectives, and what is wrong where they are missed."""
         schemas.SLO.query(request)
-        return _json(watch.monitor.told(tenant_of(request.scope)))
+        return _json(observer.monitor.status(tenant_of(request.scope)))
 
 
-def _add_live(app: FastAPI, service: Service, watch: Watch) -> None:
+def _add_live(app: FastAPI, service: Service, observer: Observer) -> None:
     @app.get("/observe/live", **schemas.LIVE.described)
     async def live(request: Request) -> Response:
         """All that happens, while it does."""
         query = schemas.LIVE.query(request)
         interval_s = query["interval_ms"] / 1000
-        feed = Feed(watch, steps=query["steps"] == "1", tenant=tenant_of(request.scope))
+        feed = LiveFeed(observer, steps=query["steps"] == "1", tenant=tenant_of(request.scope))
 
         async def ticks() -> AsyncIterator[bytes]:
             yield _event("hello", feed.hello())
             while not service.closing:
-                await watch.refresh(service.replica.source, lambda: service.replica.ask("stats"))
+                await observer.refresh(service.replica.source, lambda: service.replica.ask("stats"))
                 yield _event("tick", feed.tick(ready=service.ready, restarts=service.replica.restarts))
                 await asyncio.sleep(interval_s)
 
@@ -136,15 +137,15 @@ def _add_live(app: FastAPI, service: Service, watch: Watch) -> None:
         return StreamingResponse(ticks(), media_type="text/event-stream; charset=utf-8", headers=headers)
 
 
-def _add_requests(app: FastAPI, watch: Watch) -> None:
-    journal, view = watch.journal, watch.view
+def _add_requests(app: FastAPI, observer: Observer) -> None:
+    journal, view = observer.journal, observer.view
 
     @app.get("/observe/requests", **schemas.REQUESTS.described)
     async def requests(request: Request) -> Response:
         """The requests that are kept."""
         query = schemas.REQUESTS.query(request)
         limit, tenant = query["limit"], tenant_of(request.scope)
-        wanted = _filter(query, watch)
+        wanted = _filter(query, observer)
         kept = sorted(journal.requests(tenant), key=lambda one: -one.number)
         # Off the loop: texts may be searched.
         found = await asyncio.to_thread(lambda: list(islice(filter(wanted, kept), limit + 1)))
@@ -161,20 +162,21 @@ def _add_requests(app: FastAPI, watch: Watch) -> None:
     async def one_request(name: str, request: Request) -> Response:
         """The waterfall of a request: by the id of its answer, its x-request-id or its number."""
         schemas.REQUEST.query(request)
-        found = _found(watch, name, request)
-        return _json(await asyncio.to_thread(view.with_steps, found, view.at_once(found)))
+        found = _found(observer, name, request)
+        return _json(await asyncio.to_thread(view.with_steps, found, view.overview(found)))
 
     @app.get("/observe/replay", **schemas.REPLAY.described)
     async def replayed(request: Request) -> Response:
         """What another way of batching would have made of the load."""
         query = schemas.REPLAY.query(request)
-        return _json(await asyncio.to_thread(_replay, watch, tenant_of(request.scope), query["limit"], query["batch"]))
+        tenant = tenant_of(request.scope)
+        return _json(await asyncio.to_thread(_replay, observer, tenant, query["limit"], query["batch"]))
 
 
-def _filter(query: Shown, watch: Watch) -> Callable[[RequestTrace], bool]:
+def _filter(query: Shown, observer: Observer) -> Callable[[RequestTrace], bool]:
     state, kind, finish, part, before = (query[name] for name in ("state", "kind", "finish", "q", "before"))
     longer_s = query["min_ms"] / 1000
-    now = watch.journal.clock()
+    now = observer.journal.clock()
 
     def wanted(request: RequestTrace) -> bool:
         return (
@@ -183,27 +185,27 @@ def _filter(query: Shown, watch: Watch) -> Callable[[RequestTrace], bool]:
             and (kind is None or request.kind == kind)
             and (finish is None or request.finish == finish)
             and ((now if request.end is None else request.end) - request.accepted >= longer_s)
-            and (part is None or part in request.id or part in request.request_id or _has_text(watch, request, part))
+            and (part is None or part in request.id or part in request.request_id or _has_text(observer, request, part))
         )
 
     return wanted
 
 
-def _has_text(watch: Watch, request: RequestTrace, part: str) -> bool:
-    prompts = (watch.view.text(request, tokens) for tokens in request.prompts or ())
+def _has_text(observer: Observer, request: RequestTrace, part: str) -> bool:
+    prompts = (observer.view.text(request, tokens) for tokens in request.prompts or ())
     return any(part in text for text in (*(request.answers or ()), *prompts))
 
 
-def _found(watch: Watch, name: str, request: Request) -> RequestTrace:
-    found = watch.journal.find(name, tenant_of(request.scope))
+def _found(observer: Observer, name: str, request: Request) -> RequestTrace:
+    found = observer.journal.find(name, tenant_of(request.scope))
     if found is None:
-        raise NotFound(f"no request {name[:128]!r} is kept; the last {len(watch.journal.done)} are")
+        raise NotFound(f"no request {name[:128]!r} is kept; the last {len(observer.journal.done)} are")
     return found
 
 
-def _replay(watch: Watch, tenant: str, limit: int, batch: int) -> Shown:
-    journal = watch.journal
-    cost = fit(recent(journal))
+def _replay(observer: Observer, tenant: str, limit: int, batch: int) -> Shown:
+    journal = observer.journal
+    cost = fit_step_cost(recent_steps(journal))
     recorded = [
         (request, sequence)
         for request in [one for one in list(journal.done) if one.tenant == tenant][-limit:]
@@ -212,7 +214,7 @@ def _replay(watch: Watch, tenant: str, limit: int, batch: int) -> Shown:
     ][-limit:]
     begin = min((sequence.queued for _, sequence in recorded), default=0.0)
     jobs = [
-        replay.Job(
+        batching_replay.ReplayedSequence(
             sequence.number,
             request.number,
             (sequence.queued - begin) * 1e6,
@@ -228,20 +230,22 @@ def _replay(watch: Watch, tenant: str, limit: int, batch: int) -> Shown:
         "note": "Both are computed: the recorded requests, with a cost per step fitted to this engine's real steps.",
         "batch": batch,
         "cost": None if cost is None else cost._asdict(),
-        "requests": [job.told() for job in jobs],
-        "static": replay.static(jobs, batch, cost) if computed and cost is not None else None,
-        "continuous": replay.continuous(jobs, batch, cost) if computed and cost is not None else None,
+        "requests": [job.to_json() for job in jobs],
+        "static": batching_replay.static_batching(jobs, batch, cost) if computed and cost is not None else None,
+        "continuous": batching_replay.continuous_batching(jobs, batch, cost) if computed and cost is not None else None,
     }
 
 
-def _add_steps(app: FastAPI, watch: Watch) -> None:
+def _add_steps(app: FastAPI, observer: Observer) -> None:
     @app.get("/observe/steps", **schemas.STEPS.described)
     async def steps(request: Request) -> Response:
         """Who was in which step of the engine, and with how many tokens."""
         query = schemas.STEPS.query(request)
-        begin, end = _asked_steps(query, watch.journal.replica().steps.last)
+        begin, end = _asked_steps(query, observer.journal.replica().steps.last)
         rows, tenant = query["rows"] == "1", tenant_of(request.scope)
-        shown = await asyncio.to_thread(window, watch.journal, begin, end, query["columns"], rows=rows, tenant=tenant)
+        shown = await asyncio.to_thread(
+            step_window, observer.journal, begin, end, query["columns"], rows=rows, tenant=tenant
+        )
         return _json(shown)
 
 
@@ -255,21 +259,21 @@ def _asked_steps(query: Shown, newest: int) -> tuple[int, int]:
     return end - (last or DEFAULT_STEPS) + 1 if begin is None else begin, end
 
 
-def _add_cache(app: FastAPI, service: Service, watch: Watch) -> None:
-    journal = watch.journal
+def _add_cache(app: FastAPI, service: Service, observer: Observer) -> None:
+    journal = observer.journal
 
     @app.get("/observe/cache", **schemas.CACHE.described)
     async def cache(request: Request) -> Response:
         """Who holds which KV blocks."""
         schemas.CACHE.query(request)
-        return _json(_page_map(watch, await _ask(service, "page_map", tenant=tenant_of(request.scope))))
+        return _json(_page_map(observer, await _ask(service, "page_map", tenant=tenant_of(request.scope))))
 
     @app.get("/observe/cache/tree", **schemas.TREE.described)
     async def tree(request: Request) -> Response:
         """What prompts have in common, and how often it was found."""
         query = schemas.TREE.query(request)
         name = query["request"]
-        numbers = [] if name is None else [sequence.number for sequence in _found(watch, name, request).sequences]
+        numbers = [] if name is None else [sequence.number for sequence in _found(observer, name, request).sequences]
         tenant = tenant_of(request.scope)
         return _json(await _ask(service, "prefix_tree", tenant=tenant, limit=query["limit"], numbers=numbers))
 
@@ -283,15 +287,15 @@ def _add_cache(app: FastAPI, service: Service, watch: Watch) -> None:
         found = await _ask(
             service, "explain", tenant=tenant_of(request.scope), tokens=tokens, salt=body.cache_salt or ""
         )
-        told = explanation(
+        told = explain_prefix(
             Finding(*found["finding"]), len(tokens), found["cached"], found["block_size"], tokens,
             lambda part: service.tokenizer.decode(list(part), skip_special=False),
         )  # fmt: skip
         return _json({**(told or {}), "t": journal.at(journal.clock())})
 
 
-def _page_map(watch: Watch, found: Shown) -> Shown:
-    journal = watch.journal
+def _page_map(observer: Observer, found: Shown) -> Shown:
+    journal = observer.journal
     now = journal.clock()
     evictions = found["evictions"]
     sequences = {}

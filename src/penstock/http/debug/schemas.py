@@ -8,7 +8,7 @@ from penstock.http.debug import sampling_lab
 from penstock.http.openapi.routes import View
 from penstock.http.parse.query import Parameter
 from penstock.observe.trace.journal import LAB
-from penstock.observe.window import MAX_COLUMNS
+from penstock.observe.trace.step_window import MAX_COLUMNS
 
 KINDS = ("chat", "completion", "response", "message", "ollama", "embedding", LAB)
 MAX_REPLAYED = 512

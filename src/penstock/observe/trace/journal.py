@@ -25,8 +25,8 @@ from penstock.observe.trace.replica import ReplicaTrace, Totals
 
 MAX_DONE = 2000
 MAX_SAMPLES = 20_000
-PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # of ids, as answers have them
-LAB = "lab"  # requests of people who look, not of clients: no objective is about them
+ID_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # of the ids in responses
+LAB = "lab"  # requests of the sampling lab: no objective counts them
 
 
 class Journal:
@@ -59,7 +59,7 @@ class Journal:
         self._by_id: dict[str, SequenceTrace] = {}
         self._by_number: dict[int, SequenceTrace] = {}
         self._owners: dict[int, RequestTrace] = {}  # by number of a sequence
-        self._readers: dict[type[events.Event], Callable[[Any], None]] = {
+        self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
             events.Accepted: self._accepted,
             events.Parsed: self._parsed,
             events.Validated: self._validated,
@@ -74,14 +74,14 @@ class Journal:
             events.Rejected: self._rejected,
         }
 
-    def take(self, event: events.Event) -> None:
-        if (reader := self._readers.get(type(event))) is not None:
-            reader(event)
+    def record(self, event: events.Event) -> None:
+        if (handler := self._handlers.get(type(event))) is not None:
+            handler(event)
 
-    # --- questions
+    # --- reads
 
     def at(self, t: float | None) -> int | None:
-        """An instant as the API has it: microseconds since the epoch."""
+        """An instant in the API: microseconds since the epoch."""
         return None if t is None else self.epoch.micros(t)
 
     def replica(self, source: Source | None = None) -> ReplicaTrace:
@@ -103,8 +103,8 @@ class Journal:
         return max(trace.level.kv_use for trace in list(self.replicas.values()))
 
     def find(self, name: str, tenant: str = "") -> RequestTrace | None:
-        """By id, as answers have it or plain, by x-request-id or by number. Another tenant's does not exist."""
-        plain = next((name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix)), name)
+        """By id, with or without its prefix, by x-request-id or by number; None for another tenant's."""
+        plain = next((name.removeprefix(prefix) for prefix in ID_PREFIXES if name.startswith(prefix)), name)
         found = self._requests.get(plain)
         if found is None or found.tenant != tenant:
             found = self._requests.get(self._aliases.get((tenant, name), ""))
@@ -113,7 +113,7 @@ class Journal:
         return found
 
     def requests(self, tenant: str = "") -> Iterator[RequestTrace]:
-        """All of a tenant's that are kept, newest first as far as they are done."""
+        """Those of a tenant: open ones first, then finished ones, newest first."""
         for request in (*reversed(self.open.values()), *reversed(self.done)):
             if request.tenant == tenant:
                 yield request
@@ -123,13 +123,12 @@ class Journal:
         return None if owner is None else (owner, self._by_number[number])
 
     def owns(self, tenant: str, number: int) -> bool:
-        """Whether a sequence is this tenant's. Of one that is forgotten nobody knows: it is shown where there is but
-        one tenant."""
+        """Whether a sequence is this tenant's. One that is forgotten counts as the default tenant's."""
         owner = self._owners.get(number)
         return tenant == ("" if owner is None else owner.tenant)
 
-    def of_tenant(self, tenant: str, requests: Sequence[str]) -> list[str]:
-        """Of these ids, those of a tenant's requests that are kept."""
+    def ids_of_tenant(self, tenant: str, requests: Sequence[str]) -> list[str]:
+        """Those of these ids that belong to kept requests of the tenant."""
         return [name for name in requests if (one := self._requests.get(name)) is not None and one.tenant == tenant]
 
     @property
@@ -161,7 +160,7 @@ class Journal:
             for sequence in request.sequences
         )
 
-    # --- on the way in
+    # --- events: on the way in
 
     def _accepted(self, event: events.Accepted) -> None:
         self.counts[event.tenant] += 1
@@ -212,7 +211,7 @@ class Journal:
             sequence.received = sequence.admitted = None
             sequence.waiting = True
 
-    # --- the engine's
+    # --- events: of the engine
 
     def _delivered(self, event: events.Delivered) -> None:
         by_id, start, settled = self._by_id, event.start, event.start
@@ -269,27 +268,27 @@ class Journal:
 
     def _let_in(self, totals: Totals, sequence: SequenceTrace, entry: LetIn, step: StepRecord) -> None:
         sequence.waiting = False
-        if sequence.admitted is not None or sequence.finish is not None:  # it was sent back in between, or has failed
+        if sequence.admitted is not None or sequence.finish is not None:  # it was preempted in between, or has failed
             return
         totals.prompt_tokens += sequence.prompt_tokens
         totals.hit_tokens += entry.cached
         sequence.received, sequence.admitted = entry.since, step.start
         sequence.first_step = sequence.last_step = step.number
         sequence.cached, sequence.finding = entry.cached, entry.finding
-        # The engine reads its post between two steps: until then it was in one.
+        # The engine reads its messages between two steps: until then it was in a step.
         step_us, *others = entry.waits_us
         sequence.waits_us = (step_us + micros(entry.since - sequence.queued), *others)
         sequence.ahead, sequence.overtaken = entry.ahead, entry.overtaken
 
-    # --- on the way out
+    # --- events: on the way out
 
     def _flushed(self, event: events.Flushed) -> None:
         if (request := self._requests.get(event.request)) is not None:
-            request.wrote(event.start, event.t, event.num_bytes)
+            request.add_write(event.start, event.t, event.num_bytes)
 
     def _flushed_tokens(self, event: events.FlushedTokens) -> None:
         if (request := self._requests.get(event.request)) is not None:
-            request.wrote_at_once(event.writes)
+            request.add_writes(event.writes)
 
     def _finished(self, event: events.Finished) -> None:
         request = self.open.get(event.request)
@@ -344,4 +343,4 @@ class Journal:
             self._owners.pop(sequence.number, None)
 
     def _of(self, event: events.Event) -> RequestTrace | None:
-        return self._requests.get(events.whole(event.request))
+        return self._requests.get(events.http_request_id(event.request))

@@ -24,7 +24,7 @@ except ImportError:  # the extra is not installed: see `exporter_class`
 else:
 
     class _Ids(RandomIdGenerator):
-        """The ids that the client was told already."""
+        """Uses the ids that were sent to the client already."""
 
         trace_id: int | None = None
         span_id: int | None = None
@@ -39,7 +39,7 @@ else:
 
 
 class Spans:
-    """A listener of the journal's: told of each request that has ended."""
+    """A listener of the journal: exports each request that has ended."""
 
     def __init__(self, version: str, exporter: SpanExporter, epoch: Epoch) -> None:
         self._ids = _Ids()
@@ -49,7 +49,7 @@ class Spans:
         self._tracer = self._provider.get_tracer("penstock")
         self._epoch = epoch
 
-    def closed(self, request: RequestTrace) -> None:
+    def export(self, request: RequestTrace) -> None:
         if request.trace is None or request.end is None:
             return
         given = request.trace
@@ -76,11 +76,11 @@ class Spans:
         span.end(self._epoch.unix_ns(request.end))
 
     def shutdown(self) -> None:
-        """Sends what is left."""
+        """Send what is queued."""
         self._provider.shutdown()
 
     def _attributes(self, request: RequestTrace) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "gen_ai.operation.name": "embeddings" if request.kind == "embedding" else request.kind,
             "gen_ai.request.model": request.source.model,
             "gen_ai.usage.input_tokens": request.prompt_tokens,
@@ -92,7 +92,7 @@ class Spans:
             "penstock.preemptions": sum(len(sequence.preemptions) for sequence in request.sequences),
         }
         waited = next((one.waited_for for one in request.sequences if one.waited_for), None)
-        return told if waited is None else {**told, "penstock.waited_for": waited}
+        return attributes if waited is None else {**attributes, "penstock.waited_for": waited}
 
 
 def to_endpoint(version: str, endpoint: str, epoch: Epoch) -> Spans:

@@ -1,4 +1,4 @@
-"""What is kept of one request, and of each of its sequences. Times are `time.monotonic()` seconds."""
+"""The records of a request and of its sequences. Times are `time.monotonic()` seconds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from penstock.flow import FinishReason, Trace
 from penstock.flow.identity import UNNAMED, Source
 from penstock.flow.record import STEP, WAITS, Finding, micros
 
-MAX_WRITES = 2048  # of one request that are kept one by one; later ones are added to the last
+MAX_WRITES = 2048  # of one request that have entries of their own; later ones are added to the last entry
 NOT_FOUND = Finding()
-PRIORITY = "priority"  # what one waited for that others, who came later, were let in before
+PRIORITY = "priority"  # the wait reason of a sequence that later ones overtook
 
 
 @dataclass(slots=True, eq=False)
@@ -29,8 +29,8 @@ class SequenceTrace:
     first_token: float | None = None  # settled by the engine, as the next
     last_token: float | None = None
     finished: float | None = None
-    heard: float | None = None  # when the frontend last had news of it
-    text_done: float | None = None  # and had made text of them
+    heard: float | None = None  # when the frontend last received tokens of it
+    text_done: float | None = None  # and had detokenized them
     first_text: float | None = None
     first_step: int = 0
     last_step: int = 0
@@ -47,7 +47,7 @@ class SequenceTrace:
 
     @property
     def waited_for(self) -> str | None:
-        """What it waited for longest, before it was first let in; None if that is not known yet."""
+        """What it waited for longest before it was first admitted; None until then."""
         if self.admitted is None:
             return None
         if self.overtaken:
@@ -80,7 +80,7 @@ class RequestTrace:
     rendered: list[tuple[float, float]] = field(default_factory=list)
     tokenized: list[tuple[float, float]] = field(default_factory=list)
     queued: float | None = None
-    answered: bool = False  # there has been a token
+    answered: bool = False  # it has its first token
     sequences: list[SequenceTrace] = field(default_factory=list)
     writes: array[int] = field(default_factory=lambda: array("I"))  # start and length in µs since accepted, bytes, …
     num_writes: int = 0
@@ -91,10 +91,10 @@ class RequestTrace:
     code: str | None = None
     message: str | None = None
     status: int | None = None
-    prompts: list[array[int]] | None = None  # token ids, if texts are kept
+    prompts: list[array[int]] | None = None  # token ids, with keep_texts
     answers: list[str] | None = None
 
-    def wrote(self, start: float, end: float, num_bytes: int) -> None:
+    def add_write(self, start: float, end: float, num_bytes: int) -> None:
         spent = micros(end - start) if end != start else 0
         self.num_writes += 1
         self.write_us += spent
@@ -105,11 +105,11 @@ class RequestTrace:
             self.writes[-2] = micros(end - self.accepted) - self.writes[-3]
             self.writes[-1] = min(self.writes[-1] + num_bytes, 2**32 - 1)
 
-    def wrote_at_once(self, writes: Sequence[tuple[float, int]]) -> None:
-        """`wrote`, of many that took no time."""
+    def add_writes(self, writes: Sequence[tuple[float, int]]) -> None:
+        """Many writes that did not wait, as (when, bytes)."""
         if len(self.writes) + 3 * len(writes) > 3 * MAX_WRITES:
             for t, num_bytes in writes:
-                self.wrote(t, t, num_bytes)
+                self.add_write(t, t, num_bytes)
             return
         accepted = self.accepted
         self.writes.extend([number for t, num_bytes in writes for number in (micros(t - accepted), 0, num_bytes)])
@@ -138,7 +138,7 @@ class RequestTrace:
 
     @property
     def first_token_s(self) -> float | None:
-        """From its acceptance until there was text to send."""
+        """TTFT: from its acceptance to its first text."""
         times = [sequence.first_text for sequence in self.sequences if sequence.first_text is not None]
         return min(times) - self.accepted if times else None
 
@@ -149,5 +149,5 @@ class RequestTrace:
 
     @property
     def failed(self) -> bool:
-        """By no fault of its own: what a client did wrong, or its going, is no error of the server's."""
+        """Whether the server failed it. Invalid requests and disconnected clients do not count."""
         return self.finish == FinishReason.ERROR.value or (self.status or 0) >= 500

@@ -1,5 +1,5 @@
-"""One request's time, twice: as stages that follow each other and add up to its whole latency, and as spans that show
-every step, every piece of text and every write, overlapping as they did."""
+"""The timeline of one request, twice: as stages that follow each other and add up to its latency, and as spans that may
+overlap, one per step, detokenized piece and write."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from penstock.flow.record import DECODE
 from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.records import RequestTrace, SequenceTrace
 
-MICROSECOND = 1e-6  # what writes are rounded to
+MICROSECOND = 1e-6  # writes are rounded to it
 MAX_SPANS = 1000
-MAX_PIECES = 32  # of rendering and tokenizing, one by one
+MAX_PIECES = 32  # renderings and tokenizations that are shown one by one
 
 
-class Piece(NamedTuple):
+class Stage(NamedTuple):
     name: str
     start: float
     end: float
@@ -28,18 +28,18 @@ class Span(NamedTuple):
     end: float
     step: int | None = None
     tokens: int | None = None
-    joined: int = 1  # how many are in one
+    joined: int = 1  # spans merged into this one
 
 
-def stages(request: RequestTrace, now: float) -> list[Piece]:
-    """Without a gap from its acceptance to its end, or to now: the way of the sequence that ended last."""
+def stages(request: RequestTrace, now: float) -> list[Stage]:
+    """Its stages without a gap, from its acceptance to its end or to `now`, along the sequence that ended last."""
     end = request.end if request.end is not None else now
-    pieces: list[Piece] = []
+    pieces: list[Stage] = []
     at = request.accepted
     for name, until in _marks(request):
         last = end if until is None else min(max(until, at), end)
         if last > at or until is None:
-            pieces.append(Piece(name, at, last))
+            pieces.append(Stage(name, at, last))
         at = last
         if until is None:
             return pieces
@@ -47,7 +47,7 @@ def stages(request: RequestTrace, now: float) -> list[Piece]:
 
 
 def _marks(request: RequestTrace) -> Iterator[tuple[str, float | None]]:
-    """(stage, when it was over); None: it was the last one."""
+    """(stage, when it ended); None: it is the last one."""
     yield "intake", request.parsed
     yield "validate", request.validated
     yield from _preparation(request)
@@ -70,7 +70,7 @@ def _marks(request: RequestTrace) -> Iterator[tuple[str, float | None]]:
 
 
 def _ended(sequence: SequenceTrace) -> float:
-    """Those still under way come last."""
+    """Infinite for one that is still open."""
     return float("inf") if sequence.finished is None else sequence.finished
 
 
@@ -88,7 +88,7 @@ def _preparation(request: RequestTrace) -> Iterator[tuple[str, float]]:
 
 
 def _delivery(request: RequestTrace, sequence: SequenceTrace) -> Iterator[tuple[str, float | None]]:
-    """From the last token's step to the end: over to the frontend, into text, onto the socket."""
+    """From the last token's step to the end: IPC, detokenize, write."""
     done = sequence.text_done
     if done is not None and sequence.finished is not None and done >= sequence.finished:
         yield "deliver", sequence.heard
@@ -142,8 +142,8 @@ def _step_spans(request: RequestTrace, journal: Journal) -> Iterator[Span]:
             before = text_us
 
 
-def thinned(found: list[Span]) -> list[Span]:
-    """Not more than MAX_SPANS: neighbours of one stage and sequence are joined, evenly."""
+def downsample(found: list[Span]) -> list[Span]:
+    """At most about MAX_SPANS: neighbours of one stage and sequence are merged evenly."""
     if len(found) <= MAX_SPANS:
         return sorted(found, key=lambda span: span.start)
     share = -(-len(found) // MAX_SPANS) * 2
@@ -188,7 +188,7 @@ def totals(request: RequestTrace, found: list[Span]) -> dict[str, int]:
 
 
 def gaps_us(request: RequestTrace, found: list[Span]) -> dict[int, dict[str, int]]:
-    """Between the tokens of each sequence, by its number, as far as the steps are still kept."""
+    """Inter-token latencies by sequence number, of the steps that the ring still has."""
     last = {sequence.number: sequence.first_token for sequence in request.sequences}
     gaps: dict[int, list[float]] = {}
     for span in found:

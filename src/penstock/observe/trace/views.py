@@ -1,4 +1,4 @@
-"""Requests as the API shows them."""
+"""Requests as the debug API shows them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.flow.record import WAITS
-from penstock.observe.explanation import explanation
 from penstock.observe.trace.journal import Journal
+from penstock.observe.trace.prefix_explanation import explain_prefix
 from penstock.observe.trace.records import RequestTrace, SequenceTrace
-from penstock.observe.trace.timeline import gaps_us, spans, stages, thinned, totals
+from penstock.observe.trace.timeline import downsample, gaps_us, spans, stages, totals
 
 SLOW_CLIENT_SHARE = 0.25  # of a request's time spent writing to its socket
 
@@ -60,8 +60,8 @@ class View:
             "seqs": [s.number for s in sequences],
         }
 
-    def at_once(self, request: RequestTrace) -> dict[str, Any]:
-        """What takes no time to say of it, as it is at one moment."""
+    def overview(self, request: RequestTrace) -> dict[str, Any]:
+        """Everything that is cheap to make, as of now: all but what needs its steps."""
         at, now = self.journal.at, self.journal.clock()
         end = request.end if request.end is not None else now
         return {
@@ -78,7 +78,7 @@ class View:
         }
 
     def with_steps(self, request: RequestTrace, known: dict[str, Any]) -> dict[str, Any]:
-        """All of it: what is `known` at once, and what its steps tell, which may be many. Any thread may ask."""
+        """The overview `known` and what its steps add, which may be many. Safe in any thread."""
         at = self.journal.at
         found = spans(request, self.journal)
         gaps = gaps_us(request, found)
@@ -93,7 +93,7 @@ class View:
                     "stage": span.stage, "seq": span.number, "start": at(span.start), "end": at(span.end),
                     "step": span.step, "tokens": span.tokens, "count": span.joined,
                 }
-                for span in thinned(found)
+                for span in downsample(found)
             ],
             "totals": totals(request, found),
             "sequences": [{**one, "inter_token_us": gaps.get(one["seq"])} for one in known["sequences"]],
@@ -126,7 +126,7 @@ class View:
             "preemptions": [{"t": at(t), "step": step, "why": WAITS[why]} for t, step, why in sequence.preemptions],
             "finish": sequence.finish,
             "stop": sequence.stop if request.prompts is not None or isinstance(sequence.stop, int) else None,
-            "cache": explanation(
+            "cache": explain_prefix(
                 sequence.finding,
                 sequence.prompt_tokens,
                 sequence.cached,
@@ -137,30 +137,30 @@ class View:
         }
 
     def _events(self, request: RequestTrace) -> Iterator[dict[str, Any]]:
-        def told(t: float | None, name: str, seq: int | None = None, **details: Any) -> Iterator[dict[str, Any]]:
+        def event(t: float | None, name: str, seq: int | None = None, **details: Any) -> Iterator[dict[str, Any]]:
             if t is not None:
                 yield {"t": self.journal.at(t), "name": name, "seq": seq, **details}
 
-        yield from told(request.accepted, "accepted")
-        yield from told(request.parsed, "parsed")
-        yield from told(request.validated, "validated")
+        yield from event(request.accepted, "accepted")
+        yield from event(request.parsed, "parsed")
+        yield from event(request.validated, "validated")
         for _, end in request.rendered:
-            yield from told(end, "rendered")
+            yield from event(end, "rendered")
         for _, end in request.tokenized:
-            yield from told(end, "tokenized")
+            yield from event(end, "tokenized")
         for s in request.sequences:
-            yield from told(s.queued, "queued", s.number, tokens=s.prompt_tokens)
-            yield from told(s.received, "received", s.number, ahead=s.ahead)
-            yield from told(s.admitted, "admitted", s.number, cached=s.cached, waited_for=s.waited_for)
-            yield from told(s.first_token, "first_token", s.number)
+            yield from event(s.queued, "queued", s.number, tokens=s.prompt_tokens)
+            yield from event(s.received, "received", s.number, ahead=s.ahead)
+            yield from event(s.admitted, "admitted", s.number, cached=s.cached, waited_for=s.waited_for)
+            yield from event(s.first_token, "first_token", s.number)
             for t, step, why in s.preemptions:
-                yield from told(t, "preempted", s.number, step=step, why=WAITS[why])
-            yield from told(s.finished, "stopped", s.number, why=s.finish)
-            yield from told(s.text_done, "detokenized", s.number, tokens=s.output_tokens)
+                yield from event(t, "preempted", s.number, step=step, why=WAITS[why])
+            yield from event(s.finished, "stopped", s.number, why=s.finish)
+            yield from event(s.text_done, "detokenized", s.number, tokens=s.output_tokens)
         if request.num_writes and len(request.writes) >= 3:
             start = request.accepted + request.writes[-3] * 1e-6
-            yield from told(start + request.writes[-2] * 1e-6, "flushed", bytes=request.written)
-        yield from told(request.end, "rejected" if request.finish == "rejected" else "finished", finish=request.finish)
+            yield from event(start + request.writes[-2] * 1e-6, "flushed", bytes=request.written)
+        yield from event(request.end, "rejected" if request.finish == "rejected" else "finished", finish=request.finish)
 
     def text(self, request: RequestTrace, tokens: Sequence[int]) -> str:
         """Tokens of a request, by its model's tokenizer."""

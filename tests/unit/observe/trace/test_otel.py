@@ -18,16 +18,16 @@ def served(trace: Trace) -> tuple[JournalDriver, InMemorySpanExporter]:
     watched = JournalDriver()
     spans = Spans("1.0", exporter, watched.journal.epoch)
     watched.journal = Journal(
-        watched.source, clock=lambda: watched.now, epoch=watched.journal.epoch, listeners=[spans.closed]
+        watched.source, clock=lambda: watched.now, epoch=watched.journal.epoch, listeners=[spans.export]
     )
-    take = watched.journal.take
+    take = watched.journal.record
 
     def traced(event: events.Event) -> None:
         if isinstance(event, events.Accepted):
             event = events.Accepted(event.request, event.t, event.request_id, event.kind, trace)
         take(event)
 
-    watched.journal.take = traced  # type: ignore[method-assign]
+    watched.journal.record = traced  # type: ignore[method-assign]
     watched.serve("a")
     spans.shutdown()
     return watched, exporter

@@ -1,4 +1,4 @@
-"""The likely cause of a missed objective, from what the requests of its window went through."""
+"""The likely cause of a missed objective, from the requests and points of its window."""
 
 from __future__ import annotations
 
@@ -22,39 +22,41 @@ class Cause(NamedTuple):
     requests: list[str]  # ids of examples
 
 
-def slow_start(journal: Journal, slow: list[RequestTrace]) -> Cause:
-    """Requests whose first token came late."""
-    queue, prefill, whole = 0.0, 0.0, 0.0
+def slow_first_token(journal: Journal, slow: list[RequestTrace]) -> Cause:
+    """Of `slow` requests, whose first token came late."""
+    queue, prefill, total = 0.0, 0.0, 0.0
     waits: Counter[str] = Counter()
     evicted = 0
     for request in slow:
         first = request.sequences[0]
         if first.admitted is None or first.first_token is None:
             continue
-        whole += request.first_token_s or 0.0
+        total += request.first_token_s or 0.0
         queue += first.admitted - first.queued
         prefill += first.first_token - first.admitted
         waits.update(dict(zip(WAITS, first.waits_us, strict=True)))
         evicted += first.finding.reason == record.EVICTED
     names = _examples(slow)
-    if not whole:
-        return Cause("unknown", "none of the slow requests is kept any more", names)
-    if queue > LARGE * whole:
+    if not total:
+        return Cause("unknown", "none of the slow requests is in the journal any more", names)
+    if queue > LARGE * total:
         reason = max(waits, key=lambda name: waits[name]) if waits else "step"
-        told = f"{queue / whole:.0%} of the time to the first token was spent in line, mostly for {_WAITED[reason]}"
-        return Cause("cache_thrashing" if reason == "blocks" and evicted else "queue", told, names)
+        evidence = f"{queue / total:.0%} of the TTFT was spent in the queue, mostly waiting for {_WAITS_FOR[reason]}"
+        return Cause("cache_thrashing" if reason == "blocks" and evicted else "queue", evidence, names)
     if evicted > NOTABLE * len(slow):
-        told = f"{evicted} of {len(slow)} slow requests had to compute again what had been evicted from the cache"
-        return Cause("cache_thrashing", told, names)
-    if prefill > LARGE * whole:
+        evidence = (
+            f"{evicted} of {len(slow)} slow requests computed a prefix again that had been evicted from the cache"
+        )
+        return Cause("cache_thrashing", evidence, names)
+    if prefill > LARGE * total:
         length = sum(request.prompt_tokens - request.cached_tokens for request in slow) // max(1, len(slow))
-        told = f"{prefill / whole:.0%} of the time to the first token went into prompts, {length} new tokens each"
-        return Cause("long_prefill", told, names)
-    return Cause("load", f"queue {queue / whole:.0%}, prompts {prefill / whole:.0%} of the time", names)
+        evidence = f"{prefill / total:.0%} of the TTFT went into prefill, {length} new tokens each"
+        return Cause("long_prefill", evidence, names)
+    return Cause("load", f"queue {queue / total:.0%}, prefill {prefill / total:.0%} of the time", names)
 
 
-def slow_stream(points: list[Point], long_steps: float, slow: list[RequestTrace]) -> Cause:
-    """Answers that came slowly. `long_steps` is the share of step time with prompts in them."""
+def slow_decode(points: list[Point], prefill_share: float, slow: list[RequestTrace]) -> Cause:
+    """Of `slow` requests, whose tokens came slowly. `prefill_share`: of the step time, in steps with prompt tokens."""
     names = _examples(slow)
     preemptions = sum(point.preemptions for point in points)
     writing = sum(request.write_us for request in slow) * 1e-6
@@ -62,12 +64,10 @@ def slow_stream(points: list[Point], long_steps: float, slow: list[RequestTrace]
     if lived and writing > NOTABLE * lived:
         return Cause("slow_client", f"{writing / lived:.0%} of their time was spent writing to their sockets", names)
     if preemptions:
-        told = f"{preemptions} sequences were sent back for want of blocks and computed anew"
-        return Cause("cache_thrashing", told, names)
-    if long_steps > NOTABLE:
-        return Cause(
-            "long_prefill", f"{long_steps:.0%} of the engine's time went into steps with prompts in them", names
-        )
+        evidence = f"{preemptions} sequences were preempted for KV blocks and recomputed"
+        return Cause("cache_thrashing", evidence, names)
+    if prefill_share > NOTABLE:
+        return Cause("long_prefill", f"{prefill_share:.0%} of the step time went into steps with prefill", names)
     steps = sum(point.steps for point in points)
     batch = sum(point.rows for point in points) / steps if steps else 0.0
     return Cause("load", f"{batch:.1f} sequences shared each step", names)
@@ -84,27 +84,27 @@ def full_cache(points: list[Point], journal: Journal) -> Cause:
     preemptions = sum(point.preemptions for point in points)
     names = _examples(list(journal.open.values()))
     if preemptions:
-        return Cause("cache_thrashing", f"{preemptions} sequences were sent back for want of blocks", names)
+        return Cause("cache_thrashing", f"{preemptions} sequences were preempted for KV blocks", names)
     return Cause("load", f"{journal.running} sequences run at once", names)
 
 
-def long_line(points: list[Point], journal: Journal, *, ready: bool) -> Cause:
+def long_queue(points: list[Point], journal: Journal, *, ready: bool) -> Cause:
     names = _examples(list(journal.open.values()))
     if not ready:
-        return Cause("engine_down", "the engine is not there", names)
+        return Cause("engine_down", "the engine is down", names)
     longest = max(journal.replicas.values(), key=lambda replica: replica.level.waiting)
     reason = WAITS[longest.level.blocked]
     preemptions = sum(point.preemptions for point in points)
-    told = f"{journal.waiting} sequences wait, the first of them for {_WAITED[reason]}"
-    return Cause("cache_thrashing" if reason == "blocks" and preemptions else "queue", told, names)
+    evidence = f"{journal.waiting} sequences wait, the first of them for {_WAITS_FOR[reason]}"
+    return Cause("cache_thrashing" if reason == "blocks" and preemptions else "queue", evidence, names)
 
 
-_WAITED = {
+_WAITS_FOR = {
     "step": "the step under way",
     "budget": "room in a step (step_tokens)",
     "slot": "a slot (max_sequences)",
     "blocks": "KV blocks",
-    "prefix": "a prefix that another one computes",
+    "prefix": "a prefix that another sequence computes",
     "constraint": "its constraint to be compiled",
 }
 

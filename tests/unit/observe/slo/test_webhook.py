@@ -9,7 +9,7 @@ import pytest
 
 from helpers.server_process import until
 from penstock.errors import InvalidSetting
-from penstock.observe.webhook import TRIES, Webhook
+from penstock.observe.slo.webhook import TRIES, Webhook
 from penstock.settings import load
 
 
@@ -55,7 +55,7 @@ def test_an_answer_that_is_no_http_is_a_failed_try_and_no_more(receiver: Any, ca
     hook = Webhook(f"http://tok:s3cret@127.0.0.1:{receiver.server_address[1]}/s3cret", pause_s=0.01)
     for alert in ("mail 1", "mail 2"):  # ids of this test alone: an earlier one's thread may still log its own
         hook.post({"id": alert, "until": None})
-        until(lambda alert=alert: f"did not take alert {alert}" in caplog.text, "giving up")  # type: ignore[misc]
+        until(lambda alert=alert: f"did not accept alert {alert}" in caplog.text, "giving up")  # type: ignore[misc]
     assert len(receiver.got) == 2 * TRIES
     assert "BadStatusLine" in caplog.text
     assert "s3cret" not in caplog.text
@@ -66,7 +66,7 @@ def test_an_address_that_cannot_be_asked_is_not_told(caplog: pytest.LogCaptureFi
     hook = Webhook("http://127.0.0.1:9/s3cret\x01", pause_s=0.01)
     for alert in ("nowhere 1", "nowhere 2"):
         hook.post({"id": alert, "until": None})
-        until(lambda alert=alert: f"did not take alert {alert}" in caplog.text, "giving up")  # type: ignore[misc]
+        until(lambda alert=alert: f"did not accept alert {alert}" in caplog.text, "giving up")  # type: ignore[misc]
     assert "InvalidURL" in caplog.text
     assert "s3cret" not in caplog.text
 

@@ -1,4 +1,4 @@
-"""Alerts by HTTP, to the one address that was configured: from a thread of its own, and never too many."""
+"""Posts alerts to the configured URL from a thread of its own, with a bounded queue and retries."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import msgspec
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING = 100
+MAX_QUEUED = 100
 TRIES = 3
 TIMEOUT_S = 5.0
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
-        """Elsewhere is not what was configured."""
+        """Redirects are not followed: alerts go to the configured host only."""
         return
 
 
 class Webhook:
-    """The address may hold a secret: it is never logged, nor is what comes back."""
+    """The URL may hold a secret: neither it nor the response is logged."""
 
     def __init__(self, url: str, *, pause_s: float = 1.0) -> None:
         parts = urlsplit(url)
@@ -36,18 +36,18 @@ class Webhook:
         self._headers = {"content-type": "application/json", **_authorization(userinfo)}
         self._pause_s = pause_s
         self._opener = urllib.request.build_opener(_NoRedirect)
-        self._waiting: queue.Queue[dict[str, Any]] = queue.Queue(MAX_WAITING)
+        self._waiting: queue.Queue[dict[str, Any]] = queue.Queue(MAX_QUEUED)
         self._thread: threading.Thread | None = None
 
     def post(self, alert: dict[str, Any]) -> None:
-        """Comes back at once."""
+        """Queue an alert; does not wait."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="webhook", daemon=True)
             self._thread.start()
         try:
             self._waiting.put_nowait(alert)
         except queue.Full:
-            logger.warning("the webhook does not keep up: an alert is not posted")
+            logger.warning("the webhook queue is full: an alert is dropped")
 
     def _work(self) -> None:
         while True:
@@ -57,7 +57,7 @@ class Webhook:
                     break
                 time.sleep(self._pause_s * 2**trial)
             else:
-                logger.warning("the webhook did not take alert %s in %d tries", alert.get("id"), TRIES)
+                logger.warning("the webhook did not accept alert %s in %d tries", alert.get("id"), TRIES)
 
     def _send(self, alert: dict[str, Any]) -> bool:
         state = "open" if alert["until"] is None else "over"
@@ -66,13 +66,13 @@ class Webhook:
             request = urllib.request.Request(self._url, body, self._headers)  # noqa: S310
             with self._opener.open(request, timeout=TIMEOUT_S) as answer:
                 return bool(200 <= answer.status < 300)
-        except Exception as error:  # not OSErrors alone: HTTPException for an answer that is none, ValueError
+        except Exception as error:  # OSError, HTTPException for a malformed response, ValueError
             logger.debug("webhook: %s", type(error).__name__)
             return False
 
 
 def _authorization(userinfo: str) -> dict[str, str]:
-    """`user:password` of an address, as HTTP has it: urllib would take it for a part of the host."""
+    """`user:password` of the URL as a header: urllib would take it for part of the host."""
     if not userinfo:
         return {}
     user, _, password = userinfo.partition(":")

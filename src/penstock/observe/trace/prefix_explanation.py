@@ -1,4 +1,4 @@
-"""A `flow.record.Finding` in words."""
+"""Explains in words why so much of a prompt was found in the prefix cache, and no more: a `flow.record.Finding`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from penstock.flow import record
 from penstock.flow.record import FINDINGS, Finding
 
-SHOWN_TOKENS = 24  # on either side of where a prompt leaves what is cached
+SHOWN_TOKENS = 24  # on either side of the token at which a prompt diverges
 
 Decode = Callable[[Sequence[int]], str]
 
 
-def explanation(
+def explain_prefix(
     finding: Finding, prompt_tokens: int, cached: int, block_size: int, own: Sequence[int] | None, decode: Decode
 ) -> dict[str, Any] | None:
-    """`own` are the prompt's tokens, where they may be shown: only ever those of the one who asks."""
+    """`own` are the prompt's tokens, if they may be shown: to their own tenant only."""
     if finding.reason == record.NONE:
         return None
     at = finding.matched if finding.reason == record.DIVERGED else None
@@ -69,4 +69,4 @@ def _sentence(finding: Finding, prompt_tokens: int, cached: int, block_size: int
         return "Prefix caching is off."
     if reason == record.NOT_READ:
         return "Every position had to be computed (an embedding, or prompt_logprobs): the cache was not read."
-    return "Nothing that is or lately was cached begins like this prompt."
+    return "No prefix that is cached, or was lately, begins like this prompt."

@@ -16,8 +16,8 @@ from penstock.flow import FinishReason, record
 from penstock.flow.record import Finding
 from penstock.observe import events
 from penstock.observe.history import History
-from penstock.observe.slo import Monitor
-from penstock.observe.webhook import Webhook
+from penstock.observe.slo.monitor import SloMonitor
+from penstock.observe.slo.webhook import Webhook
 from penstock.settings import ObserveSettings, load
 
 
@@ -28,19 +28,19 @@ class Watch:
         self.watched = JournalDriver()
         self.history = History(self.watched.journal)
         settings = ObserveSettings(**objectives)
-        self.monitor = Monitor(self.watched.journal, self.history, settings, lambda: self.ready, [self.told.append])
+        self.monitor = SloMonitor(self.watched.journal, self.history, settings, lambda: self.ready, [self.told.append])
 
     def beat(self) -> None:
         self.history.sample(None)
         self.monitor.evaluate()
 
     def value(self, name: str) -> Any:
-        return next(one for one in self.monitor.told()["objectives"] if one["name"] == name)
+        return next(one for one in self.monitor.status()["objectives"] if one["name"] == name)
 
 
 def test_all_objectives_are_listed_and_judged_only_where_there_is_a_target_and_data() -> None:
     watch = Watch(slo_ttft_p95=1.0)
-    assert [one["name"] for one in watch.monitor.told()["objectives"]] == [
+    assert [one["name"] for one in watch.monitor.status()["objectives"]] == [
         "ttft_p95", "tokens_per_s_p50", "error_rate", "kv_use", "queue_depth",
     ]  # fmt: skip
     assert watch.value("ttft_p95") | {"value": None, "samples": 0, "ok": None} == watch.value("ttft_p95")
@@ -71,7 +71,7 @@ def test_an_alert_begins_and_ends_once_and_only_with_enough_to_go_by() -> None:
     assert watch.told[1]["until"] is not None
     assert watch.told[1]["id"] == watch.told[0]["id"]
     assert not watch.monitor.alerts()
-    assert watch.monitor.told()["recent"][0]["id"] == watch.told[0]["id"]
+    assert watch.monitor.status()["recent"][0]["id"] == watch.told[0]["id"]
 
 
 def serve_slowly(
@@ -210,7 +210,7 @@ def test_a_webhook_goes_nowhere_else_and_keeps_its_address(receiver: Any, caplog
     caplog.set_level(logging.DEBUG)
     receiver.codes += [302, 302, 302]
     Webhook(f"http://127.0.0.1:{receiver.server_port}/s3cret", pause_s=0.01).post({"id": 1, "until": None})
-    until(lambda: "did not take" in caplog.text, "giving up")
+    until(lambda: "did not accept" in caplog.text, "giving up")
     assert {path for path, _ in receiver.got} == {"/s3cret"}
     assert "s3cret" not in caplog.text
 

@@ -1,8 +1,8 @@
-"""What the recorded requests would have cost under static and under continuous batching. Computed, not measured: both
-run the same requests with the same cost per step, which was fitted to the engine's real steps.
+"""Replays recorded requests under static and under continuous batching. Computed, not measured: both run the same
+requests with the same cost per step, which is fitted to the engine's real steps.
 
-Static: up to `batch` requests that have arrived start together, and nobody else starts before the last of them has
-ended; those that end early keep their lane. Continuous: whoever waits takes a lane as soon as one is free.
+Static: up to `batch` requests that have arrived start together, and no other starts before the last of them has ended;
+those that end early keep their lane. Continuous: a waiting request takes a lane as soon as one is free.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any
 
-from penstock.observe.measured import Cost, percentile
+from penstock.observe.performance import StepCost, percentile
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class ReplayedSequence:
     """One recorded sequence. Times are microseconds from the first arrival."""
 
     number: int
@@ -25,7 +25,7 @@ class Job:
     cached_tokens: int
     output_tokens: int
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
             "seq": self.number,
             "request": self.request,
@@ -38,7 +38,7 @@ class Job:
 
 @dataclass(slots=True)
 class Run:
-    job: Job
+    job: ReplayedSequence
     lane: int
     start: float
     left: int  # output tokens still to come
@@ -54,7 +54,7 @@ class Clock:
     runs: list[Run] = field(default_factory=list)
 
 
-def static(jobs: list[Job], batch: int, cost: Cost) -> dict[str, Any]:
+def static_batching(jobs: list[ReplayedSequence], batch: int, cost: StepCost) -> dict[str, Any]:
     clock, waiting = Clock(), sorted(jobs, key=lambda job: job.arrival)
     while waiting:
         clock.now = max(clock.now, waiting[0].arrival)
@@ -68,10 +68,10 @@ def static(jobs: list[Job], batch: int, cost: Cost) -> dict[str, Any]:
             _step(clock, [], running, cost, lanes=len(running))
         for run in running:
             run.released = clock.now
-    return _told(clock, batch)
+    return _summary(clock, batch)
 
 
-def continuous(jobs: list[Job], batch: int, cost: Cost) -> dict[str, Any]:
+def continuous_batching(jobs: list[ReplayedSequence], batch: int, cost: StepCost) -> dict[str, Any]:
     clock, waiting = Clock(), sorted(jobs, key=lambda job: job.arrival)
     running: list[Run] = []
     while waiting or running:
@@ -84,10 +84,10 @@ def continuous(jobs: list[Job], batch: int, cost: Cost) -> dict[str, Any]:
         clock.runs += new
         _step(clock, new, running, cost, lanes=len(running))
         running = [run for run in running + new if run.left]
-    return _told(clock, batch)
+    return _summary(clock, batch)
 
 
-def _step(clock: Clock, new: list[Run], running: list[Run], cost: Cost, lanes: int) -> None:
+def _step(clock: Clock, new: list[Run], running: list[Run], cost: StepCost, lanes: int) -> None:
     prompts = sum(run.job.prompt_tokens - run.job.cached_tokens for run in new)
     took = cost.step_us(lanes if running else 0, prompts)
     clock.now += max(took, 1.0)
@@ -100,7 +100,7 @@ def _step(clock: Clock, new: list[Run], running: list[Run], cost: Cost, lanes: i
             run.end = run.released = clock.now
 
 
-def _told(clock: Clock, batch: int) -> dict[str, Any]:
+def _summary(clock: Clock, batch: int) -> dict[str, Any]:
     runs, begin = clock.runs, min(run.job.arrival for run in clock.runs)
     latencies = sorted(run.end - run.job.arrival for run in runs)
     span = max(clock.now - begin, 1.0)

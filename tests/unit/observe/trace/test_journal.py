@@ -11,9 +11,9 @@ from penstock.flow.record import Finding
 from penstock.observe import events
 from penstock.observe.trace.records import MAX_WRITES
 from penstock.observe.trace.step_ring import StepRing
-from penstock.observe.trace.timeline import MAX_SPANS, spans, stages, thinned
+from penstock.observe.trace.step_window import step_window
+from penstock.observe.trace.timeline import MAX_SPANS, downsample, spans, stages
 from penstock.observe.trace.views import View, ViewedModel
-from penstock.observe.window import window
 
 
 class Letters:
@@ -28,7 +28,7 @@ def view(watched: JournalDriver) -> View:
 def detail_of(watched: JournalDriver, name: str) -> dict[str, Any]:
     request = watched.journal.find(name)
     assert request is not None
-    return view(watched).with_steps(request, view(watched).at_once(request))
+    return view(watched).with_steps(request, view(watched).overview(request))
 
 
 def test_the_stages_of_a_request_add_up_to_its_latency() -> None:
@@ -243,7 +243,7 @@ def test_a_slow_client_does_not_fill_the_memory() -> None:
     assert request.num_writes == MAX_WRITES + 500
     assert request.write_us == pytest.approx((MAX_WRITES + 500) * 1000, abs=5000)
     assert request.written == 100 * (MAX_WRITES + 500)
-    assert view(watched).at_once(request)["slow_client"]
+    assert view(watched).overview(request)["slow_client"]
 
 
 def test_many_spans_are_joined_but_none_is_lost() -> None:
@@ -252,7 +252,7 @@ def test_many_spans_are_joined_but_none_is_lost() -> None:
     request = watched.journal.find("a")
     assert request is not None
     found = spans(request, watched.journal)
-    shown = thinned(found)
+    shown = downsample(found)
     assert len(found) > 2 * MAX_SPANS > MAX_SPANS >= len(shown)
     assert sum(span.joined for span in shown) == len(found)
     assert min(span.start for span in shown) == request.accepted
@@ -265,7 +265,7 @@ def test_a_window_of_steps() -> None:
     watched.step({"a": 40}, let_in={"a": Finding()}, cached=16, waiting=1, blocked=record.SLOT)
     watched.step({"a": 1}, finish={"a": FinishReason.END}, waiting=1, blocked=record.SLOT)
     watched.step({"b": 40}, let_in={"b": Finding()})
-    told = window(watched.journal, 1, 99, 100)
+    told = step_window(watched.journal, 1, 99, 100)
     assert (told["from"], told["to"], told["stride"]) == (1, 3, 1)
     assert told["rows"] == {"column": [0, 1, 2], "seq": [1, 1, 2], "tokens": [40, 1, 40], "kind": [0, 1, 0]}
     assert told["steps"]["blocked"] == ["slot", "slot", None]
@@ -274,6 +274,6 @@ def test_a_window_of_steps() -> None:
         (1, 1, "admitted"), (2, 1, "finished"), (3, 2, "admitted"),
     ]  # fmt: skip
     assert told["sequences"][2]["queued_at"] < told["sequences"][2]["admitted_at"]
-    coarse = window(watched.journal, 1, 3, 2)
+    coarse = step_window(watched.journal, 1, 3, 2)
     assert (coarse["stride"], coarse["steps"]["tokens"], coarse["rows"]["seq"]) == (2, [41, 40], [1, 2])
-    assert window(watched.journal, 50, 60, 10)["steps"]["number"] == []
+    assert step_window(watched.journal, 50, 60, 10)["steps"]["number"] == []

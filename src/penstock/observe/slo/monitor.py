@@ -4,7 +4,7 @@
 |---|---|
 | ttft_p95 | 95th percentile of the seconds from acceptance to the first token |
 | tokens_per_s_p50 | median of the answers' tokens per second, from first token to last |
-| error_rate | requests that failed by the server's fault, of all that it took on |
+| error_rate | requests that the server failed, of all that it accepted |
 | kv_use, queue_depth | mean over the window's points |
 """
 
@@ -18,19 +18,19 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from penstock.observe import causes
-from penstock.observe.causes import Cause
 from penstock.observe.history import History, Point
-from penstock.observe.measured import percentile, recent, shares
+from penstock.observe.performance import decode_rows_and_prompt_tokens, percentile, recent_steps
+from penstock.observe.slo import causes
+from penstock.observe.slo.causes import Cause
 from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.records import RequestTrace
 from penstock.settings import ObserveSettings
 
 logger = logging.getLogger(__name__)
 
-ENOUGH = 5  # requests that a percentile or a rate is alerted on
-CALM = 2  # evaluations in a row that end an alert
-KEPT = 100  # alerts that are over
+ENOUGH = 5  # requests that a percentile or a rate needs before it raises an alert
+CALM = 2  # evaluations in a row that resolve an alert
+MAX_RESOLVED = 100  # alerts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Alert:
         return f"{self.objective.title} is {value}, {sign} {target}: {self.cause.evidence}"
 
 
-class Monitor:
+class SloMonitor:
     def __init__(
         self,
         journal: Journal,
@@ -76,7 +76,7 @@ class Monitor:
         ready: Callable[[], bool],
         listeners: Sequence[Callable[[dict[str, Any]], None]] = (),
     ) -> None:
-        """`listeners` are told of every alert when it begins and when it ends."""
+        """`listeners` are called with every alert when it begins and when it ends."""
         self.window_s = settings.slo_window_s
         self.objectives = (
             Objective("ttft_p95", "Time to first token, p95", "s", settings.slo_ttft_p95),
@@ -87,25 +87,25 @@ class Monitor:
         )
         self.webhook = settings.slo_webhook is not None
         self.open: dict[str, Alert] = {}
-        self.over: deque[Alert] = deque(maxlen=KEPT)
+        self.resolved: deque[Alert] = deque(maxlen=MAX_RESOLVED)
         self._journal, self._history, self._ready = journal, history, ready
         self._listeners = listeners
         self._numbers = itertools.count(1)
 
     def evaluate(self) -> None:
-        """Begin and end alerts, as things are now."""
+        """Raise and resolve alerts by the window that ends now."""
         for objective in self.objectives:
             if objective.target is None:
                 continue
             value, samples = self._measure(objective.name)
             missed = value is not None and samples >= self._enough(objective) and not objective.met(value)
             if missed and value is not None:
-                self._missed(objective, value)
+                self._raise_alert(objective, value)
             elif objective.name in self.open:
-                self._met(self.open[objective.name], value)
+                self._resolve(self.open[objective.name], value)
 
-    def told(self, tenant: str = "") -> dict[str, Any]:
-        """Values are of all requests; those named as examples are the tenant's."""
+    def status(self, tenant: str = "") -> dict[str, Any]:
+        """Values count all requests; examples are the tenant's own."""
         objectives = []
         for objective in self.objectives:
             value, samples = self._measure(objective.name)
@@ -127,15 +127,15 @@ class Monitor:
             "window_s": self.window_s,
             "objectives": objectives,
             "alerts": self.alerts(tenant),
-            "recent": [self._of_tenant(tenant, alert) for alert in reversed(self.over)],
+            "recent": [self._of_tenant(tenant, alert) for alert in reversed(self.resolved)],
             "webhook": self.webhook,
         }
 
     def alerts(self, tenant: str = "") -> list[dict[str, Any]]:
         return [self._of_tenant(tenant, alert) for alert in self.open.values()]
 
-    def alert(self, alert: Alert) -> dict[str, Any]:
-        """For the operator: with examples of all tenants."""
+    def alert_json(self, alert: Alert) -> dict[str, Any]:
+        """With examples of all tenants: for the operator."""
         return {
             "id": alert.id,
             "objective": alert.objective.name,
@@ -149,11 +149,11 @@ class Monitor:
         }
 
     def _of_tenant(self, tenant: str, alert: Alert) -> dict[str, Any]:
-        return {**self.alert(alert), "requests": self._journal.of_tenant(tenant, alert.cause.requests)}
+        return {**self.alert_json(alert), "requests": self._journal.ids_of_tenant(tenant, alert.cause.requests)}
 
     # --- alerts
 
-    def _missed(self, objective: Objective, value: float) -> None:
+    def _raise_alert(self, objective: Objective, value: float) -> None:
         cause = self._cause(objective)
         if (alert := self.open.get(objective.name)) is not None:
             alert.value, alert.cause, alert.calm = value, cause, 0
@@ -161,27 +161,27 @@ class Monitor:
         alert = Alert(next(self._numbers), objective, self._journal.clock(), value, cause)
         self.open[objective.name] = alert
         logger.warning("objective missed: %s (%s)", alert.message, cause.name)
-        self._tell(alert)
+        self._notify(alert)
 
-    def _met(self, alert: Alert, value: float | None) -> None:
+    def _resolve(self, alert: Alert, value: float | None) -> None:
         alert.calm += 1
         if alert.calm < CALM:
             return
         alert.until = self._journal.clock()
         del self.open[alert.objective.name]
-        self.over.append(alert)
+        self.resolved.append(alert)
         now = "without data" if value is None else f"{value:.4g}"
         logger.info("objective met again: %s is %s", alert.objective.title, now)
-        self._tell(alert)
+        self._notify(alert)
 
-    def _tell(self, alert: Alert) -> None:
+    def _notify(self, alert: Alert) -> None:
         for listener in self._listeners:
-            listener(self.alert(alert))
+            listener(self.alert_json(alert))
 
     # --- measuring
 
     def _measure(self, name: str) -> tuple[float | None, int]:
-        """The value over the window, and of how many requests or points it was made."""
+        """The value over the window, and the number of requests or points in it."""
         if name == "ttft_p95":
             begin = self._begin
             values = sorted(seconds for t, seconds in self._journal.first_tokens if t >= begin)
@@ -204,23 +204,25 @@ class Monitor:
         target = objective.target or 0.0
         match objective.name:
             case "ttft_p95":
-                known = [*self._journal.open.values(), *self._ended()]
-                return causes.slow_start(self._journal, [r for r in known if (r.first_token_s or 0.0) > target])
+                candidates = [*self._journal.open.values(), *self._ended()]
+                return causes.slow_first_token(
+                    self._journal, [r for r in candidates if (r.first_token_s or 0.0) > target]
+                )
             case "tokens_per_s_p50":
                 slow = [r for r in self._ended() if r.tokens_per_s is not None and r.tokens_per_s < target]
-                return causes.slow_stream(self._points(), self._long_steps(), slow)
+                return causes.slow_decode(self._points(), self._prefill_share(), slow)
             case "error_rate":
                 return causes.failures([request for request in self._ended() if request.failed])
             case "kv_use":
                 return causes.full_cache(self._points(), self._journal)
-        return causes.long_line(self._points(), self._journal, ready=self._ready())
+        return causes.long_queue(self._points(), self._journal, ready=self._ready())
 
     @property
     def _begin(self) -> float:
         return self._journal.clock() - self.window_s
 
     def _ended(self) -> Iterator[RequestTrace]:
-        """In the window, newest first."""
+        """Requests that ended in the window, newest first."""
         begin = self._begin
         for request in reversed(self._journal.done):
             if request.end is None or request.end < begin:
@@ -231,14 +233,16 @@ class Monitor:
         begin = self._begin
         return [point for point in self._history.points if point.t >= begin]
 
-    def _long_steps(self) -> float:
-        """The share of the engine's time, in the window, that went into steps with prompts in them."""
+    def _prefill_share(self) -> float:
+        """Share of step time, in the window, of steps that computed prompt tokens."""
         begin = self._begin
         steps = [
             step
             for source in list(self._journal.replicas)
-            for step in recent(self._journal, source)
+            for step in recent_steps(self._journal, source)
             if step.start >= begin
         ]
-        whole = sum(step.settled_us for step in steps)
-        return sum(step.settled_us for step in steps if shares(step)[1]) / whole if whole else 0.0
+        total = sum(step.settled_us for step in steps)
+        return (
+            sum(step.settled_us for step in steps if decode_rows_and_prompt_tokens(step)[1]) / total if total else 0.0
+        )

@@ -1,87 +1,38 @@
-"""Everything that watches, in one place: what the routes ask, and the beat that closes points and judges objectives."""
+"""The live feed: a stream of ticks with the figures, requests and steps of the moment."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from penstock.errors import PenstockError
 from penstock.flow.identity import Source
-from penstock.flow.record import Blocks
-from penstock.observe.gpu import Gpu
-from penstock.observe.history import INTERVAL_S, History
-from penstock.observe.measured import percentile_us
-from penstock.observe.slo import Monitor
-from penstock.observe.trace.journal import Journal
+from penstock.observe.observer import Observer
+from penstock.observe.performance import percentile_us
 from penstock.observe.trace.records import RequestTrace
 from penstock.observe.trace.replica import Totals
-from penstock.observe.trace.views import View
-from penstock.observe.window import drawn
+from penstock.observe.trace.step_window import columns_of
 
-logger = logging.getLogger(__name__)
-
-ANSWER_WAIT_S = 1.0  # an engine in a long step answers later: then its last step's word stands
 MAX_TICK_REQUESTS = 200
 MAX_TICK_STEPS = 256
 RATE_S = 1.0  # tokens per second are measured over at least that
 RECENT_S = 60.0
 
-Ask = Callable[[], Awaitable[dict[str, Any]]]
 
+class LiveFeed:
+    """The feed of one reader. Figures count all tenants; requests and sequences are those of the reader's tenant."""
 
-class Watch:
-    def __init__(self, journal: Journal, history: History, monitor: Monitor, view: View, gpu: Gpu) -> None:
-        self.journal = journal
-        self.history = history
-        self.monitor = monitor
-        self.view = view
-        self.gpu = gpu
-
-    async def run(self, asks: Mapping[Source, Ask]) -> None:
-        """Until the task is cancelled. `asks` give the stats of each replica's engine."""
-        while True:
-            await asyncio.sleep(INTERVAL_S)
-            for source, ask in asks.items():
-                await self.refresh(source, ask)
-            try:
-                self.history.sample(self.gpu.read())
-                self.monitor.evaluate()
-            except Exception:  # whoever watches must not be the one that breaks things
-                logger.exception("the watch has stumbled")
-
-    async def refresh(self, source: Source, ask: Ask) -> None:
-        """Ask a replica's engine for its gauges, if no step has brought them lately."""
-        level = self.journal.replica(source).level
-        if self.journal.clock() - level.t < ANSWER_WAIT_S:
-            return
-        try:
-            async with asyncio.timeout(ANSWER_WAIT_S):
-                stats = await ask()
-        except (PenstockError, TimeoutError):
-            return
-        names = Blocks._fields
-        level.blocks = [Blocks(*(usage[name] for name in names)) for usage in stats["blocks"]]
-        level.waiting, level.t = stats["waiting"], self.journal.clock()
-
-
-class Feed:
-    """One reader of the live feed. The numbers in it are of all tenants, the requests and sequences of the reader's."""
-
-    def __init__(self, watch: Watch, *, steps: bool, tenant: str = "", source: Source | None = None) -> None:
+    def __init__(self, observer: Observer, *, steps: bool, tenant: str = "", source: Source | None = None) -> None:
         """`source`: the replica whose steps and KV blocks it shows; None: the journal's default."""
-        self._watch = watch
-        self._replica = watch.journal.replica(source)
+        self._observer = observer
+        self._replica = observer.journal.replica(source)
         self._tenant = tenant
         self._steps = steps
         self._last_step = self._replica.steps.last
-        self._ended = watch.journal.totals.requests
+        self._ended = observer.journal.totals.requests
         self._rates: deque[tuple[float, int, int]] = deque()  # when, output tokens, prompt tokens
 
     def hello(self) -> dict[str, Any]:
-        journal = self._watch.journal
+        journal = self._observer.journal
         return {
             "now": journal.at(journal.clock()),
             "started_unix": journal.epoch.unix,
@@ -89,28 +40,28 @@ class Feed:
         }
 
     def tick(self, *, ready: bool, restarts: int) -> dict[str, Any]:
-        journal = self._watch.journal
-        changed, left_out = self._changed()
-        told: dict[str, Any] = {
+        journal = self._observer.journal
+        changed, dropped = self._changed()
+        tick: dict[str, Any] = {
             "t": journal.at(journal.clock()),
             "stats": self._stats(ready=ready, restarts=restarts),
-            "requests": [self._watch.view.summary(request) for request in changed],
+            "requests": [self._observer.view.summary(request) for request in changed],
             "steps": None,
-            "alerts": self._watch.monitor.alerts(self._tenant),
-            "dropped": left_out,
+            "alerts": self._observer.monitor.alerts(self._tenant),
+            "dropped": dropped,
         }
         if self._steps:
             ring = self._replica.steps
             begin = max(self._last_step + 1, ring.last - MAX_TICK_STEPS + 1)
-            told["dropped"] += begin - self._last_step - 1
+            tick["dropped"] += begin - self._last_step - 1
             steps = list(ring.between(begin, ring.last))
-            told["steps"] = drawn(journal, steps, 1, tenant=self._tenant, source=self._replica.source)
+            tick["steps"] = columns_of(journal, steps, 1, tenant=self._tenant, source=self._replica.source)
         self._last_step = self._replica.steps.last
-        return told
+        return tick
 
     def _changed(self) -> tuple[list[RequestTrace], int]:
-        """All that are open, and those that have ended since the last tick; and how many had to be left out."""
-        journal = self._watch.journal
+        """Requests that are open or have ended since the last tick, and how many were left out."""
+        journal = self._observer.journal
         requests = journal.totals.requests
         count = min(requests - self._ended, len(journal.done))
         self._ended = requests
@@ -120,10 +71,10 @@ class Feed:
         return found[-MAX_TICK_REQUESTS:], max(0, len(found) - MAX_TICK_REQUESTS)
 
     def _stats(self, *, ready: bool, restarts: int) -> dict[str, Any]:
-        journal = self._watch.journal
+        journal = self._observer.journal
         totals, level, now = journal.totals, self._replica.level, journal.clock()
         out, prompt = self._rate(now, totals)
-        last = self._watch.history.points[-1] if self._watch.history.points else None
+        last = self._observer.history.points[-1] if self._observer.history.points else None
         first = sorted(seconds for t, seconds in journal.first_tokens if t >= now - RECENT_S)
         return {
             "running": journal.running,

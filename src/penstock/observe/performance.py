@@ -1,4 +1,4 @@
-"""Figures of the running engine, from the steps it has left behind."""
+"""Measured performance: throughput and latency figures, and the cost of a step fitted to a replica's recent steps."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock.flow.identity import Source
 from penstock.flow.record import DECODE, StepRecord
 from penstock.observe.trace.journal import Journal
 
-LOOKED_AT = 4000  # steps, the newest
+RECENT_STEPS = 4000
 ENOUGH_STEPS = 16
 
 
-class Cost(NamedTuple):
-    """What a step takes, as a sum: fixed, per decoding sequence, per token of a prompt. Microseconds."""
+class StepCost(NamedTuple):
+    """The time of a step as a sum: fixed, per decoding sequence, per prompt token. Microseconds."""
 
     fixed_us: float
     decode_row_us: float
@@ -28,25 +28,24 @@ class Cost(NamedTuple):
         return self.fixed_us + self.decode_row_us * decode_rows + self.prefill_token_us * prefill_tokens
 
 
-def shares(step: StepRecord) -> tuple[int, int]:
-    """(sequences that decode, tokens of prompts) in a step."""
+def decode_rows_and_prompt_tokens(step: StepRecord) -> tuple[int, int]:
     decodes = sum(1 for word in step.words if word & DECODE)
     return decodes, step.tokens - decodes
 
 
-def recent(journal: Journal, source: Source | None = None) -> list[StepRecord]:
+def recent_steps(journal: Journal, source: Source | None = None) -> list[StepRecord]:
     """The newest steps of a replica; None: of the journal's default."""
     steps = journal.replica(source).steps
-    return list(steps.between(steps.last - LOOKED_AT + 1, steps.last))
+    return list(steps.between(steps.last - RECENT_STEPS + 1, steps.last))
 
 
-def fit(steps: list[StepRecord]) -> Cost | None:
-    """Least squares over the steps, none of the costs below zero; None if they are too few or too alike to tell."""
+def fit_step_cost(steps: list[StepRecord]) -> StepCost | None:
+    """Non-negative least squares; None if the steps are too few or too alike."""
     if len(steps) < ENOUGH_STEPS:
         return None
-    seen = np.array([(1, *shares(step)) for step in steps], np.float64)
+    seen = np.array([(1, *decode_rows_and_prompt_tokens(step)) for step in steps], np.float64)
     took = np.array([step.settled_us for step in steps], np.float64)
-    # A step that was held up (by another process, say) says nothing of what steps cost.
+    # Leave out steps that were delayed by something else, such as another process.
     calm = took <= 4 * np.median(took / (1 + seen[:, 2])) * (1 + seen[:, 2])
     seen, took = seen[calm], took[calm]
     active = [column for column in range(3) if seen[:, column].any()]
@@ -54,18 +53,18 @@ def fit(steps: list[StepRecord]) -> Cost | None:
         found = np.linalg.lstsq(seen[:, active], took, rcond=None)[0]
         if (found >= 0).all():
             costs = dict(zip(active, found.tolist(), strict=True))
-            return Cost(*(round(costs.get(column, 0.0), 2) for column in range(3)))
+            return StepCost(*(round(costs.get(column, 0.0), 2) for column in range(3)))
         active.pop(int(found.argmin()))
     return None
 
 
-def figures(journal: Journal, source: Source | None = None) -> dict[str, Any]:
-    steps = recent(journal, source)
-    cost = fit(steps)
+def performance_figures(journal: Journal, source: Source | None = None) -> dict[str, Any]:
+    steps = recent_steps(journal, source)
+    cost = fit_step_cost(steps)
     batches: dict[int, list[int]] = defaultdict(list)
     prefill_tokens, prefill_us = 0, 0
     for step in steps:
-        decodes, tokens = shares(step)
+        decodes, tokens = decode_rows_and_prompt_tokens(step)
         if not tokens:
             batches[decodes].append(step.settled_us)
         elif not decodes:
@@ -95,7 +94,7 @@ def figures(journal: Journal, source: Source | None = None) -> dict[str, Any]:
 
 
 def percentile(ordered: list[float], share: float) -> float | None:
-    """Of values in rising order, the nearest rank; None of none."""
+    """Nearest rank of values in ascending order; None if there are none."""
     if not ordered:
         return None
     return ordered[max(0, math.ceil(len(ordered) * share) - 1)]

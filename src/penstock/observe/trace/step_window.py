@@ -1,4 +1,4 @@
-"""A window of the engine's steps, as columns and rows for a timeline."""
+"""A window of a replica's steps, as columns and rows for a timeline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.observe.trace.journal import Journal
 MAX_COLUMNS = 5000
 
 
-def window(
+def step_window(
     journal: Journal,
     begin: int,
     end: int,
@@ -30,25 +30,26 @@ def window(
     begin, end = max(begin, steps.first), min(end, steps.last)
     stride = max(1, -(-(end - begin + 1) // columns))
     records = list(steps.between(begin, end))
-    shown = drawn(journal, records, stride, of_sequences=rows, tenant=tenant, source=source)
+    shown = columns_of(journal, records, stride, rows_too=rows, tenant=tenant, source=source)
     return shown | {"from": begin, "to": end}
 
 
-def drawn(
+def columns_of(
     journal: Journal,
     records: list[StepRecord],
     stride: int,
     *,
-    of_sequences: bool = True,
+    rows_too: bool = True,
     tenant: str = "",
     source: Source | None = None,
 ) -> dict[str, Any]:
+    """These steps, `stride` of them to a column; the other arguments as of `step_window`."""
     replica = journal.replica(source)
     groups = [records[place : place + stride] for place in range(0, len(records), stride)]
     rows: dict[str, list[int]] = {"column": [], "seq": [], "tokens": [], "kind": []}
     marks: list[dict[str, Any]] = []
     seen: set[int] = set()
-    for column, group in enumerate(groups if of_sequences else ()):
+    for column, group in enumerate(groups if rows_too else ()):
         tokens: dict[int, int] = {}
         decodes: dict[int, bool] = {}
         for step in group:
@@ -64,7 +65,7 @@ def drawn(
         rows["tokens"] += tokens.values()
         rows["kind"] += [int(flag) for flag in decodes.values()]
     seen.update(mark["seq"] for mark in marks)
-    if of_sequences:
+    if rows_too:
         begin = records[0].start if records else journal.clock()
         seen.update(_waited(journal, begin, tenant, replica.source))
     return {
@@ -135,13 +136,13 @@ def _waited(journal: Journal, begin: float, tenant: str, source: Source) -> list
 
 def _sequences(journal: Journal, numbers: set[int]) -> dict[int, dict[str, Any]]:
     at = journal.at
-    told = {}
+    shown = {}
     for number in sorted(numbers):
         found = journal.sequence(number)
         if found is None:
             continue
         request, sequence = found
-        told[number] = {
+        shown[number] = {
             "request": request.number,
             "id": request.id,
             "kind": request.kind,
@@ -152,4 +153,4 @@ def _sequences(journal: Journal, numbers: set[int]) -> dict[int, dict[str, Any]]
             "finished_at": at(sequence.finished),
             "finish": sequence.finish,
         }
-    return told
+    return shown
