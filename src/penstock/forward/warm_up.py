@@ -18,6 +18,7 @@ from penstock.forward.graphs import Recorder
 from penstock.forward.memory import CacheSize, allocate_pages
 from penstock.forward.runner import Model, ModelRunner
 from penstock.kernels.cuda.precompile import Ahead
+from penstock.kernels.cuda.triton_internals import can_defer_compilation
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.model.load import load
 from penstock.model.weights.dummy import BlankSource
@@ -41,6 +42,8 @@ class Sizes(NamedTuple):
 
 def compile_ahead(ahead: Ahead, spec: ModelSpec, sizes: Sizes, *, dtype: torch.dtype, device: torch.device) -> None:
     """Have `ahead` compile all kernels that a start needs; its processes go on when this returns."""
+    if not can_defer_compilation():
+        return
     try:
         _note_kernels(ahead, spec, sizes, dtype, device)
     except (torch.OutOfMemoryError, OutOfMemory):

@@ -23,6 +23,7 @@ from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm,
 from penstock.kernels.per_batch import PerBatch
 from penstock.kernels.reference import linear as linear_
 from penstock.kernels.reference import logits
+from penstock.kernels.torch_internals import float32_product
 from penstock.kernels.weight import Weight
 
 
@@ -122,7 +123,7 @@ class CudaOperations:
         elif x.dtype == torch.float32:
             torch.mm(x, matrix.t(), out=out)
         else:
-            torch.ops.aten.mm.dtype_out(x, matrix.t(), torch.float32, out=out)
+            float32_product()(x, matrix.t(), out)
         return logits.capped(out, softcap)
 
 

@@ -32,6 +32,7 @@ from penstock.model import Decoder, DummySource, Packing, choose_dtype, load, op
 from penstock.schedule import Scheduler
 from penstock.settings import Settings
 from penstock.startup import process_tuning
+from penstock.startup.gpu_warmup import wait_awake
 from penstock.store.files import ModelFiles
 from penstock.store.spec import ModelSpec
 from penstock.store.spec_check import chosen_context
@@ -259,7 +260,7 @@ def _cuda_runner(settings: Settings, decided: Decided, grammars: GrammarCache, l
     process_tuning.freeze_startup_objects()  # before compilation, which leaves much to be collected
     spec, context, limits = decided.spec, decided.context, decided.limits
     sizes = Sizes(settings.cache.block_size, context, limits.step_tokens, limits.max_sequences)
-    with Ahead(decided.threads) as ahead:
+    with Ahead(decided.threads, ready=wait_awake) as ahead:
         compile_ahead(ahead, spec, sizes, dtype=decided.dtype, device=decided.device)
         laps.end("kernels noted")
         model = _load(settings, decided)

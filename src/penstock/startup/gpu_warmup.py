@@ -11,7 +11,8 @@ import logging
 import os
 import threading
 from pathlib import Path
-from typing import Any
+
+from penstock.kernels.cuda import triton_internals
 
 logger = logging.getLogger(__name__)
 
@@ -54,16 +55,10 @@ def _retain() -> bool:
 
 
 def _prepare() -> None:
-    """What Triton wants at the first launch, and keeps: a key of itself, and what loads kernels, which is C to be
-    compiled."""
-    importlib.import_module("triton")  # before its parts, or another thread that imports it waits for us, and we for it
-    from triton.backends.nvidia.driver import CudaUtils
-
-    cache: Any = importlib.import_module("triton.runtime.cache")
-    if key := _key("triton"):
-        cache.triton_key = lambda: key
-    cache.triton_key()
-    CudaUtils()
+    """What Triton would do at the first launch: name itself by a key, and load its driver."""
+    importlib.import_module("triton")  # whole, before its parts: another thread that imports it must not wait for us
+    triton_internals.replace_key(_key("triton"))
+    triton_internals.load_driver()
 
 
 def _key(package: str) -> str | None:

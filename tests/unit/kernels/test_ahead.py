@@ -173,5 +173,5 @@ def test_nothing_new_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cache_that_is_no_folder_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.kernels.cuda.precompile.get_cache_manager", lambda name: object())
+    monkeypatch.setattr("triton.runtime.cache.get_cache_manager", lambda name: object())
     begun(fails).wait()

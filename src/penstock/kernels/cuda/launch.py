@@ -13,11 +13,11 @@ from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-from triton.runtime.driver import driver
+
+from penstock.kernels.cuda import triton_internals
 
 
 def power_of_2(least: int) -> int:
@@ -28,8 +28,7 @@ def power_of_2(least: int) -> int:
 @cache
 def overlaps() -> bool:
     """Whether this GPU has programmatic dependent launch."""
-    arch: int = driver.active.get_current_target().arch
-    return arch >= 90
+    return triton_internals.architecture() >= 90
 
 
 @triton.jit
@@ -72,21 +71,5 @@ class Launcher:
             launch(grid, arguments, (*constants, overlap))
             return
         compiled = self._kernel[grid](*arguments, *constants, overlap, launch_pdl=overlap, **options)
-        if compiled is not None:  # else see `ahead`
-            self._compiled[key] = _direct(compiled)
-
-
-def _direct(compiled: Any) -> Callable[..., None]:
-    """What launches a compiled kernel: in the version of Triton that we know, the C function beneath all its layers."""
-    if not triton.__version__.startswith("3.6."):
-        return lambda grid, arguments, constants: compiled[grid](*arguments, *constants)
-    launch, function, metadata = compiled.run.launch, compiled.function, compiled.packed_metadata
-    overlap, scratch, hooks = compiled.metadata.launch_pdl, (None, None), (None, None, None)
-    assert compiled.metadata.global_scratch_size == compiled.metadata.profile_scratch_size == 0
-
-    def direct(grid: tuple[int, int, int], arguments: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
-        stream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
-        values = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in arguments]
-        launch(*grid, stream, function, False, overlap, *scratch, metadata, *hooks, *values, *constants)
-
-    return direct
+        if compiled is not None:  # else see `precompile`
+            self._compiled[key] = triton_internals.direct_launch(compiled)

@@ -15,14 +15,9 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
-from triton.backends.nvidia.driver import CudaLauncher
-from triton.runtime import _async_compile
-from triton.runtime.cache import get_cache_manager
-
-from penstock.startup.gpu_warmup import wait_awake
+from penstock.kernels.cuda import triton_internals
 from penstock.system.fork_pool import ForkPool
 from penstock.system.ownership import owns_process
 from penstock.system.thread_pool import ThreadPool
@@ -36,9 +31,11 @@ class Ahead:
     """Takes the place of Triton's own mode of asynchronous compilation. At the end of its block nobody compiles any
     more."""
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, *, ready: Callable[[], None] = lambda: None) -> None:
+        """`ready` returns once Triton is set up, if another thread does that: it would be done twice otherwise."""
         self.keys: set[str] = set()  # in Triton's cache, of all that was noted
         self._processes = processes
+        self._ready = ready
         self._noted: list[Compilation] = []
         self._pool: ForkPool | ThreadPool | None = None
 
@@ -54,12 +51,9 @@ class Ahead:
     @contextmanager
     def noting(self) -> Iterator[None]:
         """Kernels that are launched within this are noted instead, and compiled from its end on."""
-        wait_awake()  # Triton would do again what is about to be done
-        token = _async_compile.active_mode.set(self)
-        try:
+        self._ready()
+        with triton_internals.deferring(self):
             yield
-        finally:
-            _async_compile.active_mode.reset(token)
         if self._noted:
             self.wait()  # for what was noted before, if anything was
             tasks, self._noted = [partial(_compile, one) for one in self._noted], []
@@ -76,7 +70,7 @@ class Ahead:
         name = hashlib.sha256(key.encode()).hexdigest()
         if name not in self.keys:
             self.keys.add(name)
-            if not _is_cached(name):
+            if not triton_internals.is_cached(name):
                 self._noted.append(compile_it)
 
     def wait(self) -> None:
@@ -86,12 +80,5 @@ class Ahead:
             self._pool = None
 
 
-def _is_cached(name: str) -> bool:
-    """Whether Triton has that kernel already. A cache that is no folder is not asked."""
-    folder = getattr(get_cache_manager(name), "cache_dir", None)
-    return folder is not None and any(Path(folder).glob("*.cubin"))
-
-
 def _compile(compile_it: Compilation) -> None:
-    compiled = compile_it()
-    CudaLauncher(compiled.src, compiled.metadata)  # what launches it, which Triton writes in C
+    triton_internals.build_launcher(compile_it())

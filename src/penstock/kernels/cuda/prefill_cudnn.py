@@ -18,6 +18,7 @@ from torch import Tensor
 
 from penstock.kernels.cuda.launch import power_of_2
 from penstock.kernels.interface import Batch, BlockMap, Pages
+from penstock.kernels.torch_internals import cudnn_attention
 
 UNIT = 1024  # tokens
 # Heads times tokens from which on the gain is larger than what a call costs the host, which is about 250 µs.
@@ -65,7 +66,8 @@ def available(q: Tensor) -> bool:
     """Whether cuDNN has such a kernel."""
     known = q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and q.shape[2] <= 128 and q.shape[2] % 8 == 0
     built_in: bool = torch.backends.cudnn.is_available()  # type: ignore[no-untyped-call]
-    return known and built_in and torch.cuda.get_device_capability(q.device) >= (9, 0)
+    on_device = known and built_in and torch.cuda.get_device_capability(q.device) >= (9, 0)
+    return on_device and cudnn_attention() is not None
 
 
 def suits(batch: Batch, row: int, heads: int) -> bool:
@@ -107,8 +109,8 @@ def _attend(q: Tensor, pages: Pages, slots: Tensor, scale: float, *, causal: boo
     """[tokens, heads, head_dim] -> the same, and the logarithm of each softmax's sum, [heads, tokens]."""
     k = pages.keys.flatten(0, 1).index_select(0, slots)
     v = pages.values.flatten(0, 1).index_select(0, slots)
+    operator = cudnn_attention()
+    assert operator is not None  # see `available`
     inputs = (x.transpose(0, 1)[None] for x in (q, k, v))  # [1, heads, tokens, head_dim]
-    mixed, mass, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
-        *inputs, None, True, 0.0, causal, False, scale=scale
-    )
+    mixed, mass = operator(*inputs, causal=causal, scale=scale)
     return mixed[0].transpose(0, 1).contiguous(), mass.view(q.shape[1], q.shape[0])
