@@ -136,7 +136,7 @@ class Host:
                 deltas = self.scheduler.settle(result)
         record = self.scheduler.take_record()
         with self.clock.of("encode frame"):
-            self.encode(Frame(deltas, record))
+            self.encode(Frame(deltas, record).packed())
         return plan is not None
 
     def finish(self) -> None:

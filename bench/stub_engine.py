@@ -55,7 +55,8 @@ class Sequence:
         now = time.monotonic()
         self.first = self.first or now
         if self.output < self.submit.max_output:
-            return Delta(id=self.submit.id, tokens=[token])
+            number = self.submit.number if self.output > 1 else 0
+            return Delta(id=self.submit.id, tokens=[token], number=number)
         times = Timings(self.submit.arrival, self.received, self.first, now)
         return Delta(id=self.submit.id, tokens=[token], finish=FinishReason.LENGTH, timings=times)
 
@@ -123,7 +124,7 @@ class StubEngine:
                 del self.running[name]
         state = (len(self.running), len(self.waiting), 0, 0, 0, 0)
         packed = record.pack(self.steps, start, (100, 200, 300), state, BLOCKS, let_in, [], rows)
-        self.link.send(Frame(deltas, packed))
+        self.link.send(Frame(deltas, packed).packed())
 
     def compute_prompts(self) -> list[bytes]:
         left, let_in = self.prefill, []

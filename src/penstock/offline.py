@@ -26,9 +26,9 @@ from penstock.flow import (
     SamplingParams,
     ToolUse,
 )
-from penstock.pipeline import ActiveRequest
 from penstock.startup import preflight
 from penstock.store.progress import Progress
+from penstock.stream.active_request import ActiveRequest
 
 logger = logging.getLogger(__name__)
 

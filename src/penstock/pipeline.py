@@ -19,23 +19,16 @@ from typing import get_args
 
 import msgspec
 
-from penstock.errors import ContextOverflow, InvalidRequest, by_code
+from penstock.errors import ContextOverflow, InvalidRequest
 from penstock.flow import (
-    Cancel,
-    Chunk,
-    Completion,
     Constraint,
     ConstraintChecker,
-    Delta,
-    FinishReason,
-    Inspection,
     OutputFormat,
     Pooling,
     Request,
     SamplingParams,
     Submit,
     TextStream,
-    TokenLogprobs,
 )
 from penstock.flow import Tokenizer as TokenizerProtocol
 from penstock.flow.identity import SequenceNumbers
@@ -46,6 +39,7 @@ from penstock.prompt.arguments import enforceable
 from penstock.prompt.chat_format import ChatFormat
 from penstock.prompt.template import ChatTemplate
 from penstock.store.spec import ModelSpec
+from penstock.stream.active_request import ActiveRequest
 from penstock.stream.choice import ChoiceStream, NoText
 from penstock.stream.scored import Scored
 
@@ -302,88 +296,6 @@ class Pipeline:
         marks = map(self.tokenizer.mark, output_format.marks)
         shown = frozenset(mark for mark in marks if mark is not None)
         return self.tokenizer.text_stream(prompt, skip_special=skip, show=shown)
-
-
-class ActiveRequest:
-    """One request under way: its sequences out, its answers coming in."""
-
-    def __init__(
-        self, request_id: str, submits: list[Submit], answers: list[ChoiceStream], warnings: tuple[str, ...] = ()
-    ) -> None:
-        self.id = request_id
-        self.warnings = warnings  # what of the request was accepted without effect
-        self.submits = submits
-        self.answers = answers
-        self.cached_tokens = 0
-        self.prompt_logprobs: list[TokenLogprobs | None] | None = None
-        self._embedding: bytes | None = None
-        self.inspection: Inspection | None = None
-        self.error: tuple[str, str | None] | None = None  # message, code
-        self._by_id = {submit.id: answer for submit, answer in zip(submits, answers, strict=True)}
-
-    @property
-    def done(self) -> bool:
-        """The engine has let go of every sequence."""
-        return all(answer.done for answer in self.answers)
-
-    def push(self, delta: Delta) -> tuple[Chunk | None, Cancel | None]:
-        """What this news means for the client, and for the engine."""
-        answer = self._by_id[delta.id]
-        if delta.finish is not None or not answer.tokens:
-            self._note(answer, delta)
-        try:
-            chunk = answer.push(delta)
-        except Exception:  # of one answer, which is not to take others along
-            logger.exception("the answer of request %s could not be read", self.id)
-            answer.finish = FinishReason.ERROR
-            self.error = self.error or ("what the model wrote could not be read", None)
-            return None, None if answer.done else Cancel(delta.id, at_output=len(answer.tokens))
-        if chunk is not None and delta.prompt_logprobs is not None:
-            chunk = msgspec.structs.replace(chunk, prompt_logprobs=self.prompt_logprobs)
-        if answer.finish is FinishReason.STOP_STRING and not answer.done:
-            return chunk, Cancel(delta.id, FinishReason.STOP_STRING, at_output=len(answer.tokens))
-        return chunk, None
-
-    def _note(self, answer: ChoiceStream, delta: Delta) -> None:
-        """What only the first news of a sequence and the last have beside tokens."""
-        if answer.index == 0:
-            self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
-        if delta.prompt_logprobs is not None:
-            self.prompt_logprobs = [None, *delta.prompt_logprobs]
-        if delta.embedding is not None:
-            self._embedding = delta.embedding
-        if delta.inspection is not None:
-            self.inspection = delta.inspection
-        if delta.finish is FinishReason.ERROR and answer.finish is None and self.error is None:
-            self.error = (delta.error or "the engine failed", delta.code)
-
-    def cancels(self) -> list[Cancel]:
-        """What ends the sequences that still run, when the client has gone."""
-        return [
-            Cancel(submit.id, at_output=len(answer.tokens))
-            for submit, answer in zip(self.submits, self.answers, strict=True)
-            if not answer.done
-        ]
-
-    def completion(self) -> Completion:
-        message, code = self.error or (None, None)
-        return Completion(
-            id=self.id,
-            prompt_tokens=self.submits[0].tokens,
-            choices=[answer.choice() for answer in self.answers],
-            cached_tokens=self.cached_tokens,
-            prompt_logprobs=self.prompt_logprobs,
-            error=message,
-            error_code=code,
-            warnings=self.warnings,
-        )
-
-    def embedding(self) -> bytes:
-        """The vector, as in Delta. Raises what kept it from being made."""
-        if self._embedding is None:
-            message, code = self.error or ("the request ended without an embedding", None)
-            raise by_code(code, message)
-        return self._embedding
 
 
 def _least_output(params: SamplingParams) -> int:

@@ -2,9 +2,10 @@ import pytest
 
 from penstock.errors import ContextOverflow, EngineDied, InvalidRequest
 from penstock.flow import Cancel, Delta, FinishReason, Request, SamplingParams, Timings, TokenLogprobs
-from penstock.pipeline import ActiveRequest, Pipeline
+from penstock.pipeline import Pipeline
 from penstock.prompt.template import ChatTemplate
 from penstock.store.spec import ModelSpec, Rope
+from penstock.stream.active_request import ActiveRequest
 
 SPEC = ModelSpec(
     architecture="llama",

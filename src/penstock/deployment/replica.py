@@ -18,13 +18,14 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
+from penstock.deployment.dispatch import Dispatcher
 from penstock.deployment.ticket import Ticket
 from penstock.errors import EngineDied, PenstockError, ShuttingDown
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, Submit, WatchedEngine
 from penstock.flow.identity import UNNAMED, Source
 from penstock.observe import events
 from penstock.observe.events import Emit
-from penstock.pipeline import ActiveRequest
+from penstock.stream.active_request import ActiveRequest
 
 logger = logging.getLogger(__name__)
 
@@ -60,12 +61,10 @@ class Replica:
         self.restarts = 0
         self._spawn = spawn
         self._engine = spawn()
-        self._tickets: dict[str, Ticket] = {}  # by sequence id
+        self._dispatcher = Dispatcher(lambda cancel: self._engine.cancel(cancel), source, emit)
         self._news: deque[Frame | Reply] = deque()  # from the engine, to be delivered
-        self._unflushed: list[Ticket] = []  # whose sinks are to get what was delivered
         self._unsent: deque[Submit] = deque()  # of requests with many sequences, yet to be handed over
         self._orphans: list[Submit] = []  # of a dead engine, for the next one
-        self._retried: set[str] = set()  # sequences that have been orphans
         self._replies: dict[int, asyncio.Future[Any]] = {}
         self._queries = 0
         self._changed = asyncio.Event()  # the engine became ready, failed or died
@@ -77,7 +76,7 @@ class Replica:
     @property
     def open(self) -> int:
         """Sequences that have not ended."""
-        return len(self._tickets)
+        return len(self._dispatcher.sequences)
 
     # --- the engine process
 
@@ -162,7 +161,7 @@ class Replica:
             await asyncio.sleep(hang_s / LOOKS)
             self._pump()  # what has come counts, though nobody had the time to read it
             now = (self._engine, self._signs)
-            silent = silent + 1 if now == before and self._tickets and self.state is State.READY else 0
+            silent = silent + 1 if now == before and self._dispatcher.sequences and self.state is State.READY else 0
             before = now
             if silent > LOOKS:
                 self._engine.end(f"the engine gave no sign of life for {hang_s:g} s and was ended")
@@ -202,7 +201,7 @@ class Replica:
         ticket = Ticket(active_requests)
         self._tell_queued(active_requests)
         submits = ticket.submits()
-        self._tickets.update((submit.id, ticket) for submit in submits)
+        self._dispatcher.add(ticket)
         self._unsent.extend(submits)
         if len(self._unsent) == len(submits):  # else `_hand_over_more` is on its way
             self._hand_over_more()
@@ -226,22 +225,22 @@ class Replica:
         orphaned = {submit.id for submit in (*self._orphans, *self._unsent)}
         for cancel in (cancel for active in ticket.active_requests for cancel in active.cancels()):
             if cancel.id in orphaned:
-                self._deliver(Delta(id=cancel.id, finish=FinishReason.CANCELLED))
+                self._dispatcher.deliver(Delta(id=cancel.id, finish=FinishReason.CANCELLED))
             else:
                 self._engine.cancel(cancel)
-        self._flush()
-        self._orphans = [submit for submit in self._orphans if submit.id in self._tickets]
-        self._unsent = deque(submit for submit in self._unsent if submit.id in self._tickets)
+        self._dispatcher.flush()
+        self._orphans = [submit for submit in self._orphans if submit.id in self._dispatcher.sequences]
+        self._unsent = deque(submit for submit in self._unsent if submit.id in self._dispatcher.sequences)
         self._look_again()
 
     def end_all(self, why: str) -> None:
         """Give up on everything that is open: each request ends in an error."""
         self._orphans.clear()
         self._unsent.clear()
-        for name in list(self._tickets):
+        for name in list(self._dispatcher.sequences):
             self._engine.cancel(Cancel(name))
-            self._deliver(_ended(name, why, ShuttingDown.code))
-        self._flush()
+            self._dispatcher.deliver(_ended(name, why, ShuttingDown.code))
+        self._dispatcher.flush()
 
     async def ask(self, kind: str, **arguments: Any) -> Any:
         """An engine's answer about itself; see `engine.loop` for what it knows."""
@@ -275,30 +274,33 @@ class Replica:
                 events.Queued(events.http_request_id(active_requests[0].id), time.monotonic(), sequences, self.source)
             )
 
-    def _orphan(self, delta: Delta) -> None:
-        """The engine died with this sequence: it is kept for the next one, if the client is there and has seen nothing
-        of it yet."""
-        ticket = self._tickets.get(delta.id)
-        if ticket is None:
-            return
+    def _orphan(self, delta: Delta) -> bool:
+        """Take a Delta that says that the engine has died: its sequence is kept for the next engine, if the client is
+        there and has seen nothing of it yet. False: it is about something else."""
+        if delta.code != EngineDied.code:
+            return False
+        sequence = self._dispatcher.sequences.get(delta.id)
+        if sequence is None:
+            return True
+        ticket = sequence.ticket
         if ticket.left:
-            self._deliver(Delta(id=delta.id, finish=FinishReason.CANCELLED))
-            return
-        if delta.id in self._retried or ticket.begun():
+            self._dispatcher.deliver(Delta(id=delta.id, finish=FinishReason.CANCELLED))
+        elif sequence.retried or ticket.begun():
             delta.error = f"{delta.error} while it worked on this request; it may be sent again"
-            self._deliver(delta)
-            return
-        self._retried.add(delta.id)
-        if self._emit is not None:
-            self._emit(events.Requeued("", time.monotonic(), delta.id, self.source))
-        self._orphans += [submit for submit in ticket.submits() if submit.id == delta.id]
+            self._dispatcher.deliver(delta)
+        else:
+            sequence.retried = True
+            if self._emit is not None:
+                self._emit(events.Requeued("", time.monotonic(), delta.id, self.source))
+            self._orphans += [submit for submit in ticket.submits() if submit.id == delta.id]
+        return True
 
     def _give_up(self, why: str) -> None:
         """End what the dead engine has left behind: there is no next one."""
         orphans, self._orphans = self._orphans, []
         for submit in orphans:
-            self._deliver(_ended(submit.id, why, EngineDied.code))
-        self._flush()
+            self._dispatcher.deliver(_ended(submit.id, why, EngineDied.code))
+        self._dispatcher.flush()
 
     # --- news
 
@@ -314,10 +316,10 @@ class Replica:
         while self._news or self._receive():
             self._take_in(self._news.popleft())
             if time.monotonic() > until:
-                self._flush()
+                self._dispatcher.flush()
                 self._look_again()
                 return
-        self._flush()
+        self._dispatcher.flush()
         if self._engine.dead is not None and self.state is State.READY:
             self.state = State.RESTARTING
         if self.state is not State.READY:  # while it is, there is nothing that anybody waits for
@@ -331,39 +333,9 @@ class Replica:
     def _take_in(self, message: Frame | Reply) -> None:
         if isinstance(message, Reply):
             self._reply(message)
-            return
-        self._signs += 1
-        monotonic, deliver = time.monotonic, self._deliver
-        start, times, told = monotonic(), [], []
-        for delta in message.deltas:
-            if delta.code is not None and delta.code == EngineDied.code:
-                self._orphan(delta)
-            elif deliver(delta):
-                told.append(delta)
-                times.append(monotonic())
-        if self._emit is not None:
-            end = times[-1] if times else start
-            self._emit(events.Delivered("", end, start, message.record, told, times, self.source))
-
-    def _deliver(self, delta: Delta) -> bool:
-        """Hand it to its ticket; False if nobody waits for it any more."""
-        ticket = self._tickets.get(delta.id)
-        if ticket is None:
-            return False
-        if cancel := ticket.push(delta):
-            self._engine.cancel(cancel)
-        if ticket.sink is not None:
-            self._unflushed.append(ticket)
-        if delta.finish is not None:
-            del self._tickets[delta.id]
-            self._retried.discard(delta.id)
-        return True
-
-    def _flush(self) -> None:
-        """Write what was delivered, before the loop turns to requests that have come in."""
-        unflushed, self._unflushed = self._unflushed, []
-        for ticket in unflushed:
-            ticket.flush()
+        else:
+            self._signs += 1
+            self._dispatcher.dispatch(message, self._orphan)
 
     def _reply(self, reply: Reply) -> None:
         if reply.id == self._ping:

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.errors import EngineDied, PenstockError, by_code
 from penstock.flow import Chunk, Delta, Engine, Frame, Query, Reply
-from penstock.pipeline import ActiveRequest
+from penstock.stream.active_request import ActiveRequest
 from penstock.system.progress_bar import bar
 from penstock.system.signals import held
 
@@ -38,6 +38,7 @@ class Driver:
         self.lock = threading.Lock()
         self.left: deque[SyncTicket] = deque()  # nobody waits for these any more
         self.tickets: dict[str, SyncTicket] = {}  # by sequence id
+        self.ids: dict[int, str] = {}  # of those sequences, by number
         self.news: list[Frame | Reply] = []  # from the engine, to be delivered
         self.replies: dict[int, Reply] = {}
         self.numbers = itertools.count()
@@ -102,6 +103,7 @@ class Driver:
         with self._turn():
             for submit in ticket.active.submits:
                 self.tickets[submit.id] = ticket
+                self.ids[submit.number] = submit.id
                 self.engine.submit(submit)
 
     def abandon(self, ticket: SyncTicket) -> None:
@@ -145,6 +147,7 @@ class Driver:
                     self.engine.cancel(cancel)
                 for submit in ticket.active.submits:
                     self.tickets.pop(submit.id, None)
+                    self.ids.pop(submit.number, None)
 
     def _has_room(self, active: ActiveRequest) -> bool:
         return len(self.tickets) + len(active.submits) <= self.max_open
@@ -161,6 +164,9 @@ class Driver:
                 if isinstance(message, Reply):
                     self.replies[message.id] = message
                 else:
+                    for number, token in zip(*message.pairs(), strict=True):
+                        if (name := self.ids.get(number)) is not None:
+                            self._deliver(self.tickets[name], Delta(id=name, tokens=[token]))
                     for delta in message.deltas:
                         if ticket := self.tickets.get(delta.id):
                             self._deliver(ticket, delta)

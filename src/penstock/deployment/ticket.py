@@ -1,45 +1,75 @@
-"""What a client holds of its request while a replica works on it."""
+"""A client's request at a replica: the chunks that its sequences produce, until the client has taken them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from penstock.errors import PenstockError, by_code
 from penstock.flow import Cancel, Chunk, Delta, Submit
-from penstock.pipeline import ActiveRequest
+from penstock.stream.active_request import ActiveRequest
+from penstock.stream.choice import ChoiceStream
 
 Chunks = list[tuple[int, Chunk]]  # with the index of the active request that each belongs to
 Sink = Callable[[Chunks], bool]  # False: it has taken nothing
 
 
+class TokenLane(Protocol):
+    """The short way of single tokens, for sequences whose tokens are text and nothing else."""
+
+    def push(self, token: int) -> bool:
+        """Take a token; False, with nothing changed, if it has to go the long way (`Ticket.push`)."""
+
+    def flush(self) -> None:
+        """Write what was pushed."""
+
+
+class OpenSequence:
+    """A sequence that has not ended, and where its tokens go."""
+
+    __slots__ = ("id", "index", "lane", "number", "retried", "ticket")
+
+    def __init__(self, submit: Submit, ticket: Ticket, index: int) -> None:
+        self.id = submit.id
+        self.number = submit.number
+        self.ticket = ticket
+        self.index = index  # of its active request
+        self.lane: TokenLane | None = None
+        self.retried = False  # it was given to a second engine, after the first had died
+
+
 class Ticket:
-    """One client's request at a replica: a active request per prompt, and the chunks nobody has taken yet.
+    """One client's request: an active request per prompt, and the chunks that have not been taken yet.
 
     They are bounded by what the request may produce; a client that does not read only finds more of them at once.
 
-    Chunks are waited for by a task (`take`). While it waits, a sink may take them in its place: the replica calls
-    `flush` once it has delivered what the engine said, and the task is woken only for what the sink leaves, an error or
-    the end. That is how most tokens go: a task woken for each would cost more than all else that happens to a token.
+    A task waits for chunks (`take`). While it waits, a sink may take them in its place: the replica calls `flush` once
+    it has delivered a frame, and the task is woken only for chunks that the sink refuses, an error or the end. Waking a
+    task for each token would cost more than everything else that happens to it.
     """
 
     def __init__(self, active_requests: list[ActiveRequest]) -> None:
         self.active_requests = active_requests
         self.chunks: Chunks = []
         self.sink: Sink | None = None
-        self._index = {submit.id: index for index, active in enumerate(active_requests) for submit in active.submits}
+        self.sequences = {
+            submit.id: OpenSequence(submit, self, index)
+            for index, active in enumerate(active_requests)
+            for submit in active.submits
+        }
         self.error: PenstockError | None = None  # of the first sequence that failed
         self.left = False  # the client has gone
-        self._open = len(self._index)
-        self._news = asyncio.Event()
+        self._open = len(self.sequences)
+        self._changed = asyncio.Event()
 
     @property
     def done(self) -> bool:
         return self._open == 0
 
     def push(self, delta: Delta) -> Cancel | None:
-        """Take news of one of its sequences; gives what the engine is to be told then."""
-        index = self._index[delta.id]
+        """Take a Delta of one of its sequences; returns the message that the engine must get in turn."""
+        index = self.sequences[delta.id].index
         active = self.active_requests[index]
         chunk, cancel = active.push(delta)
         if chunk is not None:
@@ -49,36 +79,39 @@ class Ticket:
             if active.error is not None and self.error is None:
                 self.error = by_code(active.error[1], active.error[0])
         if self.sink is None and (chunk is not None or self.done):
-            self._news.set()
+            self._changed.set()
         return cancel
 
     def flush(self) -> None:
-        """Give the sink what has come; wake the task that takes what it leaves, or that has to end the answer."""
+        """Give the chunks to the sink; wake the task if some are left, or if it has to end the answer."""
         if self.sink is not None and self.chunks and self.error is None and self.sink(self.chunks):
             self.chunks = []
         if self.chunks or self.done or self.error is not None:
             self.sink = None
-            self._news.set()
+            self._changed.set()
 
     async def take(self, sink: Sink | None = None) -> Chunks:
-        """What has come since; waits for the first that the sink does not take. Empty once everything has been taken
-        and the engine is done."""
+        """The chunks since the last call; waits for the first that the sink refuses. Empty once everything has been
+        taken and the engine is done."""
         while not self.chunks and not self.done:
             await self._wait(sink)
         chunks, self.chunks = self.chunks, []
         return chunks
 
     async def finished(self) -> None:
-        """Wait until all is done, or one part has failed and so the whole; chunks are thrown away."""
+        """Wait until all is done or one part has failed. Chunks are dropped, choices keep the text."""
+        for active in self.active_requests:
+            for submit, choice in zip(active.submits, active.choices, strict=True):
+                self.sequences[submit.id].lane = _Collect(choice)
         while not self.done and self.error is None:
             self.chunks.clear()
-            await self._wait(_throw_away)
+            await self._wait(_drop)
 
     async def _wait(self, sink: Sink | None) -> None:
-        self._news.clear()
+        self._changed.clear()
         self.sink = sink
         try:
-            await self._news.wait()
+            await self._changed.wait()
         finally:
             self.sink = None
 
@@ -87,8 +120,20 @@ class Ticket:
 
     def begun(self) -> bool:
         """Whether the client may have seen a token of it."""
-        return any(answer.tokens for active in self.active_requests for answer in active.answers)
+        return any(choice.tokens for active in self.active_requests for choice in active.choices)
 
 
-def _throw_away(chunks: Chunks) -> bool:
+class _Collect:
+    """Tokens of an answer that is written when it is complete."""
+
+    def __init__(self, choice: ChoiceStream) -> None:
+        self._choice = choice
+
+    def push(self, token: int) -> bool:
+        return self._choice.push_token(token) is not None
+
+    def flush(self) -> None: ...
+
+
+def _drop(chunks: Chunks) -> bool:
     return True

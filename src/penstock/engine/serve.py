@@ -58,5 +58,5 @@ def _turn(link: Link[ToEngine], loop: EngineLoop) -> bool:
         if reply := loop.handle(message):
             link.send(reply)
     if frame := loop.step():
-        link.send(frame)
+        link.send(frame.packed())
     return True

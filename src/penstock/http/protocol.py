@@ -19,6 +19,9 @@ LEAST_BYTES_PER_S = 1024.0  # on the average
 BODY_EXTENSION = "penstock.body"  # of the ASGI scope: a DirectBody
 
 
+_CHUNK_HEADS = [b"%x\r\n" % size for size in range(1024)]  # of chunked transfer encoding
+
+
 class DirectBody:
     """Writes pieces of a streamed answer's body straight to the connection. The head and the end of the answer go
     through `send`, with all that ASGI's layers do to them; they do nothing to the pieces between, which are most."""
@@ -36,7 +39,9 @@ class DirectBody:
 
     def write(self, data: bytes) -> None:
         """One piece, of a body of unknown length whose head has been sent. Goes out when the loop's turn ends."""
-        self._write(b"%x\r\n%b\r\n" % (len(data), data))
+        size = len(data)
+        head = _CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size
+        self._write(b"".join((head, data, b"\r\n")))
 
 
 class Protocol(HttpToolsProtocol):

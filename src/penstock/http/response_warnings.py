@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from penstock.pipeline import ActiveRequest
+from penstock.stream.active_request import ActiveRequest
 
 logger = logging.getLogger(__name__)
 

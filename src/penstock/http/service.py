@@ -18,9 +18,10 @@ from penstock.http.response_warnings import WarningLog
 from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.observe.metrics import PrometheusMetrics
-from penstock.pipeline import ActiveRequest, Pipeline, check_ids, prompt_field
+from penstock.pipeline import Pipeline, check_ids, prompt_field
 from penstock.prompt.template import NeedsRenderProcess
 from penstock.store.files import ModelFiles
+from penstock.stream.active_request import ActiveRequest
 from penstock.tokenize.batch import BatchEncoder
 from penstock.tokenize.tokenizer import Tokenizer
 
@@ -112,7 +113,7 @@ class Service:
         self.open -= 1
         if not ticket.done:
             self.replica.cancel(ticket)
-        if sum(len(active.answers) for active in ticket.active_requests) > MANY_ANSWERS:
+        if sum(len(active.choices) for active in ticket.active_requests) > MANY_ANSWERS:
             asyncio.get_running_loop().run_in_executor(None, self._count, ticket)
         else:
             self._count(ticket)
@@ -121,7 +122,7 @@ class Service:
 
     def _count(self, ticket: Ticket) -> None:
         for active in ticket.active_requests:
-            for answer in active.answers:
+            for answer in active.choices:
                 reason = answer.finish or FinishReason.CANCELLED
                 # A prompt counts once, however many answers it has, as in `usage`.
                 prompt, cached = (len(active.submits[0].tokens), active.cached_tokens) if answer.index == 0 else (0, 0)
@@ -140,7 +141,7 @@ class Service:
                 text="".join(answer.text) if self.keep_texts else None,
             )
             for active in ticket.active_requests
-            for submit, answer in zip(active.submits, active.answers, strict=True)
+            for submit, answer in zip(active.submits, active.choices, strict=True)
         ]
         error = ticket.error
         name = events.http_request_id(ticket.active_requests[0].id)

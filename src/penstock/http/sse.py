@@ -36,8 +36,11 @@ class TextEvent:
     def __init__(self, encode: Callable[[str], bytes]) -> None:
         """`encode` gives the event's JSON with a text in it."""
         self._head, self._tail = encode(_SLOT).split(_encode(_SLOT))
+        self.framed_head, self.framed_tail = b"data: " + self._head, self._tail + b"\n\n"
+        self.encode_text = _encode
 
     def holding(self, text: str) -> bytes:
+        """The event's JSON with this text in it."""
         return self._head + _encode(text) + self._tail
 
 
@@ -61,6 +64,9 @@ class Plain:
     """How streams of plain events end, in OpenAI's older APIs. A base of their writers."""
 
     end: Sequence[Event] = (b"[DONE]",)
+
+    def text_event(self, prompt: int, choice: int) -> TextEvent | None:
+        return None
 
     def failed(self, told: RenderedError) -> Sequence[Event]:
         return [told.body]

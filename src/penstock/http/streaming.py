@@ -14,21 +14,21 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.deployment.ticket import Chunks, Ticket
 from penstock.flow import Chunk, Completion
+from penstock.http.direct_stream import DirectWriter, TextLane
 from penstock.http.error_body import RenderedError
 from penstock.http.error_response import error_response, report_error
-from penstock.http.protocol import BODY_EXTENSION, DirectBody
+from penstock.http.protocol import BODY_EXTENSION
 from penstock.http.response_warnings import warning_header
 from penstock.http.service import Service
-from penstock.http.sse import Event, framed
+from penstock.http.sse import Event, TextEvent, framed
 from penstock.observe import events
 from penstock.observe.events import Emit
-from penstock.pipeline import ActiveRequest
+from penstock.stream.active_request import ActiveRequest
 
 logger = logging.getLogger(__name__)
 
 SERVER_SENT_EVENTS = "text/event-stream; charset=utf-8"
 PORTION = 256  # tokens written at once: with log-probabilities that takes ten milliseconds
-WRITES_TOLD = 64  # together: to tell each would cost as much as to make it
 MANY_ANSWERS, MANY_TOKENS = 32, 1024  # more of either are written in a thread, for the same reason
 
 
@@ -44,6 +44,10 @@ class Writer(Protocol):
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> Sequence[Event]: ...
 
     def chunk(self, prompt: int, chunk: Chunk) -> Sequence[Event]: ...
+
+    def text_event(self, prompt: int, choice: int) -> TextEvent | None:
+        """The event that `chunk` makes of text and nothing else, which depends on nothing but the text; None: there is
+        no such event."""
 
     def last(self, completions: Sequence[Completion]) -> Sequence[Event]: ...
 
@@ -76,8 +80,8 @@ class Whole(Response):
             self.service.finish(self.ticket)
 
     async def _written(self) -> bytes:
-        answers = sum(len(active.answers) for active in self.ticket.active_requests)
-        tokens = sum(len(answer.tokens) for active in self.ticket.active_requests for answer in active.answers)
+        answers = sum(len(active.choices) for active in self.ticket.active_requests)
+        tokens = sum(len(answer.tokens) for active in self.ticket.active_requests for answer in active.choices)
         if answers <= MANY_ANSWERS and tokens <= MANY_TOKENS:
             return self.write(self.ticket.active_requests)
         return await asyncio.to_thread(self.write, self.ticket.active_requests)
@@ -96,9 +100,8 @@ class EventStream(Response):
         self.content_type = content_type
         self.opened: set[tuple[int, int]] = set()  # choices whose first event is out, by prompt and choice
         self.over: float | None = None  # when the last of it was written
-        self.direct: DirectBody | None = None  # past ASGI's layers, where the server has such a way
+        self.direct: DirectWriter | None = None  # past ASGI's layers, where the server has such a way
         self.broken: Exception | None = None  # what went wrong on that way
-        self.writes: list[tuple[float, int]] = []  # of that way, yet to be told: when, and how many bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -109,7 +112,7 @@ class EventStream(Response):
             name = scope["state"]["request_id"]
             logger.info("request %s: dropped, the client does not read", name, extra={"request_id": name})
         finally:
-            self._tell_writes()
+            self._report_writes()
             self.service.finish(self.ticket, self.over)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,7 +123,8 @@ class EventStream(Response):
             return
         headers = _stream_headers(self.ticket, self.content_type)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        self.direct = scope.get("extensions", {}).get(BODY_EXTENSION)
+        if (body := scope.get("extensions", {}).get(BODY_EXTENSION)) is not None:
+            self.direct = DirectWriter(body, self.name, self.service.emit)
         try:
             while chunks:
                 if self.broken is not None:
@@ -141,27 +145,22 @@ class EventStream(Response):
         self.over = time.monotonic()
 
     def _write_through(self, chunks: Chunks) -> bool:
-        """The sink of the ticket while the client keeps up: called by the replica, for every token. Must not raise."""
+        """The sink of the ticket while the client keeps up: called by the replica. Must not raise."""
         assert self.direct is not None
-        if not self.direct.ready:
+        if not self.direct.body.ready:
             return False
         try:
             data = framed([event for prompt, chunk in chunks for event in self._events(prompt, chunk)])
             if data:
                 self.direct.write(data)
-                if self.service.emit is not None:
-                    self.writes.append((time.monotonic(), len(data)))  # writing does not wait
-                    if len(self.writes) == WRITES_TOLD:
-                        self._tell_writes()
         except Exception as error:  # for the task, which tells the client
             self.broken = error
             return False
         return True
 
-    def _tell_writes(self) -> None:
-        writes, self.writes = self.writes, []
-        if writes and self.service.emit is not None:
-            self.service.emit(events.FlushedTokens(self.name, writes[-1][0], writes))
+    def _report_writes(self) -> None:
+        if self.direct is not None:
+            self.direct.report()
 
     async def _send_chunks(self, send: Send, chunks: Chunks) -> None:
         """In portions, between which others have their turn: much may have piled up."""
@@ -178,7 +177,7 @@ class EventStream(Response):
 
     async def _send(self, send: Send, events: Iterable[Event], *, more: bool = True) -> None:
         """Waits while what was sent before has not been read."""
-        self._tell_writes()
+        self._report_writes()
         data = framed(events)
         if data or not more:
             start = time.monotonic()
@@ -195,8 +194,17 @@ class EventStream(Response):
             return self.writer.chunk(prompt, chunk)
         self.opened.add((prompt, chunk.choice))
         active = self.ticket.active_requests[prompt]
+        self._open_lane(prompt, chunk.choice)
         opening = self.writer.first(prompt, chunk.choice, active.submits[0].tokens, active.cached_tokens)
         return [*opening, *self.writer.chunk(prompt, chunk)]
+
+    def _open_lane(self, prompt: int, choice: int) -> None:
+        """The short way for what follows."""
+        event = self.writer.text_event(prompt, choice) if self.direct is not None else None
+        if event is not None and self.direct is not None:
+            active = self.ticket.active_requests[prompt]
+            sequence = self.ticket.sequences[active.submits[choice].id]
+            sequence.lane = TextLane(self.ticket, active.choices[choice], event, self.direct)
 
 
 def tell_flushed(emit: Emit | None, ticket: Ticket, start: float, num_bytes: int) -> None:
@@ -237,7 +245,7 @@ def _joined(chunks: list[Chunk]) -> Chunk:
 
 def server_timing(ticket: Ticket) -> str:
     """The slowest choice's stages, in the form browsers and proxies know (Server-Timing)."""
-    timings = [answer.timings for active in ticket.active_requests for answer in active.answers if answer.timings]
+    timings = [answer.timings for active in ticket.active_requests for answer in active.choices if answer.timings]
     if not timings:
         return ""
     last = max(timings, key=lambda one: one.finished)

@@ -17,6 +17,7 @@ carry its `source`; for the others the journal knows both by their request.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,13 +82,15 @@ class Requeued(Event, frozen=True, gc=False):
 
 class Delivered(Event, frozen=True, gc=False):
     """A frame of the engine, received at `start`, has been detokenized; `request` is empty. `times` are when each of
-    the `deltas` was done."""
+    the `deltas` was done. Sequences that got one further token and nothing else are in `numbers` instead."""
 
     start: float
     record: bytes | None
     deltas: Sequence[Delta]
     times: Sequence[float]
     source: Source = UNNAMED
+    numbers: array[int] | tuple[()] = ()  # of sequences, "I"
+    token_times: array[float] | tuple[()] = ()  # when the token of each was text, "d"
 
 
 class Flushed(Event, frozen=True, gc=False):
@@ -98,9 +101,10 @@ class Flushed(Event, frozen=True, gc=False):
 
 
 class FlushedTokens(Event, frozen=True):
-    """Writes that did not wait, as (when, bytes): one event for many, since there is a write per token."""
+    """Writes that did not wait: one event for many, since there is a write per token."""
 
-    writes: Sequence[tuple[float, int]]
+    times: array[float]
+    sizes: array[int]  # bytes
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):

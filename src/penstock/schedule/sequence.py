@@ -120,6 +120,10 @@ class Sequence:
     def drawn(self, outcome: RowResult, count: int) -> Delta:
         """News of the first `count` tokens that a row drew, and of the prompt, if those are the first."""
         delta = Delta(id=self.message.id, tokens=outcome.tokens[:count], cached_tokens=self.cached or 0)
+        if outcome.logprobs is None and outcome.inspection is None and self.prompt_logprobs is None:
+            if count == 1 and len(self.tokens) > self.prompt_length + 1:
+                delta.number = self.message.number
+            return delta
         delta.inspection = outcome.inspection
         if outcome.logprobs is not None:
             delta.logprobs = outcome.logprobs[:count]

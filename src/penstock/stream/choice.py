@@ -80,6 +80,15 @@ class ChoiceStream:
         calls = tuple(shown.calls)
         return Chunk(self.index, shown.text, tokens, logprobs, self.finish, self.stop, shown.reasoning, calls)
 
+    def push_token(self, token: int) -> str | None:
+        """The short way of one further token: returns its text. None, with nothing changed: it needs `push`."""
+        if not self._as_it_comes or self.finish is not None:
+            return None
+        text = self.decoder.push(token)
+        self.text.append(text)
+        self.tokens.append(token)
+        return text
+
     def _push_text(self, tokens: list[int]) -> Chunk | None:
         """What most Deltas bring: tokens that are text and nothing else. The short way for them."""
         if not tokens:

@@ -14,6 +14,9 @@ _FAILED = (FinishReason.ERROR, FinishReason.CANCELLED, FinishReason.TIMEOUT)
 
 
 class Scored(ChoiceStream):
+    def push_token(self, token: int) -> None:
+        return None
+
     def push(self, delta: Delta) -> Chunk | None:
         finish = delta.finish if delta.finish is None or delta.finish in _FAILED else FinishReason.LENGTH
         logprobs: list[TokenLogprobs] | None = None if delta.logprobs is None else []

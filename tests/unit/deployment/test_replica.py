@@ -13,7 +13,7 @@ from penstock.deployment.replica import Replica, State
 from penstock.deployment.ticket import Ticket
 from penstock.errors import EngineDied, OutOfMemory, PenstockError
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, SamplingParams, Submit
-from penstock.pipeline import ActiveRequest
+from penstock.stream.active_request import ActiveRequest
 from penstock.stream.choice import ChoiceStream
 
 
@@ -185,7 +185,7 @@ def test_others_have_their_turn_however_much_an_engine_says(monkeypatch: pytest.
         while sum(taken) < 100:
             taken.append(len(await ticket.take()))
         assert max(taken) < 10  # the client was there before the engine had said all it had
-        assert len(ticket.active_requests[0].answers[0].tokens) == 100
+        assert len(ticket.active_requests[0].choices[0].tokens) == 100
 
     run(story, Talkative)
 

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.flow import Submit
 from penstock.http.response_warnings import HEADER, MAX_HEADER, MAX_LOGGED, MAX_WARNING, WarningLog, warning_header
-from penstock.pipeline import ActiveRequest
+from penstock.stream.active_request import ActiveRequest
 
 
 def active(*warnings: str) -> ActiveRequest:

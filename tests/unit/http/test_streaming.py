@@ -9,13 +9,14 @@ import pytest
 
 from penstock.deployment.ticket import Ticket
 from penstock.flow import CallDelta, Chunk, Completion, Delta, FinishReason, SamplingParams, Submit, TokenLogprobs
+from penstock.http.direct_stream import WRITES_PER_EVENT
 from penstock.http.error_body import RenderedError
 from penstock.http.protocol import BODY_EXTENSION
 from penstock.http.service import Service
 from penstock.http.sse import Event, Named, Plain
-from penstock.http.streaming import PORTION, WRITES_TOLD, EventStream, Whole, merged
+from penstock.http.streaming import PORTION, EventStream, Whole, merged
 from penstock.observe import events
-from penstock.pipeline import ActiveRequest
+from penstock.stream.active_request import ActiveRequest
 from penstock.stream.choice import ChoiceStream
 
 SCOPE = {"type": "http", "path": "/v1/chat/completions", "state": {"request_id": "r"}}
@@ -338,9 +339,9 @@ def test_writes_of_the_direct_way_are_told_together_and_in_order() -> None:
     async def play(ticket: Ticket, body: Body) -> None:
         await bring(ticket, news("a"))
         await settle()
-        for _ in range(WRITES_TOLD + 3):
+        for _ in range(WRITES_PER_EVENT + 3):
             await bring(ticket, news("b"))
-        assert [len(event.writes) for event in told if isinstance(event, events.FlushedTokens)] == [WRITES_TOLD]
+        assert [len(event.sizes) for event in told if isinstance(event, events.FlushedTokens)] == [WRITES_PER_EVENT]
         await bring(ticket, news("z", 0, FinishReason.LENGTH))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -349,9 +350,7 @@ def test_writes_of_the_direct_way_are_told_together_and_in_order() -> None:
     sizes = [
         size
         for event in told
-        for size in (
-            [size for _, size in event.writes] if isinstance(event, events.FlushedTokens) else [event.num_bytes]
-        )
+        for size in ([*event.sizes] if isinstance(event, events.FlushedTokens) else [event.num_bytes])
     ]
     assert sizes == [len(data) for _, data in sent]
 
@@ -431,7 +430,7 @@ def test_a_stream_without_a_last_chunk_tells_its_error() -> None:
             return chr(token)
 
     async def play(ticket: Ticket, body: Body) -> None:
-        ticket.active_requests[0].answers[0].decoder = Unreadable()
+        ticket.active_requests[0].choices[0].decoder = Unreadable()
         await bring(ticket, news("a"))
         await settle()
         await bring(ticket, news("!"))
@@ -448,10 +447,10 @@ def test_an_answer_in_one_piece_wakes_no_task_before_its_end() -> None:
         await settle()
         for _ in range(3):
             await bring(ticket, news("a"))
-            assert not ticket._news.is_set()
+            assert not ticket._changed.is_set()
         assert ticket.chunks == []
         await bring(ticket, news("z", 0, FinishReason.LENGTH))
         await waiting
-        return len(ticket.active_requests[0].answers[0].tokens)
+        return len(ticket.active_requests[0].choices[0].tokens)
 
     assert asyncio.run(play()) == 4

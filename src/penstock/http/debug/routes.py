@@ -34,8 +34,8 @@ from penstock.observe.trace.journal import LAB
 from penstock.observe.trace.prefix_explanation import explain_prefix
 from penstock.observe.trace.records import RequestTrace
 from penstock.observe.trace.step_window import step_window
-from penstock.pipeline import ActiveRequest
 from penstock.settings import Settings
+from penstock.stream.active_request import ActiveRequest
 
 ASK_WAIT_S = 30.0  # for an engine in a long step
 DEFAULT_STEPS = 400

@@ -15,7 +15,7 @@ from penstock.http.api.fields import MAX_INT, Strict, wrong
 from penstock.http.api.generation_fields import LogitBias, TokenId, TokenIds
 from penstock.http.api.logprobs import Vocabulary
 from penstock.http.api.response_format import ResponseFormat, to_constraint
-from penstock.pipeline import ActiveRequest
+from penstock.stream.active_request import ActiveRequest
 
 MAX_TOP, DEFAULT_TOP = 200, 40
 SHOWN_PROMPT = 64  # tokens, the last
@@ -94,7 +94,7 @@ def answer(
     forced = body.forced or []
     tokens = active.submits[0].tokens
     prompt = tokens[: len(tokens) - len(forced)]
-    sequence = active.answers[0]
+    sequence = active.choices[0]
     timings = sequence.timings
     drawn = sequence.finish not in (FinishReason.COMPLETE, FinishReason.DEAD_END) or bool(sequence.tokens)
 

@@ -20,7 +20,7 @@ from penstock.flow.identity import UNNAMED, Source
 from penstock.flow.record import CONSTRAINT, PREFIX, WAITS, LetIn, StepRecord, micros
 from penstock.observe import events
 from penstock.observe.epoch import Epoch
-from penstock.observe.trace.records import PRIORITY, RequestTrace, SequenceTrace
+from penstock.observe.trace.records import PRIORITY, Moment, RequestTrace, SequenceTrace
 from penstock.observe.trace.replica import ReplicaTrace, Totals
 
 MAX_DONE = 2000
@@ -222,32 +222,55 @@ class Journal:
             if (sequence := by_id.get(delta.id)) is not None
         ]
         if event.record is not None:
-            # It is one frame: no overflow.
-            text_us = [word for one, _, t in news for word in (one.number, int((t - start) * 1e6 + 0.5))]
-            step = replica.steps.add(event.record, start, array("I", text_us).tobytes())
+            numbers = array("I", [*event.numbers, *(sequence.number for sequence, _, _ in news)])
+            times = array("d", [*event.token_times, *(t for _, _, t in news)])
+            step = replica.steps.add(event.record, start, numbers.tobytes(), times.tobytes())
             settled = step.start + step.settled_us * 1e-6
             self._stepped(replica, step, settled)
-        gaps: dict[float, int] = {}
-        last_step, tokens = replica.steps.last, 0
+        moment = Moment(settled, start, replica.steps.last)
+        gaps = self._further_tokens(event, moment) if event.numbers else {}
+        tokens = sum(gaps.values())
         for sequence, delta, t in news:
             if sequence.finish is not None:
                 continue
             if count := len(delta.tokens):
-                if sequence.last_token is None:
+                if sequence.first_token is None:
                     self._first_token(sequence, settled, t)
                 else:
-                    gap = settled - sequence.last_token
+                    gap = settled - sequence.latest.settled
                     gaps[gap] = gaps.get(gap, 0) + count
-                sequence.last_token = settled
                 sequence.output_tokens += count
                 tokens += count
-            sequence.last_step, sequence.heard, sequence.text_done = last_step, start, t
+                sequence.latest = moment
+            else:
+                sequence.tokenless = moment
+            sequence.text_done = t
             if delta.finish is not None:
                 sequence.finish, sequence.finished = delta.finish, settled
                 sequence.waiting = False
         replica.totals.output_tokens += tokens
         for gap, count in gaps.items():
             replica.token_gap_s.add(gap, count)
+
+    def _further_tokens(self, event: events.Delivered, moment: Moment) -> dict[float, int]:
+        """One more token for each of `event.numbers`; returns how often each gap between tokens occurred. Most
+        sequences got their last token in the same frame, so that there is one gap to work out for all of them."""
+        gaps: dict[float, int] = {}
+        find, before, gap, count = self._by_number.get, moment, 0.0, 0
+        for number, t in zip(event.numbers, event.token_times, strict=True):
+            if (sequence := find(number)) is None or sequence.finish is not None:
+                continue
+            if sequence.latest is not before:
+                if count:
+                    gaps[gap] = gaps.get(gap, 0) + count
+                before, count = sequence.latest, 0
+                gap = moment.settled - before.settled
+            count += 1
+            sequence.latest, sequence.text_done = moment, t
+            sequence.output_tokens += 1
+        if count:
+            gaps[gap] = gaps.get(gap, 0) + count
+        return gaps
 
     def _first_token(self, sequence: SequenceTrace, settled: float, t: float) -> None:
         request = self._owners[sequence.number]
@@ -273,7 +296,8 @@ class Journal:
         totals.prompt_tokens += sequence.prompt_tokens
         totals.hit_tokens += entry.cached
         sequence.received, sequence.admitted = entry.since, step.start
-        sequence.first_step = sequence.last_step = step.number
+        sequence.first_step = step.number
+        sequence.latest = Moment(step.start, step.start, step.number)
         sequence.cached, sequence.finding = entry.cached, entry.finding
         # The engine reads its messages between two steps: until then it was in a step.
         step_us, *others = entry.waits_us
@@ -288,7 +312,7 @@ class Journal:
 
     def _flushed_tokens(self, event: events.FlushedTokens) -> None:
         if (request := self._requests.get(event.request)) is not None:
-            request.add_writes(event.writes)
+            request.add_writes(event.times, event.sizes)
 
     def _finished(self, event: events.Finished) -> None:
         request = self.open.get(event.request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +11,23 @@ from penstock.flow.identity import UNNAMED, Source
 from penstock.flow.record import STEP, WAITS, Finding, micros
 
 MAX_WRITES = 2048  # of one request that have entries of their own; later ones are added to the last entry
+MAX_PLAIN_S = 4000.0  # as microseconds it fits 32 bits
 NOT_FOUND = Finding()
 PRIORITY = "priority"  # the wait reason of a sequence that later ones overtook
+
+
+class Moment:
+    """A frame of the engine's: one object for all sequences that it brought something for."""
+
+    __slots__ = ("received", "settled", "step")
+
+    def __init__(self, settled: float, received: float, step: int) -> None:
+        self.settled = settled  # by the engine
+        self.received = received  # by the frontend
+        self.step = step
+
+
+NEVER = Moment(0.0, 0.0, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -26,14 +40,13 @@ class SequenceTrace:
     queued: float
     received: float | None = None  # by the engine
     admitted: float | None = None
-    first_token: float | None = None  # settled by the engine, as the next
-    last_token: float | None = None
+    first_token: float | None = None  # settled by the engine
     finished: float | None = None
-    heard: float | None = None  # when the frontend last received tokens of it
-    text_done: float | None = None  # and had detokenized them
+    latest: Moment = NEVER  # of its last token
+    tokenless: Moment | None = None  # of its end, if no token came with that
+    text_done: float | None = None  # when the frontend had detokenized the latest
     first_text: float | None = None
     first_step: int = 0
-    last_step: int = 0
     cached: int = 0
     output_tokens: int = 0
     waits_us: tuple[int, ...] = (0,) * len(WAITS)
@@ -44,6 +57,20 @@ class SequenceTrace:
     finish: FinishReason | None = None
     stop: str | int | None = None
     waiting: bool = True
+
+    @property
+    def last_token(self) -> float | None:
+        """Settled by the engine."""
+        return None if self.first_token is None else self.latest.settled
+
+    @property
+    def heard(self) -> float:
+        """When the frontend last received something of it."""
+        return (self.tokenless or self.latest).received
+
+    @property
+    def last_step(self) -> int:
+        return (self.tokenless or self.latest).step
 
     @property
     def waited_for(self) -> str | None:
@@ -105,16 +132,19 @@ class RequestTrace:
             self.writes[-2] = micros(end - self.accepted) - self.writes[-3]
             self.writes[-1] = min(self.writes[-1] + num_bytes, 2**32 - 1)
 
-    def add_writes(self, writes: Sequence[tuple[float, int]]) -> None:
-        """Many writes that did not wait, as (when, bytes)."""
-        if len(self.writes) + 3 * len(writes) > 3 * MAX_WRITES:
-            for t, num_bytes in writes:
+    def add_writes(self, times: array[float], sizes: array[int]) -> None:
+        """Many writes that did not wait: when, and how many bytes."""
+        accepted, count = self.accepted, len(times)
+        if len(self.writes) + 3 * count > 3 * MAX_WRITES or times[-1] - accepted > MAX_PLAIN_S:
+            for t, num_bytes in zip(times, sizes, strict=True):
                 self.add_write(t, t, num_bytes)
             return
-        accepted = self.accepted
-        self.writes.extend([number for t, num_bytes in writes for number in (micros(t - accepted), 0, num_bytes)])
-        self.num_writes += len(writes)
-        self.written += sum([num_bytes for _, num_bytes in writes])
+        words = array("I", bytes(12 * count))
+        words[::3] = array("I", [int((t - accepted) * 1e6 + 0.5) for t in times])
+        words[2::3] = sizes
+        self.writes += words
+        self.num_writes += count
+        self.written += sum(sizes)
 
     @property
     def state(self) -> str:

@@ -20,7 +20,8 @@ OVERHEAD_BYTES = 200  # of an entry in Python's own memory
 class PackedStep(NamedTuple):
     record: bytes  # as `flow.record.pack` makes it
     received: float  # when the frontend read it
-    text_us: bytes  # array("I") of sequence number, microseconds from `received` until its tokens were text, …
+    numbers: bytes  # array("I") of the sequences that it has tokens for
+    text_times: bytes  # array("d"): when those were text
 
 
 class StepRing:
@@ -41,16 +42,16 @@ class StepRing:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def add(self, packed: bytes, received: float, text_us: bytes) -> StepRecord:
+    def add(self, packed: bytes, received: float, numbers: bytes, text_times: bytes) -> StepRecord:
         """Append a step; returns it unpacked, with its number in the ring."""
         step = record.unpack(packed)
         with self._lock:
-            self._steps.append(PackedStep(packed, received, text_us))
-            self._bytes += len(packed) + len(text_us) + OVERHEAD_BYTES
+            self._steps.append(PackedStep(packed, received, numbers, text_times))
+            self._bytes += len(packed) + len(numbers) + len(text_times) + OVERHEAD_BYTES
             self.last += 1
             while len(self._steps) > self._max_steps or self._bytes > self._max_bytes:
                 oldest = self._steps.popleft()
-                self._bytes -= len(oldest.record) + len(oldest.text_us) + OVERHEAD_BYTES
+                self._bytes -= len(oldest.record) + len(oldest.numbers) + len(oldest.text_times) + OVERHEAD_BYTES
         return step._replace(number=self.last)
 
     def between(self, begin: int, end: int) -> Iterator[StepRecord]:
@@ -59,10 +60,12 @@ class StepRing:
             yield record.unpack(packed.record)._replace(number=number)
 
     def between_with_text_times(self, begin: int, end: int) -> Iterator[tuple[StepRecord, float, dict[int, int]]]:
-        """The same, each with when it was received and `PackedStep.text_us` by sequence number."""
+        """The same, each with when it was received and, by sequence number, the microseconds from then until its tokens
+        were text."""
         for number, packed in self._slice(begin, end):
-            times = array("I", packed.text_us)
-            texts = dict(zip(times[::2], times[1::2], strict=True))
+            times = array("d", packed.text_times)
+            microseconds = [int((t - packed.received) * 1e6 + 0.5) for t in times]
+            texts = dict(zip(array("I", packed.numbers), microseconds, strict=True))
             yield record.unpack(packed.record)._replace(number=number), packed.received, texts
 
     def _slice(self, begin: int, end: int) -> list[tuple[int, PackedStep]]:

@@ -1,5 +1,6 @@
 """What is kept of requests and steps: enough to explain them, and never more than was promised."""
 
+from array import array
 from itertools import pairwise
 from typing import Any
 
@@ -205,7 +206,7 @@ def test_steps_are_bounded_by_number_and_by_bytes() -> None:
     few, small = StepRing(max_steps=10), StepRing(max_bytes=4000)
     for place in range(100):
         for steps in (few, small):
-            assert steps.add(delivered.record, 0.0, b"").number == place + 1
+            assert steps.add(delivered.record, 0.0, b"", b"").number == place + 1
     assert (len(few), few.first, few.last) == (10, 91, 100)
     assert 5 < len(small) < 20
     assert [step.number for step in few.between(95, 97)] == [95, 96, 97]
@@ -224,7 +225,8 @@ def test_writes_told_together_are_kept_like_those_told_one_by_one() -> None:
         lot = writes[begin : begin + 64]
         for t, num_bytes in lot:
             apart.tell(events.Flushed("a", t, t, num_bytes))
-        together.tell(events.FlushedTokens("a", lot[-1][0], lot))
+        times, sizes = array("d", [t for t, _ in lot]), array("I", [size for _, size in lot])
+        together.tell(events.FlushedTokens("a", times[-1], times, sizes))
     one, other = apart.journal.find("a"), together.journal.find("a")
     assert one is not None
     assert other is not None

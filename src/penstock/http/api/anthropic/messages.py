@@ -276,6 +276,9 @@ class MessageWriter:
         )
         return [*self._close(), named(end), named(MessageStop())]
 
+    def text_event(self, prompt: int, choice: int) -> None:
+        return None
+
     def failed(self, told: RenderedError) -> list[Event]:
         return [Named("error", told.body)]
 

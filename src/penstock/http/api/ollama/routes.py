@@ -51,7 +51,7 @@ from penstock.http.request_events import RequestEvents
 from penstock.http.response_warnings import HEADER
 from penstock.http.service import Service
 from penstock.http.streaming import Whole
-from penstock.pipeline import ActiveRequest
+from penstock.stream.active_request import ActiveRequest
 
 Asked = TypeVar("Asked", bound=OllamaGeneration)
 

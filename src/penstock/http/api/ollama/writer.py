@@ -68,6 +68,9 @@ class LineWriter(ABC):
         (completion,) = completions
         return [JsonLine(_encode(self._line("", "", [], done=True, **self._counts(completion))))]
 
+    def text_event(self, prompt: int, choice: int) -> None:
+        return None
+
     def failed(self, told: RenderedError) -> list[Event]:
         return [JsonLine(told.body)]
 

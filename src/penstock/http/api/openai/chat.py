@@ -142,6 +142,9 @@ class ChatWriter(Plain):
             written.append(self._chunk([end]))
         return written
 
+    def text_event(self, prompt: int, choice: int) -> TextEvent | None:
+        return self._text_event(choice) if self._text_only else None
+
     def _text_event(self, choice: int) -> TextEvent:
         """What most chunks are."""
         if (known := self._texts.get(choice)) is None:

@@ -157,6 +157,9 @@ class CompletionWriter(Plain):
         )
         return [self._body([choice])]
 
+    def text_event(self, prompt: int, choice: int) -> TextEvent | None:
+        return self._text_event(self._index(prompt, choice)) if self._text_only else None
+
     def _text_event(self, index: int) -> TextEvent:
         """What most chunks are."""
         if (known := self._texts.get(index)) is None:

@@ -115,6 +115,9 @@ class ResponseWriter:
         closing, response = self._finished(completion)
         return [*closing, self._script.end(response)]
 
+    def text_event(self, prompt: int, choice: int) -> None:
+        return None
+
     def failed(self, told: RenderedError) -> list[Event]:
         closing = self._script.close("incomplete")
         error = ResponseFailure(

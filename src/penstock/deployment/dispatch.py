@@ -1,0 +1,98 @@
+"""From the engine's frames to the tickets of waiting clients.
+
+Most of a frame is one further token for each of many sequences (`Frame.tokens`). Where a sequence has a lane, its token
+is text on a socket after a few function calls, and no object is made for it. Everything else is a Delta, which takes
+the long way through `Ticket.push`, and so does a token that a lane refuses.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable
+
+from penstock.deployment.ticket import OpenSequence, Ticket, TokenLane
+from penstock.flow import Cancel, Delta, Frame
+from penstock.flow.identity import UNNAMED, Source
+from penstock.observe import events
+from penstock.observe.events import Emit
+
+
+class Dispatcher:
+    """Knows every sequence that has not ended. `cancel` tells the engine to end one."""
+
+    def __init__(self, cancel: Callable[[Cancel], None], source: Source = UNNAMED, emit: Emit | None = None) -> None:
+        self.sequences: dict[str, OpenSequence] = {}  # by id
+        self._by_number: dict[int, OpenSequence] = {}
+        self._cancel = cancel
+        self._source = source
+        self._emit = emit
+        self._lanes: list[TokenLane] = []  # with tokens to write
+        self._tickets: list[Ticket] = []  # whose sinks have chunks to take
+
+    def add(self, ticket: Ticket) -> None:
+        self.sequences.update(ticket.sequences)
+        self._by_number.update((one.number, one) for one in ticket.sequences.values() if one.number)
+
+    def dispatch(self, frame: Frame, orphan: Callable[[Delta], bool]) -> None:
+        """Deliver all of a frame; `flush` must follow. Deltas that `orphan` takes are not delivered."""
+        start = time.monotonic()
+        numbers, token_times = self._push_tokens(frame) if frame.tokens else ((), ())
+        times, delivered = [], []
+        for delta in frame.deltas:
+            if not (delta.code is not None and orphan(delta)) and self.deliver(delta):
+                delivered.append(delta)
+                times.append(time.monotonic())
+        if self._emit is not None:
+            end = times[-1] if times else token_times[-1] if token_times else start
+            self._emit(
+                events.Delivered("", end, start, frame.record, delivered, times, self._source, numbers, token_times)
+            )
+
+    def _push_tokens(self, frame: Frame) -> tuple[array[int], array[float]]:
+        """Returns the sequence numbers, and when the token of each was text."""
+        numbers, tokens = frame.pairs()
+        find, now, lanes = self._by_number.get, time.monotonic, self._lanes
+        times: array[float] = array("d")
+        known: array[int] = array("I")
+        for number, token in zip(numbers, tokens, strict=True):
+            if (sequence := find(number)) is None:
+                continue
+            lane = sequence.lane
+            try:
+                taken = lane is not None and lane.push(token)
+            except Exception:  # it is raised again on the long way, which tells the client
+                taken = False
+            if taken and lane is not None:
+                lanes.append(lane)
+            else:
+                self.deliver(Delta(id=sequence.id, tokens=[token]))
+            known.append(number)
+            times.append(now())
+        return known, times
+
+    def deliver(self, delta: Delta) -> bool:
+        """Hand a Delta to its ticket; False if the sequence has ended already."""
+        sequence = self.sequences.get(delta.id)
+        if sequence is None:
+            return False
+        ticket = sequence.ticket
+        if cancel := ticket.push(delta):
+            self._cancel(cancel)
+        if ticket.sink is not None:
+            self._tickets.append(ticket)
+        if delta.finish is not None:
+            del self.sequences[delta.id]
+            self._by_number.pop(sequence.number, None)
+        return True
+
+    def flush(self) -> None:
+        """Write what was delivered. Lanes first: they refuse tokens as soon as their ticket has chunks."""
+        if self._lanes:
+            lanes, self._lanes = self._lanes, []
+            for lane in lanes:
+                lane.flush()
+        if self._tickets:
+            tickets, self._tickets = self._tickets, []
+            for ticket in tickets:
+                ticket.flush()
