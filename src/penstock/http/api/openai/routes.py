@@ -23,7 +23,7 @@ from penstock.http.parse.body import read
 from penstock.http.request_events import RequestEvents
 from penstock.http.service import Service
 from penstock.http.streaming import Whole, Writer
-from penstock.pipeline import ActiveRequest
+from penstock.stream.active_request import ActiveRequest
 
 Body = TypeVar("Body", bound=Generation)
 
