@@ -34,14 +34,15 @@ from penstock.flow import Tokenizer as TokenizerProtocol
 from penstock.flow.identity import SequenceNumbers
 from penstock.observe import events
 from penstock.observe.events import Emit
-from penstock.prompt.answer_grammar import constraint_of
-from penstock.prompt.arguments import enforceable
+from penstock.prompt.answer_grammar import answer_constraint
 from penstock.prompt.chat_format import ChatFormat
 from penstock.prompt.template import ChatTemplate
 from penstock.store.spec import ModelSpec
 from penstock.stream.active_request import ActiveRequest
 from penstock.stream.choice import ChoiceStream, NoText
 from penstock.stream.scored import Scored
+from penstock.tool_calls.argument_schema import enforceable_tools
+from penstock.tool_calls.registry import output_markers
 
 logger = logging.getLogger(__name__)
 
@@ -213,13 +214,15 @@ class Pipeline:
             raise InvalidRequest(f"pooling must be {' or '.join(POOLINGS)}, got {request.pooling!r}", param="pooling")
 
     def _output_format(self, request: Request, text: str, max_output: int) -> OutputFormat | None:
-        """How the answer is to be read; None: as it is."""
+        """How to parse the output; None: it is all text."""
         if request.messages is None or self.chat_format is None:
             return None
         output_format = self.chat_format.output_format(request, text)
-        if output_format.budget is not None and output_format.budget >= max_output:  # it cannot be spent
-            output_format = msgspec.structs.replace(output_format, budget=None)
-        return output_format if output_format.calls is not None or output_format.thinking is not None else None
+        budget = output_format.reasoning_budget
+        if budget is not None and budget >= max_output:  # it cannot be exceeded
+            output_format = msgspec.structs.replace(output_format, reasoning_budget=None)
+        is_plain = output_format.tool_calls is None and output_format.reasoning is None
+        return None if is_plain else output_format
 
     def _constrained(
         self, request: Request, output_format: OutputFormat | None
@@ -236,9 +239,9 @@ class Pipeline:
         if output_format is None or self.chat_format is None or self.tokenizer is None:
             return params, warnings
         use = request.tools
-        if use is not None and output_format.calls is not None:
-            use, warnings = enforceable(use, output_format.calls, self.tokenizer.mark, check)
-        whole = constraint_of(output_format, use, params.constraint, self.tokenizer.mark)
+        if use is not None:
+            use, warnings = enforceable_tools(use, self.chat_format.tool_calls, self.tokenizer.mark, check)
+        whole = answer_constraint(output_format, use, params.constraint, self.tokenizer.mark)
         if whole is None or whole == params.constraint:
             return params, warnings
         try:
@@ -293,8 +296,8 @@ class Pipeline:
         skip = params.skip_special_tokens
         if output_format is None:
             return self.tokenizer.text_stream(prompt, skip_special=skip)
-        marks = map(self.tokenizer.mark, output_format.marks)
-        shown = frozenset(mark for mark in marks if mark is not None)
+        tokens = map(self.tokenizer.mark, output_markers(output_format))
+        shown = frozenset(token for token in tokens if token is not None)
         return self.tokenizer.text_stream(prompt, skip_special=skip, show=shown)
 
 

@@ -26,7 +26,7 @@ from penstock.flow.messages import (
     Timings,
     TokenLogprobs,
 )
-from penstock.flow.output_format import CallSyntax, OutputFormat, ReasoningMarkers
+from penstock.flow.output_format import OutputFormat, ReasoningMarkers
 from penstock.flow.params import SamplingParams
 from penstock.flow.protocols import ConstraintChecker, Engine, Runner, TextStream, Tokenizer, WatchedEngine
 from penstock.flow.request import Choice, Chunk, Completion, Embedding, Message, Request, Trace
@@ -36,7 +36,6 @@ from penstock.flow.tools import CallDelta, Tool, ToolCall, ToolUse
 __all__ = [
     "Admit",
     "CallDelta",
-    "CallSyntax",
     "Cancel",
     "Choice",
     "Chunk",

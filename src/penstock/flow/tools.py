@@ -32,7 +32,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         kind = self.parameters.get("type", "object")
         if kind not in ("object", ["object"]):
             raise _wrong(f"the parameters of {self.name} must be the schema of an object, got the type {kind!r}")
-        if nested_deeper(self.parameters, MAX_DEPTH):
+        if is_nested_deeper(self.parameters, MAX_DEPTH):
             raise _wrong(f"the parameters of {self.name} are nested more than {MAX_DEPTH} levels deep")
         if self.schema_bytes > MAX_SCHEMA_BYTES:
             raise _wrong(f"the parameters of {self.name} are longer than {MAX_SCHEMA_BYTES} bytes")
@@ -92,7 +92,7 @@ class CallDelta(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str = ""
 
 
-def nested_deeper(value: Any, levels: int) -> bool:
+def is_nested_deeper(value: Any, levels: int) -> bool:
     """Whether lists and objects stand in each other more than this many levels deep."""
     level = [value]
     for _ in range(levels + 1):

@@ -1,19 +1,14 @@
-"""Constraints made to work: from what a request says of its answer to the tokens it may go on with.
+"""Constraints on the output, from what a request specifies to the tokens that may come next. Frontend and engine both
+use this package; llguidance is loaded with the first constraint.
 
-source.py     Constraint -> a grammar as llguidance reads it
-neutral.py    a JSON schema less the keywords that say nothing
-closing.py    a JSON schema whose objects have no room for properties that they do not name
-ebnf.py       a grammar in the notation of llama.cpp -> Lark
-relax.py      a JSON schema less the keywords that cannot be enforced, for tools that are not strict
-compiler.py   that grammar and a vocabulary -> a matcher, or an error that says what is wrong
-checker.py    the frontend's: is this a constraint that can be compiled, within bounds? Asks worker.py, in a
-process
-              of its own, which a hostile one may hang or crash
-library.py    the engine's: compiled grammars, made in the background, and a matcher for each sequence
-
-Frontend and engine both know this package; llguidance is loaded when the first constraint comes.
+constraint_grammar       Constraint -> a grammar in llguidance's notation
+lark                     parts of such a grammar: literals, JSON schemas, rules
+ebnf                     EBNF (llama.cpp's GBNF) -> Lark
+no_op_keywords           removes keywords without effect from a JSON schema
+close_objects            closes the objects of a JSON schema to properties that they do not name
+unenforceable_keywords   removes keywords that cannot be enforced, for tools that are not strict
+compiler                 grammar and vocabulary -> a matcher, or an error with the reason
+checker                  the frontend's check that a constraint compiles within bounds
+check_process            the process that compiles for the checker, and that a hostile constraint may hang or crash
+grammar_cache            the engine's compiled grammars, and a matcher for each sequence
 """
-
-from penstock.grammar.constraint_grammar import json_rule, lark_of, literal
-
-__all__ = ["json_rule", "lark_of", "literal"]

@@ -13,7 +13,7 @@ from penstock.system.killable_process import Answer, answer_questions
 
 
 class Vocabulary(msgspec.Struct):
-    """The greeting: what a compiler is made of."""
+    """The first message to the process."""
 
     tokenizer: str
     size: int
@@ -27,15 +27,16 @@ class Verdict(msgspec.Struct):
 
 
 def prepare(greeting: bytes) -> Answer | bytes:
-    asked = msgspec.json.decode(greeting, type=Vocabulary)
-    compiler = Compiler(Path(asked.tokenizer), asked.size, asked.end_tokens)
-    unusable = _judge(compiler, None)
-    if unusable.error is not None:
-        return msgspec.json.encode(unusable)
-    return lambda line: msgspec.json.encode(_judge(compiler, msgspec.json.decode(line, type=Constraint)))
+    vocabulary = msgspec.json.decode(greeting, type=Vocabulary)
+    compiler = Compiler(Path(vocabulary.tokenizer), vocabulary.size, vocabulary.end_tokens)
+    loaded = _try(compiler, None)
+    if loaded.error is not None:
+        return msgspec.json.encode(loaded)
+    return lambda line: msgspec.json.encode(_try(compiler, msgspec.json.decode(line, type=Constraint)))
 
 
-def _judge(compiler: Compiler, constraint: Constraint | None) -> Verdict:
+def _try(compiler: Compiler, constraint: Constraint | None) -> Verdict:
+    """Compile a constraint; None: load the vocabulary."""
     try:
         if constraint is None:
             compiler.vocabulary()

@@ -17,7 +17,7 @@ from penstock.errors import InvalidRequest, by_code
 from penstock.flow import Constraint
 from penstock.grammar.check_process import Verdict, Vocabulary
 from penstock.grammar.compiler import NO_TOKENIZER
-from penstock.grammar.constraint_grammar import check_size, unusable
+from penstock.grammar.constraint_grammar import check_size, constraint_error
 from penstock.system.killable_process import Crashed, HelperProcess, OutOfTime
 
 COMPILE_LIMIT_S = 5.0  # of CPU time
@@ -78,5 +78,5 @@ def _digest(constraint: Constraint) -> bytes:
 
 
 def _refusal(constraint: Constraint, why: str) -> Verdict:
-    error = unusable(constraint, why)
+    error = constraint_error(constraint, why)
     return Verdict(error.message, error.code, error.param)

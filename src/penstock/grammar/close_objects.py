@@ -1,8 +1,8 @@
-"""Objects of a JSON schema that do not say whether they have room for more properties than they name: they have none.
+"""Closes the objects of a JSON schema that do not mention additional properties.
 
-JSON Schema leaves such objects open, and models fill that room until they run out of tokens. `additionalProperties:
-true` keeps one open. What is put together from several schemas (`allOf`, a `$ref` with properties beside it) stays as
-it is: each part would forbid what the others name.
+JSON Schema leaves such objects open, and models add properties until they run out of tokens. `additionalProperties:
+true` keeps an object open. Objects composed of several schemas (`allOf`, a `$ref` with properties beside it) stay
+unchanged: each part would forbid the properties of the others.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-MAX_DEPTH = 64  # objects further down stay as they are
-# Each of these leaves room for properties without a name, or takes it.
+MAX_DEPTH = 64  # deeper objects stay unchanged
+# Each of these allows or forbids properties that are not named.
 _OPEN_ENDED = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames")
 _CONDITIONS = ("if", "then", "else", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef")
 _COMBINED = ("allOf", "anyOf", "oneOf", "$ref")
@@ -19,23 +19,23 @@ _OF_OBJECTS = ("properties", "required", *_OPEN_ENDED, "minProperties", "maxProp
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 _IN_LISTS = ("prefixItems", "items")
 _ALONE = ("items", "additionalItems", "additionalProperties")
-_DATA = ("const", "enum", "default", "examples")  # keywords whose values are no schemas
+_DATA = ("const", "enum", "default", "examples")  # keywords whose values are data, not schemas
 
 
 def close_objects(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema itself, changed in place."""
-    parts = _part_refs(schema)
-    if parts is not None and "#" not in parts:
-        _close(schema, "#", parts, 0)
+    """Changes the schema in place and returns it."""
+    composed_refs = _composed_refs(schema)
+    if composed_refs is not None and "#" not in composed_refs:
+        _close(schema, "#", composed_refs, 0)
     return schema
 
 
 def is_closable(schema: dict[str, Any]) -> bool:
-    """Whether it is an object by itself that names its properties and says nothing of others."""
+    """Whether it is an object of its own that names its properties and does not mention others."""
     properties = schema.get("properties")
     named = set(properties) if isinstance(properties, dict) else set()
     least = schema.get("minProperties", 0)
-    if not isinstance(least, int) or least > len(named):  # it needs others
+    if not isinstance(least, int) or least > len(named):  # it needs properties that are not named
         return False
     if any(word in schema for word in (*_OPEN_ENDED, *_CONDITIONS, "$ref")):
         return False
@@ -45,32 +45,32 @@ def is_closable(schema: dict[str, Any]) -> bool:
     )
 
 
-def _close(schema: Any, pointer: str, parts: set[str], depth: int) -> None:
-    if not isinstance(schema, dict) or depth > MAX_DEPTH or pointer in parts:
+def _close(schema: Any, pointer: str, composed_refs: set[str], depth: int) -> None:
+    if not isinstance(schema, dict) or depth > MAX_DEPTH or pointer in composed_refs:
         return
-    if _is_put_together(schema):
+    if _is_composed(schema):
         for keyword in ("$defs", "definitions"):
-            _close_named(schema, keyword, pointer, parts, depth)
+            _close_named(schema, keyword, pointer, composed_refs, depth)
         return
     for keyword in _BY_NAME:
-        _close_named(schema, keyword, pointer, parts, depth)
+        _close_named(schema, keyword, pointer, composed_refs, depth)
     for keyword in (*_IN_LISTS, "anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(keyword), list):
             for place, inner in enumerate(schema[keyword]):
-                _close(inner, f"{pointer}/{keyword}/{place}", parts, depth + 1)
+                _close(inner, f"{pointer}/{keyword}/{place}", composed_refs, depth + 1)
     for keyword in _ALONE:
-        _close(schema.get(keyword), f"{pointer}/{keyword}", parts, depth + 1)
+        _close(schema.get(keyword), f"{pointer}/{keyword}", composed_refs, depth + 1)
     if schema.get("properties") and is_closable(schema):
         schema["additionalProperties"] = False
 
 
-def _close_named(schema: dict[str, Any], keyword: str, pointer: str, parts: set[str], depth: int) -> None:
+def _close_named(schema: dict[str, Any], keyword: str, pointer: str, composed_refs: set[str], depth: int) -> None:
     if isinstance(schema.get(keyword), dict):
         for name, inner in schema[keyword].items():
-            _close(inner, f"{pointer}/{keyword}/{_escaped(name)}", parts, depth + 1)
+            _close(inner, f"{pointer}/{keyword}/{_escaped(name)}", composed_refs, depth + 1)
 
 
-def _is_put_together(schema: dict[str, Any]) -> bool:
+def _is_composed(schema: dict[str, Any]) -> bool:
     """Whether an object of this schema has to satisfy several parts that each name properties."""
     if any(word in schema for word in _CONDITIONS):
         return True
@@ -81,15 +81,15 @@ def _is_put_together(schema: dict[str, Any]) -> bool:
     return several or any(word in schema for word in _OF_OBJECTS)
 
 
-def _part_refs(schema: dict[str, Any]) -> set[str] | None:
-    """What is referred to, directly or not, from within schemas that are put together. None: that cannot be told."""
+def _composed_refs(schema: dict[str, Any]) -> set[str] | None:
+    """References that composed schemas contain, directly or not. None: they cannot be resolved."""
     found: set[str] = set()
     open_items: list[tuple[Any, bool]] = [(schema, False)]
     while open_items:
         item, inside = open_items.pop()
         if not isinstance(item, dict):
             continue
-        inside = inside or _is_put_together(item)
+        inside = inside or _is_composed(item)
         reference = item.get("$ref")
         if inside and isinstance(reference, str) and reference not in found:
             if "%" in reference or (reference != "#" and not reference.startswith("#/")):
@@ -122,7 +122,7 @@ def _branches(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _names(value: Any) -> list[Any]:
-    """The keys of an object or the entries of a list, in a schema that is not checked yet."""
+    """Strings among the keys of an object or the entries of a list, in a schema that has not been validated."""
     return [name for name in value if isinstance(name, str)] if isinstance(value, dict | list) else []
 
 

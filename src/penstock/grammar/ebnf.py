@@ -4,8 +4,8 @@
     greeting ::= "hello"
            | "bye"
 
-llguidance has a converter of its own for a part of this notation. Here the source is parsed, checked and written again
-in that part: names that cannot collide, one line for a rule, escapes resolved.
+llguidance converts a subset of this notation. This module parses and checks the source, and writes it again in that
+subset: names that cannot collide, one line per rule, escapes resolved.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ _TOKEN = re.compile(
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t"}
 _RULE = re.compile(r"^[ \t]*[A-Za-z0-9_][A-Za-z0-9_-]*[ \t]*::=", re.MULTILINE)
-_ANY = f"[\\x00-{chr(0x10FFFF)}]"  # unlike the dot of an expression: line breaks, too
-_LARGEST = 10_000  # of a repetition
+_ANY = f"[\\x00-{chr(0x10FFFF)}]"  # line breaks included, unlike the dot of a regular expression
+MAX_REPETITIONS = 10_000
 ROOT = "root"
 
 Token = tuple[str, str, int]  # kind, text, place in the source
 
 
 class EbnfError(Exception):
-    """What is wrong, and in which line."""
+    """Its text names the mistake and the line."""
 
 
 def is_ebnf(text: str) -> bool:
-    """Else it is Lark, whose rules have a single colon."""
+    """Lark's rules have a single colon."""
     return _RULE.search(text) is not None
 
 
-def to_lark(text: str) -> str:
+def ebnf_to_lark(text: str) -> str:
     """Raises EbnfError."""
     from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
     try:
-        return gbnf_to_lark(_normal(text))
+        return gbnf_to_lark(_normalize(text))
     except (GbnfToLarkError, RecursionError) as error:
         raise EbnfError("it is nested too deeply" if isinstance(error, RecursionError) else str(error)) from None
 
 
-def _normal(text: str) -> str:
-    """The same grammar, in a form that leaves no questions."""
+def _normalize(text: str) -> str:
+    """The same grammar in llguidance's subset."""
     rules = _rules(_tokens(text), text)
     names = {name: ROOT if name == ROOT else f"r{place}" for place, name in enumerate(rules)}
     if ROOT not in names:
@@ -78,7 +78,7 @@ def _tokens(text: str) -> list[Token]:
 
 
 def _rules(tokens: list[Token], text: str) -> dict[str, list[Token]]:
-    """Rules by name, in order; a rule begins where a name is defined, wherever lines end."""
+    """Rules by name, in order. A rule begins where a name is defined; line breaks do not matter."""
     starts = [place for place, token in enumerate(tokens) if token[0] == "define"]
     if not starts or starts[0] != 1:
         raise EbnfError("it does not begin with a rule: name ::= …")
@@ -126,8 +126,8 @@ def _repetition(word: str, line: str) -> str:
     least, comma, most = (part.strip() for part in word[1:-1].partition(","))
     if not least and not most:
         raise EbnfError(f"{word!r} in {line} has no number")
-    if max(int(least or 0), int(most or 0)) > _LARGEST or (least and most and int(least) > int(most)):
-        raise EbnfError(f"{word!r} in {line} is out of order, or above {_LARGEST}")
+    if max(int(least or 0), int(most or 0)) > MAX_REPETITIONS or (least and most and int(least) > int(most)):
+        raise EbnfError(f"{word!r} in {line} is out of order, or above {MAX_REPETITIONS}")
     return f"{{{least or 0}{comma}{most}}}"
 
 
@@ -151,9 +151,9 @@ def _letters(source: str, text: str, place: int) -> list[str]:
 
 
 def _characters(source: str, text: str, place: int) -> str:
-    """A class of characters. A hyphen between two of them is a range, one that is escaped is not."""
+    """A class of characters. A hyphen between two characters is a range, an escaped one is not."""
     negated = source.startswith("^")
-    marked = re.sub(r"(?<!\\)((?:\\\\)*)-", "\\1\ue000", source[negated:])  # those that are not escaped
+    marked = re.sub(r"(?<!\\)((?:\\\\)*)-", "\\1\ue000", source[negated:])  # hyphens that are not escaped
     letters = _letters(marked, text, place)
     if not letters:
         raise EbnfError(f"the class of characters in {_line(text, place)} is empty")
@@ -165,7 +165,7 @@ def _characters(source: str, text: str, place: int) -> str:
 
 
 def _written(letter: str, special: str) -> str:
-    """As llguidance's converter takes it, in a literal or in a class of characters, where some are special."""
+    """A character as llguidance's converter accepts it, in a literal or in a class of characters."""
     if letter in ('"', "\\"):
         return "\\" + letter
     plain = letter >= " " and letter != "\x7f" and letter not in special

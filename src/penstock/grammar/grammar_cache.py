@@ -1,4 +1,4 @@
-"""The engine's compiled grammars."""
+"""The engine's compiled grammars: an LRU cache that compiles in background threads."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 CAPACITY = 128  # grammars
-THREADS = 2  # that compile
-# The frontend compiles on a smaller stack (see `worker`): what did not exhaust that one does not exhaust this one.
+COMPILER_THREADS = 2
+# The frontend has compiled the constraint on a smaller stack (`check_process`), so this one suffices.
 STACK_BYTES = 64 << 20
 
 
 class GrammarCache:
-    """Keeps those used last. `prepare` compiles in the background; all the rest belongs to the engine's own thread."""
+    """Call all methods from the engine's thread; `prepare` compiles in the background."""
 
     def __init__(self, compiler: Compiler, capacity: int = CAPACITY) -> None:
         self._compiler = compiler
@@ -34,22 +34,22 @@ class GrammarCache:
 
     @property
     def end_tokens(self) -> list[int]:
-        """What matchers take for the end of a text."""
+        """Tokens that matchers accept as the end of a text."""
         return self._compiler.vocabulary().eos_tokens
 
     def has(self, constraint: Constraint) -> bool:
         return constraint in self._compiled
 
     def prepare(self, constraint: Constraint) -> None:
-        """`finished` will tell of it."""
+        """Start to compile; `finished` reports it."""
         if constraint not in self._preparing:
             self._preparing.add(constraint)
             self._wanted.put(constraint)
-            if len(self._threads) < min(THREADS, len(self._preparing)):
+            if len(self._threads) < min(COMPILER_THREADS, len(self._preparing)):
                 self._start()
 
     def finished(self, wait_s: float = 0.0) -> list[tuple[Constraint, PenstockError | None]]:
-        """What has been prepared since, and what is wrong with it; waits for the first up to `wait_s`."""
+        """Constraints compiled since the last call, with their errors. Waits up to `wait_s` for the first."""
         found: list[tuple[Constraint, PenstockError | None]] = []
         while self._preparing:
             try:
@@ -66,7 +66,7 @@ class GrammarCache:
         return found
 
     def matcher(self, constraint: Constraint) -> LLMatcher:
-        """One at the start of a text, for one sequence. Compiles it now if it has been dropped meanwhile."""
+        """A matcher at the start of a text, for one sequence. Compiles now if the cache has evicted the grammar."""
         if constraint in self._compiled:
             self._compiled.move_to_end(constraint)
         else:
@@ -93,5 +93,5 @@ class GrammarCache:
                 self._done.put((constraint, self._compiler.compile(constraint)))
             except PenstockError as error:
                 self._done.put((constraint, error))
-            except Exception as error:  # whatever it is, somebody waits for it
+            except Exception as error:  # the sequence waits for an answer
                 self._done.put((constraint, PenstockError(f"compiling the constraint failed: {error}")))

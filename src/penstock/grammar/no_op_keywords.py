@@ -1,7 +1,5 @@
-"""Keywords of a JSON schema that say nothing: generators write them, and llguidance refuses all that it does not know.
-
-Those that are left are refused with an error that names them.
-"""
+"""Keywords of a JSON schema that have no effect, such as `"uniqueItems": false`: schema generators write them, and
+llguidance rejects every keyword that it does not support, whatever its value."""
 
 from __future__ import annotations
 
@@ -13,20 +11,20 @@ _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependen
 _ALONE = ("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
 
 
-def without_neutral(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema itself, with such keywords taken out of it and of all schemas in it."""
+def drop_no_op_keywords(schema: dict[str, Any]) -> dict[str, Any]:
+    """Changes the schema in place, subschemas included, and returns it."""
     open_items: list[Any] = [schema]
     while open_items:
         item = open_items.pop()
         if isinstance(item, dict):
-            for keyword in [keyword for keyword in item if _says_nothing(keyword, item)]:
+            for keyword in [keyword for keyword in item if _has_no_effect(keyword, item)]:
                 del item[keyword]
             open_items += _schemas_in(item)
     return schema
 
 
-def _says_nothing(keyword: str, schema: dict[str, Any]) -> bool:
-    """By the specification, among the keywords beside it."""
+def _has_no_effect(keyword: str, schema: dict[str, Any]) -> bool:
+    """By the specification of JSON Schema, given the keywords beside it."""
     value = schema[keyword]
     match keyword:
         case "uniqueItems" | "not":
@@ -42,7 +40,7 @@ def _says_nothing(keyword: str, schema: dict[str, Any]) -> bool:
         case "dependentRequired" | "dependentSchemas" | "dependencies":
             return isinstance(value, dict) and all(inner == [] or _allows_all(inner) for inner in value.values())
         case "$dynamicAnchor" | "$recursiveAnchor":
-            return True  # names for what would refer to them, which is refused
+            return True  # targets of references that are rejected themselves
         case _:
             return False
 

@@ -1,6 +1,6 @@
-"""A JSON schema less what cannot be enforced: for tools whose client did not ask for strict arguments.
+"""Removes keywords that cannot be enforced from a JSON schema: for tools whose client did not ask for strict arguments.
 
-What is left out allows more, never less. Whether a pattern or a format can be enforced is asked of the compiler.
+The result allows more, never less. The compiler decides whether a pattern or a format can be enforced.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 from penstock.errors import InvalidRequest
 
-Usable = Callable[[dict[str, Any]], bool]  # whether the compiler takes this schema
+IsEnforceable = Callable[[dict[str, Any]], bool]  # whether the compiler accepts this schema
 
 _NEVER = (
     "not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems", "propertyNames",
     "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties", "unevaluatedItems",
     "$dynamicRef", "$recursiveRef",
 )  # fmt: skip
-# An object with one of these has room for properties that it does not name, also when the keyword is gone.
+# An object with one of these may have properties that it does not name, and must after the keyword is removed.
 _OPEN_ENDED = (
     "if", "propertyNames", "dependentSchemas", "dependencies", "unevaluatedProperties",
     "$ref", "$dynamicRef", "$recursiveRef",
@@ -27,44 +27,46 @@ _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 _IN_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _ALONE = ("items", "additionalItems", "additionalProperties")
 _COMBINED = ("allOf", "anyOf", "oneOf", "$ref")
-LONGEST_FORMAT = 32  # characters of it that are told
+MAX_FORMAT_LENGTH = 32  # characters of a format's name in a warning
 
 
-def relaxed(schema: dict[str, Any], check: Callable[[dict[str, Any]], None]) -> tuple[dict[str, Any], list[str]]:
-    """A schema that the compiler takes, and what of the given one it leaves out. `check` raises InvalidRequest for a
-    schema that cannot be compiled; what it says of the relaxed one is raised here."""
+def drop_unenforceable(
+    schema: dict[str, Any], check: Callable[[dict[str, Any]], None]
+) -> tuple[dict[str, Any], list[str]]:
+    """A schema that the compiler accepts, and the names of the keywords dropped for it. `check` raises InvalidRequest
+    for a schema that cannot be compiled; its error for the resulting schema is raised here."""
 
-    def usable(one: dict[str, Any]) -> bool:
+    def is_enforceable(one: dict[str, Any]) -> bool:
         try:
             check(one)
         except InvalidRequest:
             return False
         return True
 
-    if usable(schema):
+    if is_enforceable(schema):
         return schema, []
-    relaxing = _Relaxing(usable)
-    made = relaxing.schema(json.loads(json.dumps(schema)))
-    made = made if isinstance(made, dict) else {"not": {}}
-    if not usable(made) and _coerce_one_of(made):
-        relaxing.left_out["oneOf (taken as anyOf)"] = None
-    check(made)
-    return made, sorted(relaxing.left_out)
+    dropper = _KeywordDropper(is_enforceable)
+    relaxed = dropper.schema(json.loads(json.dumps(schema)))
+    relaxed = relaxed if isinstance(relaxed, dict) else {"not": {}}
+    if not is_enforceable(relaxed) and _coerce_one_of(relaxed):
+        dropper.dropped["oneOf (taken as anyOf)"] = None
+    check(relaxed)
+    return relaxed, sorted(dropper.dropped)
 
 
-class _Relaxing:
-    def __init__(self, usable: Usable) -> None:
-        self.usable = usable
-        self.left_out: dict[str, None] = {}
+class _KeywordDropper:
+    def __init__(self, is_enforceable: IsEnforceable) -> None:
+        self.is_enforceable = is_enforceable
+        self.dropped: dict[str, None] = {}
 
     def schema(self, schema: Any) -> Any:
-        """Changed in place, unless it is one that nothing satisfies."""
+        """Changes the schema in place; False for one that nothing satisfies."""
         if not isinstance(schema, dict):
             return schema
         if schema.get("not") in ({}, True):
             return False
         self._drop_keywords(schema)
-        self._drop_texts(schema)
+        self._drop_patterns(schema)
         self._drop_counts(schema)
         for keyword in _BY_NAME:
             if isinstance(schema.get(keyword), dict):
@@ -81,25 +83,25 @@ class _Relaxing:
         alone = not any(word in schema for word in (*_COMBINED, "if", "dependentSchemas"))
         if schema.get("unevaluatedProperties") is False and alone:
             del schema["unevaluatedProperties"]
-            schema.setdefault("additionalProperties", False)  # which is the same
+            schema.setdefault("additionalProperties", False)  # equivalent here
         for keyword in _NEVER:
             if keyword in schema:
-                self._leave_out(schema, keyword, keyword)
+                self._drop(schema, keyword, keyword)
         reference = schema.get("$ref")
         if isinstance(reference, str) and not reference.startswith("#"):
-            self._leave_out(schema, "$ref", "$ref to another document")
+            self._drop(schema, "$ref", "$ref to another document")
 
-    def _drop_texts(self, schema: dict[str, Any]) -> None:
-        """Formats and patterns, and patterns of names."""
+    def _drop_patterns(self, schema: dict[str, Any]) -> None:
+        """Formats and patterns, of values and of names."""
         form, pattern, by_pattern = (schema.get(name) for name in ("format", "pattern", "patternProperties"))
-        if isinstance(form, str) and not self.usable({"type": "string", "format": form}):
-            self._leave_out(schema, "format", f"format {form[:LONGEST_FORMAT]}")
-        if isinstance(pattern, str) and not self._usable_pattern(pattern):
-            self._leave_out(schema, "pattern", "pattern")
+        if isinstance(form, str) and not self.is_enforceable({"type": "string", "format": form}):
+            self._drop(schema, "format", f"format {form[:MAX_FORMAT_LENGTH]}")
+        if isinstance(pattern, str) and not self._is_enforceable_pattern(pattern):
+            self._drop(schema, "pattern", "pattern")
         if isinstance(by_pattern, dict):
-            kept = {one: inner for one, inner in by_pattern.items() if self._usable_pattern(one)}
+            kept = {one: inner for one, inner in by_pattern.items() if self._is_enforceable_pattern(one)}
             if len(kept) < len(by_pattern):
-                self.left_out["patternProperties"] = None
+                self.dropped["patternProperties"] = None
                 schema["patternProperties"] = kept
                 schema["additionalProperties"] = True
 
@@ -112,24 +114,26 @@ class _Relaxing:
                     shape["properties"] = dict.fromkeys(shape["properties"], True)
                 if isinstance(shape.get("additionalProperties"), dict):
                     shape["additionalProperties"] = True
-                if not self.usable(shape):
+                if not self.is_enforceable(shape):
                     least = schema[keyword] if keyword == "minProperties" else 0
-                    self._leave_out(schema, keyword, keyword)
-                    if isinstance(least, int) and least > len(shape.get("properties", ())):  # it has to have others
+                    self._drop(schema, keyword, keyword)
+                    needs_others = isinstance(least, int) and least > len(shape.get("properties", ()))
+                    if needs_others:
                         schema.setdefault("additionalProperties", True)
 
-    def _usable_pattern(self, pattern: str) -> bool:
-        return self.usable({"type": "string", "pattern": pattern})
+    def _is_enforceable_pattern(self, pattern: str) -> bool:
+        return self.is_enforceable({"type": "string", "pattern": pattern})
 
-    def _leave_out(self, schema: dict[str, Any], keyword: str, name: str) -> None:
+    def _drop(self, schema: dict[str, Any], keyword: str, name: str) -> None:
         del schema[keyword]
-        self.left_out[name] = None
+        self.dropped[name] = None
         if keyword in _OPEN_ENDED:
             schema.setdefault("additionalProperties", True)
 
 
 def _coerce_one_of(schema: Any) -> bool:
-    """Make every `oneOf` an `anyOf`; whether there was one. Where its branches exclude each other that is the same."""
+    """Replace every `oneOf` by `anyOf`, which is equivalent where branches exclude each other; return whether there was
+    one."""
     if not isinstance(schema, dict):
         return False
     inner = [schema[keyword] for keyword in _ALONE if keyword in schema]

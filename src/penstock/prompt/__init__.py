@@ -1,9 +1,14 @@
-"""From messages to the text the model was trained to continue, and what that says of the answer.
+"""From messages and tools to the prompt's text, by the model's own chat template, and the format of the output that
+follows from it.
 
-chat_format         how one model is spoken to, and how its answer is to be read
-families        which family a chat template is of: data
-conversation    messages as a family's template wants them
-template        the template itself: cheap renderings here, others in the process of `worker`
-run             one rendering: its budget and its failures; `sandbox`, `meter` and `instrument` bound it
-language        the grammar of a whole answer; gemma_schema for Gemma's own notation
+chat_format          how to talk to one model: renders prompts, determines the output format
+template_messages    messages and tools as the chat template takes them
+unparsed_arguments   arguments of past calls that are no JSON
+reasoning            markers and switches of models that reason
+answer_grammar       the grammar of a whole response
+template             the chat template: cheap renderings here, others in the process of `render_process`
+bounded_render       one rendering within a budget of work
+sandbox              the Jinja environment, which bounds what a template can reach and do
+template_meter       counts the work of a rendering
+charge_insertion     puts charges into the template's syntax tree
 """

@@ -1,186 +1,127 @@
-"""The language of a whole answer, as a grammar: reasoning first where the model reasons, then text that may go on with
-tool calls, or only calls, or what `response_format` wants."""
+"""The grammar of a whole response: reasoning where the model reasons, then the answer. The answer is text that may end
+with tool calls, calls alone, or what `response_format` specifies."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.flow import CallSyntax, Constraint, OutputFormat, ReasoningMarkers, Tool, ToolUse
-from penstock.flow.output_format import GEMMA_CALL
-from penstock.grammar import json_rule, literal
-from penstock.grammar.close_objects import is_closable
-from penstock.grammar.constraint_grammar import lark_of
-from penstock.prompt import gemma_schema
+from penstock.flow import Constraint, OutputFormat, ReasoningMarkers, ToolUse
+from penstock.grammar.constraint_grammar import to_lark
+from penstock.grammar.lark import LarkRules, TokenOf, lark_json, lark_literal, lark_regex
+from penstock.tool_calls.registry import SYNTAXES
+from penstock.tool_calls.syntax import ToolCallSyntax
 
-MAX_CALLS = 16  # of one answer: models that have lost their thread call without end
-TokenOf = Callable[[str], int | None]  # the token that stands for a mark, if the vocabulary has one
-
-_TEXT = r"TEXT: /(.|\n)*/"
-_NO_OBJECT = r"TEXT: /([ \t\r\n]*[^{ \t\r\n](.|\n)*)?/"  # where an object would be a call
-_SPACE = r"SPACE: /[ \t\r\n]{1,8}/"
+_ANY_TEXT = r"(.|\n)*"
 
 
-def constraint_of(
-    output_format: OutputFormat, use: ToolUse | None, asked: Constraint | None, token_of: TokenOf
+def answer_constraint(
+    output_format: OutputFormat, tools: ToolUse | None, response_format: Constraint | None, token_of: TokenOf
 ) -> Constraint | None:
-    """`asked` is what the client wants of the answer: it does not bind the reasoning, and calls stand in its place."""
-    if use is None and (output_format.thinking is None or (asked is None and output_format.budget is None)):
-        return asked
-    return _Writer(output_format, use, asked, token_of).write()
+    """The constraint of the whole output. `response_format` does not bind the reasoning, and calls may take its place.
+    None: the output is free."""
+    budgeted = output_format.reasoning_budget is not None
+    if tools is None and (output_format.reasoning is None or (response_format is None and not budgeted)):
+        return response_format
+    return _GrammarWriter(output_format, tools, response_format, token_of).write()
 
 
-class _Writer:
+class _GrammarWriter:
     def __init__(
-        self, output_format: OutputFormat, use: ToolUse | None, asked: Constraint | None, token_of: TokenOf
+        self,
+        output_format: OutputFormat,
+        tools: ToolUse | None,
+        response_format: Constraint | None,
+        token_of: TokenOf,
     ) -> None:
         self.output_format = output_format
-        self.use = use
-        self.asked = asked
-        self.token_of = token_of
-        self.rules: list[str] = []
-        self.others: list[dict[str, Any]] = []  # grammars that this one refers to
+        self.syntax = SYNTAXES[output_format.tool_calls] if output_format.tool_calls is not None else None
+        self.tools = tools
+        self.response_format = response_format
+        self.rules = LarkRules(token_of)
+        self.subgrammars: list[dict[str, Any]] = []
 
     def write(self) -> Constraint:
-        thought = self._thought(self.output_format.thinking) if self.output_format.thinking is not None else ""
-        if self.use is None:
-            answer = self._asked(self.asked) if self.asked is not None else "TEXT"
+        reasoning, budget = self.output_format.reasoning, self.output_format.reasoning_budget
+        thought = self._reasoning(reasoning) if reasoning is not None else ""
+        if self.tools is not None and self.syntax is not None:
+            answer = self._answer_with_tools(self.syntax, self.tools)
         else:
-            assert self.output_format.calls is not None
-            answer = self._with_calls(self.output_format.calls, self.use)
-        lines = [f"start: {thought} answer", f"answer: {answer}", *self.rules, _SPACE]
-        text = _NO_OBJECT if self.output_format.calls is not None and not self.output_format.calls.open else _TEXT
-        lines.append(text + self._no_thought())
-        grammar = "\n".join(lines)
-        if self.others or self.output_format.budget is not None:  # where it stands, options of rules are not refused
-            grammar = json.dumps({"grammars": [{"lark_grammar": grammar}, *self.others]}, ensure_ascii=False)
+            answer = self._formatted(self.response_format) if self.response_format is not None else "TEXT"
+        text = _ANY_TEXT if self.syntax is None else self.syntax.free_text
+        self.rules.define("SPACE", r"/[ \t\r\n]{1,8}/")
+        self.rules.define("TEXT", f"/{text}/{self._except_reasoning()}")
+        grammar = "\n".join([f"start: {thought} answer", f"answer: {answer}", *self.rules.lines])
+        if self.subgrammars or budget is not None:  # in this form the compiler accepts sampling options of rules
+            grammar = json.dumps({"grammars": [{"lark_grammar": grammar}, *self.subgrammars]}, ensure_ascii=False)
         return Constraint("grammar", grammar)
 
-    def _thought(self, marks: ReasoningMarkers) -> str:
-        self.rules.append(r"ANYTHING: /(.|\n)*/")
-        thoughts = self._within(self.output_format.budget, marks.close) if self.output_format.budget is not None else ""
-        self.rules.append(f"thought: {thoughts or self._upto('ANYTHING', marks.close)} SPACE?")
-        if self.output_format.opened:
+    # --- reasoning
+
+    def _reasoning(self, markers: ReasoningMarkers) -> str:
+        budget = self.output_format.reasoning_budget
+        self.rules.define("ANYTHING", f"/{_ANY_TEXT}/")
+        thoughts = self._budgeted(budget, markers.close) if budget is not None else ""
+        self.rules.define("thought", f"{thoughts or self.rules.up_to('ANYTHING', markers.close)} SPACE?")
+        if self.output_format.in_reasoning:
             return "thought"
-        self.rules.append(f"opened: SPACE? {self._mark(marks.open)} thought")
+        self.rules.define("opened", f"SPACE? {self.rules.marker(markers.open)} thought")
         return "opened?"
 
-    def _no_thought(self) -> str:
-        """What keeps a text from being reasoning, where that has a budget: it is read by its letters."""
-        marks = self.output_format.thinking
-        if marks is None or self.output_format.budget is None or self.output_format.opened:
-            return ""
-        return " & ~" + _expression(rf"[ \t\r\n]*{re.escape(marks.open)}(.|\n)*")
+    def _budgeted(self, budget: int, marker: str) -> str:
+        """At most `budget` tokens up to a marker. llguidance ends a rule with `max_tokens` after so many tokens,
+        whatever its text is, and of several such rules the first: `cut`, behind which only the marker can follow.
+        `spelt` ends with the marker's letters."""
+        close = self.rules.marker(marker)
+        if budget == 0:
+            return close
+        self.rules.define(f"cut[max_tokens={budget}]", "UNCLOSED")
+        self.rules.define("UNCLOSED", f"ANYTHING & ~{lark_regex(_ANY_TEXT + re.escape(marker) + _ANY_TEXT)}")
+        self.rules.define(f"spelt[lazy, max_tokens={budget}]", f"ANYTHING {lark_literal(marker)}")
+        return f"(cut {close} | spelt)"
 
-    def _with_calls(self, syntax: CallSyntax, use: ToolUse) -> str:
-        several = use.parallel and syntax.several and use.choice != "named"
-        body = self._body(syntax, use, several)
-        begin = self._mark(syntax.open)
-        between = literal(syntax.between) if syntax.between else ""
-        again = f"({between} {begin} {body}){{0,{MAX_CALLS - 1}}}" if several and syntax.shape != "list" else ""
-        if use.choice != "auto":
-            return f"{begin} {body} {again}"
-        if self.asked is not None:
-            if not syntax.open:
+    def _except_reasoning(self) -> str:
+        """Keeps text from being reasoning that evades the budget, its opening marker spelt letter by letter."""
+        markers, budget = self.output_format.reasoning, self.output_format.reasoning_budget
+        if markers is None or budget is None or self.output_format.in_reasoning:
+            return ""
+        return " & ~" + lark_regex(rf"[ \t\r\n]*{re.escape(markers.open)}{_ANY_TEXT}")
+
+    # --- the answer
+
+    def _answer_with_tools(self, syntax: ToolCallSyntax, tools: ToolUse) -> str:
+        several = tools.parallel and syntax.parallel and tools.choice != "named"
+        calls = syntax.add_rules(self.rules, tools.allowed, several=several)
+        only_calls = f"{self.rules.marker(syntax.opening)} {calls.first} {calls.more}"
+        if tools.choice != "auto":
+            return only_calls
+        if self.response_format is not None:
+            if not syntax.opening:
                 raise InvalidRequest(
                     "response_format and tools cannot be used together with this model: it writes calls as plain JSON, "
                     "so that an answer in JSON could not be told from one",
                     param="response_format",
                 )
-            return f"{self._asked(self.asked)} | {begin} {body} {again}"
-        if not syntax.open:
-            return f"TEXT | {body}"
-        others = "".join(f" | {self._upto('TEXT', mark)} rest_of_list" for mark in syntax.also_open)
-        return f"TEXT | {self._upto('TEXT', syntax.open)} {body} {again}{others}"
+            return f"{self._formatted(self.response_format)} | {only_calls}"
+        if not syntax.opening:
+            return f"TEXT | {calls.first}"
+        openings = {syntax.opening: f"{calls.first} {calls.more}", **calls.other_openings}
+        return " | ".join(["TEXT", *(f"{self.rules.up_to('TEXT', mark)} {body}" for mark, body in openings.items())])
 
-    def _body(self, syntax: CallSyntax, use: ToolUse, several: bool) -> str:
-        """A rule for what stands behind the opening mark, the closing one included."""
-        names = [self._call(number, tool, syntax) for number, tool in enumerate(use.allowed)]
-        self.rules.append(f"one: {' | '.join(names)}")
-        inside = "one"
-        if syntax.shape == "list":
-            more = f'("," " "? one){{0,{MAX_CALLS - 1}}}' if several else ""
-            self.rules.append(f'rest_of_list: one {more} "]"')
-            inside = '"[" rest_of_list'
-        gap = literal(syntax.gap) if syntax.gap else ""
-        optional = " | ".join(self._mark(mark) for mark in syntax.also_open) if not syntax.open else ""
-        close = f"{gap} {self._mark(syntax.close)}" if syntax.close else ""
-        self.rules.append(f"body: {f'({optional})?' if optional else ''} {gap} {inside} {close}")
-        return "body"
-
-    def _call(self, number: int, tool: Tool, syntax: CallSyntax) -> str:
-        rule = f"call_{number}"
-        schema = closed(tool.parameters)
-        if syntax.shape == "gemma":
-            arguments = gemma_schema.rules(f"args_{number}", schema, self._mark(syntax.quote))
-            self.rules += [f"{rule}: {literal(GEMMA_CALL + tool.name)} args_{number}", *arguments]
-        elif syntax.shape == "named":
-            call_id = f"{self._mark(syntax.id_mark)} /[a-zA-Z0-9]{{9}}/" if syntax.id_mark else ""
-            arguments_mark = self._mark(syntax.args_mark)
-            self.rules.append(f"{rule}: {literal(tool.name)} {call_id} {arguments_mark} {json_rule(schema)}")
-        else:
-            before = f'{{"name": {json.dumps(tool.name)}, "{syntax.arguments}": '
-            self.rules.append(f'{rule}: {literal(before)} {json_rule(schema)} "}}"')
-        return rule
-
-    def _asked(self, asked: Constraint) -> str:
-        match asked.kind:
+    def _formatted(self, response_format: Constraint) -> str:
+        source = response_format.source
+        match response_format.kind:
             case "json_object":
-                return json_rule({"type": "object"})
+                return lark_json({"type": "object"})
             case "json_schema":
-                schema = json.loads(asked.source)
-                return json_rule(schema if isinstance(schema, dict) else {})
+                schema = json.loads(source)
+                return lark_json(schema if isinstance(schema, dict) else {})
             case "regex":
-                return _expression(asked.source)
-            case "choice":
-                self.rules.append("CHOICE: " + " | ".join(map(literal, json.loads(asked.source))))
-                return "CHOICE"  # a terminal: see `grammar.source`
+                return lark_regex(source)
+            case "choice":  # a terminal: see `grammar.constraint_grammar`
+                return self.rules.define("CHOICE", " | ".join(map(lark_literal, json.loads(source))))
             case "grammar":
-                self.others.append({"name": "asked", "lark_grammar": lark_of(asked)})
-                return "@asked"
-
-    def _within(self, budget: int, mark: str) -> str:
-        """At most so many tokens to behind a mark. A rule with `max_tokens` ends there, whatever its text is, and of
-        several the first: `cut`, behind which nothing but the mark can follow. `spelt` ends with the mark's letters."""
-        close = self._mark(mark)
-        if budget == 0:
-            return close
-        within = _expression(rf"(.|\n)*{re.escape(mark)}(.|\n)*")
-        self.rules += [
-            f"cut[max_tokens={budget}]: UNCLOSED",
-            f"UNCLOSED: ANYTHING & ~{within}",
-            f"spelt[lazy, max_tokens={budget}]: ANYTHING {literal(mark)}",
-        ]
-        return f"(cut {close} | spelt)"
-
-    def _upto(self, text: str, mark: str) -> str:
-        """Text to behind a mark, be it written as the token it has or letter by letter."""
-        rule = f"upto_{len(self.rules)}"
-        token = self.token_of(mark)
-        self.rules.append(f"{rule}_spelt[lazy]: {text} {literal(mark)}")
-        if token is None:
-            return f"{rule}_spelt"
-        self.rules.append(f"{rule}: {text} <[{token}]> | {rule}_spelt")
-        return rule
-
-    def _mark(self, mark: str) -> str:
-        """A mark as the model writes it: the token it has, or its letters."""
-        if not mark:
-            return ""
-        token = self.token_of(mark)
-        return literal(mark) if token is None else f"<[{token}]>"
-
-
-def _expression(source: str) -> str:
-    """A regular expression as Lark writes it, between slashes and in one line."""
-    escaped = {"/": r"\/", "\n": r"\n"}
-    return "/" + re.sub(r"\\.|/|\n", lambda found: escaped.get(found[0], found[0]), source, flags=re.DOTALL) + "/"
-
-
-def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of arguments without room for more than it names, unless it speaks of more: models fill such room."""
-    shaped = {"type": "object", **schema}
-    return {"properties": {}, **shaped, "additionalProperties": False} if is_closable(schema) else shaped
+                self.subgrammars.append({"name": "response_format", "lark_grammar": to_lark(response_format)})
+                return "@response_format"

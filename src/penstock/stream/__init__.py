@@ -1,8 +1,7 @@
-"""From tokens to what the client may see: text that is whole, and that no stop string can take back.
+"""From generated tokens to the text that the client sees: text is passed on once no later token can change it.
 
-answer                             one choice: Deltas in, Chunks out
-parts                              reasoning, text and tool calls told apart
-calls, json_text, gemma_text       tool calls, as they are being written
-stops                              stop strings
-tape                               text that arrives in pieces, for the parsers above
+choice          one choice: Deltas in, Chunks out
+output_parser   splits text into reasoning, answer and tool calls
+stops           stop strings
+scored          a choice of a request that generates nothing and scores its prompt
 """

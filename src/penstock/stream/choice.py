@@ -37,13 +37,13 @@ class ChoiceStream:
         self.index = index
         self.decoder = text
         spaced = any(stop[-1:].isspace() for stop in params.stop)
-        self.parser = None if output_format is None else OutputParser(output_format, spaced=spaced)
+        self.parser = None if output_format is None else OutputParser(output_format, keep_trailing_whitespace=spaced)
         self.include_stop = params.include_stop_str_in_output
         self.stops = StopMatcher(params.stop, include=self.include_stop)
         self._unfiltered = not params.stop and params.logprobs is None
         self._as_it_comes = self._unfiltered and self.parser is None
         self.text: list[str] = []
-        self.reasoning: list[str] | None = None if output_format is None or output_format.thinking is None else []
+        self.reasoning: list[str] | None = None if output_format is None or output_format.reasoning is None else []
         self.calls: list[CallDelta] = []
         self.tokens: list[int] = []
         self.reasoning_tokens = 0
@@ -66,7 +66,7 @@ class ChoiceStream:
         used = self._decode(delta, shown)
         tokens = delta.tokens[:used]
         logprobs = delta.logprobs[:used] if delta.logprobs is not None else None
-        if self.parser is not None and self.parser.plain:
+        if self.parser is not None and self.parser.text_only:
             self._as_it_comes = self._unfiltered
         self.text.append(shown.text)
         self.calls += shown.calls
@@ -107,7 +107,7 @@ class ChoiceStream:
                 self.stop = token if delta.finish is FinishReason.STOP_TOKEN else None
                 if not self.include_stop:
                     break
-            if self.parser is not None and self.parser.thinking:
+            if self.parser is not None and self.parser.in_reasoning:
                 self.reasoning_tokens += 1
             self._show(self._split(self.decoder.push(token)), shown)
             if self.finish is not None:

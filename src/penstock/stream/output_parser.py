@@ -1,44 +1,59 @@
-"""The parts of an answer: the reasoning before it, the text that is meant for the reader, and tool calls.
+"""Splits the text of a response into reasoning, answer and tool calls while it is generated.
 
-White space that only sets them apart belongs to none of them.
+White space that only separates them belongs to none of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.flow.output_format import CallSyntax, OutputFormat
+from penstock.flow.output_format import OutputFormat
 from penstock.flow.tools import CallDelta
-from penstock.stream.calls import Calls, new_id, read_calls
-from penstock.stream.json_text import Cut, Malformed
-from penstock.stream.tape import SPACE, Tape, Waiting, find_first, overlap
+from penstock.tool_calls.call_stream import CallStream, new_call_id
+from penstock.tool_calls.registry import SYNTAXES
+from penstock.tool_calls.syntax import ToolCallSyntax
+from penstock.tool_calls.text_buffer import (
+    WHITESPACE,
+    Malformed,
+    Parser,
+    TextBuffer,
+    Truncated,
+    find_first,
+    overlap,
+)
 
 Part = tuple[str, str] | CallDelta  # ("text" or "reasoning", a piece of it), or a piece of a call
 
 
 class OutputParser:
-    """Text in, parts out. A part is given once nothing that comes later can make it another."""
+    """Text in, parts out. A part is returned as soon as no later text can change it."""
 
     def __init__(
-        self, output_format: OutputFormat, make_id: Callable[[], str] = new_id, *, spaced: bool = False
+        self,
+        output_format: OutputFormat,
+        make_id: Callable[[], str] = new_call_id,
+        *,
+        keep_trailing_whitespace: bool = False,
     ) -> None:
-        """`spaced`: white space behind text belongs to it, since somebody waits for it there."""
+        """`keep_trailing_whitespace`: white space between text and calls is text, since a stop string ends with it."""
         self.output_format = output_format
-        self._spaced = spaced
-        self.thinking = output_format.opened  # what comes next is reasoning
-        self.plain = False  # all that comes is text: what is pushed is what would be given, until `flush`
-        self._tape = Tape()
-        self._calls = Calls(self._give_call, make_id)
+        self.in_reasoning = output_format.in_reasoning  # the next text is reasoning
+        self.text_only = (
+            False  # everything that follows is text: until `flush`, pushed text would be returned unchanged
+        )
+        self._keep_trailing_whitespace = keep_trailing_whitespace
+        self._buffer = TextBuffer()
+        self._calls = CallStream(self._emit_call, make_id)
         self._parts: list[Part] = []
-        self._parser = self._run()
+        self._parser = self._parse()
 
     def push(self, text: str) -> list[Part]:
-        self._tape.feed(text)
+        self._buffer.feed(text)
         return self._advance()
 
     def flush(self) -> list[Part]:
-        """The sequence has ended: what was held back is what it looks like now."""
-        self._tape.ended = True
+        """The output has ended: return what was held back."""
+        self._buffer.ended = True
         return self._advance()
 
     def _advance(self) -> list[Part]:
@@ -46,96 +61,92 @@ class OutputParser:
         parts, self._parts = self._parts, []
         return parts
 
-    def _run(self) -> Waiting[None]:
-        yield from self._reason()
-        syntax = self.output_format.calls
-        if syntax is None:
-            self.plain = not self.output_format.bound
-            yield from self._pass("text", ())
-        elif syntax.open:
-            yield from self._answer(syntax)
-        else:
-            yield from self._bare_answer(syntax)
-
-    def _reason(self) -> Waiting[None]:
-        marks, tape = self.output_format.thinking, self._tape
-        if marks is None:
+    def _parse(self) -> Parser[None]:
+        yield from self._parse_reasoning()
+        if self.output_format.tool_calls is None:
+            self.text_only = not self.output_format.calls_only
+            yield from self._pass_on("text", ())
             return
-        if not self.thinking:
-            tape.mark = tape.place
-            yield from tape.skip_space()
-            self.thinking = yield from tape.skip(marks.open)
-            if not self.thinking:
-                tape.place = tape.mark
-            tape.mark = None
-        if self.thinking:
-            yield from tape.skip_space()
-            yield from self._pass("reasoning", (marks.close,))
-            self.thinking = False
-            yield from tape.skip_space()
+        syntax = SYNTAXES[self.output_format.tool_calls]
+        yield from self._parse_answer(syntax) if syntax.opening else self._parse_unmarked_answer(syntax)
 
-    def _answer(self, syntax: CallSyntax) -> Waiting[None]:
+    def _parse_reasoning(self) -> Parser[None]:
+        markers, buffer = self.output_format.reasoning, self._buffer
+        if markers is None:
+            return
+        if not self.in_reasoning:
+            buffer.checkpoint = buffer.position
+            yield from buffer.skip_whitespace()
+            self.in_reasoning = yield from buffer.skip(markers.open)
+            if not self.in_reasoning:
+                buffer.position = buffer.checkpoint
+            buffer.checkpoint = None
+        if self.in_reasoning:
+            yield from buffer.skip_whitespace()
+            yield from self._pass_on("reasoning", (markers.close,))
+            self.in_reasoning = False
+            yield from buffer.skip_whitespace()
+
+    def _parse_answer(self, syntax: ToolCallSyntax) -> Parser[None]:
         """Text and calls, in any order."""
-        tape = self._tape
-        while mark := (yield from self._pass("text", (syntax.open, *syntax.also_open))):
-            tape.mark = tape.place - len(mark)
-            tape.place -= mark.endswith("[")  # of a list, which begins there
-            yield from self._read_calls(syntax, known=True)
+        buffer = self._buffer
+        while marker := (yield from self._pass_on("text", (syntax.opening, *syntax.also_opening))):
+            buffer.checkpoint = buffer.position - len(marker)
+            buffer.position -= marker.endswith("[")  # the bracket belongs to the list of calls
+            yield from self._parse_calls(syntax, certain=True)
 
-    def _bare_answer(self, syntax: CallSyntax) -> Waiting[None]:
-        """Calls, if the answer begins as one; else text."""
-        tape = self._tape
+    def _parse_unmarked_answer(self, syntax: ToolCallSyntax) -> Parser[None]:
+        """Calls if the answer begins as one, else text."""
+        buffer = self._buffer
         while True:
-            tape.mark = tape.place
-            if (yield from tape.skip_space()) == ";" and self._calls.count:  # between several
-                tape.place += 1
-                yield from tape.skip_space()
-            known = False
-            for mark in syntax.also_open:
-                known = known or (yield from tape.skip(mark))
-            if not known and (yield from tape.peek()) != "{":
+            buffer.checkpoint = buffer.position
+            try:
+                certain = yield from syntax.skip_opening(buffer, self._calls)
+            except Malformed:
                 break
-            yield from self._read_calls(syntax, known=known)
-        tape.place, tape.mark = tape.mark, None
-        yield from self._pass("text", ())
+            yield from self._parse_calls(syntax, certain=certain)
+        buffer.position, buffer.checkpoint = buffer.checkpoint or 0, None
+        yield from self._pass_on("text", ())
 
-    def _read_calls(self, syntax: CallSyntax, *, known: bool) -> Waiting[None]:
-        """From behind the opening mark. What is no call is text; so is what ended before that could be told, unless
-        its mark is `known`."""
-        tape = self._tape
+    def _parse_calls(self, syntax: ToolCallSyntax, *, certain: bool) -> Parser[None]:
+        """From behind the opening marker. Malformed calls are text; so are truncated ones, unless it is `certain` that
+        they are calls."""
+        buffer = self._buffer
         try:
-            yield from read_calls(tape, syntax, self._calls)
+            yield from syntax.read(buffer, self._calls)
         except Malformed:
-            self._give("text", tape.text[tape.place if tape.mark is None else tape.mark : tape.place])
-        except Cut:
-            tape.place = len(tape.text)
-            if tape.mark is not None and not known:
-                self._give("text", tape.text[tape.mark :])
-        tape.mark = None
+            start = buffer.position if buffer.checkpoint is None else buffer.checkpoint
+            self._emit("text", buffer.text[start : buffer.position])
+        except Truncated:
+            buffer.position = len(buffer.text)
+            if buffer.checkpoint is not None and not certain:
+                self._emit("text", buffer.text[buffer.checkpoint :])
+        buffer.checkpoint = None
 
-    def _pass(self, kind: str, marks: Sequence[str]) -> Waiting[str | None]:
-        """Give text until one of the marks is there; the mark is read. None: the end was first."""
-        tape, space = self._tape, "" if self._spaced and kind == "text" else SPACE
+    def _pass_on(self, kind: str, markers: Sequence[str]) -> Parser[str | None]:
+        """Emit text up to the first marker, and return the marker, which is read; None at the end of the text."""
+        buffer = self._buffer
+        stripped = "" if self._keep_trailing_whitespace and kind == "text" else WHITESPACE
         while True:
-            if found := find_first(tape.text, marks, tape.place):
-                place, mark = found
-                self._give(kind, tape.take(place).rstrip(space))
-                tape.place += len(mark)
-                return mark
-            if tape.ended:
-                rest = tape.take(len(tape.text))
-                self._give(kind, "" if self._calls.count and rest.isspace() else rest)
+            if found := find_first(buffer.text, markers, buffer.position):
+                position, marker = found
+                self._emit(kind, buffer.take(position).rstrip(stripped))
+                buffer.position += len(marker)
+                return marker
+            if buffer.ended:
+                rest = buffer.take(len(buffer.text))
+                self._emit(kind, "" if self._calls.count and rest.isspace() else rest)
                 return None
-            safe = tape.text[tape.place : len(tape.text) - overlap(tape.rest, marks)]
-            self._give(kind, tape.take(tape.place + len(safe.rstrip(space) if marks else safe)))
+            safe = buffer.text[buffer.position : len(buffer.text) - overlap(buffer.rest, markers)]
+            self._emit(kind, buffer.take(buffer.position + len(safe.rstrip(stripped) if markers else safe)))
             yield
 
-    def _give(self, kind: str, text: str) -> None:
-        if text and not (self.output_format.bound and kind == "text"):
+    def _emit(self, kind: str, text: str) -> None:
+        if text and not (self.output_format.calls_only and kind == "text"):
             self._parts.append((kind, text))
 
-    def _give_call(self, piece: CallDelta) -> None:
-        self._tape.mark = None  # it is a call for sure
+    def _emit_call(self, piece: CallDelta) -> None:
+        self._buffer.checkpoint = None  # it is a call: the parser does not go back
         last = self._parts[-1] if self._parts else None
         if isinstance(last, CallDelta) and last.id is None and piece.id is None:
             self._parts[-1] = CallDelta(index=piece.index, arguments=last.arguments + piece.arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.stream.tape import find_first, overlap
+from penstock.tool_calls.text_buffer import find_first, overlap
 
 
 class StopMatcher:

@@ -9,9 +9,9 @@ import pytest
 from helpers import tiny_models
 from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Constraint
-from penstock.grammar import json_rule, literal
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.constraint_grammar import MAX_SOURCE_BYTES
+from penstock.grammar.lark import lark_json, lark_literal
 from penstock.tokenize.tokenizer import Tokenizer
 
 PERSON = {
@@ -80,11 +80,11 @@ GRAMMAR = 'start: "<" word ">" | word\nword: /[a-z]+/'
         (Constraint.grammar('root ::= "a"+ [0-9]{2}'), "aaa12", "whole"),
         (Constraint.grammar('root ::= "a"+ [0-9]{2}'), "aaa1a", "no"),
         (
-            Constraint.grammar(f"start: {literal('say: ')} value\nvalue: {json_rule(PERSON)}"),
+            Constraint.grammar(f"start: {lark_literal('say: ')} value\nvalue: {lark_json(PERSON)}"),
             "say: " + INDENTED,
             "whole",
         ),
-        (Constraint.grammar(f"start: {literal('say: ')} value\nvalue: {json_rule(PERSON)}"), "say: {\n\n", "no"),
+        (Constraint.grammar(f"start: {lark_literal('say: ')} value\nvalue: {lark_json(PERSON)}"), "say: {\n\n", "no"),
         (Constraint.grammar('{"grammars": [{"lark_grammar": "start: /a+/"}]}'), "aa", "whole"),
     ],
 )
@@ -175,7 +175,7 @@ def test_keywords_that_say_nothing_are_left_out(
 ) -> None:
     inner = {**PERSON, **keyword, "$defs": {"one": {"enum": ["a"], **keyword}}, "anyOf": [{}, keyword]}
     schema = {"type": "array", "items": inner, "additionalItems": keyword, **keyword}
-    for constraint in (Constraint.json_schema(schema), Constraint.grammar(f"start: {json_rule(schema)}")):
+    for constraint in (Constraint.json_schema(schema), Constraint.grammar(f"start: {lark_json(schema)}")):
         assert taken(compiler, tokenizer, constraint, f"[{INDENTED}]") == "whole"
         assert taken(compiler, tokenizer, constraint, '[{"name": "", "tags": ["c"]}]') == "no"
     assert schema["items"] == inner
@@ -227,7 +227,7 @@ def test_what_grows_with_its_text_is_not_followed_forever(compiler: Compiler, to
         ),
         (
             Constraint.grammar(
-                "start: value\nvalue: " + json_rule({"properties": {f"p{place}": {} for place in range(490)}})
+                "start: value\nvalue: " + lark_json({"properties": {f"p{place}": {} for place in range(490)}})
             ),
             json.dumps({f"p{place}": place for place in range(0, 490, 7)}),
         ),

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint
 from penstock.grammar.compiler import Compiler
-from penstock.grammar.unenforceable_keywords import relaxed
+from penstock.grammar.unenforceable_keywords import drop_unenforceable
 from penstock.tokenize.tokenizer import Tokenizer
 
 LOOK_AHEAD = "^(?=.*[0-9]).+$"
@@ -22,7 +22,7 @@ def with_a(inner: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def relax(compiler: Compiler, schema: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    return relaxed(schema, lambda one: compiler.compile(Constraint.json_schema(one)) and None)
+    return drop_unenforceable(schema, lambda one: compiler.compile(Constraint.json_schema(one)) and None)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def output_format(source: str, request: Request) -> OutputFormat:
 def test_what_the_prompt_has_begun(
     source: str, request_: Request, thinking: ReasoningMarkers | None, opened: bool
 ) -> None:
-    assert output_format(source, request_) == OutputFormat(thinking=thinking, opened=opened)
+    assert output_format(source, request_) == OutputFormat(reasoning=thinking, in_reasoning=opened)
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,12 @@ def test_a_message_to_go_on_with(begun: str, thinking: ReasoningMarkers | None, 
         add_generation_prompt=False,
         continue_final_message=True,
     )
-    assert output_format(SWITCHED, request) == OutputFormat(thinking=thinking, opened=opened)
+    assert output_format(SWITCHED, request) == OutputFormat(reasoning=thinking, in_reasoning=opened)
 
 
 def test_calls_are_looked_for_where_tools_are_offered() -> None:
-    assert output_format(PLAIN, asked()).calls is None
-    made = output_format(PLAIN, asked(tools=ToolUse(tools=(Tool(name="f"),)))).calls
-    assert made is not None
-    assert made.open == "<tool_call>"
+    assert output_format(PLAIN, asked()).tool_calls is None
+    assert output_format(PLAIN, asked(tools=ToolUse(tools=(Tool(name="f"),)))).tool_calls == "generic"
 
 
 @pytest.mark.parametrize(("effort", "told"), [("none", False), ("minimal", False), ("low", True), ("xhigh", True)])
@@ -181,7 +179,7 @@ def test_roles_are_not_kept_without_end() -> None:
         chat_format.render(
             Request(id="1", params=SamplingParams(), messages=[{"role": f"r{number}", "content": "Boo"}])
         )
-    assert len(chat_format._roles) <= MAX_ROLES
+    assert len(chat_format._other_roles) <= MAX_ROLES
 
 
 def test_whether_a_role_is_known_is_found_out_where_there_is_time() -> None:
@@ -225,15 +223,19 @@ def test_interleaved_reasoning_keeps_its_order_where_it_is_shown() -> None:
 
 
 def test_a_budget_is_for_what_the_model_thinks() -> None:
-    assert output_format(ALWAYS, asked(thinking_budget=3)) == OutputFormat(thinking=MARKS, opened=True, budget=3)
-    assert output_format(SWITCHED, asked(thinking_budget=3)).budget == 3
+    assert output_format(ALWAYS, asked(thinking_budget=3)) == OutputFormat(
+        reasoning=MARKS, in_reasoning=True, reasoning_budget=3
+    )
+    assert output_format(SWITCHED, asked(thinking_budget=3)).reasoning_budget == 3
     assert output_format(SWITCHED, asked(thinking_budget=3, reasoning_effort="none")) == OutputFormat()
 
 
 def test_a_budget_of_nothing_switches_thinking_off_where_that_can_be_done() -> None:
     assert output_format(SWITCHED, asked(thinking_budget=0)) == OutputFormat()
-    assert output_format(SWITCHED, asked(thinking_budget=0, enable_thinking=True)).budget == 0
-    assert output_format(ALWAYS, asked(thinking_budget=0)) == OutputFormat(thinking=MARKS, opened=True, budget=0)
+    assert output_format(SWITCHED, asked(thinking_budget=0, enable_thinking=True)).reasoning_budget == 0
+    assert output_format(ALWAYS, asked(thinking_budget=0)) == OutputFormat(
+        reasoning=MARKS, in_reasoning=True, reasoning_budget=0
+    )
     assert output_format(PLAIN, asked(thinking_budget=0)) == OutputFormat()
 
 

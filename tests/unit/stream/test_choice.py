@@ -1,7 +1,6 @@
 import pytest
 
 from penstock.flow import (
-    CallSyntax,
     Choice,
     Chunk,
     Delta,
@@ -95,10 +94,8 @@ def test_a_stop_string_completed_by_the_last_flush() -> None:
 
 # --- reasoning and calls
 
-TOOLS = OutputFormat(
-    calls=CallSyntax(shape="object", open="<call>", close="</call>"), thinking=ReasoningMarkers("<think>", "</think>")
-)
-CALL = '<call>{"name": "f", "arguments": {"a": "END"}}</call>'
+TOOLS = OutputFormat(tool_calls="hermes", reasoning=ReasoningMarkers("<think>", "</think>"))
+CALL = '<tool_call>{"name": "f", "arguments": {"a": "END"}}</tool_call>'
 
 
 def answered(text: str, params: SamplingParams, finish: FinishReason = FinishReason.END) -> tuple[list[Chunk], Choice]:
@@ -113,7 +110,7 @@ def answered(text: str, params: SamplingParams, finish: FinishReason = FinishRea
 def test_behind_its_reasoning_an_answer_without_calls_takes_the_short_way() -> None:
     """Nothing is held back or taken apart from there on; what is at the end is."""
     answer = ChoiceStream(
-        0, SamplingParams(), Letters("�"), OutputFormat(thinking=ReasoningMarkers("<think>", "</think>"))
+        0, SamplingParams(), Letters("�"), OutputFormat(reasoning=ReasoningMarkers("<think>", "</think>"))
     )
     pieces = []
     for letter in "<think>hm</think>\n A  b \n":
@@ -129,7 +126,7 @@ def test_behind_its_reasoning_an_answer_without_calls_takes_the_short_way() -> N
 
 @pytest.mark.parametrize("params", [SamplingParams(stop=("END",)), SamplingParams(logprobs=0)])
 def test_but_not_past_stop_strings_and_log_probabilities(params: SamplingParams) -> None:
-    answer = ChoiceStream(0, params, Letters(), OutputFormat(thinking=ReasoningMarkers("<think>", "</think>")))
+    answer = ChoiceStream(0, params, Letters(), OutputFormat(reasoning=ReasoningMarkers("<think>", "</think>")))
     found = TokenLogprobs(0, -0.5, 1, [])
     for letter in "a END b":
         answer.push(Delta(id="x/0", tokens=ids(letter), logprobs=None if params.logprobs is None else [found]))
@@ -185,7 +182,7 @@ def test_no_stop_string_reaches_over_a_call() -> None:
 
 def test_a_call_that_is_cut_short() -> None:
     _, choice = answered(
-        '<call>{"name": "f", "arguments": {"a": "E', SamplingParams(stop=("END",)), FinishReason.LENGTH
+        '<tool_call>{"name": "f", "arguments": {"a": "E', SamplingParams(stop=("END",)), FinishReason.LENGTH
     )
 
     assert choice.finish is FinishReason.LENGTH

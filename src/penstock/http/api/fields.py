@@ -12,7 +12,7 @@ import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from penstock.flow.tools import MAX_DEPTH, nested_deeper
+from penstock.flow.tools import MAX_DEPTH, is_nested_deeper
 from penstock.http.parse.error_text import LONGEST_NAME
 from penstock.http.parse.unions import Either
 
@@ -116,7 +116,7 @@ CACHE_MARK = Field(
 
 
 def _check_arguments(value: dict[str, Any]) -> dict[str, Any]:
-    if nested_deeper(value, MAX_DEPTH):
+    if is_nested_deeper(value, MAX_DEPTH):
         raise wrong(f"is nested more than {MAX_DEPTH} levels deep")
     return value
 
@@ -131,4 +131,4 @@ def read_arguments(text: str) -> dict[str, Any] | None:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return found if isinstance(found, dict) and not nested_deeper(found, MAX_DEPTH) else None
+    return found if isinstance(found, dict) and not is_nested_deeper(found, MAX_DEPTH) else None

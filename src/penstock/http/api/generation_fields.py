@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from penstock.flow.tools import nested_deeper
+from penstock.flow.tools import is_nested_deeper
 from penstock.http.api.fields import (
     MAX_INT,
     wrong,
@@ -58,7 +58,7 @@ def _check_kwargs(value: dict[str, Any]) -> dict[str, Any]:
     for name in value:
         if name in _RESERVED or name.endswith("_token"):
             raise wrong(f"must not set {name[:LONGEST_NAME]}: the server does")
-    if nested_deeper(value, MAX_KWARGS_DEPTH):
+    if is_nested_deeper(value, MAX_KWARGS_DEPTH):
         raise wrong(f"is nested more than {MAX_KWARGS_DEPTH} levels deep")
     return value
 

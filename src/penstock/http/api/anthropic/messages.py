@@ -52,7 +52,7 @@ from penstock.http.api.fields import whole_text
 from penstock.http.api.recommended_sampling import over
 from penstock.http.error_body import RenderedError
 from penstock.http.sse import Event, Named, named
-from penstock.prompt.families import SWITCHES
+from penstock.prompt.reasoning import SWITCHES
 
 REQUEST = MessagesRequest
 RESPONSE = MessageAnswer

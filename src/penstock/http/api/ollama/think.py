@@ -31,7 +31,7 @@ Think = Annotated[Any, _Level()]
 
 
 def can_think(chat_format: ChatFormat | None) -> bool:
-    return chat_format is not None and (chat_format.thinking is not None or can_switch(chat_format))
+    return chat_format is not None and (chat_format.reasoning is not None or can_switch(chat_format))
 
 
 def can_switch(chat_format: ChatFormat) -> bool:

@@ -1,7 +1,7 @@
-"""JSON schemas as grammars of Gemma's notation of arguments: `{city:<|"|>Oslo<|"|>,days:2}`.
+"""JSON schemas as Lark rules for arguments in Gemma's notation: `{city:<|"|>Oslo<|"|>,days:2}`.
 
-It is JSON but for keys without quotes and quotes of its own around texts. What a schema says of numbers is left to the
-grammar of JSON, which writes them alike; keywords that cannot be said here are refused, or left out by `relaxed`.
+Numbers, booleans and null are JSON, so llguidance's own rules for JSON enforce their keywords. `rules_of_schema`
+rejects keywords that it cannot express; `drop_inexpressible` removes them.
 """
 
 from __future__ import annotations
@@ -9,44 +9,46 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.grammar import json_rule, literal
+from penstock.grammar.lark import lark_json, lark_literal
 
-_NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "$defs", "definitions", "strict"}
-_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-_KNOWN = {
+_ANNOTATIONS = {
+    "title", "description", "default", "examples", "$schema", "$id", "$comment", "$defs", "definitions", "strict",
+}  # fmt: skip
+_NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_SUPPORTED = {
     "object": {"type", "properties", "required", "additionalProperties"},
     "array": {"type", "items", "minItems", "maxItems"},
     "string": {"type", "minLength", "maxLength"},
-    "integer": {"type", *_NUMBERS},
-    "number": {"type", *_NUMBERS},
+    "integer": {"type", *_NUMERIC},
+    "number": {"type", *_NUMERIC},
     "boolean": {"type"},
     "null": {"type"},
 }
-_ANY = ("string", "number", "boolean", "null", "array", "object")
+_ALL_TYPES = ("string", "number", "boolean", "null", "array", "object")
 
 
-def rules(name: str, schema: dict[str, Any], quote: str) -> list[str]:
-    """Lark rules, the first of which is called `name`. `quote` is the quote in Lark's notation."""
-    writer = _Writer(name, schema, quote)
+def rules_of_schema(name: str, schema: dict[str, Any], quote: str) -> list[str]:
+    """Lark rules for a value of this schema; the first is called `name`. `quote` is the quote in Lark's notation."""
+    writer = _RuleWriter(name, schema, quote)
     body = writer.value(schema)
     return [f"{name}: {body}", *writer.rules]
 
 
-class _Writer:
+class _RuleWriter:
     def __init__(self, name: str, root: dict[str, Any], quote: str) -> None:
         self.name = name
         self.root = root
         self.quote = quote
         self.rules: list[str] = []
-        self.named: dict[str, str] = {}  # rules of what schemas refer to, by reference
+        self.named: dict[str, str] = {}  # rules of referenced schemas, by reference
         self.count = 0
 
     def value(self, schema: Any) -> str:
-        """An expression for one value."""
+        """An expression for a value of this schema."""
         if schema is True or schema == {}:
             return self._anything()
         if not isinstance(schema, dict):
-            raise _refused(str(schema))
+            raise _unsupported(str(schema))
         if "$ref" in schema:
             return self._reference(schema["$ref"])
         if "const" in schema:
@@ -56,33 +58,33 @@ class _Writer:
         if "anyOf" in schema:
             _check(schema, {"anyOf", "type"})
             return self._either([self.value(option) for option in schema["anyOf"]])
-        kind = schema.get("type", _guessed(schema))
+        kind = schema.get("type", _implied_type(schema))
         if isinstance(kind, list | tuple):
-            parts = [{**_only(schema, one), "type": one} for one in kind]
+            parts = [{**_keywords_of_type(schema, one), "type": one} for one in kind]
             return self._either([self.value(part) for part in parts])
         return self._of_type(kind, schema)
 
     def _of_type(self, kind: Any, schema: dict[str, Any]) -> str:
-        if kind not in _KNOWN:
-            raise _refused(f"type {kind!r}")
-        _check(schema, _KNOWN[kind])
+        if kind not in _SUPPORTED:
+            raise _unsupported(f"type {kind!r}")
+        _check(schema, _SUPPORTED[kind])
         if kind == "object":
             return self._object(schema)
         if kind == "array":
             return self._array(schema)
         if kind == "string":
             return self._string(schema.get("minLength", 0), schema.get("maxLength", ""))
-        return self._rule(json_rule({key: value for key, value in schema.items() if key not in _NOTES}))
+        return self._rule(lark_json({key: value for key, value in schema.items() if key not in _ANNOTATIONS}))
 
     def _object(self, schema: dict[str, Any]) -> str:
         """Members in the schema's order; those that are not required may be left out."""
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if missing := [name for name in required if name not in properties]:
-            raise _refused(f"required without properties: {missing[0]!r}")
-        # From the last to the first: what may follow if nothing was written yet, and if something was.
+            raise _unsupported(f"required without properties: {missing[0]!r}")
+        # From the last property to the first: the rest of an object that has no member yet, and of one that has.
         first, later = "", ""
         for name, inner in reversed(properties.items()):
-            member = self._rule(f"{literal(name + ':')} {self.value(inner)}")
+            member = self._rule(f"{lark_literal(name + ':')} {self.value(inner)}")
             begun = f"{member} {later}"
             if name in required:
                 first, later = begun, self._rule(f'"," {begun}')
@@ -102,10 +104,10 @@ class _Writer:
 
     def _string(self, least: int, most: int | str) -> str:
         span = f"{{{least},{most}}}" if least or most != "" else "*"
-        if self.quote.startswith("<"):  # a token: free text cannot have it
+        if self.quote.startswith("<"):  # a token, which free text cannot contain
             return self._rule(rf"{self.quote} /(.|\n){span}/ {self.quote}")
         if span != "*":
-            raise _refused("minLength and maxLength")
+            raise _unsupported("minLength and maxLength")
         self.count += 1
         text = f"{self.name}_text_{self.count}"
         self.rules.append(rf"{text}[lazy]: /(.|\n)*/ {self.quote}")
@@ -114,7 +116,7 @@ class _Writer:
     def _anything(self) -> str:
         if "any" not in self.named:
             self.named["any"] = name = f"{self.name}_any"
-            kinds = [self._string(0, ""), *(json_rule({"type": kind}) for kind in ("number", "boolean", "null"))]
+            kinds = [self._string(0, ""), *(lark_json({"type": kind}) for kind in ("number", "boolean", "null"))]
             listed = f'"[" ({name} ("," {name})*)? "]"'
             member = f'/[a-zA-Z_][a-zA-Z0-9_]*/ ":" {name}'
             self.rules.append(f'{name}: {" | ".join(kinds)} | {listed} | "{{" ({member} ("," {member})*)? "}}"')
@@ -124,15 +126,15 @@ class _Writer:
         if reference not in self.named:
             target = _target(self.root, reference)
             if target is None:
-                raise _refused(f"$ref {reference[:64]!r}")
+                raise _unsupported(f"$ref {reference[:64]!r}")
             self.named[reference] = name = f"{self.name}_ref_{len(self.named)}"
             self.rules.append(f"{name}: {self.value(target)}")
         return self.named[reference]
 
     def _literal(self, value: Any) -> str:
         if isinstance(value, str):
-            return f"{self.quote} {literal(value)} {self.quote}" if value else f"{self.quote} {self.quote}"
-        return json_rule({"const": value})
+            return f"{self.quote} {lark_literal(value)} {self.quote}" if value else f"{self.quote} {self.quote}"
+        return lark_json({"const": value})
 
     def _either(self, options: list[str]) -> str:
         return self._rule(" | ".join(options))
@@ -144,23 +146,23 @@ class _Writer:
         return name
 
 
-def relaxed(schema: dict[str, Any], *, bounded_strings: bool) -> tuple[dict[str, Any], set[str]]:
-    """A schema without what `rules` would refuse, and what was left out. `bounded_strings`: the quote is a token, so
-    that strings can have bounds."""
-    relaxing = _Relaxing(schema, bounded_strings)
-    return relaxing.schema(schema), relaxing.left_out
+def drop_inexpressible(schema: dict[str, Any], *, bounded_strings: bool) -> tuple[dict[str, Any], set[str]]:
+    """The schema without the keywords that `rules_of_schema` rejects, and their names. `bounded_strings`: the quote is
+    a token, so that the length of strings can be bounded."""
+    dropper = _KeywordDropper(schema, bounded_strings)
+    return dropper.schema(schema), dropper.dropped
 
 
-class _Relaxing:
+class _KeywordDropper:
     def __init__(self, root: dict[str, Any], bounded_strings: bool) -> None:
         self.root = root
         self.unbounded = set() if bounded_strings else {"minLength", "maxLength"}
-        self.left_out: set[str] = set()
+        self.dropped: set[str] = set()
 
     def schema(self, schema: Any) -> dict[str, Any]:
         if not isinstance(schema, dict):
             if schema is not True:
-                self.left_out.add("false")
+                self.dropped.add("false")
             return {}
         defined = {
             word: {name: self.schema(inner) for name, inner in schema[word].items()}
@@ -179,11 +181,11 @@ class _Relaxing:
             self._only(schema, {"anyOf" if "anyOf" in schema else "oneOf", "type"})
             return {"anyOf": [self.schema(branch) for branch in branches]}
         parts = schema.get("allOf")
-        if isinstance(parts, list) and len(parts) == 1 and not schema.keys() - {"allOf", *_NOTES}:
+        if isinstance(parts, list) and len(parts) == 1 and not schema.keys() - {"allOf", *_ANNOTATIONS}:
             return self.schema(parts[0])
-        kind = schema.get("type", _guessed(schema))
+        kind = schema.get("type", _implied_type(schema))
         kinds = kind if isinstance(kind, list | tuple) else [kind]
-        known = {word for one in kinds if isinstance(one, str) for word in _KNOWN.get(one, ())}
+        known = {word for one in kinds if isinstance(one, str) for word in _SUPPORTED.get(one, ())}
         return self._members(self._only(schema, (known | {"type"}) - self.unbounded))
 
     def _members(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -193,18 +195,18 @@ class _Relaxing:
         if isinstance(required := schema.get("required"), list):
             schema["required"] = [name for name in required if name in (properties or {})]
             if len(schema["required"]) < len(required):
-                self.left_out.add("required without properties")
+                self.dropped.add("required without properties")
         if "items" in schema:
             schema["items"] = self.schema(schema["items"])
         return schema
 
     def _only(self, schema: dict[str, Any], known: set[str]) -> dict[str, Any]:
-        self.left_out |= schema.keys() - known - _NOTES
+        self.dropped |= schema.keys() - known - _ANNOTATIONS
         return {word: value for word, value in schema.items() if word in known}
 
 
 def _target(root: Any, reference: str) -> Any:
-    """What a reference within the schema leads to; None: nothing."""
+    """The schema that a reference points to; None: there is none."""
     if not reference.startswith("#/"):
         return None
     for step in reference[2:].split("/"):
@@ -212,24 +214,24 @@ def _target(root: Any, reference: str) -> Any:
     return root
 
 
-def _guessed(schema: dict[str, Any]) -> Any:
+def _implied_type(schema: dict[str, Any]) -> Any:
     if "properties" in schema:
         return "object"
-    return "array" if "items" in schema else _ANY
+    return "array" if "items" in schema else _ALL_TYPES
 
 
-def _only(schema: dict[str, Any], kind: Any) -> dict[str, Any]:
-    """What it says of one of its types."""
-    others = {word for words in _KNOWN.values() for word in words} - _KNOWN.get(kind, set())
+def _keywords_of_type(schema: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """The schema without keywords of other types than `kind`."""
+    others = {word for words in _SUPPORTED.values() for word in words} - _SUPPORTED.get(kind, set())
     return {word: value for word, value in schema.items() if word not in others}
 
 
 def _check(schema: dict[str, Any], known: set[str]) -> None:
-    if unknown := [word for word in schema if word not in known | _NOTES]:
-        raise _refused(unknown[0])
+    if unknown := [word for word in schema if word not in known | _ANNOTATIONS]:
+        raise _unsupported(unknown[0])
 
 
-def _refused(what: str) -> InvalidRequest:
+def _unsupported(what: str) -> InvalidRequest:
     return InvalidRequest(
         f"tools: the parameters have {what}, which is not supported in this model's notation of calls", param="tools"
     )

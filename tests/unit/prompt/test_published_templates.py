@@ -15,8 +15,9 @@ from helpers.split_stream import split_stream
 from penstock.errors import InvalidRequest
 from penstock.flow import Message, OutputFormat, Request, SamplingParams, Tool, ToolUse
 from penstock.prompt.chat_format import ChatFormat
-from penstock.prompt.families import FAMILIES, THINKING
+from penstock.prompt.reasoning import REASONING_MARKERS
 from penstock.prompt.template import ChatTemplate
+from penstock.tool_calls.registry import SYNTAXES
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
@@ -39,17 +40,17 @@ KNOWN = {
     "Reka-Edge": "hermes",
     "ibm-granite-granite-4.0": "hermes",
     "ibm-granite-granite-4.1": "hermes",
-    "Mistral-Small-3.2-24B-Instruct-2506": "mistral, with ids",
+    "Mistral-Small-3.2-24B-Instruct-2506": "mistral_with_ids",
     "mistralai-Ministral-3-14B-Reasoning-2512": "mistral",
     "unsloth-mistral-Devstral-Small-2507": "mistral",
-    "mistralai-Mistral-Nemo-Instruct-2407": "mistral, as a list",
-    "meta-llama-Llama-3.1-8B-Instruct": "llama 3",
-    "meta-llama-Llama-3.2-3B-Instruct": "llama 3",
-    "meta-llama-Llama-3.3-70B-Instruct": "llama 3",
+    "mistralai-Mistral-Nemo-Instruct-2407": "mistral_list",
+    "meta-llama-Llama-3.1-8B-Instruct": "llama3_json",
+    "meta-llama-Llama-3.2-3B-Instruct": "llama3_json",
+    "meta-llama-Llama-3.3-70B-Instruct": "llama3_json",
     "meetkai-functionary-medium-v3.1": "functionary",
     "NVIDIA-Nemotron-Nano-v2": "nemotron",
-    "google-gemma-4-31B-it": "gemma 4",
-    "google-gemma-4-31B-it-interleaved": "gemma 4",
+    "google-gemma-4-31B-it": "gemma4",
+    "google-gemma-4-31B-it-interleaved": "gemma4",
 }
 # They want something that is neither tools nor messages.
 UNUSABLE = {"CohereForAI-c4ai-command-r-plus-tool_use", "fireworks-ai-llama-3-firefunction-v2"}
@@ -91,14 +92,14 @@ def round_trip(chat_format: ChatFormat, calls: list[dict[str, Any]]) -> list[tup
     said = {"role": "assistant", "content": "", "tool_calls": [call(*each) for each in enumerate(calls)]}
     text = rendered(chat_format, asked, said, add_generation_prompt=False)
     text = text[text.rindex(asked["content"]) + len(asked["content"]) :]
-    if not chat_format.family.calls.open:
+    if not chat_format.tool_calls.opening:
         text = text[text.index("{") :]  # behind the header of the turn: there the answer begins
-    _, _, made = split_stream([text], OutputFormat(calls=chat_format.family.calls))
+    _, _, made = split_stream([text], OutputFormat(tool_calls=chat_format.tool_calls.name))
     return [(name, json.loads(arguments)) for name, arguments in made]
 
 
 def test_the_families_of_published_templates() -> None:
-    found = {name: chat_format.family.name for name, chat_format in chat_formats().items()}
+    found = {name: chat_format.tool_calls.name for name, chat_format in chat_formats().items()}
 
     assert {name: family for name, family in found.items() if family != "generic"} == KNOWN
     assert Counter(found.values())["generic"] > 40
@@ -109,23 +110,23 @@ def test_calls_come_back_as_they_went_in() -> None:
         if name in UNUSABLE:
             continue
         assert round_trip(chat_format, [HOSTILE]) == [("weather", HOSTILE)], name
-        if chat_format.family.calls.several:
+        if chat_format.tool_calls.parallel:
             several = [{"city": "Rome"}, {}, HOSTILE]
             assert round_trip(chat_format, several) == [("weather", each) for each in several], name
 
 
-@pytest.mark.parametrize(("source", "family"), [(PHI, "phi 4"), (FUNCTION_GEMMA, "functiongemma")])
+@pytest.mark.parametrize(("source", "family"), [(PHI, "phi4"), (FUNCTION_GEMMA, "functiongemma")])
 def test_calls_of_families_with_templates_of_their_own(source: str, family: str) -> None:
     chat_format = ChatFormat(ChatTemplate(source, SPECIAL))
     shallow = {"city": HOSTILE["city"], "days": 2}
 
-    assert chat_format.family.name == family
+    assert chat_format.tool_calls.name == family
     assert round_trip(chat_format, [shallow, {}]) == [("weather", shallow), ("weather", {})]
     assert "weather" in rendered(chat_format, {"role": "user", "content": "Hi"}).partition("Hi")[0]
 
 
 def test_every_row_of_the_table_is_tried_here() -> None:
-    assert {family.name for family in FAMILIES} == {*KNOWN.values(), "phi 4", "functiongemma"}
+    assert {*SYNTAXES} == {*KNOWN.values(), "phi4", "functiongemma", "generic"}
 
 
 def test_tools_and_results_are_shown() -> None:
@@ -176,10 +177,10 @@ def test_without_tools_nothing_is_said_of_them() -> None:
 
 
 def test_how_published_templates_reason() -> None:
-    marks = {name: chat_format.thinking for name, chat_format in chat_formats().items()}
+    marks = {name: chat_format.reasoning for name, chat_format in chat_formats().items()}
 
-    assert marks["Qwen-Qwen3-0.6B"] == marks["deepseek-ai-DeepSeek-R1-Distill-Llama-8B"] == THINKING[0]
-    assert marks["mistralai-Ministral-3-14B-Reasoning-2512"] == THINKING[1]
+    assert marks["Qwen-Qwen3-0.6B"] == marks["deepseek-ai-DeepSeek-R1-Distill-Llama-8B"] == REASONING_MARKERS[0]
+    assert marks["mistralai-Ministral-3-14B-Reasoning-2512"] == REASONING_MARKERS[1]
     assert marks["Qwen-Qwen2.5-7B-Instruct"] is marks["meta-llama-Llama-3.2-3B-Instruct"] is None
 
 
@@ -190,7 +191,7 @@ def after_a_cut_call(chat_format: ChatFormat) -> str:
     """What the model is shown when a client sends back two calls, the second of which was cut."""
     whole, cut = call(1, {"city": "Oslo"}), call(2, {})
     cut["function"]["arguments"] = CUT
-    calls = [whole, cut] if chat_format.family.calls.several else [cut]
+    calls = [whole, cut] if chat_format.tool_calls.parallel else [cut]
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "", "tool_calls": calls}]
     messages += [{"role": "tool", "content": "ok", "tool_call_id": one["id"]} for one in calls]
     return chat_format.render(Request(id="r", params=SamplingParams(), messages=messages, tools=TOOLS))
