@@ -1,9 +1,9 @@
 """Weights: a matrix, and the form it is stored in.
 
-A form is a memory layout that some operations read and others do not. Whoever reads a weight asks for the form it can
-compute with, and is refused any other: nothing is converted behind its back. A new form (fp8 with scales, int4 in
-groups, MXFP4) is a member of `Form`, an accessor here, a module of `model.weights.form` that makes it, and a product
-that reads it.
+A form is a memory layout that some operations read and others do not. An operation asks for the form it computes with,
+and any other raises `UnsupportedForm`: there are no implicit conversions. A new form (fp8 with scales, int4 in groups,
+MXFP4) is a member of `Form`, an accessor here, a `DeviceForm` in `model.weights.form` that makes it, and a product that
+reads it. A shard of tensor parallelism is a weight of its own, which `model.weights.place` has sliced.
 """
 
 from __future__ import annotations
@@ -54,17 +54,20 @@ class Weight:
     @property
     def dense(self) -> Tensor:
         """[rows, cols]"""
-        self._require(Form.DENSE)
+        if self.form is not Form.DENSE:
+            raise self._unsupported(Form.DENSE)
         return cast(Tensor, self._stored)
 
     @property
     def onednn(self) -> Tensor:
-        self._require(Form.ONEDNN)
+        if self.form is not Form.ONEDNN:
+            raise self._unsupported(Form.ONEDNN)
         return cast(Tensor, self._stored)
 
     @property
     def packed(self) -> PackedMatrix:
-        self._require(Form.PACKED)
+        if self.form is not Form.PACKED:
+            raise self._unsupported(Form.PACKED)
         return cast(PackedMatrix, self._stored)
 
     def to_dense(self) -> Tensor:
@@ -77,6 +80,5 @@ class Weight:
             case Form.PACKED:
                 return self.packed.unpack()
 
-    def _require(self, form: Form) -> None:
-        if self.form is not form:
-            raise UnsupportedForm(f"this operation reads {form} weights, and was given a {self.form} one")
+    def _unsupported(self, form: Form) -> UnsupportedForm:
+        return UnsupportedForm(f"this operation reads {form} weights, and was given a {self.form} one")

@@ -201,8 +201,8 @@ class ProgramRecorder:
         return output
 
     def _add_pending(self, x: Value) -> None:
-        """For readers of x other than norms. Nothing but a norm adds two values, so there is one whose result nobody
-        reads; in pre-norm models every sum is read by a norm."""
+        """Add to x what is pending, for a reader that is not a norm. Only the native norm adds two values, so this is a
+        norm whose result is unused. Layers that begin with a norm never need it."""
         if id(x) in self._pending:
             self._norm(x, self._pending[id(x)][1])
 

@@ -3,7 +3,7 @@
 
 Rows differ in length, and no program should be left with a long row when all others have ended. So a piece is at most
 as long as the average row, or shorter where rows are few, so that all multiprocessors are busy; and long pieces come
-first. The grid has room for as many pieces as there can be, whatever the lengths: CUDA graphs need a fixed grid.
+first. The grid has room for as many pieces as any lengths need: CUDA graphs have a fixed grid.
 
 Rows that are consecutive tokens of one sequence form teams: the program of the first one reads for all of them.
 """

@@ -17,5 +17,5 @@ class LayerStep(NamedTuple):
     wanted: Tensor | None = None  # in the last layer: packed tokens whose hidden states are read; None: all
 
     def select(self, mixed: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """The tokens that go on beyond attention: in the last layer nobody reads the others."""
+        """The tokens to compute beyond attention: in the last layer only those whose hidden states are read."""
         return (mixed, residual) if self.wanted is None else (mixed[self.wanted], residual[self.wanted])

@@ -1,7 +1,7 @@
 """Third stage of loading, form: placed rows become weights in the form that the device's kernels read.
 
-`DeviceForm` is the protocol; `DenseForm` is for torch and CUDA, `PackedForm` for the native CPU kernels. A form makes
-blank weights from a blank source by the same way, so that kernels can be chosen and compiled before there are others.
+`DeviceForm` is the protocol; `DenseForm` is for torch and CUDA, `PackedForm` for the native CPU kernels. Blank weights
+(`dummy.BlankSource`) take the same way, so that kernels can be chosen and compiled before the real weights are loaded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DeviceForm(Protocol):
         """Whether it takes tensors of this type as the blocks they are stored in."""
 
     def matrix(self, kind: Kind, shape: Shape, rows: Iterable[Rows]) -> Weight:
-        """A matrix or a table, of rows that come one piece after the other: each is read when it is asked for."""
+        """A matrix or a table. `rows` is lazy: a piece is read when the iteration reaches it."""
 
     def tied_head(self, table: Weight) -> Weight:
         """The output projection of a model that has none but its embedding table."""
