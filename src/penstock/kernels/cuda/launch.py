@@ -1,10 +1,10 @@
-"""Launching kernels at little cost, each while the one before still runs.
+"""Launch Triton kernels with little host time, each while the one before still runs.
 
-From compute capability 9.0 on, a kernel may be launched before its predecessor has ended (programmatic dependent
-launch): once all programs of that one have called `let_next_begin` or ended, those of the next one come up. They may
-read at once what no kernel of the layers writes (weights, positions, lengths, tables), but what the predecessor writes
-only after `wait`, which returns when it has ended. Every program of every kernel launched here must wait, before it
-writes or ends: then a kernel that has ended has waited for its predecessor, and so for all before it.
+Programmatic dependent launch (PDL, compute capability 9.0): once all programs of a kernel have called `let_next_begin`
+or ended, those of the next kernel start. They may read at once what no kernel of the layers writes (weights, positions,
+lengths, tables), but what the previous kernel writes only after `wait`, which returns when it has ended. Every program
+of every kernel launched here must wait before it writes or ends: then a kernel that has ended has waited for the one
+before, and so for all before it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def overlaps() -> bool:
 
 @triton.jit
 def let_next_begin(OVERLAP: tl.constexpr):
-    """This program does not hold up the next launch any more."""
+    """Let the next kernel start, as far as this program is concerned."""
     if OVERLAP:
         gdc_launch_dependents()
 
@@ -46,10 +46,9 @@ def wait(OVERLAP: tl.constexpr):
 
 
 class Launcher:
-    """Triton looks at every argument of every call to find the compiled variant, and asks the driver about every
-    pointer, which takes longer than a small kernel runs. Here the dtype, the constants and the options name the
-    variant, so all other integers must be exempt from specialisation, and pointers that are not must be aligned to 16
-    bytes, as whatever torch allocates is."""
+    """Finds the compiled variant by dtype, constants and options. Triton inspects every argument of every call, and
+    asks the driver about every pointer, which takes longer than a small kernel runs. So all other integers must be
+    exempt from specialisation, and pointers that are not must be aligned to 16 bytes, as torch's allocations are."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel

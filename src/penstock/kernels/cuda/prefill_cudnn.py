@@ -1,9 +1,9 @@
-"""Attention of long chunks through cuDNN, on keys and values gathered from the pages: 550 to 690 TFLOP/s on an H200,
-where the paged kernel of `prefill` has 310 to 450.
+"""Prefill attention of long chunks through cuDNN's flash attention, on keys and values gathered from the KV pages: 550
+to 690 TFLOP/s on an H200, where the paged kernel of `prefill_attention` has 310 to 450.
 
-cuDNN takes about 50 ms to prepare for a shape it has not seen. So lengths are rounded up to whole units, which costs
-little for chunks of this size, and chunks behind a prefix that is not of whole units are left to `prefill`. Padding
-comes behind all real tokens, where a causal mask hides it.
+cuDNN takes about 50 ms to prepare for a new shape. So lengths are rounded up to whole units, which costs little for
+chunks of this size, and chunks behind a prefix that is not of whole units are left to `prefill_attention`. Padding
+follows all real tokens, where the causal mask hides it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from penstock.kernels.interface import Batch, BlockMap, Pages
 from penstock.kernels.torch_internals import cudnn_attention
 
 UNIT = 1024  # tokens
-# Heads times tokens from which on the gain is larger than what a call costs the host, which is about 250 µs.
+# Heads times tokens from which on the gain exceeds the host time of a call, about 250 µs.
 WORTHWHILE = 16 * 4096
 HEADS_AT_ONCE = 8
 
 
 class Chunk(NamedTuple):
-    """Packed tokens start .. end - 1, and where keys lie in the pages."""
+    """Packed tokens start .. end - 1, and the slots of their keys in the pages."""
 
     start: int
     end: int
-    slots: Tensor  # [whole units] of the chunk itself; the last one again for what pads
+    slots: Tensor  # [whole units] of the chunk itself; padding repeats the last one
     prefix: Tensor | None  # [prefix]
 
 
@@ -39,8 +39,8 @@ class Chunk(NamedTuple):
 def _merge(
     first,
     second,
-    first_mass,
-    second_mass,
+    first_lse,
+    second_lse,
     out,
     padded,
     HEADS: tl.constexpr,
@@ -52,8 +52,8 @@ def _merge(
     head = tl.program_id(1) * SOME + tl.arange(0, SOME)
     dim = tl.arange(0, D)
     weight = tl.sigmoid(
-        tl.load(first_mass + head * padded + token, mask=head < HEADS, other=0.0)
-        - tl.load(second_mass + head * padded + token, mask=head < HEADS, other=0.0)
+        tl.load(first_lse + head * padded + token, mask=head < HEADS, other=0.0)
+        - tl.load(second_lse + head * padded + token, mask=head < HEADS, other=0.0)
     )[:, None]
     at = token * HEADS * DIM + head[:, None] * DIM + dim[None, :]
     real = (head < HEADS)[:, None] & (dim < DIM)[None, :]
@@ -93,14 +93,14 @@ def attend(q: Tensor, pages: Pages, planned: Chunk, scale: float) -> Tensor:
     queries = q[planned.start : planned.end]
     if count < padded:
         queries = F.pad(queries, (0, 0, 0, 0, 0, padded - count))
-    own, own_mass = _attend(queries, pages, planned.slots, scale, causal=True)
+    own, own_lse = _attend(queries, pages, planned.slots, scale, causal=True)
     if planned.prefix is None:
         return own[:count].flatten(1)
-    other, other_mass = _attend(queries, pages, planned.prefix, scale, causal=False)
+    other, other_lse = _attend(queries, pages, planned.prefix, scale, causal=False)
     heads, head_dim = q.shape[1:]
     out = torch.empty(count, heads * head_dim, dtype=q.dtype, device=q.device)
     _merge[(count, -(-heads // HEADS_AT_ONCE))](
-        own, other, own_mass, other_mass, out, padded, heads, head_dim, HEADS_AT_ONCE, power_of_2(head_dim)
+        own, other, own_lse, other_lse, out, padded, heads, head_dim, HEADS_AT_ONCE, power_of_2(head_dim)
     )
     return out
 
@@ -112,5 +112,5 @@ def _attend(q: Tensor, pages: Pages, slots: Tensor, scale: float, *, causal: boo
     operator = cudnn_attention()
     assert operator is not None  # see `available`
     inputs = (x.transpose(0, 1)[None] for x in (q, k, v))  # [1, heads, tokens, head_dim]
-    mixed, mass = operator(*inputs, causal=causal, scale=scale)
-    return mixed[0].transpose(0, 1).contiguous(), mass.view(q.shape[1], q.shape[0])
+    out, lse = operator(*inputs, causal=causal, scale=scale)
+    return out[0].transpose(0, 1).contiguous(), lse.view(q.shape[1], q.shape[0])
