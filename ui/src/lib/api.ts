@@ -1,4 +1,4 @@
-/** What the server's own endpoints answer. Instants and `*_us` are microseconds since the server's start. */
+/** Response types of the server's own routes. Instants and `*_us` are microseconds since the server's start. */
 
 export interface Facts {
   version: string;
@@ -254,7 +254,7 @@ export interface TreeNode {
   state: "held" | "cached" | "evicted";
   holders: number;
   own: boolean;
-  idle_s: number | null; // since it was evicted; null: it was not
+  idle_s: number | null; // since eviction; null if not evicted
 }
 
 export interface LabToken {
@@ -279,7 +279,7 @@ export interface LabAnswer {
   us: number;
   tokens: LabToken[];
   stages: LabStage[];
-  drawn: { id: number; text: string } | null; // null: the form of the answer lets none follow
+  drawn: { id: number; text: string } | null; // null: the constraint allows no next token
   finish: string;
   forced: { id: number; text: string }[];
   end_tokens: number[];

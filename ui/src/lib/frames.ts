@@ -1,4 +1,4 @@
-/** Work that is done at most once per frame, however often it is asked for. */
+/** Scheduling by animation frames: at most once per frame, queued, or polled. */
 import { useEffect, useRef } from "preact/hooks";
 
 export function perFrame(work: () => void): (() => void) & { cancel(): void } {
@@ -18,7 +18,7 @@ export function perFrame(work: () => void): (() => void) & { cancel(): void } {
 
 const queue: (() => void)[] = [];
 
-/** Does it in one of the next frames, one such work per frame: for what is dear to set up and comes in numbers. */
+/** Runs `work` in one of the next frames, one per frame: for expensive set-up of several components. */
 export function inTurn(work: () => void): () => void {
   if (queue.push(work) === 1) requestAnimationFrame(next);
   return () => {
@@ -34,7 +34,7 @@ function next(): void {
   if (queue.length) requestAnimationFrame(next);
 }
 
-/** Calls `work` every `everyMs` while the component is shown and the page is visible, and at once to begin with. */
+/** Calls `work` every `everyMs` while the component is shown and the page is visible, first at once. */
 export function usePolling(work: (abort: AbortSignal) => Promise<void>, everyMs: number, keys: unknown[] = []): void {
   const latest = useRef(work);
   latest.current = work;

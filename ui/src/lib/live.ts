@@ -65,7 +65,7 @@ function applyTick(tick: Tick): void {
 
 async function connect(signal: AbortSignal): Promise<void> {
   const known = await fetchJson<Facts>("/observe/facts", { signal });
-  if (facts.value && facts.value.started_unix !== known.started_unix) requests.clear(); // another server now
+  if (facts.value && facts.value.started_unix !== known.started_unix) requests.clear(); // the server was restarted
   facts.value = known;
   addRequests((await fetchJson<{ requests: Summary[] }>("/observe/requests?limit=200", { signal })).requests);
   const steps = listeners.size ? 1 : 0;
@@ -73,7 +73,7 @@ async function connect(signal: AbortSignal): Promise<void> {
   for await (const { event, data } of serverEvents(response)) if (event === "tick") applyTick(JSON.parse(data) as Tick);
 }
 
-/** Runs as long as the page does. */
+/** Reconnects for the lifetime of the page. */
 export async function follow(): Promise<never> {
   for (let failures = 0; ; ) {
     abort = new AbortController();

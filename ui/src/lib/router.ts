@@ -24,5 +24,5 @@ addEventListener("hashchange", () => (route.value = read()));
 
 export function go(page: string, ...rest: string[]): void {
   location.hash = `#/${[page, ...rest].map(encodeURIComponent).join("/")}`;
-  route.value = read(); // the event comes later, and the next key may be pressed before
+  route.value = read(); // the hashchange event may come after the next key
 }

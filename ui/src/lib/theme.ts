@@ -1,4 +1,4 @@
-/** Light, dark, or as the system has it. */
+/** Theme: light, dark, or system. */
 import { computed, effect, signal } from "@preact/signals";
 
 export type Choice = "system" | "light" | "dark";

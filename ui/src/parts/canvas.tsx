@@ -63,7 +63,7 @@ export function ink(name: string): string {
 
 export const font = (size: number, weight = 400): string => `${weight} ${size}px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif`;
 
-/** Round numbers between two others, about `wanted` of them. */
+/** About `wanted` round axis values between two bounds. */
 export function ticks(from: number, to: number, wanted: number): number[] {
   const raw = (to - from) / Math.max(1, wanted);
   if (!(raw > 0)) return [];

@@ -15,7 +15,7 @@ const HEIGHT = 150;
 
 const wholeMinutes = (splits: number[]): boolean => splits.every((value) => value % 60 === 0);
 
-/** Values between gaps, which no line would show. */
+/** Isolated values between gaps, drawn as points. */
 const lonely = (values: (number | null)[]): boolean => values.some((value, at) => value != null && values[at - 1] == null && values[at + 1] == null);
 
 export function Chart({

@@ -27,7 +27,7 @@ export function Markdown({ text }: { text: string }) {
   );
 }
 
-/** While an answer grows only its last block changes; the others are neither read nor compared again. */
+/** While a response streams only its last block changes; the others are memoized. */
 function Block({ text }: { text: string }) {
   return useMemo(() => (text.length > LONGEST_BLOCK ? <p class="as-is">{text}</p> : <div>{elements(text)}</div>), [text]);
 }
@@ -35,7 +35,7 @@ function Block({ text }: { text: string }) {
 const FENCE = /^ {0,3}(```+|~~~+)/;
 const ITEM = /^(?:[-*+]|\d+[.)])\s/;
 
-/** Parts that can be read one by one: cut at empty lines, but not within code, lists or what is indented. */
+/** Blocks that can be parsed separately: split at empty lines, but not within code, lists or indented text. */
 export function blocks(text: string): string[] {
   const found: string[] = [];
   let current: string[] = [];
@@ -89,7 +89,7 @@ function opened(piece: Piece): Open {
   if (piece.type === "link_open") return { tag: Link, props: { href: String(piece.attrGet("href") ?? "") }, children: [] };
   if (piece.hidden || !TAGS.has(piece.tag)) return { tag: "span", props: {}, children: [] };
   const start = piece.tag === "ol" ? piece.attrGet("start") : null;
-  const heading = /^h([1-6])$/.exec(piece.tag); // the page has an h1 of its own
+  const heading = /^h([1-6])$/.exec(piece.tag); // the page already has an h1
   const tag = heading ? `h${Math.min(6, Number(heading[1]) + 2)}` : piece.tag;
   return { tag, props: { dir: piece.block ? "auto" : undefined, start: start ?? undefined }, children: [] };
 }

@@ -1,4 +1,4 @@
-/** What the pointer is over, beside the pointer. */
+/** Tooltip beside the pointer. */
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 

@@ -1,9 +1,9 @@
-/** A list of which only the visible part exists. */
+/** A virtualized list: only visible rows are rendered. */
 import type { ComponentChild } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { perFrame } from "../lib/frames";
 
-const SPARE = 6; // rows beyond each edge
+const OVERSCAN = 6; // rows beyond each edge
 
 export function VirtualList<T>({
   items,
@@ -47,8 +47,8 @@ export function VirtualList<T>({
     if (top < element.scrollTop) element.scrollTop = top;
     else if (top + rowHeight > element.scrollTop + element.clientHeight) element.scrollTop = top + rowHeight - element.clientHeight;
   }, [reveal]);
-  const from = Math.max(0, Math.floor(view.top / rowHeight) - SPARE);
-  const to = Math.min(items.length, Math.ceil((view.top + view.height) / rowHeight) + SPARE);
+  const from = Math.max(0, Math.floor(view.top / rowHeight) - OVERSCAN);
+  const to = Math.min(items.length, Math.ceil((view.top + view.height) / rowHeight) + OVERSCAN);
   return (
     <div class="virtual" ref={box} role="region" aria-label={label} tabIndex={0}>
       <div class="sizer" style={{ height: `${items.length * rowHeight}px` }}>

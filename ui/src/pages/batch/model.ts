@@ -40,7 +40,7 @@ export class Timeline {
     return this.columns[0]?.number ?? 0;
   }
 
-  /** One beyond the last step. */
+  /** One past the last step. */
   get end(): number {
     const last = this.columns.at(-1);
     return last ? last.number + this.stride : 0;

@@ -1,4 +1,4 @@
-/** Drawing of the timeline: batch size and step time above, one row per sequence below. Only what is in view. */
+/** Draws the visible part of the timeline: batch size and step time above, one row per sequence below. */
 import { duration } from "../../lib/format";
 import type { Viewport } from "../../lib/viewport";
 import { font, ink, ticks } from "../../parts/canvas";
@@ -11,7 +11,7 @@ const GAP = 10;
 const AXIS = 22;
 export const TOP = AXIS + 2 * (STRIP + GAP) + 4;
 
-/** As high as they can be with all of them in view, else as low as can be read. */
+/** The largest row height at which all lanes fit, else the smallest readable one. */
 export function rowHeight(lanes: number, room: number): number {
   return ROWS.find((high) => lanes * high <= room) ?? ROWS.at(-1)!;
 }
@@ -78,7 +78,7 @@ function grid(context: CanvasRenderingContext2D, width: number, height: number, 
   context.textAlign = "left";
 }
 
-/** What sets the scales: the largest batch in view, and the longest step but for outliers, which are cut off. */
+/** Scales: the largest batch in view, and the longest step without outliers, which are clipped. */
 function peaks(model: Timeline, view: Viewport): { batch: number; us: number } {
   let batch = 1;
   const times: number[] = [];
@@ -112,7 +112,7 @@ function strips(context: CanvasRenderingContext2D, model: Timeline, view: Viewpo
     context.fillStyle = ink("accent");
     context.fillRect(at, base + GAP + STRIP - time, wide, time);
     if (column.us / model.stride > us) {
-      context.fillStyle = ink("text"); // longer than the strip is high
+      context.fillStyle = ink("text"); // clipped
       context.fillRect(at, base + GAP, wide, 3);
     }
   }
@@ -174,7 +174,7 @@ function row(
   context.restore();
 }
 
-/** Neighbours of a kind are one bar where single steps could not be told apart anyway. */
+/** Merges adjacent steps of one kind where single steps are too narrow to draw. */
 function cells(
   lane: Lane,
   model: Timeline,

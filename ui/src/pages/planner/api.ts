@@ -1,4 +1,4 @@
-/** What the planner is asked and answers. Units are in the names. */
+/** Request and response types of the planner. Units are in the names. */
 
 export interface Presets {
   model: string;

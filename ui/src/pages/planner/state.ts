@@ -57,7 +57,7 @@ async function ask(asked: Record<string, unknown>): Promise<void> {
   }
 }
 
-/** Asks whenever something has changed and stayed so for a moment. */
+/** Queries the server after each change, debounced. */
 export function follow(): () => void {
   let timer = 0;
   if (!presets.value) void loadPresets();

@@ -30,14 +30,14 @@ export interface Timings {
 export class Message {
   static count = 0;
   readonly key = ++Message.count;
-  /** Changes, once per frame, with what the message shows. */
+  /** Incremented at most once per frame when the message changes. */
   readonly version = signal(0);
   readonly changed = perFrame(() => (this.version.value += 1));
   tokens: Token[] = [];
   state: "streaming" | "done" | "stopped" | "failed" = "done";
   error = "";
   finish = "";
-  id = ""; // of the request, as the server names it
+  id = ""; // response id
   sentAt = 0;
   firstAt = 0;
   lastAt = 0;

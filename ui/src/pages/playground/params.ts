@@ -86,7 +86,7 @@ export interface Settings {
   system: string;
   numbers: Values;
   stop: string; // one per line
-  stopTokens: string; // ids with commas between
+  stopTokens: string; // comma-separated ids
   bias: string; // "id: bias" per line
   ignoreEos: boolean;
   salt: string;

@@ -91,7 +91,7 @@ function Thread({ view }: { view: View }) {
   const pinned = useRef(true);
   const messages = thread.value;
   const last = messages.at(-1);
-  last?.version.value; // as it grows
+  last?.version.value; // re-render while it streams
   useEffect(() => {
     if (pinned.current && box.current) box.current.scrollTop = box.current.scrollHeight;
   });

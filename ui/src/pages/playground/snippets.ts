@@ -1,4 +1,4 @@
-/** The request on screen, as something to run elsewhere. */
+/** The current request as curl and Python code. */
 
 const OPENAI = new Set(
   ("model messages temperature top_p max_tokens stop seed n presence_penalty frequency_penalty logit_bias logprobs " +
