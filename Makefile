@@ -19,7 +19,8 @@ define install
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)  # also where one is half made
 	@$(BIN)/python install.py '$(1)'
 endef
-SOURCES := install.py pyproject.toml constraints.txt setup.py build_native.py $(wildcard src/penstock/kernels/cpu/native/*)
+SOURCES := install.py pyproject.toml constraints.txt setup.py build_native.py src/penstock/kernels/sampling_layout.py \
+  $(wildcard src/penstock/kernels/cpu/native/*)
 
 $(SERVES): $(SOURCES)  # what a server needs
 	$(call install,.)

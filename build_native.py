@@ -1,8 +1,9 @@
 """Builds the native CPU kernels; `setup.py` calls it when the package is installed.
 
-Files under `native` named in KERNELS are compiled once per instruction set, the others once. Which set is used is
-decided when the library is loaded. The compiler is $CXX, the system's, or the package ziglang. If the build fails, the
-install goes on with a warning, and the package computes with torch alone.
+Files under `native` named in KERNELS are compiled once per instruction set, the others once. The instruction set is
+chosen when the library is loaded. kernels/sampling_layout.py generates `draw_params.h`. The compiler is $CXX, the
+system's, or the package ziglang. If the build fails, the install goes on with a warning, and the package computes with
+torch alone.
 
     python setup.py build_ext --inplace              into the source tree, what an editable install does too
     PENSTOCK_SANITIZE=1 python setup.py build_ext --build-lib DIR    with AddressSanitizer and UBSan
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import platform
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -24,6 +26,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("src/penstock/kernels/cpu/native")
+SAMPLING_LAYOUT = Path("src/penstock/kernels/sampling_layout.py")  # generates draw_params.h
 LIBRARY = "libpenstock.so"
 EXTENSION = Extension("penstock.kernels.cpu.native_library", sources=[])
 
@@ -100,10 +103,11 @@ def build(folder: Path, library: Path) -> None:
     compiler, sanitize = find_compiler(), SANITIZE if os.environ.get("PENSTOCK_SANITIZE") else ()
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     sets = X86 if x86 else {"portable": ()}
-    flags = (*COMMON, *sanitize, *(("-DPENSTOCK_X86",) if x86 else ()))
     folder = folder / ("sanitized" if sanitize else "native")
     folder.mkdir(parents=True, exist_ok=True)
-    headers = max(file.stat().st_mtime for file in (*NATIVE.glob("*.h"), Path(__file__)))
+    flags = (*COMMON, *sanitize, *(("-DPENSTOCK_X86",) if x86 else ()), f"-I{folder}")
+    (folder / "draw_params.h").write_text(runpy.run_path(str(SAMPLING_LAYOUT))["c_header"]())
+    headers = max(file.stat().st_mtime for file in (*NATIVE.glob("*.h"), SAMPLING_LAYOUT, Path(__file__)))
     jobs = []
     for source in sorted(NATIVE.glob("*.cpp")):
         if source.name not in KERNELS:

@@ -43,16 +43,16 @@ def take(bench: Bench, rows: int, context: int, steps: int, rounds: int) -> dict
     from penstock import SamplingParams
 
     loop = bench.llm._driver.engine.loop  # type: ignore[attr-defined]
-    runner, prompts = loop.runner, bench.prompts(rows, context)
+    backend, prompts = loop.backend, bench.prompts(rows, context)
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for number in range(rounds + 1):
         for name, way in WAYS.items():
-            watched = loop.runner = Steps(runner)
+            watched = loop.backend = Steps(backend)
             params = SamplingParams(**way, max_tokens=steps, ignore_eos=True, seed=0)
             bench.llm.generate(prompts, params, progress=False)
             if number:  # the first round fills caches
                 found[name].append(watched.told(steps // 2))
-    loop.runner = runner
+    loop.backend = backend
     bench.llm.check_integrity()
     return {
         name: (median(step for step, _ in taken), median(host for _, host in taken)) for name, taken in found.items()

@@ -24,18 +24,18 @@ from gpu import CONFIGS, Bench
 
 @dataclass
 class Steps:
-    """Wraps a runner: records when each step was collected, and how long the host waited."""
+    """Wraps a backend: records when each step was collected, and how long the host waited."""
 
-    runner: Any
+    backend: Any
     ends: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
 
     def launch(self, plan: Any) -> None:
-        self.runner.launch(plan)
+        self.backend.launch(plan)
 
     def collect(self) -> Any:
         start = time.perf_counter()
-        result = self.runner.collect()
+        result = self.backend.collect()
         self.ends.append(time.perf_counter())
         self.waits.append(self.ends[-1] - start)
         return result
@@ -79,10 +79,10 @@ def main() -> None:
     rows, steps = arguments.rows, arguments.steps
     bench.go(bench.prompts(rows, arguments.context), [4] * rows)
     loop = bench.llm._driver.engine.loop  # type: ignore[attr-defined]
-    watched = loop.runner = Steps(loop.runner)
+    watched = loop.backend = Steps(loop.backend)
     bench.go(bench.prompts(rows, arguments.context), [steps] * rows)
     step, host = watched.told(steps // 2)
-    loop.runner = watched.runner
+    loop.backend = watched.backend
     print(
         f"{arguments.model}, {rows} rows from context {arguments.context} on: {step:.2f} ms a step, the host {host:.2f}"
     )

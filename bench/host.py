@@ -7,7 +7,7 @@ hit      one prompt of 8208 tokens, of which the first 8192 are cached, beside 3
 burst    256 simultaneous prompts of 64 tokens
 
 Limits are a GPU's: 8192 tokens and 512 sequences per step, one step of look-ahead, with step records. `slots` is the
-runner's update of its slots (`forward.slots`), on a CPU. Times are CPU times of the thread.
+backend's update of its slots (`forward.slot_tensors`), on a CPU. Times are CPU times of the thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.cache import CacheManager, Recall
 from penstock.engine.loop import EngineLoop
 from penstock.flow import Frame, RowResult, SamplingParams, StepPlan, StepResult, Submit
 from penstock.flow.messages import ToEngine
-from penstock.forward.slots import Slots
+from penstock.forward.slot_tensors import SlotTensors
 from penstock.schedule import Scheduler
 from penstock.store.spec import CacheGroup
 
@@ -45,7 +45,7 @@ class NoDevice:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.plans: list[StepPlan] = []
-        self.slots = Slots(SEQUENCES, CONTEXT, BLOCK, 1, torch.device("cpu"))
+        self.slots = SlotTensors(SEQUENCES, CONTEXT, BLOCK, 1, torch.device("cpu"))
 
     def launch(self, plan: StepPlan) -> None:
         with self.clock.of("slots"):

@@ -24,7 +24,7 @@ from penstock import LLM, Constraint, SamplingParams, __version__
 from penstock.flow import Admit
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.grammar_cache import GrammarCache
-from penstock.sample import Constraints
+from penstock.sample.constraints import Constraints
 from penstock.system.ownership import claim_process
 
 PERSON = {

@@ -184,12 +184,12 @@ def test_an_unknown_pooling_names_the_known(llm: LLM) -> None:
 
 def test_a_step_that_fails_is_raised_and_leaves_the_engine_whole(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     before = llm.embed([5, 6])
-    runner = llm._driver.engine.loop.runner  # type: ignore[attr-defined]
+    backend = llm._driver.engine.loop.backend  # type: ignore[attr-defined]
 
     def broken(*_: object) -> None:
         raise RuntimeError("the device is on fire")
 
-    monkeypatch.setattr(runner._slots, "apply", broken)
+    monkeypatch.setattr(backend._slots, "apply", broken)
     with pytest.raises(PenstockError, match="on fire"):
         llm.embed([[5, 6], [7, 8]])
     monkeypatch.undo()

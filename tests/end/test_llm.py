@@ -156,14 +156,14 @@ def test_what_is_closed_is_over(folder: Path, isolate: bool) -> None:
     with LLM(str(folder), threads=1, isolate=isolate) as llm:
         stream = llm.stream("the tea", SamplingParams(max_tokens=200, ignore_eos=True))
         next(stream)
-        runner = None if isolate else weakref.ref(llm._driver.engine.loop.runner)  # type: ignore[attr-defined]
+        backend = None if isolate else weakref.ref(llm._driver.engine.loop.backend)  # type: ignore[attr-defined]
     with pytest.raises(EngineDied, match="closed"):
         list(stream)
     with pytest.raises(EngineDied, match="closed"):
         llm.generate("the tea", SHORT)
     with pytest.raises(EngineDied, match="closed"):
         llm.stats()
-    assert runner is None or runner() is None  # and with it the model and its memory
+    assert backend is None or backend() is None  # and with it the model and its memory
     llm.close()  # again does no harm
 
 
@@ -247,12 +247,12 @@ def test_an_overlong_conversation_says_by_how_much(llm: LLM) -> None:
 
 
 def test_a_step_that_fails_ends_its_requests_and_nothing_else(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = llm._driver.engine.loop.runner  # type: ignore[attr-defined]
+    backend = llm._driver.engine.loop.backend  # type: ignore[attr-defined]
 
     def broken(*_: object) -> None:
         raise RuntimeError("the device is on fire")
 
-    monkeypatch.setattr(runner._slots, "apply", broken)
+    monkeypatch.setattr(backend._slots, "apply", broken)
     result = llm.generate("the tea", SHORT)
     assert result.finish is FinishReason.ERROR
     assert "on fire" in (result.error or "")
@@ -265,14 +265,14 @@ def test_a_step_that_fails_ends_its_requests_and_nothing_else(llm: LLM, monkeypa
 def test_an_interrupt_in_the_middle_of_a_step_leaves_the_engine_whole(
     llm: LLM, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runner = llm._driver.engine.loop.runner  # type: ignore[attr-defined]
-    collect = runner.collect
+    backend = llm._driver.engine.loop.backend  # type: ignore[attr-defined]
+    collect = backend.collect
 
     def interrupted() -> None:
         collect()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "collect", interrupted)
+    monkeypatch.setattr(backend, "collect", interrupted)
     with pytest.raises(KeyboardInterrupt):
         llm.generate(["the tea", "a note"], SHORT)
     assert not caplog.records  # nothing went wrong

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from penstock.flow import Row
 from penstock.forward.memory import CacheSize, allocate_native_pages, block_bytes_of
-from penstock.forward.native_runner import NativeModel
-from penstock.forward.slots import Slots
+from penstock.forward.native_model import NativeModel
+from penstock.forward.slot_tensors import SlotTensors
 from penstock.kernels.cpu import library
 from penstock.kernels.cpu.program import Pool
 from penstock.kernels.interface import Pages
@@ -65,7 +65,7 @@ class NativePagedModel:
         self.groups = spec.cache_groups
         pages = make_native_pages(spec, num_blocks, block_size, dtype)
         self.block_size = block_size
-        self.slots = Slots(sequences, context, block_size, len(self.groups), torch.device("cpu"))
+        self.slots = SlotTensors(sequences, context, block_size, len(self.groups), torch.device("cpu"))
         self.model = NativeModel(model, spec, pool, pages, self.slots, step_tokens=1024)
         self.free = [
             random.Random(seed + group).sample(range(1, num_blocks), num_blocks - 1)

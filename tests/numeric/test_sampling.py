@@ -18,8 +18,9 @@ from transformers import (
 )
 
 from penstock.flow import Admit, SamplingParams
-from penstock.sample import Sampler, draw, noise
+from penstock.sample import draw, noise
 from penstock.sample.filters import Filters, candidates
+from penstock.sample.torch_sampler import TorchSampler
 
 CPU = torch.device("cpu")
 ENDS = (3, 4)
@@ -115,7 +116,7 @@ def test_the_whole_chain_is_that_of_transformers(greedy: bool) -> None:
     vocab, rows = 5000, 24
     generator = torch.Generator().manual_seed(3)
     tokens = torch.randint(0, vocab, (rows, 64), generator=generator, dtype=torch.int32)
-    sampler = Sampler(vocab, tokens)
+    sampler = TorchSampler(vocab, tokens)
     prompt_lengths = [5 + row for row in range(rows)]
     positions = [length + row % 7 for row, length in enumerate(prompt_lengths)]
     wanted = [
@@ -180,7 +181,7 @@ def test_presence_and_frequency_follow_openai() -> None:
     vocab = 50
     tokens = torch.tensor([[1, 2, 3, 4, 4, 5, 4, 1, 9, 9]], dtype=torch.int32)
     params = SamplingParams(temperature=0.0, presence_penalty=0.75, frequency_penalty=0.5)
-    sampler = Sampler(vocab, tokens)
+    sampler = TorchSampler(vocab, tokens)
     sampler.admit(admit(0, params, tokens=tokens[0].tolist(), prompt_length=3))
     logits = torch.randn(1, vocab, generator=torch.Generator().manual_seed(0))
     expected = logits.clone()
@@ -206,7 +207,7 @@ def test_draws_follow_the_filtered_distribution(name: str, along: str) -> None:
     """Chi-square of 20,000 draws. The limit is five deviations of the statistic."""
     vocab, draws, slots = 200, 20_000, 500
     params = DISTRIBUTIONS[name]
-    sampler = Sampler(vocab, torch.zeros(slots, slots, dtype=torch.int32))
+    sampler = TorchSampler(vocab, torch.zeros(slots, slots, dtype=torch.int32))
     for slot in range(slots):
         seed, choice = {"positions": (slot, 0), "seeds": (slot, 0), "choices": (77, slot)}[along]
         sampler.admit(Admit(slot, [0], 1, params, seed, choice, (), []))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import InvalidRequest, PenstockError
-from penstock.flow import Cancel, Constraint, Delta, Frame, Query, Reply, Runner, Submit
+from penstock.flow import Backend, Cancel, Constraint, Delta, Frame, Query, Reply, Submit
 from penstock.grammar.grammar_cache import GrammarCache
 from penstock.schedule.scheduler import Scheduler
 
@@ -18,11 +18,11 @@ COMPILE_WAIT_S = 0.01  # how long an idle loop waits at a time for a constraint 
 
 
 class EngineLoop:
-    """Owns the scheduler and the runner. Its owner (`local`, `serve`) hands it messages and calls `step`."""
+    """Owns the scheduler and the backend. Its owner (`local`, `serve`) hands it messages and calls `step`."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, grammars: GrammarCache | None = None) -> None:
+    def __init__(self, scheduler: Scheduler, backend: Backend, grammars: GrammarCache | None = None) -> None:
         self.scheduler = scheduler
-        self.runner = runner
+        self.backend = backend
         self.grammars = grammars
         self.held: dict[Constraint, list[str]] = {}  # sequences that wait for their constraints to be compiled
         self.queries: dict[str, Callable[..., Any]] = {
@@ -59,9 +59,9 @@ class EngineLoop:
                 self._release()
             plan = self.scheduler.plan()
             if plan is not None:
-                self.runner.launch(plan)
+                self.backend.launch(plan)
             if self.scheduler.in_flight > (self.scheduler.lookahead if plan is not None else 0):
-                deltas = self.scheduler.settle(self.runner.collect())
+                deltas = self.scheduler.settle(self.backend.collect())
             elif plan is None and self.held:
                 self._release(wait_s=COMPILE_WAIT_S)  # there is nothing else to do
         except BaseException as error:
@@ -118,5 +118,5 @@ class EngineLoop:
         """A step went wrong: the sequences that run cannot be continued, but those that wait can."""
         if isinstance(error, Exception):  # an interrupt is no mistake of ours, and whoever called sees it
             logger.error("a step failed; its sequences end", exc_info=error)
-        self.runner.reset()
+        self.backend.reset()
         self.scheduler.fail(f"the engine failed while computing this request: {type(error).__name__}: {error}")

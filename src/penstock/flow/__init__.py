@@ -28,13 +28,14 @@ from penstock.flow.messages import (
 )
 from penstock.flow.output_format import OutputFormat, ReasoningMarkers
 from penstock.flow.params import SamplingParams
-from penstock.flow.protocols import ConstraintChecker, Engine, Runner, TextStream, Tokenizer, WatchedEngine
+from penstock.flow.protocols import Backend, ConstraintChecker, Engine, TextStream, Tokenizer, WatchedEngine
 from penstock.flow.request import Choice, Chunk, Completion, Embedding, Message, Request, Trace
 from penstock.flow.step import Admit, Extend, Row, RowResult, StepPlan, StepResult
 from penstock.flow.tools import CallDelta, Tool, ToolCall, ToolUse
 
 __all__ = [
     "Admit",
+    "Backend",
     "CallDelta",
     "Cancel",
     "Choice",
@@ -60,7 +61,6 @@ __all__ = [
     "Request",
     "Row",
     "RowResult",
-    "Runner",
     "SamplingParams",
     "Stage",
     "Start",

@@ -46,17 +46,18 @@ class ConstraintChecker(Protocol):
     def close(self) -> None: ...
 
 
-class Runner(Protocol):
-    """The device side of a step. `launch` may return before the device is done; `collect` waits for the oldest."""
+class Backend(Protocol):
+    """Runs steps on one kind of device. Owns the forward pass and the sampler, with their slots, weights and KV pages.
+    Steps are collected in the order they were launched."""
 
     def launch(self, plan: StepPlan) -> None:
-        """Begin a step."""
+        """Run a step, or queue it on the device and return."""
 
     def collect(self) -> StepResult:
-        """The result of the oldest step that was launched and not collected."""
+        """The result of the oldest step launched and not collected. Waits for it."""
 
     def reset(self) -> None:
-        """Forget the steps whose results nobody will collect; the sequences in them have been given up."""
+        """Drop launched steps without collecting them: their sequences have failed."""
 
 
 class Engine(Protocol):

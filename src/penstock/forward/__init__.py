@@ -1,16 +1,17 @@
-"""The device side of a step: plans in, results out.
+"""The device side of a step: plans in, results out. Backends, and the parts they are composed of.
 
-runner.ModelRunner    with operations, on a GPU or in plain torch
-native.NativeRunner   with a native program, on a CPU
-orders.Orders         what requests want made of a step, for both
+backend               what backends have in common to be built: BackendConfig, BuiltBackend
+torch_backend, native_backend, cuda_backend    one kind of device each: forward pass and sampler
+slot_tensors          permanent rows of sequences: token ids and block tables
+inputs, cuda_inputs   from rows of a plan to a `kernels.interface.Batch`
+step_outputs          constraints, prompt log-probabilities, embeddings, and steps under way (launched_step, readback)
+native_model          a recorded model, as the native backend runs it
+decode_graphs, chunk_graphs, graph_capture     CUDA graphs of small steps and of steps with prompt chunks
+cuda_startup, warm_up                          precompilation, warm-up steps and graph capture at the start
+memory, loading       size and memory of the KV cache; weights
 
-StepPlan ─► slots (what changed) ─► inputs (Batch) ─► model ─► logits ─► sample ─► StepResult
-              ▲                                         │                  │           ▲
-              │                                         └──► pooling ──────┼───────────┘
-              └─────────────── drawn tokens, without the host ─────────────┘
+StepPlan ─► slots (changes) ─► inputs (Batch) ─► model ─► logits ─► sampler ─► StepResult
+              ▲                                    │                   │           ▲
+              │                                    └──► pooling ───────┼───────────┘
+              └───────────── drawn tokens, without the host ───────────┘
 """
-
-from penstock.forward.memory import CacheSize, allocate_pages, size_cache
-from penstock.forward.runner import ModelRunner
-
-__all__ = ["CacheSize", "ModelRunner", "allocate_pages", "size_cache"]

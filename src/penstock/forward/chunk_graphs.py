@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from penstock.forward.graphs import Recorder
-from penstock.forward.inputs import Inputs
+from penstock.forward.graph_capture import GraphCapture
+from penstock.forward.inputs import TokenInputs
 from penstock.kernels.cuda import rotate_store
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Pages, Rotary
 from penstock.store.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from penstock.forward.runner import Model
+    from penstock.forward.backend import Model
 
 SIZES = (1024, 1536, 2048, 3072, 4096, 8192)  # tokens
 # Tokens times parameters of a layer. An H200 takes about 0.4 ms for so many, which is what launching a layer can take.
@@ -103,22 +103,24 @@ class ChunkGraphs:
         self._q = torch.zeros(self._most, spec.num_heads, spec.head_dim, dtype=keys.dtype, device=keys.device)
         self._mixed = torch.zeros_like(self._q).flatten(1)
 
-    def room(self, count: int) -> Inputs | None:
-        """Where a step of so many tokens has its inputs, if there are graphs for it."""
+    def inputs(self, count: int) -> TokenInputs | None:
+        """Where a step of `count` tokens has its inputs; None: there is no graph for it."""
         if not self._captured or count > self._most:
             return None
-        return Inputs(self._tokens[:count], self._positions[:count], tuple(every[:count] for every in self._targets))
+        return TokenInputs(
+            self._tokens[:count], self._positions[:count], tuple(every[:count] for every in self._targets)
+        )
 
-    def capture(self, recorder: Recorder) -> None:
-        self._captured = [self._capture(size, recorder) for size in reversed(self._sizes)][::-1]
+    def capture(self, capture: GraphCapture) -> None:
+        self._captured = [self._capture(size, capture) for size in reversed(self._sizes)][::-1]
 
-    def try_largest(self, recorder: Recorder) -> None:
-        """Captured and thrown away: see `Graphs.try_largest`."""
+    def capture_largest(self, capture: GraphCapture) -> None:
+        """Capture and discard: see `CudaGraphs.capture_largest`."""
         for size in self._sizes[-1:]:
-            self._capture(size, recorder)
+            self._capture(size, capture)
 
     def run(self, batch: Batch) -> Tensor:
-        """Hidden states of all tokens of a batch that was gathered into `room`."""
+        """Hidden states of all tokens of a batch that was gathered into `inputs`."""
         count = batch.host_starts[-1]
         number = bisect_left(self._sizes, count)
         captured = self._captured[number]
@@ -141,17 +143,17 @@ class ChunkGraphs:
         return captured.hidden[:count]
 
     @torch.inference_mode()
-    def _capture(self, size: int, recorder: Recorder) -> Captured:
+    def _capture(self, size: int, capture: GraphCapture) -> Captured:
         def forward(cut: Callable[[], None]) -> tuple[Tensor, list[Gap]]:
             ops = _UpToAttention(self._q[:size], self._mixed[:size], cut)
             return self._model.forward(ops, self._batch(size), self._pages), ops.gaps
 
         forward(lambda: None)  # once before: what is loaded at first use must not be captured
-        graphs, (hidden, gaps) = recorder.record_some(forward)
+        graphs, (hidden, gaps) = capture.capture_pieces(forward)
         return Captured(graphs, gaps, hidden)
 
     def _batch(self, size: int) -> Batch:
-        """Inputs as far as anything but attention reads them; the rest is filled with whatever is at hand."""
+        """TokenInputs as far as anything but attention reads them; the rest is filled with whatever is at hand."""
         tokens, positions = self._tokens[:size], self._positions[:size]
         return Batch(
             tokens=tokens,

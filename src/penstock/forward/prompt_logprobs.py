@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from penstock.flow import Admit, Row
-from penstock.sample import Logprobs, logprobs
+from penstock.sample import logprobs
+from penstock.sample.logprobs import Logprobs
 
 # Logits of prompt positions are computed so many numbers at a time: 16 MiB.
 PROMPT_LOGITS = 1 << 22
 
 
-class Prompts:
+class PromptLogprobs:
     def __init__(self, vocab_size: int, tokens: Tensor, most_rows: int | None = None) -> None:
         """`tokens` [slots, context] are the slot rows. Logits are asked for `most_rows` at a time at most."""
         self._tokens = tokens

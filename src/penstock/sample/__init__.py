@@ -22,9 +22,3 @@ on how a sort breaks ties. The noise depends on (seed, choice, position, token i
 
 Log-probabilities are those of the model itself, before 1.
 """
-
-from penstock.sample.constraints import Constraints, Masked
-from penstock.sample.logprobs import Logprobs
-from penstock.sample.sampler import Draws, Sampler
-
-__all__ = ["Constraints", "Draws", "Logprobs", "Masked", "Sampler"]

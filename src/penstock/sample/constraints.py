@@ -19,7 +19,7 @@ from torch import Tensor
 
 from penstock.flow import Admit, FinishReason
 from penstock.kernels.upload import upload
-from penstock.sample.masks import Bits, packed
+from penstock.sample.masks import Bits, pack_bits
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -32,7 +32,7 @@ SLOWEST_MASK_S = 0.1
 
 
 @dataclass(slots=True)
-class Bound:
+class ConstrainedSlot:
     """A sequence under a constraint."""
 
     matcher: LLMatcher
@@ -70,12 +70,12 @@ class Bound:
 
 
 @dataclass(slots=True)
-class Masked:
+class StepConstraints:
     """The constrained rows of one step."""
 
     vocab_size: int
     rows: list[int]  # into the logits
-    bounds: list[Bound]
+    bounds: list[ConstrainedSlot]
     allowed: Bits  # [rows, bytes]
     finishes: dict[int, FinishReason]  # by row of the logits: no token can be drawn, what comes out means nothing
     ended: dict[int, FinishReason] | None = field(default=None)  # the same, and those that end with their token
@@ -97,12 +97,12 @@ class Masked:
         rows = upload(self.rows, logits.device)
         logits.index_copy_(0, rows, logits.index_select(0, rows).masked_fill_(banned, -math.inf))
 
-    def of(self, row: int) -> Masked | None:
+    def of(self, row: int) -> StepConstraints | None:
         """That row alone, as the only one of its logits. None: it is free, or no token can be drawn."""
         if row not in self.rows or row in self.finishes:
             return None
         place = self.rows.index(row)
-        return Masked(self.vocab_size, [0], [self.bounds[place]], self.allowed[place : place + 1], {})
+        return StepConstraints(self.vocab_size, [0], [self.bounds[place]], self.allowed[place : place + 1], {})
 
     def settle(self, tokens: Sequence[int]) -> dict[int, FinishReason]:
         """Let the matchers see what was drawn, once. Gives the rows whose sequences end by their constraint."""
@@ -134,7 +134,7 @@ class Constraints:
     def __init__(self, vocab_size: int, grammars: GrammarCache | None) -> None:
         self._vocab_size = vocab_size
         self._grammars = grammars
-        self._slots: dict[int, Bound] = {}
+        self._slots: dict[int, ConstrainedSlot] = {}
 
     def admit(self, admit: Admit) -> None:
         self._slots.pop(admit.slot, None)
@@ -142,7 +142,9 @@ class Constraints:
             assert self._grammars is not None, "this engine was built without grammars"
             self._slots[admit.slot] = self._bind(self._grammars, admit)
 
-    def mask(self, slots: Sequence[int], positions: Sequence[int], before: Callable[[], None]) -> Masked | None:
+    def mask(
+        self, slots: Sequence[int], positions: Sequence[int], before: Callable[[], None]
+    ) -> StepConstraints | None:
         """For the rows that draw the tokens at `positions` of the sequences in `slots`; None if all are free. Calls
         `before`, which lets the matchers see the tokens in front of those positions."""
         rows = [row for row, slot in enumerate(slots) if slot in self._slots] if self._slots else []
@@ -157,17 +159,17 @@ class Constraints:
             finish = bound.mask(allowed[place], first + place * size, positions[row])
             if finish is not None:
                 finishes[row] = finish
-        return Masked(self._vocab_size, rows, bounds, allowed, finishes)
+        return StepConstraints(self._vocab_size, rows, bounds, allowed, finishes)
 
-    def _bind(self, grammars: GrammarCache, admit: Admit) -> Bound:
+    def _bind(self, grammars: GrammarCache, admit: Admit) -> ConstrainedSlot:
         params = admit.params
         assert params.constraint is not None
         matcher = grammars.matcher(params.constraint)
         if output := admit.tokens[admit.prompt_length :]:  # of a sequence that was preempted
             matcher.consume_tokens(output)
         size = self._vocab_size
-        never = packed({*params.banned_tokens, *({*grammars.end_tokens} - {*admit.end_tokens})}, size)
+        never = pack_bits({*params.banned_tokens, *({*grammars.end_tokens} - {*admit.end_tokens})}, size)
         if params.allowed_tokens:
-            never |= ~packed(params.allowed_tokens, size)
-        early = packed(admit.end_tokens, size) if params.min_tokens else None
-        return Bound(matcher, admit.prompt_length, params.min_tokens, never if never.any() else None, early)
+            never |= ~pack_bits(params.allowed_tokens, size)
+        early = pack_bits(admit.end_tokens, size) if params.min_tokens else None
+        return ConstrainedSlot(matcher, admit.prompt_length, params.min_tokens, never if never.any() else None, early)

@@ -1,7 +1,7 @@
-"""The sampler of CUDA devices: what a request asks for goes to the device once, and kernels read it there by slot.
+"""The sampler of CUDA devices: a request's parameters go to the device once, and kernels read them there by slot.
 
-So a step is told nothing but its slots and positions, and its draws can be a CUDA graph, whatever they are:
-`kernels.cuda.sample` has the ways there are. Left to torch are log-probabilities and typical_p, for the rows that ask.
+A step uploads slots and positions only, so a CUDA graph can make any mixture of draws; `kernels.cuda.sample` has the
+three ways. Log-probabilities and typical_p stay with torch, for the rows that request them.
 """
 
 from __future__ import annotations
@@ -15,52 +15,72 @@ from torch import Tensor
 from penstock.flow import Admit
 from penstock.flow.params import MAX_BIASES
 from penstock.kernels.cuda import sample
-from penstock.kernels.cuda.sampling_params import RULE, WORDS, Room, Rules
+from penstock.kernels.cuda.sampling_params import DRAW_PARAMS, WORDS, DrawScratch, SamplingTables
 from penstock.kernels.upload import put, upload
-from penstock.sample import draw, noise, penalties
-from penstock.sample.constraints import Masked
-from penstock.sample.filters import Filters, Numbers
+from penstock.sample import draw, noise
+from penstock.sample.constraints import StepConstraints
+from penstock.sample.draws import Draws
+from penstock.sample.filters import Filters
 from penstock.sample.masks import Bits
-from penstock.sample.recipe import Slot
-from penstock.sample.sampler import Replay, Sampler
+from penstock.sample.request_table import RequestTable
+from penstock.sample.slot_request import SlotRequest
+
+# Replays the captured draw graph: full (with adjustments of logits) or only filtered. Gives the tokens.
+ReplayDraw = Callable[[bool], Tensor]
 
 
-class CudaSampler(Sampler):
+class CudaSampler:
     def __init__(self, vocab_size: int, tokens: Tensor) -> None:
-        super().__init__(vocab_size, tokens)
-        self.rules = Rules.blank(tokens, self._hashes, MAX_BIASES)
-        self.room = Room.of(len(tokens), vocab_size, self._device)
-        # Slots whose rules are not on the device yet: as long as all draws are greedy, nobody reads them.
-        self._new: dict[int, Slot] = {}
-        self._adjusted: set[int] = set()  # slots whose logits are changed before the draw
+        """`tokens` [slots, context]: the sequences. Drawn tokens are written there."""
+        self._requests = RequestTable(vocab_size, tokens)
+        self._vocab_size, self._tokens, self._device = vocab_size, tokens, tokens.device
+        self._hashes = noise.token_hashes(vocab_size, tokens.device)
+        self.tables = SamplingTables.blank(tokens, self._hashes, MAX_BIASES)
+        self.scratch = DrawScratch.of(len(tokens), vocab_size, self._device)
+        # Requests that are not on the device yet: steps of greedy draws alone do not read them.
+        self._unwritten: dict[int, SlotRequest] = {}
+        self._adjusted: set[int] = set()  # slots whose logits change before the draw
         self._typical: set[int] = set()
-        # By slot that bans tokens: whether what is on the device is for early tokens; None: nothing is.
-        self._drawable: dict[int, bool | None] = {}
+        # By slot with static bans: whether the mask on the device is the one before min_tokens; None: there is none.
+        self._written_masks: dict[int, bool | None] = {}
+        self.argmax_only = self._requests.argmax_only
 
     def admit(self, admit: Admit) -> None:
-        super().admit(admit)
-        slot = self._new[admit.slot] = self._slots[admit.slot]
-        adjusted = slot.masks is not None or slot.params.constraint is not None or penalties.wanted(slot.params)
-        (self._adjusted.add if adjusted else self._adjusted.discard)(admit.slot)
-        (self._typical.add if slot.kind == "typical" else self._typical.discard)(admit.slot)
-        self._drawable.pop(admit.slot, None)
-        if slot.bans:
-            self._drawable[admit.slot] = None
+        slot = admit.slot
+        request = self._unwritten[slot] = self._requests.admit(admit)
+        (self._adjusted.add if request.adjusts_logits else self._adjusted.discard)(slot)
+        (self._typical.add if request.kind == "typical" else self._typical.discard)(slot)
+        self._written_masks.pop(slot, None)
+        if request.has_static_bans:
+            self._written_masks[slot] = None
+
+    def sample(
+        self,
+        logits: Tensor,
+        slots: Sequence[int],
+        positions: Sequence[int],
+        constraints: StepConstraints | None = None,
+        replay: ReplayDraw | None = None,
+    ) -> Draws:
+        """As `TorchSampler.sample`. `replay` draws from these very logits as a CUDA graph."""
+        return self._requests.report(
+            logits, slots, positions, constraints, lambda: self._draw(logits, slots, positions, constraints, replay)
+        )
 
     def _draw(
         self,
         logits: Tensor,
         slots: Sequence[int],
         positions: Sequence[int],
-        masked: Masked | None,
-        replay: Replay | None,
+        constraints: StepConstraints | None,
+        replay: ReplayDraw | None,
     ) -> Tensor:
-        if replay is None and self.wants_largest(slots):
+        if replay is None and self.argmax_only(slots):
             return self._launch(sample.greedy, logits, slots, positions)
-        self._write_rules()
+        self._write_params()
         full = not self._adjusted.isdisjoint(slots)
         if full:
-            self._write_drawable(slots, positions, masked)
+            self._write_masks(slots, positions, constraints)
         if replay is not None:
             tokens = replay(full)
         else:
@@ -72,46 +92,47 @@ class CudaSampler(Sampler):
     def _launch(
         self, way: Callable[..., None], logits: Tensor, slots: Sequence[int], positions: Sequence[int]
     ) -> Tensor:
-        """One of those of `kernels.cuda.sample`."""
+        """One of the functions of `kernels.cuda.sample`."""
         rows = upload([slots, positions, positions], self._device)
         tokens = torch.empty(len(slots), dtype=torch.int64, device=self._device)
-        way(logits, rows, self.rules, self.room, tokens)
+        way(logits, rows, self.tables, self.scratch, tokens)
         return tokens
 
-    def _write_rules(self) -> None:
-        """Of the slots that were admitted to since the last time."""
-        if not self._new:
+    def _write_params(self) -> None:
+        """Upload the parameters of slots admitted to since the last call."""
+        if not self._unwritten:
             return
-        rules = np.array([_rule(slot, self._vocab_size) for slot in self._new.values()], dtype=RULE)
-        words = rules.view(np.int32).reshape(-1, WORDS.value)
-        self.rules.table[upload(list(self._new), self._device)] = upload(words, self._device)
-        for number, slot in self._new.items():
-            if slot.masks is not None and slot.masks.bias_tokens is not None and slot.masks.bias is not None:
-                count = len(slot.masks.bias)
-                put(self.rules.bias_tokens[number, :count], slot.masks.bias_tokens.astype(np.int32))
-                put(self.rules.biases[number, :count], slot.masks.bias)
-        self._new.clear()
+        params = np.array([request.draw_params for request in self._unwritten.values()], dtype=DRAW_PARAMS)
+        words = params.view(np.int32).reshape(-1, WORDS.value)
+        self.tables.slot_params[upload(list(self._unwritten), self._device)] = upload(words, self._device)
+        for slot, request in self._unwritten.items():
+            masks = request.masks
+            if masks is not None and masks.bias_tokens is not None and masks.bias is not None:
+                count = len(masks.bias)
+                put(self.tables.bias_tokens[slot, :count], masks.bias_tokens.astype(np.int32))
+                put(self.tables.biases[slot, :count], masks.bias)
+        self._unwritten.clear()
 
-    def _write_drawable(self, slots: Sequence[int], positions: Sequence[int], masked: Masked | None) -> None:
-        """Which tokens may be drawn, where that is not as it was."""
+    def _write_masks(self, slots: Sequence[int], positions: Sequence[int], constraints: StepConstraints | None) -> None:
+        """Upload the masks of allowed tokens that changed since the last call."""
         changed: dict[int, Bits] = {}
-        for slot, position in zip(slots, positions, strict=True) if self._drawable else ():
-            if slot in self._drawable:
-                request = self._slots[slot]
-                early = request.early(position)
-                if self._drawable[slot] != early and request.masks is not None:
-                    changed[slot] = request.masks.drawable(self._vocab_size, early)
-                    self._drawable[slot] = early
-        if masked is not None:
-            changed |= {slots[row]: bits for row, bits in zip(masked.rows, masked.allowed, strict=True)}
+        for slot, position in zip(slots, positions, strict=True) if self._written_masks else ():
+            if slot in self._written_masks:
+                request = self._requests.by_slot[slot]
+                before_min = request.before_min_tokens(position)
+                if self._written_masks[slot] != before_min and request.masks is not None:
+                    changed[slot] = request.masks.allowed_bits(self._vocab_size, before_min)
+                    self._written_masks[slot] = before_min
+        if constraints is not None:
+            changed |= {slots[row]: bits for row, bits in zip(constraints.rows, constraints.allowed, strict=True)}
         if changed:
             bits = np.stack(list(changed.values())).view(np.int32)
-            self.rules.drawable[upload(list(changed), self._device)] = upload(bits, self._device)
+            self.tables.allowed[upload(list(changed), self._device)] = upload(bits, self._device)
 
     def _draw_typical(self, logits: Tensor, slots: Sequence[int], positions: Sequence[int], tokens: Tensor) -> None:
-        """Again, from logits that are adjusted and masked by now."""
+        """Redraw the rows with typical_p, from logits that are adjusted and masked by now."""
         rows = [row for row, slot in enumerate(slots) if slot in self._typical]
-        requests = [self._slots[slots[row]] for row in rows]
+        requests = [self._requests.by_slot[slots[row]] for row in rows]
         index, own, at, streams = upload(
             [rows, [slots[row] for row in rows], [positions[row] for row in rows], [one.stream for one in requests]],
             self._device,
@@ -120,20 +141,3 @@ class CudaSampler(Sampler):
         drawn = draw.filtered(logits.index_select(0, index), filters, noise.row_keys(streams, at), self._hashes)
         tokens[index] = drawn
         self._tokens[own, at] = drawn.to(torch.int32)
-
-
-def _rule(slot: Slot, vocab_size: int) -> tuple[float, ...]:
-    """As RULE has it."""
-    numbers, params = Numbers.of(slot.params, vocab_size), slot.params
-    biases = 0 if slot.masks is None or slot.masks.bias is None else len(slot.masks.bias)
-    return (
-        slot.stream,
-        0.0 if params.greedy else numbers.temperature,
-        numbers.top_k,
-        numbers.top_p,
-        numbers.log_min_p,
-        slot.prompt_length,
-        *penalties.numbers(params),
-        biases,
-        slot.bans or params.constraint is not None,
-    )

@@ -22,12 +22,13 @@ _LOWEST = torch.finfo(torch.float32).min  # below it is only -inf: banned
 _TINY = torch.finfo(torch.float32).tiny
 
 
-def wanted(params: SamplingParams, vocab_size: int) -> bool:
+def enabled(params: SamplingParams, vocab_size: int) -> bool:
     return 0 < params.top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0 or params.typical_p < 1.0
 
 
-class Numbers(NamedTuple):
-    """Of a request, in the order of `kernels.cpu.program.DRAW`; where a filter is off, a value that changes nothing."""
+class FilterValues(NamedTuple):
+    """The filters of a request, named as in `kernels.sampling_layout`. A filter that is off has a value that changes
+    nothing."""
 
     top_k: int  # off: 0
     temperature: float
@@ -36,7 +37,7 @@ class Numbers(NamedTuple):
     typical_p: float  # off: inf
 
     @classmethod
-    def of(cls, params: SamplingParams, vocab_size: int) -> Numbers:
+    def of(cls, params: SamplingParams, vocab_size: int) -> FilterValues:
         return cls(
             top_k=params.top_k if params.top_k < vocab_size else 0,
             temperature=max(params.temperature, _TINY),
@@ -48,7 +49,7 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The numbers of n rows, each [n, 1]."""
+    """The filter values of n rows, each [n, 1]."""
 
     temperature: Tensor  # float32
     top_k: Tensor  # int64
@@ -63,7 +64,7 @@ class Filters:
         def column(values: list[float]) -> Tensor:
             return upload(values, device, np.float32)[:, None]
 
-        rows = [Numbers.of(p, vocab_size) for p in params]
+        rows = [FilterValues.of(p, vocab_size) for p in params]
         return cls(
             temperature=column([row.temperature for row in rows]),
             top_k=upload([row.top_k for row in rows], device)[:, None],

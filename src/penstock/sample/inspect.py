@@ -1,7 +1,7 @@
 """A row of logits through the stages of sampling, one after the other, for people to look at.
 
 Every stage is the sampler's own code: the filters are run with those behind them turned off, over the whole
-vocabulary. What comes out is what `Sampler.sample` draws from.
+vocabulary. The result is what a sampler draws from.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from torch import Tensor
 
 from penstock.flow import Inspection, SamplingParams, Stage
 from penstock.sample import penalties
-from penstock.sample.constraints import Masked
+from penstock.sample.adjustments import Adjustments
+from penstock.sample.constraints import StepConstraints
 from penstock.sample.filters import Filters, candidates
-from penstock.sample.recipe import Recipe, Slot
+from penstock.sample.slot_request import SlotRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Inspected:
-    """Distributions [vocab] behind each stage. On the device until `told`."""
+class InspectedDraw:
+    """Distributions [vocab] behind each stage. On the device until `inspection`."""
 
     logits: Tensor  # the model's
     stages: list[tuple[str, bool, Tensor]]  # name, whether the request asks for it, probabilities
     top: int
 
-    def told(self, drawn: int) -> Inspection:
+    def inspection(self, drawn: int) -> Inspection:
         """Waits for the device. `drawn` is what the sampler made of it."""
         first, last = self.stages[0][2], self.stages[-1][2]
         count = min(self.top, len(first))
@@ -48,34 +49,40 @@ class Inspected:
 
 
 def inspect(
-    logits: Tensor, slot: Slot, position: int, slot_tokens: Tensor, top: int, masked: Masked | None = None
-) -> Inspected:
-    """`logits` [vocab] float32, untouched; `masked` is of this row alone; the rest as in Sampler."""
-    vocab_size, params = len(logits), slot.params
+    logits: Tensor,
+    request: SlotRequest,
+    position: int,
+    slot_tokens: Tensor,
+    top: int,
+    constraints: StepConstraints | None = None,
+) -> InspectedDraw:
+    """`logits` [vocab] float32, the model's; `constraints` are of this row alone; the rest as in samplers."""
+    vocab_size, params = len(logits), request.params
     work = logits.clone()[None]
-    recipe = Recipe.of([slot], [slot.early(position)], vocab_size, logits.device)
+    before_min = request.before_min_tokens(position)
+    adjustments = Adjustments.of([request], [before_min], vocab_size, logits.device)
     stages: list[tuple[str, bool, Tensor]] = [("model", True, torch.softmax(work[0], dim=-1))]
 
     def after(name: str, on: bool) -> None:
         stages.append((name, on, torch.softmax(work[0], dim=-1) if on else stages[-1][2]))
 
-    if recipe.masks is not None:
-        recipe.masks.add_bias(work)
+    if adjustments.masks is not None:
+        adjustments.masks.add_bias(work)
     after("logit_bias", bool(params.logit_bias))
-    if recipe.penalties is not None:
-        recipe.penalties.apply(work, slot_tokens, torch.tensor([position], device=logits.device), position)
-    after("penalties", penalties.wanted(params))
-    if recipe.masks is not None:
-        recipe.masks.ban(work)
-    # With a constraint, that one sees to min_tokens.
-    early = params.min_tokens > 0 and slot.early(position) and params.constraint is None
-    after("masks", bool(params.allowed_tokens or params.banned_tokens or early))
-    if masked is not None:
-        masked.apply(work)
-    after("constraint", masked is not None)
+    if adjustments.penalties is not None:
+        adjustments.penalties.apply(work, slot_tokens, torch.tensor([position], device=logits.device), position)
+    after("penalties", penalties.enabled(params))
+    if adjustments.masks is not None:
+        adjustments.masks.ban(work)
+    # With a constraint, `constraints` applies min_tokens.
+    bans_ends = params.min_tokens > 0 and before_min and params.constraint is None
+    after("masks", bool(params.allowed_tokens or params.banned_tokens or bans_ends))
+    if constraints is not None:
+        constraints.apply(work)
+    after("constraint", constraints is not None)
     for name, on, probs in _filtered(work, params, vocab_size):
         stages.append((name, on, probs if on else stages[-1][2]))
-    return Inspected(logits, stages, top)
+    return InspectedDraw(logits, stages, top)
 
 
 def _filtered(logits: Tensor, params: SamplingParams, vocab_size: int) -> Sequence[tuple[str, bool, Tensor]]:

@@ -12,7 +12,7 @@ from penstock.flow import TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """At each of n positions: of one token, and of the likeliest. On the device until `listed`."""
+    """At each of n positions: of one token, and of the likeliest. On the device until `entries`."""
 
     tokens: Tensor  # [n] int64
     logprobs: Tensor  # [n] float32
@@ -21,7 +21,7 @@ class Logprobs:
     top_logprobs: Tensor  # [n, k] float32, best first
     counts: list[int]  # [n]: how many of the k each position asked for
 
-    def listed(self) -> list[TokenLogprobs]:
+    def entries(self) -> list[TokenLogprobs]:
         """Waits for the device."""
         columns = (self.tokens, self.logprobs, self.ranks, self.top_tokens, self.top_logprobs)
         return [

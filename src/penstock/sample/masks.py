@@ -18,7 +18,7 @@ Ids = np.ndarray[Any, np.dtype[np.int64]]
 Bits = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-def packed(tokens: Iterable[int], vocab_size: int) -> Bits:
+def pack_bits(tokens: Iterable[int], vocab_size: int) -> Bits:
     """[bytes]: a bit for each token id, 1 for these, the lowest bit of a byte first; whole words of 32."""
     bits = np.zeros(-(-vocab_size // 32) * 32, dtype=np.uint8)
     bits[[token for token in tokens if 0 <= token < vocab_size]] = 1
@@ -64,12 +64,12 @@ class TokenMasks:
         """Whether any token may not be drawn, now or at first."""
         return not (self.allowed is None and self.banned is None and self.ends is None)
 
-    def drawable(self, vocab_size: int, early: bool) -> Bits:
-        """The tokens that may be drawn, as `packed` has them; `early`: there are less than `min_tokens`."""
-        bits = ~packed((), vocab_size) if self.allowed is None else packed(self.allowed, vocab_size)
-        for banned in (self.banned, self.ends if early else None):
+    def allowed_bits(self, vocab_size: int, before_min: bool) -> Bits:
+        """The tokens that may be drawn, as `pack_bits` has them; `before_min`: fewer than `min_tokens` are out."""
+        bits = ~pack_bits((), vocab_size) if self.allowed is None else pack_bits(self.allowed, vocab_size)
+        for banned in (self.banned, self.ends if before_min else None):
             if banned is not None:
-                bits &= ~packed(banned, vocab_size)
+                bits &= ~pack_bits(banned, vocab_size)
         return bits
 
 
@@ -104,7 +104,7 @@ def combine(rows: list[tuple[int, TokenMasks, bool]], vocab_size: int, device: t
     allowed_rows: list[int] = []
     allowed_at: list[Ids] = []
     banned_at: list[Ids] = []
-    for row, masks, early in rows:
+    for row, masks, before_min in rows:
         first = row * vocab_size
         if masks.bias_tokens is not None and masks.bias is not None:
             bias_at.append(masks.bias_tokens + first)
@@ -114,7 +114,7 @@ def combine(rows: list[tuple[int, TokenMasks, bool]], vocab_size: int, device: t
             allowed_at.append(masks.allowed + first)
         if masks.banned is not None:
             banned_at.append(masks.banned + first)
-        if early and masks.ends is not None:
+        if before_min and masks.ends is not None:
             banned_at.append(masks.ends + first)
 
     def joined(parts: list[np.ndarray[Any, Any]]) -> Tensor | None:

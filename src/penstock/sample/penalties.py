@@ -17,14 +17,17 @@ from penstock.flow import SamplingParams
 from penstock.kernels.upload import upload
 
 
-def wanted(params: SamplingParams) -> bool:
+def enabled(params: SamplingParams) -> bool:
     return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
 
 
-def numbers(params: SamplingParams) -> tuple[float, float, float]:
-    """Repetition, presence and frequency: the order of `kernels.cpu.program.DRAW` and
-    `kernels.cuda.sampling_params.RULE`."""
-    return params.repetition_penalty, params.presence_penalty, params.frequency_penalty
+def values(params: SamplingParams) -> dict[str, float]:
+    """The penalties of a request, named as in `kernels.sampling_layout`."""
+    return {
+        "repetition": params.repetition_penalty,
+        "presence": params.presence_penalty,
+        "frequency": params.frequency_penalty,
+    }
 
 
 @dataclass(frozen=True, slots=True)

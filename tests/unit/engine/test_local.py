@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from helpers.counting_runner import CountingRunner
+from helpers.counting_backend import CountingBackend
 from helpers.ctrl_c import interrupt_at_line
 from penstock.cache import CacheManager
 from penstock.engine.local import LocalEngine
@@ -21,7 +21,7 @@ class Client:
         scheduler = Scheduler(
             cache, step_tokens=16, max_sequences=4, max_waiting=100, policy="fcfs", lookahead=1, context=32
         )
-        self.engine = LocalEngine(EngineLoop(scheduler, CountingRunner()))
+        self.engine = LocalEngine(EngineLoop(scheduler, CountingBackend()))
         self.tokens: dict[str, list[int]] = {}
         self.ends: dict[str, FinishReason] = {}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers import tiny_models
-from helpers.counting_runner import CountingRunner
+from helpers.counting_backend import CountingBackend
 from penstock.cache import CacheManager
 from penstock.engine.loop import MAX_FINDING, EngineLoop
 from penstock.errors import InvalidRequest
@@ -55,7 +55,7 @@ class World:
             cache, step_tokens=32, max_sequences=4, max_waiting=100, policy="fcfs", lookahead=0, context=32,
             clock=lambda: self.now,
         )  # fmt: skip
-        self.loop = EngineLoop(scheduler, CountingRunner(), GrammarCache(self.gate))
+        self.loop = EngineLoop(scheduler, CountingBackend(), GrammarCache(self.gate))
 
     def submit(self, name: str, constraint: Constraint | None = None, deadline: float | None = None) -> None:
         params = SamplingParams(constraint=constraint)
@@ -159,16 +159,16 @@ def test_an_engine_without_a_vocabulary_refuses(world: World) -> None:
 def test_constraints_end_sequences(world: World) -> None:
     """Behind the last token, or without one."""
     world.gate.opened.set()
-    runner = world.loop.runner
-    assert isinstance(runner, CountingRunner)
+    backend = world.loop.backend
+    assert isinstance(backend, CountingBackend)
     for finish, tokens in ((FinishReason.COMPLETE, [9]), (FinishReason.DEAD_END, [])):
         world.submit("x", CONSTRAINT)
-        while not runner.plans:
+        while not backend.plans:
             world.loop._release(wait_s=1.0)
             plan = world.loop.scheduler.plan()
             if plan is not None:
-                runner.launch(plan)
-        number = runner.plans.pop(0).number
+                backend.launch(plan)
+        number = backend.plans.pop(0).number
         (delta,) = world.loop.scheduler.settle(StepResult(number, [RowResult(list(tokens), finish=finish)]))
         assert (delta.tokens, delta.finish) == (tokens, finish)
         world.loop.scheduler.check_integrity()

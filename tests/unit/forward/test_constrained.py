@@ -1,4 +1,4 @@
-"""The runner with constrained rows, at both look-ahead depths, beside rows that are free."""
+"""A backend with constrained rows, at both look-ahead depths, beside rows that are free."""
 
 from pathlib import Path
 
@@ -8,10 +8,9 @@ import torch
 from helpers import tiny_models
 from helpers.paged_model import make_pages
 from penstock.flow import Admit, Constraint, Extend, FinishReason, Row, RowResult, SamplingParams, StepPlan
-from penstock.forward import ModelRunner
+from penstock.forward.torch_backend import TorchBackend
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.grammar_cache import GrammarCache
-from penstock.kernels.torch_ops import TorchOperations
 from penstock.model import Decoder, load, open_source
 from penstock.store import hf_folder
 from penstock.tokenize.tokenizer import Tokenizer
@@ -30,14 +29,13 @@ class Engine:
         self.model: Decoder = load(files.spec, source, dtype=torch.float32, device=CPU, context=CONTEXT)
         self.grammars = GrammarCache(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
 
-    def runner(self) -> ModelRunner:
+    def backend(self) -> TorchBackend:
         pages = make_pages(self.model.spec, 8, BLOCK, torch.float32)
-        operations = TorchOperations()
-        return ModelRunner(self.model, operations, pages, context=CONTEXT, max_sequences=4, grammars=self.grammars)
+        return TorchBackend(self.model, pages, context=CONTEXT, max_sequences=4, grammars=self.grammars)
 
     def run(self, requests: list[SamplingParams], lookahead: int, steps: int) -> list[list[RowResult]]:
         """Each sequence's results, step by step, from a prompt of three tokens on."""
-        runner = self.runner()
+        backend = self.backend()
         admits = [
             Admit(slot, [5, 6, 7], 3, params, 9, 0, (tiny_models.END_TOKEN,), [[slot + 1]])
             for slot, params in enumerate(requests)
@@ -48,10 +46,10 @@ class Engine:
         for step in range(steps):
             start, count = (0, 3) if step == 0 else (step + 2, 1)
             rows = [Row(slot, start, count, True) for slot, _ in enumerate(requests)]
-            runner.launch(StepPlan(step, admits if step == 0 else [], extends, rows))
+            backend.launch(StepPlan(step, admits if step == 0 else [], extends, rows))
             flying += 1
             while flying > (lookahead if step + 1 < steps else 0):
-                for results, row in zip(found, runner.collect().rows, strict=True):
+                for results, row in zip(found, backend.collect().rows, strict=True):
                     results.append(row)
                 flying -= 1
         return found

@@ -1,13 +1,15 @@
 """`gather` against a batch made token by token."""
 
+from importlib import import_module
+
 import pytest
 import torch
 
 from helpers.paged_model import Row as PagedRow
 from helpers.paged_model import make_batch
 from penstock.flow import Admit, Row, SamplingParams
-from penstock.forward.inputs import Inputs, gather
-from penstock.forward.slots import Slots
+from penstock.forward.inputs import TokenInputs, gather
+from penstock.forward.slot_tensors import SlotTensors
 
 BLOCK = 4
 SEQUENCES = {  # slot -> tokens, blocks of the two groups
@@ -21,8 +23,8 @@ SEQUENCES = {  # slot -> tokens, blocks of the two groups
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-def make(device: str) -> Slots:
-    slots = Slots(5, 40, BLOCK, 2, torch.device(device))
+def make(device: str) -> SlotTensors:
+    slots = SlotTensors(5, 40, BLOCK, 2, torch.device(device))
     slots.apply([Admit(s, t, len(t), SamplingParams(), 0, 0, (), b) for s, (t, b) in SEQUENCES.items()], [])
     return slots
 
@@ -39,7 +41,8 @@ def make(device: str) -> Slots:
     ],
 )
 def test_matches_a_batch_made_by_hand(rows: list[tuple[int, int, int]], device: str) -> None:
-    batch = gather([Row(slot, start, count, True) for slot, start, count in rows], make(device))
+    own = gather if device == "cpu" else import_module("penstock.forward.cuda_inputs").gather
+    batch = own([Row(slot, start, count, True) for slot, start, count in rows], make(device))
     made = [PagedRow(SEQUENCES[s][0], start, count, SEQUENCES[s][1]) for s, start, count in rows]
     expected = make_batch(made, BLOCK, torch.device(device))
     for name in ("tokens", "positions", "starts", "lengths"):
@@ -60,7 +63,9 @@ def test_matches_a_batch_made_by_hand(rows: list[tuple[int, int, int]], device: 
 def test_long_rows_and_what_they_are_written_into() -> None:
     """Rows longer than what a program takes at once, short ones with longer tables, and nothing written beyond."""
     context, block_size, groups = 9000, 2, 2
-    on_host, on_device = (Slots(4, context, block_size, groups, torch.device(device)) for device in ("cpu", "cuda"))
+    on_host, on_device = (
+        SlotTensors(4, context, block_size, groups, torch.device(device)) for device in ("cpu", "cuda")
+    )
     for slots in (on_host, on_device):
         slots.tokens.copy_(torch.arange(slots.tokens.numel()).view_as(slots.tokens))
         for group, table in enumerate(slots.tables):
@@ -69,7 +74,9 @@ def test_long_rows_and_what_they_are_written_into() -> None:
     total = sum(row.count for row in rows)
     whole = [torch.full((total + 5,), -1, device="cuda") for _ in range(2 + groups)]
     tokens, positions, *targets = (one[:total] for one in whole)
-    batch, expected = gather(rows, on_device, Inputs(tokens, positions, tuple(targets))), gather(rows, on_host)
+    on_gpu = import_module("penstock.forward.cuda_inputs").gather
+    batch = on_gpu(rows, on_device, TokenInputs(tokens, positions, tuple(targets)))
+    expected = gather(rows, on_host)
     assert batch.tokens is tokens
     assert batch.positions is positions
     assert all((one[total:] == -1).all() for one in whole)

@@ -10,7 +10,7 @@ from torch import Tensor
 from helpers import tiny_models
 from helpers.native_paged_model import needs_library
 from penstock import LLM, SamplingParams
-from penstock.forward import native_runner
+from penstock.forward import native_backend
 
 
 @needs_library
@@ -26,7 +26,7 @@ def test_memory_is_asked_for_as_blocks_are_taken(tmp_path: Path, monkeypatch: py
         def cover(self, highest: int) -> None:
             self.highest.append(highest)
 
-    monkeypatch.setattr(native_runner, "Prefault", Recorded)
+    monkeypatch.setattr(native_backend, "Prefault", Recorded)
     folder = tiny_models.make("llama", tmp_path / "llama")
     settings = {"block_size": 8, "step_tokens": 64, "max_sequences": 4, "kv_memory": "20MB", "threads": 1}
     with LLM(str(folder), device="cpu", context=256, **settings) as llm:

@@ -20,8 +20,8 @@ from triton.runtime.driver import driver
 
 from helpers import tiny_models
 from helpers.paged_model import PagedModel
+from penstock.forward.cuda_startup import SHORT, StepSizes, precompile
 from penstock.forward.readback import Readback
-from penstock.forward.warm_up import SHORT, Sizes, compile_ahead
 from penstock.kernels.cuda.precompile import Ahead
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.reference import linear
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 META = torch.device("meta")
-SIZES = Sizes(block_size=16, context=512, step_tokens=256, max_sequences=128)
+SIZES = StepSizes(block_size=16, context=512, step_tokens=256, max_sequences=128)
 
 
 class H200:
@@ -55,7 +55,7 @@ class H200:
 @pytest.fixture(autouse=True)
 def _device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(ownership, "_claimed", True)
-    monkeypatch.setattr(Readback, "listed", lambda self: [0] * len(self._host))  # there is nothing to read on `meta`
+    monkeypatch.setattr(Readback, "tolist", lambda self: [0] * len(self._host))  # there is nothing to read on `meta`
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "cache"))
     driver.set_active(H200())
@@ -68,9 +68,9 @@ def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return resolve(str(tiny_models.make(request.param, tmp_path_factory.mktemp(request.param)))).spec
 
 
-def noted(spec: ModelSpec, dtype: torch.dtype, sizes: Sizes = SIZES) -> Ahead:
+def noted(spec: ModelSpec, dtype: torch.dtype, sizes: StepSizes = SIZES) -> Ahead:
     ahead = Ahead(processes=2)
-    compile_ahead(ahead, spec, sizes, dtype=dtype, device=META)
+    precompile(ahead, spec, sizes, dtype=dtype, device=META)
     return ahead
 
 
@@ -110,7 +110,7 @@ def test_short_steps_take_the_kernels_of_large_ones(
     monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self.keys.add(key))
     large = SIZES._replace(context=4 * SHORT, step_tokens=2 * SHORT)
     short = noted(spec, dtype, large).keys  # of large ones no more, as long as nothing is at work
-    monkeypatch.setattr("penstock.forward.warm_up.SHORT", large.step_tokens)
+    monkeypatch.setattr("penstock.forward.cuda_startup.SHORT", large.step_tokens)
     assert noted(spec, dtype, large).keys == short
 
 

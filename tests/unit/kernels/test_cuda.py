@@ -15,7 +15,7 @@ from helpers.paged_model import Row, make_batch
 from helpers.triton_device import DEVICE, DTYPES, MARKS
 from penstock.kernels.cpu.packed import Kind
 from penstock.kernels.cuda import decode_attention, prefill_cudnn, split_kv
-from penstock.kernels.cuda.decode_inputs import lay_out
+from penstock.kernels.cuda.decode_inputs import gather_decode_inputs
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Activation, BlockMap, Linear, Norm, Pages, Rotary
 from penstock.kernels.reference import embed, norm, rotate_store
@@ -277,7 +277,7 @@ def test_lay_out() -> None:
     lengths, runs = (torch.zeros(count, dtype=torch.int32, device=DEVICE) for _ in range(2))
     tables = torch.full((count, width), -1, dtype=torch.int32, device=DEVICE)
     written = {"tokens": tokens, "positions": positions, "lengths": lengths, "runs": runs, "tables": tables}
-    lay_out(rows, slot_tokens, slot_tables, block_size, **written, targets=targets)
+    gather_decode_inputs(rows, slot_tokens, slot_tables, block_size, **written, targets=targets)
     assert runs.tolist() == [1, 3, 2, 1, 1, 1, *[16] * 5, *range(15, 0, -1), 1, 1]
     assert torch.equal(tokens, slot_tokens[rows[0], rows[1]].to(torch.int64))
     assert torch.equal(positions, rows[1])

@@ -22,14 +22,15 @@ from helpers.triton_device import DEVICE, INTERPRETED, MARKS
 from penstock.flow import Admit, Constraint, SamplingParams
 from penstock.kernels.cuda import draw as draw_kernel
 from penstock.kernels.cuda import sample as kernels
-from penstock.kernels.cuda import sampling_params as rules_
-from penstock.kernels.cuda.sampling_params import TOP_K, TOP_P, Room, Rules
+from penstock.kernels.cuda import sampling_params
+from penstock.kernels.cuda.sampling_params import TOP_K, TOP_P, DrawScratch, SamplingTables
 from penstock.kernels.cuda.top_k_top_p import draw_likeliest
-from penstock.sample import Sampler, noise
-from penstock.sample.constraints import Masked
+from penstock.sample import noise
+from penstock.sample.constraints import StepConstraints
 from penstock.sample.cuda_sampler import CudaSampler
 from penstock.sample.filters import Filters, candidates, scale
-from penstock.sample.masks import packed
+from penstock.sample.masks import pack_bits
+from penstock.sample.torch_sampler import TorchSampler
 
 pytestmark = MARKS
 NEAR = 1e-5  # of the whole mass, or of a noisy score: nearer than that rounding may decide
@@ -61,9 +62,9 @@ def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         return
     likeliest = kernels.draw_likeliest
 
-    def left(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
-        likeliest(logits, rows, rules, room, tokens)
-        own = rules.table[rows[0]]
+    def left(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
+        likeliest(logits, rows, tables, scratch, tokens)
+        own = tables.slot_params[rows[0]]
         tokens[(own[:, TOP_K.value] > 0) | (own[:, TOP_P.value].view(torch.float32) < math.inf)] = -1
 
     monkeypatch.setattr(kernels, "draw_likeliest", left)
@@ -81,7 +82,7 @@ def ours(logits: Tensor, params: list[SamplingParams], seeds: list[int], positio
     for slot, entry, seed in zip(slots, params, seeds, strict=True):
         sampler.admit(admit(slot, entry, seed))
     drawn: list[int] = sampler.sample(logits.to(DEVICE).clone(), slots, positions).tokens.tolist()
-    recorded = sampler.rules.tokens.cpu()
+    recorded = sampler.tables.tokens.cpu()
     assert recorded[slots, positions].tolist() == drawn
     assert int((recorded != 0).sum()) == sum(token != 0 for token in drawn)
     return drawn
@@ -240,7 +241,7 @@ def test_what_is_no_number_does_no_harm(params: SamplingParams, number: float) -
         logits[1, 20:9000] = number
         sampler = CudaSampler(9000, torch.zeros(3, 3, dtype=torch.int32, device=DEVICE))
         for left_behind in (33, 44):
-            sampler.room.few_tokens.fill_(left_behind)
+            sampler.scratch.few_tokens.fill_(left_behind)
             sampler.admit(admit(1, params, 1))
             sampler.admit(admit(2, params, 2))
             drawn = sampler.sample(logits.to(DEVICE).clone(), [1, 2], [1, 1]).tokens.tolist()
@@ -258,11 +259,11 @@ def test_a_part_with_a_logit_far_below_all_others() -> None:
     sampler = CudaSampler(20_000, torch.zeros(3, 3, dtype=torch.int32, device=DEVICE))
     for slot, entry in enumerate(params):
         sampler.admit(admit(slot, entry, slot))
-    sampler._write_rules()
+    sampler._write_params()
     rows, tokens = torch.tensor([[0, 1, 2], [0] * 3, [1] * 3], device=DEVICE), torch.zeros(3, dtype=torch.int64)
     on_device, tokens = logits.to(DEVICE), tokens.to(DEVICE)
-    kernels.find_tops(on_device, rows, sampler.rules, sampler.room, mask=False)
-    draw_likeliest(on_device, rows, sampler.rules, sampler.room, tokens)
+    kernels.find_tops(on_device, rows, sampler.tables, sampler.scratch, mask=False)
+    draw_likeliest(on_device, rows, sampler.tables, sampler.scratch, tokens)
     assert int(tokens.min()) >= 0
 
 
@@ -319,7 +320,7 @@ class Both:
 
     def __init__(self, vocab: int, tokens: Tensor) -> None:
         self.vocab = vocab
-        self.reference = Sampler(vocab, tokens.clone())
+        self.reference = TorchSampler(vocab, tokens.clone())
         self.ours = CudaSampler(vocab, tokens.to(DEVICE))
 
     def admit(self, request: Admit) -> None:
@@ -330,26 +331,30 @@ class Both:
         self, logits: Tensor, slots: list[int], positions: list[int], constrained: int, *, replayed: bool
     ) -> list[int]:
         first = positions[0] % 30
-        allowed = packed(range(first, first + 20), self.vocab)[None]
-        masked = Masked(self.vocab, [slots.index(constrained)], [], allowed, {})
+        allowed = pack_bits(range(first, first + 20), self.vocab)[None]
+        masked = StepConstraints(self.vocab, [slots.index(constrained)], [], allowed, {})
         expected: list[int] = self.reference.sample(logits.clone(), slots, positions, masked).tokens.tolist()
         draw = self._replay if replayed else self._launch
         drawn = draw(logits.to(DEVICE), slots, positions, masked)
         assert drawn == expected
-        assert torch.equal(self.ours.rules.tokens.cpu(), self.reference._tokens)
+        assert torch.equal(self.ours.tables.tokens.cpu(), self.reference._tokens)
         return expected
 
-    def _launch(self, logits: Tensor, slots: list[int], positions: list[int], masked: Masked | None) -> list[int]:
+    def _launch(
+        self, logits: Tensor, slots: list[int], positions: list[int], masked: StepConstraints | None
+    ) -> list[int]:
         drawn: list[int] = self.ours.sample(logits.clone(), slots, positions, masked).tokens.tolist()
         return drawn
 
-    def _replay(self, logits: Tensor, slots: list[int], positions: list[int], masked: Masked | None) -> list[int]:
+    def _replay(
+        self, logits: Tensor, slots: list[int], positions: list[int], masked: StepConstraints | None
+    ) -> list[int]:
         """With rows that only fill up, and the greedy token, which comes first, in the slots."""
-        count, spare = len(slots), len(self.ours.rules.tokens) - 1
+        count, spare = len(slots), len(self.ours.tables.tokens) - 1
         work = torch.cat((logits, torch.randn_like(logits[:2])))
         rows = torch.tensor([[*slots, spare, spare], [0] * (count + 2), [*positions, 0, 0]], device=DEVICE)
         tokens = torch.zeros(count + 2, dtype=torch.int64, device=DEVICE)
-        given = work, rows, self.ours.rules, self.ours.room, tokens
+        given = work, rows, self.ours.tables, self.ours.scratch, tokens
         kernels.greedy(*given)
 
         def replay(full: bool) -> Tensor:
@@ -364,7 +369,7 @@ class Both:
 def test_the_sampler_of_the_cpu_draws_the_same(vocab: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests of all kinds, one after the other in their slots, with prompts and outputs of some length; by kernels
     launched one by one and as graphs have them. There are fewer counters than rows with penalties."""
-    monkeypatch.setattr(rules_, "COUNTERS", 3)
+    monkeypatch.setattr(sampling_params, "COUNTERS", 3)
     source = torch.Generator().manual_seed(vocab)
     sequences = torch.randint(0, 900, (len(KINDS) + 4, 3000), generator=source, dtype=torch.int32)  # one to spare
     sequences[:, ::3] = torch.randint(0, 30, sequences[:, ::3].shape, generator=source, dtype=torch.int32)  # often
@@ -388,7 +393,7 @@ def test_the_sampler_of_the_cpu_draws_the_same(vocab: int, monkeypatch: pytest.M
             assert ended == (written + step + 1 >= 6)
 
 
-def test_rules_are_written_once_somebody_reads_them() -> None:
+def test_parameters_are_written_once_a_draw_reads_them() -> None:
     """Not in steps where all draws are greedy; and then those of all slots, also of one that had another request."""
     both = Both(500, torch.zeros(4, 20, dtype=torch.int32))
     logits = torch.randn(2, 500, generator=torch.Generator().manual_seed(1))
@@ -404,9 +409,9 @@ def test_rules_are_written_once_somebody_reads_them() -> None:
     both.admit(admit(0, SamplingParams(temperature=0.0), seed=3))
     both.admit(admit(2, SamplingParams(temperature=0.0), seed=3))
     drawn([0, 2], 3)
-    assert set(both.ours._new) == {0, 2}
+    assert set(both.ours._unwritten) == {0, 2}
     drawn([1, 0], 4)
-    assert not both.ours._new
+    assert not both.ours._unwritten
 
 
 def test_log_probabilities_come_along() -> None:
@@ -420,7 +425,7 @@ def test_log_probabilities_come_along() -> None:
     ]
     assert told[0] is not None
     assert told[1] is not None
-    for one, other in zip(told[0].listed(), told[1].listed(), strict=True):
+    for one, other in zip(told[0].entries(), told[1].entries(), strict=True):
         assert (one.token, one.rank) == (other.token, other.rank)
         assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
 
@@ -431,12 +436,12 @@ def test_rows_that_only_fill_up_draw_nothing() -> None:
         (SamplingParams(), SamplingParams(top_k=3, presence_penalty=1.0), SamplingParams(temperature=0.0))
     ):
         sampler.admit(admit(slot, params, seed=0))
-    sampler._write_rules()
+    sampler._write_params()
     logits = torch.randn(5, 300, device=DEVICE)
     rows = torch.tensor([[3, 0, 1, 3, 2], [0] * 5, [0, 7, 0, 0, 9]], device=DEVICE)
     tokens = torch.zeros(5, dtype=torch.int64, device=DEVICE)
-    kernels.full(logits, rows, sampler.rules, sampler.room, tokens)
-    written = sampler.rules.tokens.cpu()
+    kernels.full(logits, rows, sampler.tables, sampler.scratch, tokens)
+    written = sampler.tables.tokens.cpu()
     drawn = tokens.tolist()
     assert drawn[4] == int(logits[4].argmax())
     assert (written[0, 7], written[2, 9]) == (drawn[1], drawn[4])

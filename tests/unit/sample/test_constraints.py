@@ -10,8 +10,8 @@ from helpers import tiny_models
 from penstock.flow import Admit, Constraint, FinishReason, SamplingParams
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.grammar_cache import GrammarCache
-from penstock.sample import Constraints, Masked
 from penstock.sample import constraints as module
+from penstock.sample.constraints import Constraints, StepConstraints
 from penstock.tokenize.tokenizer import Tokenizer
 
 END = tiny_models.END_TOKEN
@@ -35,7 +35,7 @@ class Desk:
         ends = () if asked.ignore_eos else (END,)
         self.constraints.admit(Admit(slot, tokens, len(PROMPT), asked, 0, 0, (*ends, *asked.stop_tokens), []))
 
-    def mask(self, *slots: int, outputs: int = 0) -> Masked | None:
+    def mask(self, *slots: int, outputs: int = 0) -> StepConstraints | None:
         return self.constraints.mask(slots, [len(PROMPT) + outputs] * len(slots), before=lambda: None)
 
     def allowed(self, slot: int, outputs: int = 0) -> set[str]:

@@ -70,9 +70,9 @@ def test_any_temperature_is_safe(temperature: float) -> None:
 
 
 def test_top_k_of_the_whole_vocabulary_is_no_filter() -> None:
-    assert not filters.wanted(SamplingParams(top_k=50), vocab_size=50)
-    assert filters.wanted(SamplingParams(top_k=49), vocab_size=50)
-    assert not filters.wanted(SamplingParams(), vocab_size=50)
+    assert not filters.enabled(SamplingParams(top_k=50), vocab_size=50)
+    assert filters.enabled(SamplingParams(top_k=49), vocab_size=50)
+    assert not filters.enabled(SamplingParams(), vocab_size=50)
 
 
 def test_a_row_is_filtered_alike_alone_and_among_others() -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from penstock.flow import Admit, Constraint, FinishReason, Inspection, SamplingParams
-from penstock.sample import Masked, Sampler
+from penstock.sample.constraints import StepConstraints
+from penstock.sample.torch_sampler import TorchSampler
 
 VOCAB = 700
 PROMPT = 4
@@ -31,11 +32,11 @@ def some_logits(seed: int = 0) -> torch.Tensor:
 
 def inspected(params: SamplingParams, *, top: int = VOCAB, seed: int = 3, position: int = 12) -> tuple[Inspection, int]:
     """Shown and drawn."""
-    sampler = Sampler(VOCAB, TOKENS.clone())
+    sampler = TorchSampler(VOCAB, TOKENS.clone())
     sampler.admit(Admit(1, [1] * PROMPT, PROMPT, params, seed, 0, (2,), [], None, top))
     draws = sampler.sample(some_logits(), [1], [position])
     token = int(draws.tokens[0])
-    return draws.inspected[0].told(token), token
+    return draws.inspected[0].inspection(token), token
 
 
 def by_token(found: Inspection, stage: str) -> list[float]:
@@ -46,7 +47,7 @@ def by_token(found: Inspection, stage: str) -> list[float]:
 @pytest.mark.parametrize("name", PARAMS)
 def test_looking_changes_nothing(name: str) -> None:
     _, token = inspected(PARAMS[name])
-    plain = Sampler(VOCAB, TOKENS.clone())
+    plain = TorchSampler(VOCAB, TOKENS.clone())
     plain.admit(Admit(1, [1] * PROMPT, PROMPT, PARAMS[name], 3, 0, (2,), []))
     assert plain.sample(some_logits(), [1], [12]).tokens.tolist() == [token]
 
@@ -56,7 +57,7 @@ def test_the_last_stage_is_what_is_drawn_from(name: str) -> None:
     """Over many seeds, draws come from the shown distribution: none outside it, and in its proportions."""
     found, _ = inspected(PARAMS[name])
     probs = torch.tensor(by_token(found, found.stages[-1].name))
-    sampler = Sampler(VOCAB, TOKENS[[1]].repeat(2000, 1))
+    sampler = TorchSampler(VOCAB, TOKENS[[1]].repeat(2000, 1))
     for slot in range(2000):
         sampler.admit(Admit(slot, [1] * PROMPT, PROMPT, PARAMS[name], slot, 0, (2,), []))
     drawn = sampler.sample(some_logits().repeat(2000, 1), range(2000), [12] * 2000).tokens
@@ -110,14 +111,14 @@ def test_a_constraint_acts_between_masks_and_temperature() -> None:
     bits = np.zeros(-(-VOCAB // 32) * 32, dtype=np.uint8)
     bits[list(allowed)] = 1
     params = SamplingParams(temperature=0.8, banned_tokens=(9,), constraint=Constraint.json_object())
-    sampler = Sampler(VOCAB, TOKENS.clone())
+    sampler = TorchSampler(VOCAB, TOKENS.clone())
     for slot in (0, 1):
         sampler.admit(Admit(slot, [1] * PROMPT, PROMPT, params, 3, 0, (2,), [], None, VOCAB))
     # Only the second row is constrained; the first has come to its end, where nothing that is drawn has a meaning.
     packed = np.stack([np.full(len(bits) // 8, 255, dtype=np.uint8), np.packbits(bits, bitorder="little")])
-    masked = Masked(VOCAB, [0, 1], cast(Any, [None, None]), packed, {0: FinishReason.COMPLETE})
+    masked = StepConstraints(VOCAB, [0, 1], cast(Any, [None, None]), packed, {0: FinishReason.COMPLETE})
     draws = sampler.sample(some_logits().repeat(2, 1), [0, 1], [12, 12], masked)
-    free, held = (draws.inspected[row].told(int(draws.tokens[row])) for row in (0, 1))
+    free, held = (draws.inspected[row].inspection(int(draws.tokens[row])) for row in (0, 1))
     logits = torch.full((VOCAB,), -math.inf)
     logits[list(allowed)] = some_logits()[0, list(allowed)]
     assert by_token(held, "constraint") == pytest.approx(torch.softmax(logits, 0).tolist(), abs=1e-6)
@@ -147,7 +148,7 @@ def test_greedy_is_certain() -> None:
 
 
 def test_only_the_first_draw_of_who_asked() -> None:
-    sampler = Sampler(VOCAB, TOKENS.clone())
+    sampler = TorchSampler(VOCAB, TOKENS.clone())
     sampler.admit(Admit(0, [1], 1, SamplingParams(), 0, 0, (), []))
     sampler.admit(Admit(2, [1], 1, SamplingParams(), 0, 0, (), [], None, 5))
     first = sampler.sample(some_logits().repeat(2, 1), [0, 2], [1, 1])

@@ -21,7 +21,7 @@ def possible(params: SamplingParams, *, early: bool) -> set[int]:
     logits = torch.zeros(3, VOCAB)
     combine([(1, mine, early)], VOCAB, CPU).ban(logits)
     assert (logits[[0, 2]] == 0).all(), "only its own row"
-    bits = np.unpackbits(mine.drawable(VOCAB, early), count=VOCAB, bitorder="little")
+    bits = np.unpackbits(mine.allowed_bits(VOCAB, early), count=VOCAB, bitorder="little")
     found = set((logits[1] > -math.inf).nonzero()[:, 0].tolist())
     assert found == set(bits.nonzero()[0].tolist())
     return found

@@ -38,7 +38,7 @@ def test_rows_of_different_lengths_penalties_and_slots() -> None:
 
 
 def test_only_rows_that_have_one_are_penalised() -> None:
-    assert not penalties.wanted(SamplingParams())
-    assert penalties.wanted(SamplingParams(repetition_penalty=1.1))
-    assert penalties.wanted(SamplingParams(presence_penalty=-0.1))
-    assert penalties.wanted(SamplingParams(frequency_penalty=0.1))
+    assert not penalties.enabled(SamplingParams())
+    assert penalties.enabled(SamplingParams(repetition_penalty=1.1))
+    assert penalties.enabled(SamplingParams(presence_penalty=-0.1))
+    assert penalties.enabled(SamplingParams(frequency_penalty=0.1))

@@ -1,4 +1,4 @@
-"""Tokens from logits, one row after the other, by the native kernels."""
+"""Draws by the native kernel outside a program, one row after the other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from penstock.kernels.cpu import library
-from penstock.kernels.cpu.program import DRAW, DrawTable
+from penstock.kernels.cpu.program import DRAW_PARAMS, DrawTable
 
 SCRATCH_ROWS = 5  # of vocab + 16 floats; draw_scratch() in native/draw.h
 
@@ -20,7 +20,7 @@ def draw(logits: Tensor, draws: DrawTable) -> Tensor:
     row_at, draw_at, scratch_at = logits.data_ptr(), draws.address, scratch.data_ptr()
     row_bytes = logits.stride(0) * logits.itemsize
     tokens = [
-        loaded.penstock_draw(row_at + row * row_bytes, vocab, draw_at + row * DRAW.itemsize, scratch_at)
+        loaded.penstock_draw(row_at + row * row_bytes, vocab, draw_at + row * DRAW_PARAMS.itemsize, scratch_at)
         for row in range(len(draws.table))
     ]
     return torch.tensor(tokens, dtype=torch.int64)

@@ -8,7 +8,8 @@ import os
 from functools import cache
 from pathlib import Path
 
-from penstock.errors import InvalidSetting
+from penstock.errors import InvalidSetting, PenstockError
+from penstock.kernels import sampling_layout
 
 PATH = Path(__file__).parent / "libpenstock.so"
 CHOICE = "PENSTOCK_CPU"  # an instruction set, for tests and for finding out what one is worth
@@ -26,6 +27,7 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
         (_pointer, _pointer, _pointer, _int64, _pointer, _pointer, _int64, ctypes.c_int, _int64, _int64),
     ),
     "penstock_gather": (None, (_pointer, _pointer, _int64, ctypes.c_float, _pointer)),
+    "penstock_draw_params": (ctypes.c_char_p, ()),
     "penstock_draw": (ctypes.c_int32, (_pointer, _int64, _pointer, _pointer)),
     "penstock_pool_new": (_pointer, (ctypes.c_int,)),
     "penstock_pool_free": (None, (_pointer,)),
@@ -48,6 +50,12 @@ def load() -> ctypes.CDLL | None:
     except (OSError, AttributeError) as error:  # not there, or of another version
         log.warning("no native CPU kernels (%s): computing with torch's operators, which is slower", error)
         return None
+    built_with = library.penstock_draw_params().decode()
+    if built_with != sampling_layout.SIGNATURE:
+        raise PenstockError(
+            f"{PATH} was built from other sources than these: its sampling parameters are {built_with!r}, not "
+            f"{sampling_layout.SIGNATURE!r}. Build it again: python setup.py build_ext --inplace"
+        )
     if (wanted := os.environ.get(CHOICE)) and not library.penstock_select(wanted.encode()):
         raise InvalidSetting(f"{CHOICE}: this machine or this build has no {wanted!r} kernels", param=CHOICE)
     return library

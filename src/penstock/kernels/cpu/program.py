@@ -1,4 +1,5 @@
-"""Recorded models, as native code runs them: one call per step. The structs mirror native/program.h."""
+"""Recorded models, as native code runs them: one call per step. The structs mirror native/program.h; sampling
+parameters come from `kernels.sampling_layout`."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.kernels import sampling_layout
 from penstock.kernels.cpu import library
 
 NO_BUFFER = -1
@@ -103,26 +105,16 @@ class NativeStep(ctypes.Structure):
     )
 
 
-# How a row's token is drawn; as in native/draw.h.
-DRAW = np.dtype(
-    [
-        *((name, np.int32) for name in ("kind", "slot", "position", "top_k")),
-        *((name, np.float32) for name in ("temperature", "top_p", "log_min_p", "typical_p")),
-        ("prompt_length", np.int32),
-        *((name, np.float32) for name in ("repetition", "presence", "frequency")),
-        ("stream", np.int64),
-    ]
-)
-LARGEST, SAMPLED = 0, 1
+DRAW_PARAMS = np.dtype(sampling_layout.dtype())  # how one row draws its token
 
 
 class DrawTable:
-    """How the wanted rows of a step are drawn, where native code can read it."""
+    """How the wanted rows of a step draw their tokens, in memory that native code reads."""
 
     __slots__ = ("address", "positions", "table")
 
     def __init__(self, rows: Sequence[tuple[float, ...]]) -> None:
-        self.table = np.array(rows, dtype=DRAW)
+        self.table = np.array(rows, dtype=DRAW_PARAMS)
         self.positions = self.table["position"]  # to be written before each step
         self.address = self.table.ctypes.data
 
@@ -157,11 +149,11 @@ class Layout:
 
 
 class Pool:
-    """Threads that wait for programs to run; they end with it. The thread that runs a program is one of them."""
+    """A thread pool that runs programs; the thread that calls `run` is one of its threads."""
 
     def __init__(self, threads: int) -> None:
         loaded = library.load()
-        assert loaded is not None, "whoever makes a pool has seen that there is a library"
+        assert loaded is not None, "the native library is not built"
         self.library = loaded
         self.address = loaded.penstock_pool_new(threads)
         weakref.finalize(self, loaded.penstock_pool_free, self.address)

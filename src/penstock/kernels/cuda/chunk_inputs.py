@@ -57,7 +57,7 @@ def _kernel(
 _launch = Launcher(_kernel)
 
 
-def gather(
+def gather_chunk_inputs(
     places: Tensor,  # [3 * rows + 1] int32: where rows start and the last one ends, their lengths, their slots
     slot_tokens: Tensor,  # [slots, tokens] int32
     slot_tables: Tensor,  # [slots, blocks] int32

@@ -49,7 +49,7 @@ def _kernel(
         tl.store(tables + row.to(tl.int64) * table_width + index, blocks, mask=index <= newest)
 
 
-def lay_out(
+def gather_decode_inputs(
     rows: Tensor,  # [2 or more, rows] int64: slots, positions
     slot_tokens: Tensor,  # [slots, tokens] int32
     slot_tables: Tensor,  # [slots, blocks] int32

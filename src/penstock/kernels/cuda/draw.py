@@ -12,7 +12,7 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
-from penstock.kernels.cuda.sampling_params import MASKED, PART, Room, Rules, drawn_at, integer, record
+from penstock.kernels.cuda.sampling_params import MASKED, PART, DrawScratch, SamplingTables, drawn_at, integer, record
 
 ROUGHLY = tl.constexpr(1e-3)  # more than twice of what `rough_noise_of` is off
 
@@ -56,8 +56,8 @@ def best_part(values, tokens, row, PARTS: tl.constexpr, P: tl.constexpr):
 def _parts(
     logits,
     rows,
-    table,
-    drawable,
+    slot_params,
+    allowed,
     tops,
     places,
     VOCAB: tl.constexpr,
@@ -77,8 +77,8 @@ def _parts(
         token = word * 32 + tl.arange(0, 32)[None, :]
         values = tl.load(logits + token, mask=token < VOCAB, other=float("-inf"))
         slot = tl.load(rows + row)
-        if integer(table, slot, MASKED):
-            words = tl.load(drawable + slot * ((VOCAB + 31) // 32) + word, mask=word * 32 < VOCAB, other=0)
+        if integer(slot_params, slot, MASKED):
+            words = tl.load(allowed + slot * ((VOCAB + 31) // 32) + word, mask=word * 32 < VOCAB, other=0)
             banned = ((words >> tl.arange(0, 32)[None, :]) & 1) == 0
             tl.store(logits + token, float("-inf"), mask=banned & (token < VOCAB))
             values = tl.where(banned, float("-inf"), values)
@@ -117,27 +117,27 @@ def _best(
 _launch_parts, _launch_best = Launcher(_parts), Launcher(_best)
 
 
-def find_tops(logits: Tensor, rows: Tensor, rules: Rules, room: Room, *, mask: bool) -> None:
-    """The largest of each part of `logits` [rows, vocab] float32, to `room`. `mask`: of those that the rules of their
-    slots let be drawn; the others become -inf."""
-    parts = room.tops.shape[1]
+def find_tops(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, *, mask: bool) -> None:
+    """Write the largest of each part of `logits` [rows, vocab] float32 to `scratch`. `mask`: tokens that their slots do
+    not allow become -inf first."""
+    parts = scratch.tops.shape[1]
     _launch_parts(
         (len(logits), parts, 1),
         logits.dtype,
-        (logits, rows, rules.table, rules.drawable, room.tops, room.places),
+        (logits, rows, tables.slot_params, tables.allowed, scratch.tops, scratch.places),
         (logits.shape[1], parts, mask, PART),
         num_warps=8,
     )
 
 
-def take_largest(rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
+def take_largest(rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
     """After `find_tops`: the tokens of the largest logits, to `tokens` [rows] int64 and to the sequences of their
     slots. rows [3, rows] int64: slots, what does not matter here, positions that the tokens will have, or 0: none."""
     count = rows.shape[1]
     _launch_best(
         (count, 1, 1),
-        room.tops.dtype,
-        (rows, room.tops, room.places, tokens, rules.tokens, count, rules.tokens.shape[1]),
-        room.parts,
+        scratch.tops.dtype,
+        (rows, scratch.tops, scratch.places, tokens, tables.tokens, count, tables.tokens.shape[1]),
+        scratch.parts,
         num_warps=1,
     )

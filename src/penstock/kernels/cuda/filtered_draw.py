@@ -26,8 +26,8 @@ from penstock.kernels.cuda.sampling_params import (
     TEMPERATURE,
     TOP_K,
     TOP_P,
-    Room,
-    Rules,
+    DrawScratch,
+    SamplingTables,
     drawn_at,
     integer,
     noise_key,
@@ -128,7 +128,7 @@ def _noisiest(source, size, top, few_tokens, gathered, temperature, least, bar, 
 def _kernel(
     logits,
     rows,
-    table,
+    slot_params,
     hashes,
     tops,
     few_values,
@@ -149,10 +149,10 @@ def _kernel(
     if (position > 0) & (tl.load(tokens + row) < 0):
         few_values += row * BLOCK
         few_tokens += row * BLOCK
-        temperature = number(table, slot, TEMPERATURE)
-        top_k = integer(table, slot, TOP_K)
-        top_p = number(table, slot, TOP_P)
-        key = noise_key(table, slot, position)
+        temperature = number(slot_params, slot, TEMPERATURE)
+        top_k = integer(slot_params, slot, TOP_K)
+        top_p = number(slot_params, slot, TOP_P)
+        key = noise_key(slot_params, slot, position)
         source = logits + row * VOCAB
         size = tl.full([], VOCAB, tl.int32)
         top = largest_of(tops, row, PARTS, P)
@@ -164,7 +164,7 @@ def _kernel(
             )
             least = tl.maximum(tl.div_rn(cut, temperature), LOWEST)
         share = top_p * _mass(source, size, top, temperature, least, True, BLOCK)
-        least = tl.maximum(least, number(table, slot, LOG_MIN_P))
+        least = tl.maximum(least, number(slot_params, slot, LOG_MIN_P))
         # As in `likeliest._among`.
         score = tl.full([], float("-inf"), tl.float32)
         drawn = tl.full([], 0, tl.int32)
@@ -184,14 +184,14 @@ def _kernel(
 _launch = Launcher(_kernel)
 
 
-def draw_filtered(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
+def draw_filtered(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
     """After `likeliest.draw_likeliest`, with the same arguments: the rows that have -1 for a token."""
     count, vocab = logits.shape
-    work = (room.tops, room.few_values, room.few_tokens)
+    work = (scratch.tops, scratch.few_values, scratch.few_tokens)
     _launch(
         (count, 1, 1),
         logits.dtype,
-        (logits, rows, rules.table, rules.hashes, *work, tokens, rules.tokens, count, rules.tokens.shape[1]),
-        (vocab, *room.parts, FEW),
+        (logits, rows, tables.slot_params, tables.hashes, *work, tokens, tables.tokens, count, tables.tokens.shape[1]),
+        (vocab, *scratch.parts, FEW),
         num_warps=16,
     )

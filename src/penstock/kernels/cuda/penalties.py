@@ -13,13 +13,13 @@ from torch import Tensor
 
 from penstock.kernels.cuda.launch import Launcher, wait
 from penstock.kernels.cuda.sampling_params import (
-    BIASES,
     FREQUENCY,
+    NUM_BIASES,
     PRESENCE,
     PROMPT_LENGTH,
     REPETITION,
-    Room,
-    Rules,
+    DrawScratch,
+    SamplingTables,
     drawn_at,
     integer,
     number,
@@ -57,7 +57,7 @@ def _count(counts, tokens, prompt_length, length, AT_ONCE: tl.constexpr):
 def _kernel(
     logits,
     rows,
-    table,
+    slot_params,
     bias_tokens,
     biases,
     slot_tokens,
@@ -75,14 +75,14 @@ def _kernel(
         slot, position = drawn_at(rows, row, count)
         length = position.to(tl.int32)
         line = logits + tl.cast(row, tl.int64) * VOCAB
-        biased = tl.where(length > 0, integer(table, slot, BIASES), 0)
+        biased = tl.where(length > 0, integer(slot_params, slot, NUM_BIASES), 0)
         _add_biases(line, bias_tokens + slot * MOST_BIASES, biases + slot * MOST_BIASES, biased, AT_ONCE)
-        repetition = number(table, slot, REPETITION)
-        presence = number(table, slot, PRESENCE)
-        frequency = number(table, slot, FREQUENCY)
+        repetition = number(slot_params, slot, REPETITION)
+        presence = number(slot_params, slot, PRESENCE)
+        frequency = number(slot_params, slot, FREQUENCY)
         if (length > 0) & ((repetition != 1.0) | (presence != 0.0) | (frequency != 0.0)):
             tokens = slot_tokens + slot * width
-            _count(counts, tokens, integer(table, slot, PROMPT_LENGTH), length, AT_ONCE)
+            _count(counts, tokens, integer(slot_params, slot, PROMPT_LENGTH), length, AT_ONCE)
             for first in range(0, length, AT_ONCE):
                 index = first + tl.arange(0, AT_ONCE)
                 token = tl.load(tokens + index, mask=index < length, other=0)
@@ -99,24 +99,24 @@ def _kernel(
 _launch = Launcher(_kernel)
 
 
-def adjust(logits: Tensor, rows: Tensor, rules: Rules, room: Room) -> None:
+def adjust(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch) -> None:
     """Change `logits` [rows, vocab] float32 in place. `rows` as in `draw.take_largest`: the tokens before the positions
     that will be drawn are the sequence."""
     count, vocab = logits.shape
     _launch(
-        (min(count, len(room.counts)), 1, 1),
+        (min(count, len(scratch.counts)), 1, 1),
         logits.dtype,
         (
             logits,
             rows,
-            rules.table,
-            rules.bias_tokens,
-            rules.biases,
-            rules.tokens,
-            room.counts,
+            tables.slot_params,
+            tables.bias_tokens,
+            tables.biases,
+            tables.tokens,
+            scratch.counts,
             count,
-            rules.tokens.shape[1],
+            tables.tokens.shape[1],
         ),
-        (vocab, rules.biases.shape[1], AT_ONCE),
+        (vocab, tables.biases.shape[1], AT_ONCE),
         num_warps=8,
     )

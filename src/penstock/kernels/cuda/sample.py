@@ -15,27 +15,29 @@ from torch import Tensor
 from penstock.kernels.cuda.draw import find_tops, take_largest
 from penstock.kernels.cuda.filtered_draw import draw_filtered
 from penstock.kernels.cuda.penalties import adjust
-from penstock.kernels.cuda.sampling_params import Room, Rules
+from penstock.kernels.cuda.sampling_params import DrawScratch, SamplingTables
 from penstock.kernels.cuda.top_k_top_p import draw_likeliest
 
 
-def greedy(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
+def greedy(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
     """logits [rows, vocab] float32; rows [3, rows] int64: slots, what does not matter here, the positions that tokens
     will have, or 0 where none is drawn; the tokens go to `tokens` [rows] int64 and to the sequences of the slots."""
-    find_tops(logits, rows, rules, room, mask=False)
-    take_largest(rows, rules, room, tokens)
+    find_tops(logits, rows, tables, scratch, mask=False)
+    take_largest(rows, tables, scratch, tokens)
 
 
-def filtered(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor, *, found: bool = False) -> None:
-    """The same arguments. `found`: the largest logits are in `room` already."""
+def filtered(
+    logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor, *, found: bool = False
+) -> None:
+    """The same arguments. `found`: the largest logits are in `scratch` already."""
     if not found:
-        find_tops(logits, rows, rules, room, mask=False)
-    draw_likeliest(logits, rows, rules, room, tokens)
-    draw_filtered(logits, rows, rules, room, tokens)
+        find_tops(logits, rows, tables, scratch, mask=False)
+    draw_likeliest(logits, rows, tables, scratch, tokens)
+    draw_filtered(logits, rows, tables, scratch, tokens)
 
 
-def full(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
+def full(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
     """The same arguments; `logits` are overwritten."""
-    adjust(logits, rows, rules, room)
-    find_tops(logits, rows, rules, room, mask=True)
-    filtered(logits, rows, rules, room, tokens, found=True)
+    adjust(logits, rows, tables, scratch)
+    find_tops(logits, rows, tables, scratch, mask=True)
+    filtered(logits, rows, tables, scratch, tokens, found=True)

@@ -1,5 +1,7 @@
-"""What the requests in the slots say about how their tokens are drawn, where kernels read it by slot; and room for what
-these kernels hand each other. Draws are told nothing else but which slots the rows are of, and where their tokens go.
+"""Sampling parameters on the device, which draw kernels read by slot, and the scratch memory between these kernels.
+
+A launch gets nothing else but the slots of its rows and the positions of their tokens, so one CUDA graph serves any
+mixture of requests. `kernels.sampling_layout` describes a slot's parameters.
 """
 
 from __future__ import annotations
@@ -12,45 +14,39 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from penstock.kernels import sampling_layout
 from penstock.kernels.cuda.launch import power_of_2
 
-PART = 8192  # tokens of a row that a program takes
-KEPT = 128  # of each part, at most, that are looked at first where only the likeliest are wanted
-FEW = 8192  # how many of a row are copied together, at most
+PART = 8192  # tokens of a row that one program takes
+KEPT = 128  # candidates of each part, at most, that top-k/top-p looks at first
+FEW = 8192  # candidates of a row, at most, that are copied together
 COUNTERS = 128  # rows whose tokens are counted at a time
 
-# As one slot has it. Filters that are off have values that change nothing: see `sample.filters.Numbers`.
-RULE = np.dtype(
-    [
-        ("stream", np.int64),  # of noise
-        ("temperature", np.float32),  # 0: greedy
-        ("top_k", np.int32),
-        ("top_p", np.float32),
-        ("log_min_p", np.float32),
-        ("prompt_length", np.int32),
-        *((name, np.float32) for name in ("repetition", "presence", "frequency")),
-        ("biases", np.int32),  # how many
-        ("masked", np.int32),  # whether some tokens may not be drawn
-    ]
-)
-WORDS = tl.constexpr(RULE.itemsize // 4)
-TEMPERATURE, TOP_K, TOP_P, LOG_MIN_P, PROMPT_LENGTH, REPETITION, PRESENCE, FREQUENCY, BIASES, MASKED = (
-    tl.constexpr(RULE.fields[name][1] // 4)  # type: ignore[index]
-    for name in RULE.names[1:]  # type: ignore[index]
-)
+DRAW_PARAMS = np.dtype(sampling_layout.dtype())  # of one slot
+WORDS = tl.constexpr(sampling_layout.SIZE // 4)
+
+
+def _word(name: str) -> tl.constexpr:
+    return tl.constexpr(sampling_layout.word(name))
+
+
+STREAM, PROMPT_LENGTH = _word("stream"), _word("prompt_length")
+TEMPERATURE, TOP_K, TOP_P, LOG_MIN_P = map(_word, ("temperature", "top_k", "top_p", "log_min_p"))
+REPETITION, PRESENCE, FREQUENCY = map(_word, ("repetition", "presence", "frequency"))
+NUM_BIASES, MASKED = _word("num_biases"), _word("masked")
 GOLDEN = tl.constexpr(0x9E3779B97F4A7C15 - (1 << 64))
 
 
-class Rules(NamedTuple):
-    table: Tensor  # [slots, WORDS] int32: a RULE each
+class SamplingTables(NamedTuple):
+    slot_params: Tensor  # [slots, WORDS] int32: DRAW_PARAMS each
     bias_tokens: Tensor  # [slots, most biases] int32
     biases: Tensor  # [slots, most biases] float32
-    drawable: Tensor  # [slots, vocab / 32] int32: a bit for each token, the lowest first; what "masked" is about
-    tokens: Tensor  # [slots, tokens] int32: the sequences; what is drawn goes there
+    allowed: Tensor  # [slots, vocab / 32] int32: a bit for each token, the lowest first; read where `masked` is 1
+    tokens: Tensor  # [slots, tokens] int32: the sequences; drawn tokens are written there
     hashes: Tensor  # [vocab] int32: see `sample.noise`
 
     @classmethod
-    def blank(cls, tokens: Tensor, hashes: Tensor, most_biases: int) -> Rules:
+    def blank(cls, tokens: Tensor, hashes: Tensor, most_biases: int) -> SamplingTables:
         def zeros(width: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(len(tokens), width, dtype=dtype, device=tokens.device)
 
@@ -59,20 +55,21 @@ class Rules(NamedTuple):
         return cls(zeros(WORDS.value), *biases, zeros(words), tokens, hashes)
 
 
-class Room(NamedTuple):
-    """For the draws of a step: what it holds is good from one kernel to the next."""
+class DrawScratch(NamedTuple):
+    """Between the kernels of one step's draws."""
 
-    tops: Tensor  # [rows, parts] float32: the largest logit of each part, and
-    places: Tensor  # [rows, parts] int32: its token
-    spots: Tensor  # [rows, parts] int32: that of the largest with noise; or the number of the part's likeliest,
-    ends: Tensor  # [rows, parts] float32: the value that these are above,
-    masses: Tensor  # [rows, parts] float32: and the mass of the whole part
-    few_values: Tensor  # [rows, FEW] float32
+    tops: Tensor  # [rows, parts] float32: the largest logit of each part
+    places: Tensor  # [rows, parts] int32: the token of that logit
+    spots: Tensor  # [rows, parts] int32: without top-k/top-p the part's token of the largest score + noise, else
+    #                its number of candidates
+    ends: Tensor  # [rows, parts] float32: the cutoff that the part's candidates are above
+    masses: Tensor  # [rows, parts] float32: unnormalised probability of the whole part
+    few_values: Tensor  # [rows, FEW] float32: candidates
     few_tokens: Tensor  # [rows, FEW] int32
     counts: Tensor  # [COUNTERS, vocab] int32
 
     @classmethod
-    def of(cls, rows: int, vocab: int, device: torch.device) -> Room:
+    def of(cls, rows: int, vocab: int, device: torch.device) -> DrawScratch:
         def zeros(count: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(count, width, dtype=dtype, device=device)
 
@@ -96,25 +93,24 @@ class Room(NamedTuple):
 
 
 @triton.jit
-def integer(table, slot, FIELD: tl.constexpr):
-    return tl.load(table + slot * WORDS + FIELD)
+def integer(slot_params, slot, FIELD: tl.constexpr):
+    return tl.load(slot_params + slot * WORDS + FIELD)
 
 
 @triton.jit
-def number(table, slot, FIELD: tl.constexpr):
-    return integer(table, slot, FIELD).to(tl.float32, bitcast=True)
+def number(slot_params, slot, FIELD: tl.constexpr):
+    return integer(slot_params, slot, FIELD).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def are_cut(table, slot):
-    """Whether top_k or top_p is on."""
-    return (integer(table, slot, TOP_K) > 0) | (number(table, slot, TOP_P) < float("inf"))
+def has_top_k_top_p(slot_params, slot):
+    return (integer(slot_params, slot, TOP_K) > 0) | (number(slot_params, slot, TOP_P) < float("inf"))
 
 
 @triton.jit
-def noise_key(table, slot, position):
+def noise_key(slot_params, slot, position):
     """`sample.noise.row_keys`, of one row."""
-    stream = tl.load((table + slot * WORDS).to(tl.pointer_type(tl.int64)))
+    stream = tl.load((slot_params + slot * WORDS + STREAM).to(tl.pointer_type(tl.int64)))
     x = (stream + position * GOLDEN).to(tl.uint64, bitcast=True)
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB
@@ -123,12 +119,12 @@ def noise_key(table, slot, position):
 
 @triton.jit
 def drawn_at(rows, row, count):
-    """The slot of a row, and the position that its token will have: 0 where none is drawn."""
+    """The slot of a row, and the position of the token it draws; 0: it draws none."""
     return tl.load(rows + row), tl.load(rows + 2 * count + row)
 
 
 @triton.jit
 def record(tokens, slot_tokens, token, row, slot, position, width):
-    """What was drawn, unless that is nothing: -1, or no position for it."""
+    """Write a drawn token. -1: not drawn yet; position 0: the row draws none."""
     tl.store(tokens + row, token.to(tl.int64))
     tl.store(slot_tokens + slot * width + position, token.to(tl.int32), mask=(position > 0) & (token >= 0))

@@ -25,10 +25,10 @@ from penstock.kernels.cuda.sampling_params import (
     TEMPERATURE,
     TOP_K,
     TOP_P,
-    Room,
-    Rules,
-    are_cut,
+    DrawScratch,
+    SamplingTables,
     drawn_at,
+    has_top_k_top_p,
     integer,
     noise_key,
     number,
@@ -128,7 +128,7 @@ def _noisiest(
 def _parts(
     logits,
     rows,
-    table,
+    slot_params,
     hashes,
     tops,
     ends,
@@ -151,12 +151,12 @@ def _parts(
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     slot, position = drawn_at(rows, row, count)
-    temperature = number(table, slot, TEMPERATURE)
+    temperature = number(slot_params, slot, TEMPERATURE)
     if (position > 0) & (temperature > 0.0):
         logits += row * VOCAB
         top = largest_of(tops, row, PARTS, P)
         at = row * PARTS + part
-        if are_cut(table, slot):
+        if has_top_k_top_p(slot_params, slot):
             end = _end(values_of(logits, part * PART, top, VOCAB, PART), KEPT)
             few = row * FEW + part * KEPT
             found = tl.full([], 0, tl.int32)
@@ -171,7 +171,7 @@ def _parts(
             tl.store(spots + at, found)
             tl.store(masses + at, tl.sum(mass, axis=0))
         else:
-            key, least = noise_key(table, slot, position), number(table, slot, LOG_MIN_P)
+            key, least = noise_key(slot_params, slot, position), number(slot_params, slot, LOG_MIN_P)
             token = _noisiest(logits, part * PART, top, temperature, least, key, hashes, VOCAB, PART, AT_ONCE)
             tl.store(spots + at, tl.minimum(token, VOCAB - 1))
 
@@ -211,14 +211,14 @@ def _kth(scores, k):
 
 
 @triton.jit
-def _among(scores, tokens, total, everything, table, slot, key, hashes):
+def _among(scores, tokens, total, everything, slot_params, slot, key, hashes):
     """A draw from what top_k, top_p and min_p keep, as an index into `scores`; -1, if these are too few to tell.
     `scores` are of all tokens above some score (others are -inf), or of `everything`; `total` is the mass of the row.
 
     The largest of score + noise of all is that of the kept ones, if it is kept itself, which takes no more than the
     mass of those likelier than it. If it is not, neither are those no likelier, and the largest of the rest is next."""
-    top_k = integer(table, slot, TOP_K)
-    top_p = number(table, slot, TOP_P)
+    top_k = integer(slot_params, slot, TOP_K)
+    top_p = number(slot_params, slot, TOP_P)
     weights = tl.exp2(scores * LOG2_E).to(tl.float64)
     least = tl.full([], LOWEST, tl.float32)
     enough = everything | (tl.sum((scores >= LOWEST).to(tl.int32), axis=0) >= top_k)
@@ -227,7 +227,7 @@ def _among(scores, tokens, total, everything, table, slot, key, hashes):
         total = tl.sum(tl.where(scores >= least, weights, 0.0), axis=0)
     share = top_p * total
     enough = enough & (everything | (top_k > 0) | (tl.sum(weights, axis=0) >= share))
-    least = tl.maximum(least, number(table, slot, LOG_MIN_P))
+    least = tl.maximum(least, number(slot_params, slot, LOG_MIN_P))
     noise = noise_of(tl.load(hashes + tokens, mask=scores >= least, other=0), key)
     noisy = tl.where(scores >= least, scores + noise, float("-inf"))
     drawn = tl.full([], -1, tl.int32)
@@ -245,7 +245,7 @@ def _among(scores, tokens, total, everything, table, slot, key, hashes):
 def _pick(
     logits,
     rows,
-    table,
+    slot_params,
     hashes,
     tops,
     places,
@@ -270,14 +270,14 @@ def _pick(
     wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     slot, position = drawn_at(rows, row, count)
-    temperature = number(table, slot, TEMPERATURE)
-    key = noise_key(table, slot, position)
+    temperature = number(slot_params, slot, TEMPERATURE)
+    key = noise_key(slot_params, slot, position)
     top = largest_of(tops, row, PARTS, P)
     token = tl.full([], -1, tl.int32)
     if temperature == 0.0:
         token = best_part(tops, places, row, PARTS, P)
-    elif are_cut(table, slot) == 0:
-        least = number(table, slot, LOG_MIN_P)
+    elif has_top_k_top_p(slot_params, slot) == 0:
+        least = number(slot_params, slot, LOG_MIN_P)
         token = _best_spot(logits, row, top, spots, temperature, least, key, hashes, VOCAB, PARTS, P)
     elif position > 0:
         part = tl.arange(0, P)
@@ -293,7 +293,7 @@ def _pick(
         scores = tl.where(scores > low, scores, float("-inf"))
         candidates = tl.load(few_tokens + few, mask=real, other=0)
         total = tl.sum(masses_of.to(tl.float64), axis=0)
-        drawn = _among(scores, candidates, total, everything, table, slot, key, hashes)
+        drawn = _among(scores, candidates, total, everything, slot_params, slot, key, hashes)
         if drawn >= 0:  # of logits that are no numbers, it may be none of the candidates: then the token is 0
             token = tl.sum(tl.where(index == drawn, candidates, 0), axis=0)
     record(tokens, slot_tokens, token, row, slot, position, width)
@@ -302,23 +302,34 @@ def _pick(
 _launch_parts, _launch_pick = Launcher(_parts), Launcher(_pick)
 
 
-def draw_likeliest(logits: Tensor, rows: Tensor, rules: Rules, room: Room, tokens: Tensor) -> None:
+def draw_likeliest(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
     """After `draw.find_tops`, with the arguments of that and `draw.take_largest`."""
     count, vocab = logits.shape
-    parts, padded = room.parts
-    few, kept = (room.few_values, room.few_tokens), min(KEPT, FEW // parts)
+    parts, padded = scratch.parts
+    few, kept = (scratch.few_values, scratch.few_tokens), min(KEPT, FEW // parts)
     _launch_parts(
         (count, parts, 1),
         logits.dtype,
-        (logits, rows, rules.table, rules.hashes, room.tops, room.ends, room.spots, room.masses, *few, count),
+        (
+            logits,
+            rows,
+            tables.slot_params,
+            tables.hashes,
+            scratch.tops,
+            scratch.ends,
+            scratch.spots,
+            scratch.masses,
+            *few,
+            count,
+        ),
         (vocab, parts, padded, kept, FEW, PART, AT_ONCE),
         num_warps=4,
     )
-    work = (room.tops, room.places, room.ends, room.spots, room.masses, *few)
+    work = (scratch.tops, scratch.places, scratch.ends, scratch.spots, scratch.masses, *few)
     _launch_pick(
         (count, 1, 1),
         logits.dtype,
-        (logits, rows, rules.table, rules.hashes, *work, tokens, rules.tokens, count, rules.tokens.shape[1]),
+        (logits, rows, tables.slot_params, tables.hashes, *work, tokens, tables.tokens, count, tables.tokens.shape[1]),
         (vocab, parts, padded, kept, FEW, power_of_2(parts * kept)),
         num_warps=8,
     )

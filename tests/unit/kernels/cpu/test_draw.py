@@ -13,7 +13,8 @@ from torch import Tensor
 from helpers.native_paged_model import needs_library
 from penstock.flow import SamplingParams
 from penstock.kernels.cpu import draw as kernel
-from penstock.kernels.cpu.program import LARGEST, SAMPLED, DrawTable
+from penstock.kernels.cpu.program import DrawTable
+from penstock.kernels.sampling_layout import FIELDS
 from penstock.sample import draw, filters, noise
 from penstock.sample.filters import Filters
 
@@ -25,15 +26,21 @@ def reference(logits: Tensor, params: list[SamplingParams], streams: list[int], 
     keys = noise.row_keys(torch.tensor(streams), torch.tensor(positions))
     hashes = noise.token_hashes(logits.shape[1], CPU)
     made = Filters.of(params, logits.shape[1], CPU)
-    if any(filters.wanted(entry, logits.shape[1]) for entry in params):
+    if any(filters.enabled(entry, logits.shape[1]) for entry in params):
         return draw.filtered(logits.clone(), made, keys, hashes).tolist()
     return draw.plain(logits.clone(), made.temperature, keys, hashes).tolist()
+
+
+def draw_params(params: SamplingParams, vocab: int, **others: float) -> tuple[float, ...]:
+    values = {**dict.fromkeys((field.name for field in FIELDS), 0), **filters.FilterValues.of(params, vocab)._asdict()}
+    values |= {"repetition": 1.0, **others}
+    return tuple(values[field.name] for field in FIELDS)
 
 
 def ours(logits: Tensor, params: list[SamplingParams], streams: list[int], positions: list[int]) -> list[int]:
     vocab = logits.shape[1]
     rows = [
-        (SAMPLED, 0, position, *filters.Numbers.of(entry, vocab), 0, 1.0, 0.0, 0.0, stream)
+        draw_params(entry, vocab, stream=stream, position=position)
         for entry, stream, position in zip(params, streams, positions, strict=True)
     ]
     return kernel.draw(logits, DrawTable(rows)).tolist()
@@ -95,5 +102,5 @@ def test_a_row_of_nothing_but_bans_gives_some_token(native: CDLL) -> None:
 
 def test_the_largest_is_the_first_of_equals(native: CDLL) -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0, 3.0] * 10, [-math.inf] * 39 + [-1e30]])
-    rows = [(LARGEST, 0, 0, *filters.Numbers.of(SamplingParams(), 40), 0, 1.0, 0.0, 0.0, 0)] * 2
+    rows = [draw_params(SamplingParams(), 40, temperature=0.0)] * 2
     assert kernel.draw(logits, DrawTable(rows)).tolist() == [1, 39]

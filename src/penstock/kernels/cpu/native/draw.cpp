@@ -75,8 +75,8 @@ Lanes noise(uint64_t key, const int32_t* tokens) {
 // The largest of score + noise, collected sixteen at a time; of equals the smallest token.
 class Best {
   public:
-    explicit Best(const Draw& draw)
-        : key_(mix(static_cast<uint64_t>(draw.stream) + static_cast<uint64_t>(draw.position) * 0x9E3779B97F4A7C15)) {}
+    explicit Best(const DrawParams& params)
+        : key_(mix(static_cast<uint64_t>(params.stream) + static_cast<uint64_t>(params.position) * 0x9E3779B97F4A7C15)) {}
 
     void add(int32_t token, float score) {
         tokens_[count_] = token;
@@ -231,24 +231,24 @@ void keep_typical(float* scores, int64_t count, float lowest, float typical_p, f
         if (!(nearness[index] >= threshold)) scores[index] = BANNED;
 }
 
-int32_t draw_token(const float* logits, int64_t vocab, const Draw& draw, float* scratch) {
-    if (draw.kind == LARGEST) return static_cast<int32_t>(table().rows.argmax(logits, vocab));
+int32_t draw_token(const float* logits, int64_t vocab, const DrawParams& params, float* scratch) {
+    if (params.temperature == 0.0f) return static_cast<int32_t>(table().rows.argmax(logits, vocab));
     const int64_t size = vocab + LANES;
     float *scores = scratch, *weights = scratch + size, *nearness = scratch + 2 * size, *spare = scratch + 3 * size;
     const float top = logits[table().rows.argmax(logits, vocab)];
     for (int64_t at = 0; at < vocab; at += LANES) {
         const Lanes x = load_scores(logits + at, left(vocab, at));
-        store(scores + at, (x - broadcast(top)) / broadcast(draw.temperature));
+        store(scores + at, (x - broadcast(top)) / broadcast(params.temperature));
     }
     float lowest = -3.4028235e38f;  // below are the banned alone
-    if (draw.top_k > 0) lowest = cut(scores, nullptr, vocab, lowest, 0.0f, draw.top_k, spare);
-    if (draw.top_p < 1.0f) {
+    if (params.top_k > 0) lowest = cut(scores, nullptr, vocab, lowest, 0.0f, params.top_k, spare);
+    if (params.top_p < 1.0f) {
         const double total = weigh(scores, vocab, lowest, weights);
-        lowest = cut(scores, weights, vocab, lowest, 0.0f, draw.top_p * total, spare);
+        lowest = cut(scores, weights, vocab, lowest, 0.0f, params.top_p * total, spare);
     }
-    if (draw.log_min_p > lowest) lowest = draw.log_min_p;
-    if (draw.typical_p < 1.0f) keep_typical(scores, vocab, lowest, draw.typical_p, weights, nearness, spare);
-    Best best(draw);
+    if (params.log_min_p > lowest) lowest = params.log_min_p;
+    if (params.typical_p < 1.0f) keep_typical(scores, vocab, lowest, params.typical_p, weights, nearness, spare);
+    Best best(params);
     for (int64_t at = 0; at < vocab; at += LANES) {
         const int some = left(vocab, at);
         if (largest(load_scores(scores + at, some)) < lowest) continue;

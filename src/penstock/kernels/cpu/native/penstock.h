@@ -21,8 +21,10 @@ PENSTOCK_API void penstock_linear(const void* matrix, const float* x, const void
                                   int64_t parts);
 PENSTOCK_API void penstock_gather(const void* matrix, const int64_t* tokens, int64_t count, float scale, float* out);
 
-// A token from `vocab` logits as `draw`, a penstock::Draw, has it; draw_scratch(vocab) floats of scratch.
-PENSTOCK_API int32_t penstock_draw(const float* logits, int64_t vocab, const void* draw, float* scratch);
+// The fields of penstock::DrawParams with types, offsets and size: Python checks that they are its own.
+PENSTOCK_API const char* penstock_draw_params(void);
+// Draws a token from `vocab` logits; `params` is a penstock::DrawParams, `scratch` has draw_scratch(vocab) floats.
+PENSTOCK_API int32_t penstock_draw(const float* logits, int64_t vocab, const void* params, float* scratch);
 
 // Threads that run programs; `threads` counts the one that calls.
 PENSTOCK_API void* penstock_pool_new(int threads);

@@ -242,36 +242,38 @@ void Program::execute(const Op& op, int share, int shares, int thread) {
 }
 
 // As penstock.sample.penalties has it: `repetition` of all tokens so far, the others of the output alone.
-void Program::penalise(float* logits, const Draw& draw, float* scratch) const {
-    const int32_t* known = layout_.slot_tokens + draw.slot * layout_.token_stride;
+void Program::penalise(float* logits, const DrawParams& params, float* scratch) const {
+    const int32_t* known = layout_.slot_tokens + params.slot * layout_.token_stride;
     int32_t* counts = reinterpret_cast<int32_t*>(scratch);  // [vocab], of tokens in the output; -1: done
-    for (int32_t position = 0; position < draw.position; ++position) counts[known[position]] = 0;
-    for (int32_t position = draw.prompt_length; position < draw.position; ++position) ++counts[known[position]];
-    for (int32_t position = 0; position < draw.position; ++position) {
+    for (int32_t position = 0; position < params.position; ++position) counts[known[position]] = 0;
+    for (int32_t position = params.prompt_length; position < params.position; ++position) ++counts[known[position]];
+    for (int32_t position = 0; position < params.position; ++position) {
         int32_t& count = counts[known[position]];
         if (count < 0) continue;
         float& x = logits[known[position]];
-        x = x < 0.0f ? x * draw.repetition : x / draw.repetition;
-        if (count > 0) x = (x - draw.presence) - draw.frequency * static_cast<float>(count);
+        x = x < 0.0f ? x * params.repetition : x / params.repetition;
+        if (count > 0) x = (x - params.presence) - params.frequency * static_cast<float>(count);
         count = -1;
     }
 }
 
 void Program::draw(int64_t row, float* scratch) {
-    const Draw& draw = step_.draws[row];
+    const DrawParams& params = step_.draws[row];
     float* logits = logits_ + row * layout_.vocab;
-    if (draw.repetition != 1.0f || draw.presence != 0.0f || draw.frequency != 0.0f) penalise(logits, draw, scratch);
-    const int32_t token = kernels().draw.draw(logits, layout_.vocab, draw, scratch);
+    if (params.repetition != 1.0f || params.presence != 0.0f || params.frequency != 0.0f) penalise(logits, params, scratch);
+    const int32_t token = kernels().draw.draw(logits, layout_.vocab, params, scratch);
     step_.drawn[row] = token;
-    layout_.slot_tokens[draw.slot * layout_.token_stride + draw.position] = token;
+    layout_.slot_tokens[params.slot * layout_.token_stride + params.position] = token;
 }
 
 }  // namespace penstock
 
 extern "C" {
 
-int32_t penstock_draw(const float* logits, int64_t vocab, const void* draw, float* scratch) {
-    return penstock::kernels().draw.draw(logits, vocab, *static_cast<const penstock::Draw*>(draw), scratch);
+const char* penstock_draw_params(void) { return penstock::DRAW_PARAMS_SIGNATURE; }
+
+int32_t penstock_draw(const float* logits, int64_t vocab, const void* params, float* scratch) {
+    return penstock::kernels().draw.draw(logits, vocab, *static_cast<const penstock::DrawParams*>(params), scratch);
 }
 
 void* penstock_pool_new(int threads) { return new penstock::Pool(threads); }

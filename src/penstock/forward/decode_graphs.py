@@ -16,31 +16,26 @@ logits in the same place, where they hold until the next step.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.flow import Row
-from penstock.forward.slots import Slots
+from penstock.forward.graph_capture import GraphCapture
+from penstock.forward.slot_tensors import SlotTensors
 from penstock.kernels.cuda import sample
-from penstock.kernels.cuda.decode_inputs import lay_out
+from penstock.kernels.cuda.decode_inputs import gather_decode_inputs
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Batch, BlockMap, Pages
 from penstock.kernels.upload import put
-from penstock.sample.sampler import Replay
-from penstock.system import gc_control
+from penstock.sample.cuda_sampler import CudaSampler, ReplayDraw
 
 if TYPE_CHECKING:
-    from penstock.forward.chunk_graphs import ChunkGraphs
-    from penstock.forward.runner import Model
-    from penstock.sample.cuda_sampler import CudaSampler
-
-T = TypeVar("T")
+    from penstock.forward.backend import Model
 
 SIZES = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *range(256, 512, 64), 512)  # rows
 
@@ -59,64 +54,25 @@ class Captured:
 
 
 class Replayed(NamedTuple):
-    """What a graph has left, of all tokens of a step's rows. Once `draw` is called, logits and largest are others."""
+    """The results of a decode graph, of all tokens of a step's rows. `draw` overwrites logits and argmax."""
 
     hidden: Tensor  # [tokens, hidden]
     logits: Tensor  # [tokens, vocab] float32
-    largest: Tensor  # [tokens] int64: ids of the largest logits; the last one of each row is in its slot, if sampled
-    draw: Replay  # draws otherwise, for all tokens; gives their ids and puts them into the slots instead
-
-
-class Recorder:
-    """Captures graphs, on a stream of its own and in one pool of memory. The pool keeps the size it has grown to as
-    long as the recorder or one of the graphs is there."""
-
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
-        self._first: torch.cuda.CUDAGraph | None = None
-
-    def record(self, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
-        """As `torch.cuda.graph` does, which however gives all unused memory back to the device each time."""
-        graphs, made = self.record_some(lambda _: work())
-        return graphs[0], made
-
-    def record_some(self, work: Callable[[Callable[[], None]], T]) -> tuple[list[torch.cuda.CUDAGraph], T]:
-        """The work as several graphs: it calls the function it is given where one ends and the next begins. Garbage
-        stays meanwhile: it may be a graph or an event, which must not be destroyed then."""
-        graphs: list[torch.cuda.CUDAGraph] = []
-
-        def begin() -> None:
-            graphs.append(torch.cuda.CUDAGraph())
-            graphs[-1].capture_begin(pool=self._pool, capture_error_mode="thread_local")
-
-        def cut() -> None:
-            graphs[-1].capture_end()
-            begin()
-
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream), gc_control.paused():
-            begin()
-            try:
-                made = work(cut)
-            except BaseException:
-                with suppress(RuntimeError):  # the first error says what was wrong
-                    graphs[-1].capture_end()
-                raise
-            graphs[-1].capture_end()
-        self._first = self._first or graphs[0]
-        return graphs, made
+    argmax: Tensor  # [tokens] int64; that of a sampled row's last token is in its slot
+    draw: ReplayDraw  # samples all tokens and writes these to the slots instead
 
 
 class DecodeGraphs:
     """The graphs of steps of few tokens, and the memory they share."""
 
-    def __init__(self, model: Model, pages: Sequence[Pages], slots: Slots, sampler: CudaSampler, *, spare: int) -> None:
-        """`spare` is the slot of rows that only fill up, the last one: its number is also how many other slots there
-        are, and the most rows a graph has."""
-        self._model, self._pages, self._slots, self._spare = model, pages, slots, spare
-        self._ops, self._rules, self._room = CudaOperations(), sampler.rules, sampler.room
-        self._sizes = [size for size in SIZES if size < spare] + [spare]
+    def __init__(
+        self, model: Model, pages: Sequence[Pages], slots: SlotTensors, sampler: CudaSampler, *, padding_slot: int
+    ) -> None:
+        """`padding_slot`, the last one, is the slot of padding rows. Its index is also the number of other slots, and
+        the most rows of a graph."""
+        self._model, self._pages, self._slots, self._padding_slot = model, pages, slots, padding_slot
+        self._ops, self._tables, self._scratch = CudaOperations(), sampler.tables, sampler.scratch
+        self._sizes = [size for size in SIZES if size < padding_slot] + [padding_slot]
         self._captured: list[Captured] = []
         device = slots.tokens.device
         most = self._sizes[-1]
@@ -139,15 +95,15 @@ class DecodeGraphs:
             return False
         return sum((row.count - 1) * row.start for row in rows) <= READ_AGAIN
 
-    def capture(self, recorder: Recorder) -> None:
+    def capture(self, capture: GraphCapture) -> None:
         """The largest first: the others find room in what it leaves of their common pool."""
-        self._captured = [self._capture(size, recorder) for size in reversed(self._sizes)][::-1]
+        self._captured = [self._capture(size, capture) for size in reversed(self._sizes)][::-1]
 
-    def try_largest(self, recorder: Recorder) -> None:
-        """Captured and thrown away: see `Graphs.try_largest`."""
-        self._capture(self._sizes[-1], recorder)
+    def capture_largest(self, capture: GraphCapture) -> None:
+        """Capture and discard: see `CudaGraphs.capture_largest`."""
+        self._capture(self._sizes[-1], capture)
 
-    def walk(self) -> None:
+    def run_uncaptured(self) -> None:
         """Computes what will be captured, without capturing it. Sizes that round up to the same power of 2 take the
         same kernels, and draws take the same for all of them."""
         for size in self._sizes:
@@ -156,34 +112,34 @@ class DecodeGraphs:
         for full in (False, True):
             self._draw(self._rows(1), full=full)
 
-    def _capture(self, size: int, recorder: Recorder) -> Captured:
+    def _capture(self, size: int, capture: GraphCapture) -> Captured:
         rows = self._rows(size)
 
         def draws(full: bool) -> torch.cuda.CUDAGraph:
             self._draw(rows, full=full)
-            return recorder.record(lambda: self._draw(rows, full=full))[0]
+            return capture.capture(lambda: self._draw(rows, full=full))[0]
 
         self._compute(rows)  # what is compiled or loaded at first use must not be captured
-        graph, hidden = recorder.record(lambda: self._compute(rows))
+        graph, hidden = capture.capture(lambda: self._compute(rows))
         return Captured(graph, draws(full=False), draws(full=True), rows, hidden)
 
     @torch.inference_mode()
     def _compute(self, rows: Tensor) -> Tensor:
         model, logits = self._model, self._logits[: rows.shape[1]]
-        hidden = model.forward(self._ops, self._lay_out(rows), self._pages)
+        hidden = model.forward(self._ops, self._batch(rows), self._pages)
         self._ops.logits(hidden, model.head, model.spec.logit_softcap, logits)
-        sample.greedy(logits, rows, self._rules, self._room, self._drawn[: rows.shape[1]])
+        sample.greedy(logits, rows, self._tables, self._scratch, self._drawn[: rows.shape[1]])
         return hidden
 
     @torch.inference_mode()
     def _draw(self, rows: Tensor, *, full: bool) -> None:
         """After `_compute`."""
         count = rows.shape[1]
-        work = self._logits[:count], rows, self._rules, self._room, self._drawn[:count]
+        work = self._logits[:count], rows, self._tables, self._scratch, self._drawn[:count]
         sample.full(*work) if full else sample.filtered(*work, found=True)
 
     def _rows(self, size: int) -> Tensor:
-        return torch.tensor([[self._spare] * size, [0] * size, [0] * size], device=self._tokens.device)
+        return torch.tensor([[self._padding_slot] * size, [0] * size, [0] * size], device=self._tokens.device)
 
     def run(self, rows: Sequence[Row]) -> Replayed:
         """Only for rows that `fits` has said yes to."""
@@ -192,7 +148,7 @@ class DecodeGraphs:
         count = int(ends[-1])
         captured = self._captured[bisect_left(self._sizes, count)]
         inputs = np.zeros(captured.rows.shape, dtype=np.int64)
-        inputs[0] = self._spare
+        inputs[0] = self._padding_slot
         inputs[0, :count] = slots.repeat(counts)
         inputs[1, :count] = np.arange(count) + (starts + counts - ends).repeat(counts)
         inputs[2, ends - 1] = (starts + counts) * sampled
@@ -206,12 +162,12 @@ class DecodeGraphs:
 
         return Replayed(captured.hidden[:count], self._logits[:count], drawn, draw)
 
-    def _lay_out(self, rows: Tensor) -> Batch:
+    def _batch(self, rows: Tensor) -> Batch:
         size = rows.shape[1]
         tokens, positions, lengths = self._tokens[:size], self._positions[:size], self._lengths[:size]
         maps = tuple(BlockMap(whole.tables[:size], whole.targets[:size]) for whole in self._maps)
         for table, block_map in zip(self._slots.tables, maps, strict=True):
-            lay_out(
+            gather_decode_inputs(
                 rows,
                 self._slots.tokens,
                 table,
@@ -235,19 +191,3 @@ class DecodeGraphs:
             host_lengths=[1] * size,  # of the capture; what runs later has its own, on the device alone
             runs=self._runs[:size],
         )
-
-
-class Graphs(NamedTuple):
-    """All graphs of a runner."""
-
-    decode: DecodeGraphs
-    chunks: ChunkGraphs
-
-    def capture(self, recorder: Recorder) -> None:
-        self.decode.capture(recorder)
-        self.chunks.capture(recorder)
-
-    def try_largest(self, recorder: Recorder) -> None:
-        """Makes the recorder's pool grow to what `capture` will need."""
-        self.decode.try_largest(recorder)
-        self.chunks.try_largest(recorder)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,9 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from penstock import LLM, SamplingParams
 from penstock.errors import OutOfMemory
-from penstock.forward import warm_up
-from penstock.forward.graphs import Recorder
-from penstock.forward.runner import ModelRunner
+from penstock.forward import cuda_startup
+from penstock.forward.cuda_backend import CudaBackend
+from penstock.forward.graph_capture import GraphCapture
 
 COMMON = {
     "torch_dtype": "bfloat16",
@@ -114,20 +115,20 @@ def test_a_start_needs_no_kernel_that_was_not_compiled_ahead(folder: Path, dtype
 def test_graphs_take_no_memory_that_was_not_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are captured when the cache has been given all the rest. It may lie in what was reserved before."""
     reserved: list[int] = []
-    rehearsal, capture = warm_up.rehearse, warm_up.capture
+    run_largest_steps, capture_graphs = cuda_startup.run_largest_steps, cuda_startup.capture_graphs
 
-    def rehearsed(*arguments: object, **named: object) -> Recorder:
-        recorder = rehearsal(*arguments, **named)
+    def largest_steps(*arguments: object, **named: object) -> GraphCapture:
+        capture = run_largest_steps(*arguments, **named)
         reserved.append(torch.cuda.memory_reserved())
-        return recorder
+        return capture
 
-    def captured(runner: ModelRunner, sizes: warm_up.Sizes, recorder: Recorder) -> None:
-        capture(runner, sizes, recorder)
-        cache = sum(pages.keys.nbytes + pages.values.nbytes for pages in runner._pages)
+    def captured(backend: CudaBackend, sizes: cuda_startup.StepSizes, capture: GraphCapture) -> None:
+        capture_graphs(backend, sizes, capture)
+        cache = sum(pages.keys.nbytes + pages.values.nbytes for pages in backend._pages)
         reserved.append(torch.cuda.memory_reserved() - cache)
 
-    monkeypatch.setattr(warm_up, "rehearse", rehearsed)
-    monkeypatch.setattr(warm_up, "capture", captured)
+    monkeypatch.setattr(cuda_startup, "run_largest_steps", largest_steps)
+    monkeypatch.setattr(cuda_startup, "capture_graphs", captured)
     torch.cuda.empty_cache()
     with LLM(str(folder), load_format="dummy", context=4096, device="cuda", memory_fraction=0.15) as llm:
         free, total = torch.cuda.mem_get_info()
@@ -138,25 +139,28 @@ def test_graphs_take_no_memory_that_was_not_counted(folder: Path, monkeypatch: p
         llm.check_integrity()
 
 
-SIZES = warm_up.Sizes(block_size=16, context=4096, step_tokens=8192, max_sequences=512)
+SIZES = cuda_startup.StepSizes(block_size=16, context=4096, step_tokens=8192, max_sequences=512)
 
 
 class Failing:
-    """A runner on a device that is full, from some point on."""
+    """A backend on a device that is full, from some point on."""
 
     def __init__(self, at: str) -> None:
         self.at = at
 
-    def warm_up(self, tokens: int) -> None:
-        self._reach("warm_up")
+    def launch(self, plan: object) -> None:
+        self._reach("launch")
+
+    def collect(self) -> None:
+        pass
 
     def graphs(self, step_tokens: int) -> Failing:
         return self
 
-    def try_largest(self, recorder: object) -> None:
-        self._reach("try_largest")
+    def capture_largest(self, capture: object) -> None:
+        self._reach("capture_largest")
 
-    def capture(self, recorder: object) -> None:
+    def capture(self, capture: object) -> None:
         self._reach("capture")
 
     def _reach(self, point: str) -> None:
@@ -164,17 +168,18 @@ class Failing:
             raise torch.OutOfMemoryError("tried to allocate 3 GiB")
 
 
-@pytest.mark.parametrize(("at", "knob"), [("warm_up", "step_tokens"), ("try_largest", "max_sequences")])
+@pytest.mark.parametrize(("at", "knob"), [("launch", "step_tokens"), ("capture_largest", "max_sequences")])
 def test_no_memory_for_a_step(at: str, knob: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_up, "Recorder", object)
-    monkeypatch.setattr(warm_up, "_runner", lambda *_: Failing(at))
+    monkeypatch.setattr(cuda_startup, "GraphCapture", object)
+    monkeypatch.setattr(cuda_startup, "_backend", lambda *_: Failing(at))
+    model = SimpleNamespace(spec=SimpleNamespace(cache_groups=[None]))
     with pytest.raises(OutOfMemory, match=f"Lower {knob}") as caught:
-        warm_up.rehearse(None, SIZES, dtype=torch.bfloat16)
+        cuda_startup.run_largest_steps(model, SIZES, dtype=torch.bfloat16)
     assert caught.value.param == knob
     assert "3 GiB" in caught.value.message
 
 
 def test_no_memory_for_graphs() -> None:
     with pytest.raises(OutOfMemory, match="Lower memory_fraction, kv_memory or max_sequences") as caught:
-        warm_up.capture(Failing("capture"), SIZES, None)
+        cuda_startup.capture_graphs(Failing("capture"), SIZES, None)
     assert caught.value.param == "memory_fraction"

@@ -1,15 +1,15 @@
 import torch
 
 from penstock.flow import Admit, Extend, SamplingParams
-from penstock.forward.slots import Slots
+from penstock.forward.slot_tensors import SlotTensors
 
 
 def admit(slot: int, tokens: list[int], *blocks: list[int]) -> Admit:
     return Admit(slot, tokens, len(tokens), SamplingParams(), 0, 0, (), list(blocks))
 
 
-def make() -> Slots:
-    return Slots(max_sequences=3, context=20, block_size=4, num_groups=2, device=torch.device("cpu"))
+def make() -> SlotTensors:
+    return SlotTensors(max_sequences=3, context=20, block_size=4, num_groups=2, device=torch.device("cpu"))
 
 
 def test_admits_come_before_extends_and_groups_grow_apart() -> None:

@@ -2,14 +2,15 @@ import pytest
 import torch
 
 from penstock.flow import Admit, SamplingParams
-from penstock.sample import Draws, Sampler
+from penstock.sample.draws import Draws
+from penstock.sample.torch_sampler import TorchSampler
 
 VOCAB = 700
 SLOTS = 16
 
 
-def make(*requests: Admit, tokens: torch.Tensor | None = None) -> Sampler:
-    sampler = Sampler(VOCAB, torch.zeros(SLOTS, 64, dtype=torch.int32) if tokens is None else tokens)
+def make(*requests: Admit, tokens: torch.Tensor | None = None) -> TorchSampler:
+    sampler = TorchSampler(VOCAB, torch.zeros(SLOTS, 64, dtype=torch.int32) if tokens is None else tokens)
     for request in requests:
         sampler.admit(request)
     return sampler
@@ -155,7 +156,7 @@ def test_broken_logits_still_give_a_token_of_the_vocabulary(name: str) -> None:
 
 def _listed(draws: Draws) -> list:
     assert draws.logprobs is not None
-    return draws.logprobs.listed()
+    return draws.logprobs.entries()
 
 
 def test_log_probabilities_are_those_of_the_request_that_has_the_slot_now() -> None:
@@ -164,7 +165,7 @@ def test_log_probabilities_are_those_of_the_request_that_has_the_slot_now() -> N
         sampler.admit(admit(1, SamplingParams(logprobs=wanted)))
         draws = sampler.sample(some_logits(1), [1], [4])
         assert draws.logprobs is not None
-        assert [len(entry.top) for entry in draws.logprobs.listed()] == [wanted]
+        assert [len(entry.top) for entry in draws.logprobs.entries()] == [wanted]
     sampler.admit(admit(1, SamplingParams()))
     assert sampler.sample(some_logits(1), [1], [4]).logprobs is None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock.flow import RowResult, StepPlan, StepResult
 
 
-class CountingRunner:
-    """Implements flow.Runner; the token it samples for a row is the row's length."""
+class CountingBackend:
+    """Implements flow.Backend; the token it samples for a row is the row's length."""
 
     def __init__(self) -> None:
         self.plans: list[StepPlan] = []

@@ -1,4 +1,4 @@
-"""The runner over hand-made plans, with real tiny models and transformers as the oracle."""
+"""The CPU backends over hand-made plans, with real tiny models and transformers as the oracle."""
 
 import random
 import struct
@@ -15,9 +15,11 @@ from helpers import tiny_models
 from helpers.native_paged_model import make_native_pages, needs_library
 from helpers.paged_model import make_pages
 from penstock.flow import Admit, Extend, Pooling, Row, SamplingParams, StepPlan, StepResult, TokenLogprobs
-from penstock.forward import ModelRunner, prompt_logprobs
-from penstock.forward.native_runner import NativeRunner
+from penstock.forward import prompt_logprobs
+from penstock.forward.native_backend import NativeBackend
 from penstock.forward.pooling import Embedders
+from penstock.forward.torch_backend import TorchBackend
+from penstock.forward.warm_up import run_warm_up_steps
 from penstock.kernels.cpu.program import Pool
 from penstock.kernels.interface import Linear
 from penstock.kernels.torch_ops import TorchOperations
@@ -57,14 +59,14 @@ def pool() -> Pool:
     return Pool(2)
 
 
-def make_runner(model: Decoder, slots: int) -> ModelRunner | NativeRunner:
+def make_backend(model: Decoder, slots: int) -> TorchBackend | NativeBackend:
     """Of packed weights the native one."""
     spec = model.spec
     if model.head.form is Form.PACKED:
         pages = make_native_pages(spec, BLOCKS, BLOCK, torch.float32)
-        return NativeRunner(model, pool(), pages, context=CONTEXT, max_sequences=slots, step_tokens=256)
+        return NativeBackend(model, pool(), pages, context=CONTEXT, max_sequences=slots, step_tokens=256)
     pages = make_pages(spec, BLOCKS, BLOCK, torch.float32)
-    return ModelRunner(model, TorchOperations(), pages, context=CONTEXT, max_sequences=slots)
+    return TorchBackend(model, pages, context=CONTEXT, max_sequences=slots)
 
 
 @dataclass
@@ -83,9 +85,9 @@ class Sequence_:
 class Desk:
     """A scheduler run by hand: says which sequence computes how much, keeps blocks (scattered) and what comes back."""
 
-    def __init__(self, model: Decoder, *, slots: int = 8, lookahead: int = 0, model_runner: ModelRunner | None = None):
+    def __init__(self, model: Decoder, *, slots: int = 8, lookahead: int = 0, backend: TorchBackend | None = None):
         groups = model.spec.cache_groups
-        self.runner = model_runner or make_runner(model, slots)
+        self.backend = backend or make_backend(model, slots)
         self.lookahead = lookahead
         self.free = [random.Random(group).sample(range(1, BLOCKS), BLOCKS - 1) for group, _ in enumerate(groups)]
         self.sequences: dict[str, Sequence_] = {}
@@ -128,7 +130,7 @@ class Desk:
             rows.append(Row(sequence.slot, sequence.computed, count, sample))
             sequence.computed = end
             sequence.pending += sample
-        self.runner.launch(StepPlan(self.number, self.admits, extends, rows))
+        self.backend.launch(StepPlan(self.number, self.admits, extends, rows))
         self.admits = []
         self.flying.append((self.number, [self.sequences[name] for name in order]))
         while len(self.flying) > self.lookahead:
@@ -136,7 +138,7 @@ class Desk:
 
     def settle(self) -> StepResult:
         number, sequences = self.flying.pop(0)
-        result = self.runner.collect()
+        result = self.backend.collect()
         assert result.number == number
         for sequence, row in zip(sequences, result.rows, strict=True):
             sequence.tokens += row.tokens
@@ -311,8 +313,8 @@ def test_logprobs_go_to_their_own_rows(models: Models) -> None:
     desk.number += 1
     rows = [Row(1, 0, 1, False), Row(3, 0, 5, True)]
     extends = [Extend(3, group, [free.pop()]) for group, free in enumerate(desk.free)]
-    desk.runner.launch(StepPlan(desk.number, desk.admits, extends, rows))
-    first, second = desk.runner.collect().rows
+    desk.backend.launch(StepPlan(desk.number, desk.admits, extends, rows))
+    first, second = desk.backend.collect().rows
     assert (first.tokens, first.logprobs, first.prompt_logprobs) == ([], None, None)
     assert second.logprobs is not None
     assert [entry.token for entry in second.logprobs] == second.tokens
@@ -364,7 +366,7 @@ def test_the_mean_of_half_precision_states_is_taken_in_single() -> None:
 
 def test_hidden_states_are_read_of_the_rows_that_want_them_and_no_longer(models: Models) -> None:
     desk = Desk(models.model)
-    wanted = desk.runner._orders.wants_hidden
+    wanted = desk.backend._outputs.needs_hidden
     desk.admit("scored", 0, prompt(20, seed=1), SamplingParams(temperature=0.0, prompt_logprobs=0))
     desk.admit("left", 1, prompt(20, seed=2), pooling="mean")
     desk.step(scored=12, left=12)
@@ -395,7 +397,7 @@ class Fails(TorchOperations):
         return super().linear(x, linear, onto)
 
 
-def test_an_exception_reaches_the_caller_and_leaves_the_runner_usable(models: Models) -> None:
+def test_an_exception_reaches_the_caller_and_leaves_the_backend_usable(models: Models) -> None:
     def fail() -> None:
         raise RuntimeError("out of something")
 
@@ -404,7 +406,7 @@ def test_an_exception_reaches_the_caller_and_leaves_the_runner_usable(models: Mo
     desk = Desk(
         models.model,
         lookahead=1,
-        model_runner=ModelRunner(models.model, ops, pages, context=CONTEXT, max_sequences=4),
+        backend=TorchBackend(models.model, pages, context=CONTEXT, max_sequences=4, ops=ops),
     )
     desk.admit("x", 0, prompt(10, 1), PARAMS["penalised"])
     desk.step(x=10)
@@ -412,17 +414,18 @@ def test_an_exception_reaches_the_caller_and_leaves_the_runner_usable(models: Mo
     with pytest.raises(RuntimeError, match="out of something"):
         desk.step(x=1)
     ops.broken = None
-    desk.runner.reset()
+    desk.backend.reset()
 
-    after = Desk(models.model, model_runner=desk.runner)
+    after = Desk(models.model, backend=desk.backend)
     after.admit("y", 0, prompt(20, 2))
     assert after.run("y", 6) == generate(models.oracle, prompt(20, 2), 6)
 
 
 def test_warm_up_touches_nobody_s_blocks(models: Models) -> None:
     pages = make_pages(models.model.spec, 12, BLOCK, torch.float32)
-    warm = ModelRunner(models.model, TorchOperations(), pages, context=CONTEXT, max_sequences=4)
-    warm.warm_up(21)
+    warm = TorchBackend(models.model, pages, context=CONTEXT, max_sequences=4)
+    groups = len(models.model.spec.cache_groups)
+    run_warm_up_steps(warm, 21, max_sequences=4, block_size=BLOCK, num_groups=groups)
     assert all(torch.isnan(tensor[1:]).all() for page in pages for tensor in (page.keys, page.values))
     assert not any(torch.isnan(page.keys[0]).any() for page in pages)
 

@@ -13,9 +13,9 @@ from penstock.flow import Admit, Extend
 from penstock.kernels.upload import put, upload
 
 
-class Slots:
-    """State that steps gather their inputs from; the sampler writes what it draws there. Beyond a sequence's own tokens
-    its row holds what an earlier one left there; beyond its own blocks the tables are 0."""
+class SlotTensors:
+    """State that steps gather their inputs from; samplers write drawn tokens there. Beyond a sequence's own tokens its
+    row holds stale ones of earlier sequences; beyond its own blocks the tables are 0."""
 
     def __init__(
         self, max_sequences: int, context: int, block_size: int, num_groups: int, device: torch.device
@@ -30,7 +30,7 @@ class Slots:
         self._held = [[0] * max_sequences for _ in range(num_groups)]  # [groups][slots]: blocks in the table
 
     def apply(self, admits: Sequence[Admit], extends: Sequence[Extend]) -> None:
-        """Write what a plan changes."""
+        """Write the changes of a plan."""
         if admits:
             _write(self.tokens, [(admit.slot, 0, admit.tokens) for admit in admits])
         for group, (table, held) in enumerate(zip(self.tables, self._held, strict=True)):
@@ -49,7 +49,7 @@ class Slots:
 
 def _write(rows: Tensor, pieces: list[tuple[int, int, list[int]]]) -> None:
     """Write values from a column of a row on, for all pieces (row, column, values) in one go."""
-    # By `struct`, which reads a list in half the time that numpy takes.
+    # `struct` reads a list in half the time that numpy takes.
     packed = bytearray().join(struct.pack(f"{len(values)}i", *values) for *_, values in pieces)
     flat, new, width = rows.view(-1), np.frombuffer(packed, dtype=np.int32), rows.shape[1]
     first = [(row * width + column, len(values)) for row, column, values in pieces]

@@ -1,0 +1,74 @@
+"""The parts that every backend is built from and with.
+
+A backend (`flow.Backend`) owns the forward pass and the sampler of one kind of device. Each has its module here, with a
+`build` function that `startup.build` looks up by name:
+
+torch_backend     torch operations on the CPU: the reference, and where the native kernels were not built
+native_backend    the native CPU kernels: one call per step
+cuda_backend      Triton kernels and cuBLAS, with CUDA graphs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from penstock.flow import Backend
+    from penstock.forward.memory import CacheSize
+    from penstock.kernels.interface import Batch, Operations, Pages
+    from penstock.kernels.weight import Weight
+    from penstock.settings import Settings
+    from penstock.store.files import ModelFiles
+    from penstock.store.spec import ModelSpec
+
+BackendKind = Literal["torch", "native", "cuda"]
+
+
+class StepLimits(NamedTuple):
+    """How much one step takes on."""
+
+    step_tokens: int
+    max_sequences: int
+    lookahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackendConfig:
+    """What to build: the settings, with every "auto" resolved."""
+
+    kind: BackendKind
+    settings: Settings
+    files: ModelFiles
+    context: int  # most tokens of a sequence; where none was set, the cache may have room for less: CacheSize.context
+    device: torch.device
+    dtype: torch.dtype
+    kv_dtype: torch.dtype
+    limits: StepLimits
+    threads: int
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.files.spec
+
+
+class BuiltBackend(NamedTuple):
+    backend: Backend
+    weights_bytes: int
+    cache: CacheSize
+
+
+EndPhase = Callable[[str], None]  # reports that a phase of the start has ended
+
+
+class Model(Protocol):
+    """A model as backends that launch operations see it."""
+
+    spec: ModelSpec
+    head: Weight  # [vocab, hidden]
+
+    def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor: ...

@@ -1,0 +1,123 @@
+"""Steps on a CPU by the native kernels: rows in, sampled tokens out, one call. A step is over when `launch` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from penstock.flow import StepPlan, StepResult
+from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase
+from penstock.forward.launched_step import LaunchedStep
+from penstock.forward.loading import choose_cache_size, load_model
+from penstock.forward.memory import allocate_native_pages
+from penstock.forward.native_model import NativeModel
+from penstock.forward.slot_tensors import SlotTensors
+from penstock.forward.step_outputs import StepOutputs
+from penstock.kernels.cpu.prefault import Prefault
+from penstock.kernels.cpu.program import Pool
+from penstock.kernels.cpu.record import Recordable
+from penstock.kernels.interface import Pages
+from penstock.model import Packing
+from penstock.sample.native_sampler import NativeSampler
+from penstock.startup import process_tuning
+from penstock.store.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from penstock.grammar.grammar_cache import GrammarCache
+
+
+def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase) -> BuiltBackend:
+    process_tuning.set_torch_threads(1)  # they would compete with the pool's threads, and have little to do
+    process_tuning.freeze_startup_objects()
+    model = load_model(config, Packing(config.settings.model.quantize))
+    end_phase("weights")
+    size = choose_cache_size(config)
+    backend = NativeBackend(
+        model,
+        Pool(config.threads),
+        allocate_native_pages(config.spec, size, config.kv_dtype),
+        context=size.context,
+        max_sequences=config.limits.max_sequences,
+        step_tokens=config.limits.step_tokens,
+        grammars=grammars,
+    )
+    return BuiltBackend(backend, model.num_bytes, size)
+
+
+class Model(Recordable, Protocol):
+    spec: ModelSpec
+
+
+class NativeBackend:
+    """Implements `flow.Backend`."""
+
+    def __init__(
+        self,
+        model: Model,
+        pool: Pool,
+        pages: Sequence[Pages],
+        *,
+        context: int,
+        max_sequences: int,
+        step_tokens: int,
+        grammars: GrammarCache | None = None,
+    ) -> None:
+        """`pages` are native ones: see `kernels.interface.Pages`."""
+        spec, block_size = model.spec, pages[0].keys.shape[3]
+        self._slots = SlotTensors(max_sequences, context, block_size, len(spec.cache_groups), torch.device("cpu"))
+        self.model = NativeModel(model, spec, pool, pages, self._slots, step_tokens=step_tokens)
+        self._sampler = NativeSampler(spec.vocab_size, self._slots.tokens)
+        self._outputs = StepOutputs(spec.vocab_size, self._slots.tokens, grammars, most_logit_rows=max_sequences)
+        ahead = -(-step_tokens // block_size)
+        self._prefaults = [Prefault(pages[group.layers[0]].keys, ahead) for group in spec.cache_groups]
+
+    def launch(self, plan: StepPlan) -> None:
+        self._slots.apply(plan.admits, plan.extends)
+        if plan.admits or plan.extends:
+            self._prefault(plan)
+        for admit in plan.admits:
+            self._sampler.admit(admit)
+            self._outputs.admit(admit)
+        rows = plan.rows
+        sampled = [row for row in rows if row.sample]
+        slots, positions = [row.slot for row in sampled], [row.start + row.count for row in sampled]
+        show = self._outputs.needs_hidden(rows)
+        draws = self._sampler.draw_table(slots, positions)
+        drawn = self.model.run(rows, draws, show=show)
+        tokens = drawn if draws is not None else None
+        if tokens is not None and not show:
+            self._outputs.push(LaunchedStep(plan.number, rows, tokens, None, {}, None))
+        else:
+            self._outputs.push(self._finish(plan, slots, positions, tokens, show))
+
+    @torch.inference_mode()
+    def _finish(
+        self, plan: StepPlan, slots: list[int], positions: list[int], tokens: list[int] | None, show: bool
+    ) -> LaunchedStep:
+        """What is left to torch: draws that the program has not made (`tokens` is None), prompt log-probabilities and
+        embeddings."""
+        rows, draws = plan.rows, None
+        if tokens is None:
+            constraints = self._outputs.constraints(slots, positions)
+            draws = self._sampler.sample(self.model.sampled_logits(len(slots)), slots, positions, constraints)
+            tokens = draws.tokens.tolist()
+        if not show:
+            return LaunchedStep(plan.number, rows, tokens, draws, {}, None)
+        starts = list(accumulate((row.count for row in rows), initial=0))
+        prompts, pooled = self._outputs.read(rows, starts, self.model.hidden(starts[-1]), self.model.logits)
+        return LaunchedStep(plan.number, rows, tokens, draws, prompts, pooled)
+
+    def _prefault(self, plan: StepPlan) -> None:
+        for group, memory in enumerate(self._prefaults):
+            taken = [admit.blocks[group] for admit in plan.admits]
+            taken += [extend.blocks for extend in plan.extends if extend.group == group]
+            memory.cover(max((max(blocks) for blocks in taken if blocks), default=0))
+
+    def collect(self) -> StepResult:
+        return self._outputs.collect()
+
+    def reset(self) -> None:
+        self._outputs.reset()

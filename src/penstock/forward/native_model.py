@@ -1,0 +1,85 @@
+"""A model as native programs: one call per step."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from penstock.flow import Row
+from penstock.forward.slot_tensors import SlotTensors
+from penstock.kernels.cpu.program import PAGE_TYPES, DrawTable, Layout, Pool, Program
+from penstock.kernels.cpu.record import Recordable, record
+from penstock.kernels.interface import Pages
+from penstock.store.spec import ModelSpec
+
+
+class NativeModel:
+    """A model recorded twice: for steps that only sample, and for steps whose hidden states a request reads. Results
+    are overwritten by the next run."""
+
+    def __init__(
+        self,
+        model: Recordable,
+        spec: ModelSpec,
+        pool: Pool,
+        pages: Sequence[Pages],
+        slots: SlotTensors,
+        *,
+        step_tokens: int,
+    ) -> None:
+        self._model, self._spec, self._pool, self._pages = model, spec, pool, pages
+        self._layout = Layout(
+            heads=spec.num_heads,
+            kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            block_size=slots.block_size,
+            page_type=PAGE_TYPES[pages[0].keys.dtype],
+            tokens=slots.tokens,
+            tables=slots.tables,
+            max_tokens=step_tokens,
+            max_wanted=len(slots.tokens),
+        )
+        self._sampling = self._last = self._program(wanted_only=True)
+        self._showing: Program | None = None  # recorded at its first use
+        self._rows = array("i")  # of the last step
+
+    def run(self, rows: Sequence[Row], draws: DrawTable | None, *, show: bool) -> list[int]:
+        """Draw a token for each sampled row by `draws`, and write it to its slot; None: only compute their logits. With
+        `show` the hidden states of all tokens can be read afterwards."""
+        if show and self._showing is None:
+            self._showing = self._program(wanted_only=False)
+        self._last = self._showing if show and self._showing is not None else self._sampling
+        self._rows = array("i", [value for row in rows for value in (row.slot, row.start, row.count, row.sample)])
+        return self._last.run(self._rows, draws=draws)
+
+    def sampled_logits(self, count: int) -> Tensor:
+        """[count, vocab] of the sampled rows."""
+        return self._last.logits(count)
+
+    def hidden(self, count: int) -> Tensor:
+        """[count, hidden] of the tokens of the last step, run with `show`."""
+        return self._last.hidden(count)
+
+    def logits(self, first: int, end: int) -> Tensor:
+        """[n, vocab] of tokens first .. end - 1 of the last step, run with `show`. Overwrites `sampled_logits`."""
+        wanted = array("i", range(first, end))
+        self._last.run(self._rows, wanted=wanted, first=self._last.recording.head)
+        return self._last.logits(len(wanted))
+
+    def profile(self, on: bool) -> dict[str, int]:
+        """Nanoseconds by kind of operation, of steps that only sample."""
+        return self._sampling.profile(on)
+
+    def _program(self, *, wanted_only: bool) -> Program:
+        spec = self._spec
+        recording = record(
+            self._model,
+            self._pages,
+            groups=len(spec.cache_groups),
+            head_dim=spec.head_dim,
+            softcap=spec.logit_softcap,
+            wanted_only=wanted_only,
+        )
+        return Program(self._pool, recording, self._layout)

@@ -1,0 +1,71 @@
+"""What requests get of a step beside sampled tokens: constraint masks before the draw, prompt log-probabilities and
+embeddings after it; and the queue of launched steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from penstock.flow import Admit, Row, StepResult
+from penstock.forward.launched_step import LaunchedStep
+from penstock.forward.pooling import Embedders, Pooled
+from penstock.forward.prompt_logprobs import PromptLogprobs
+from penstock.sample.constraints import Constraints, StepConstraints
+from penstock.sample.logprobs import Logprobs
+
+if TYPE_CHECKING:
+    from penstock.grammar.grammar_cache import GrammarCache
+
+
+class StepOutputs:
+    """One per backend. An Admit replaces what it holds for the slot."""
+
+    def __init__(
+        self, vocab_size: int, tokens: Tensor, grammars: GrammarCache | None, *, most_logit_rows: int | None = None
+    ) -> None:
+        """`tokens` [slots, context] are the sequences; `most_logit_rows` as in PromptLogprobs."""
+        self._constraints = Constraints(vocab_size, grammars)
+        self._prompts = PromptLogprobs(vocab_size, tokens, most_logit_rows)
+        self._embedders = Embedders()
+        self._launched: deque[LaunchedStep] = deque()
+
+    def admit(self, admit: Admit) -> None:
+        self._constraints.admit(admit)
+        self._prompts.admit(admit)
+        self._embedders.admit(admit)
+
+    def needs_hidden(self, rows: Sequence[Row]) -> bool:
+        """Whether `read` needs more hidden states of these rows than those that tokens are sampled from."""
+        return self._prompts.concern(rows) or self._embedders.concern(rows)
+
+    def read(
+        self, rows: Sequence[Row], starts: Sequence[int], hidden: Tensor, logits: Callable[[int, int], Tensor]
+    ) -> tuple[dict[int, list[Logprobs]], Pooled | None]:
+        """Prompt log-probabilities by row, and embeddings. `hidden` [tokens, hidden] are a step's, in which row r
+        begins at `starts[r]`; `logits(first, end)` computes those of a range of them and may overwrite `hidden`."""
+        pooled = self._embedders.take(rows, hidden, starts)
+        return self._prompts.measure(rows, starts, logits), pooled
+
+    def constraints(self, slots: Sequence[int], positions: Sequence[int]) -> StepConstraints | None:
+        """Masks of the rows with a constraint. If there are any, waits for the tokens of the step before."""
+        return self._constraints.mask(slots, positions, before=self._advance_matchers)
+
+    def push(self, step: LaunchedStep) -> None:
+        """Queue it until it is collected."""
+        self._launched.append(step)
+
+    def collect(self) -> StepResult:
+        """Of the oldest step. Waits for the device."""
+        return self._launched.popleft().result()
+
+    def reset(self) -> None:
+        """Drop all launched steps."""
+        self._launched.clear()
+
+    def _advance_matchers(self) -> None:
+        """Feed the constraint matchers with the tokens of launched steps."""
+        for step in self._launched:
+            step.finishes()
