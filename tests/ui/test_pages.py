@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 from helpers.server_process import PATIENCE_S, Server, until
 from helpers.tiny_models import LONG_CONTEXT
 from penstock.flow import FinishReason
-from penstock.http.debug.schemas import KINDS
+from penstock.http.debug.route_docs import KINDS
 
 Visit = Callable[..., Page]
 DRAWN = """canvas => {

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Response
 import penstock
 from penstock.errors import PenstockError
 from penstock.http.json_response import json_response
-from penstock.http.openapi.routes import stated
+from penstock.http.openapi.route_docs import operator_route_docs
 from penstock.http.service import Service
 from penstock.observe.gpu import Gpu
 from penstock.observe.metrics import ReplicaStatus
@@ -38,24 +38,24 @@ _PROMETHEUS_TEXT = {"text/plain": {"schema": {"type": "string"}}}
 def add(app: FastAPI, service: Service) -> None:
     gpu = Gpu()
 
-    @app.get("/health", **stated(_STATUS, "The process answers."))
+    @app.get("/health", **operator_route_docs(_STATUS, "The process answers."))
     async def health() -> Response:
         """Whether the process is there. Needs no key."""
         return json_response(b'{"status":"ok"}')
 
-    @app.get("/ready", **stated(_STATUS, "Now.", but="Not yet, or not any more."))
+    @app.get("/ready", **operator_route_docs(_STATUS, "Now.", unavailable="Not yet, or not any more."))
     async def ready() -> Response:
         """Whether requests are taken: the engine is up and the server is not shutting down. Needs no key."""
         state = "shutting down" if service.closing else service.replica.state.value
         return json_response(msgspec.json.encode({"status": state}), 200 if service.ready else 503)
 
-    @app.get("/version", **stated(_VERSION, "The answer."))
+    @app.get("/version", **operator_route_docs(_VERSION, "The answer."))
     async def version() -> Response:
         """The server's version, and what it runs."""
         facts = {"version": penstock.__version__, "model": service.files.name, **service.replica.facts}
         return json_response(msgspec.json.encode(facts))
 
-    @app.get("/metrics", **stated(_PROMETHEUS_TEXT, "The answer."))
+    @app.get("/metrics", **operator_route_docs(_PROMETHEUS_TEXT, "The answer."))
     async def metrics() -> Response:
         """For Prometheus."""
         stats: dict[str, Any] | None = None

@@ -32,12 +32,12 @@ def bind(settings: ServeSettings) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         # One that does not read at all would otherwise keep its connection for ever, though we have closed it.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2 * settings.stall_s * 1000))
-    with _explained(listener, f"{settings.host}:{settings.port}"):
+    with explain_os_error(listener, f"{settings.host}:{settings.port}"):
         listener.bind((settings.host, settings.port))
     return listener
 
 
-def allow_connections() -> None:
+def raise_file_limit() -> None:
     """As many as the system lets us have: beyond it they are closed unheard, and nobody is told."""
     try:
         import resource
@@ -51,13 +51,13 @@ def allow_connections() -> None:
 
 
 def listen(listener: socket.socket) -> None:
-    allow_connections()
-    with _explained(listener, "{}:{}".format(*listener.getsockname()[:2])):
+    raise_file_limit()
+    with explain_os_error(listener, "{}:{}".format(*listener.getsockname()[:2])):
         listener.listen(BACKLOG)
 
 
 @contextlib.contextmanager
-def _explained(listener: socket.socket, where: str) -> Iterator[None]:
+def explain_os_error(listener: socket.socket, where: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

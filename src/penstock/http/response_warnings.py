@@ -17,17 +17,17 @@ MAX_LOGGED = 256  # distinct texts: clients decide what is in them
 
 def warning_header(active_requests: Iterable[ActiveRequest]) -> dict[str, str]:
     """The header with the warnings of all prompts, each once; nothing if there are none."""
-    texts = distinct(active_requests)
+    texts = distinct_warnings(active_requests)
     return {HEADER: shorten("; ".join(texts), MAX_HEADER)} if texts else {}
 
 
-def distinct(active_requests: Iterable[ActiveRequest]) -> list[str]:
+def distinct_warnings(active_requests: Iterable[ActiveRequest]) -> list[str]:
     """In the order of their first appearance, as text that may stand in a header and in a log line."""
     seen = dict.fromkeys(warning for active in active_requests for warning in active.warnings)
-    return [shorten(printable(warning), MAX_WARNING) for warning in seen]
+    return [shorten(ascii_line(warning), MAX_WARNING) for warning in seen]
 
 
-def printable(text: str) -> str:
+def ascii_line(text: str) -> str:
     """One line of ASCII."""
     escaped = " ".join(text.split()).encode("ascii", "backslashreplace").decode()
     return "".join(letter if letter.isprintable() else "?" for letter in escaped)
@@ -44,7 +44,7 @@ class WarningLog:
         self._logged: set[str] = set()
 
     def log(self, active_requests: Iterable[ActiveRequest]) -> None:
-        for text in distinct(active_requests):
+        for text in distinct_warnings(active_requests):
             if text in self._logged or len(self._logged) > MAX_LOGGED:
                 continue
             self._logged.add(text)

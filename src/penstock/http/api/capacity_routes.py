@@ -25,10 +25,10 @@ from penstock.capacity.planner import plan
 from penstock.capacity.probe import this_machine
 from penstock.capacity.question import CPU_DEFAULTS, Question, question, question_for
 from penstock.http.api.chat_messages import Messages, to_template
-from penstock.http.api.fields import MAX_INT, Strict
+from penstock.http.api.fields import MAX_INT, StrictModel
 from penstock.http.json_response import json_response
-from penstock.http.openapi.routes import documented
-from penstock.http.parse.body import read, read_object
+from penstock.http.openapi.route_docs import route_docs
+from penstock.http.parse.body import read_body, read_object
 from penstock.http.service import Service
 from penstock.observe.observer import Observer
 from penstock.observe.performance import ENOUGH_STEPS, performance_figures
@@ -71,7 +71,7 @@ class Presets(msgspec.Struct, frozen=True, kw_only=True):
     cpu_defaults: dict[str, str | float]  # instead, where the hardware is a CPU
 
 
-class BudgetRequest(Strict):
+class BudgetRequest(StrictModel):
     """The parts of a prompt, in the order in which they would be sent."""
 
     system: str | None = Field(None, description="The system message.")
@@ -91,22 +91,22 @@ ANSWERS = (Question, Plan, Budget, Presets)
 
 
 def add(app: FastAPI, service: Service, observer: Observer | None) -> None:
-    @app.get("/plan/presets", **documented(None, Presets))
+    @app.get("/plan/presets", **route_docs(None, Presets))
     async def plan_presets() -> Response:
         """Models and hardware that the planner knows by name."""
         return json_response(encode_presets(service))
 
-    @app.post("/plan", **documented(Question, Plan))
+    @app.post("/plan", **route_docs(Question, Plan))
     async def plan_capacity(request: Request) -> Response:
         """What a model needs of a machine and can do on it. Computed; nothing is run."""
         values = await read_object(request)
         seen = None if observer is None else observed_speed(service, observer.journal)
         return json_response(await asyncio.to_thread(encode_plan, service, values, seen))
 
-    @app.post("/plan/budget", **documented(BudgetRequest, Budget))
+    @app.post("/plan/budget", **route_docs(BudgetRequest, Budget))
     async def plan_budget(request: Request) -> Response:
         """How the parts of a prompt and its answer share the context."""
-        body = await read(BudgetRequest, request)
+        body = await read_body(BudgetRequest, request)
         return json_response(await asyncio.to_thread(encode_budget, service, body))
 
 

@@ -8,27 +8,27 @@ from pydantic import ConfigDict, Field, model_validator
 
 from penstock.flow import Message
 from penstock.http.api.fields import (
-    CACHE_MARK,
-    CLIENT_COPY,
+    CACHE_CONTROL,
+    CLIENT_ONLY,
     CacheControl,
-    NotEmpty,
-    Strict,
+    NonEmptyList,
+    StrictModel,
     TextOrParts,
-    whole_text,
-    wrong,
+    field_error,
+    join_text,
 )
 from penstock.http.api.generation_fields import TemplateKwargs
-from penstock.http.api.ignored_fields import Inert
+from penstock.http.api.ignored_fields import IgnoredField
 from penstock.http.parse.json_body import MAX_MEMBERS
-from penstock.http.parse.unions import By
+from penstock.http.parse.unions import ByField
 
 
-class TextPart(Strict):
+class TextPart(StrictModel):
     only = ("text", 'parts of type "text"')
 
     type: Literal["text"]
     text: str
-    cache_control: CacheControl | None = CACHE_MARK
+    cache_control: CacheControl | None = CACHE_CONTROL
 
 
 Content = TextOrParts[TextPart]
@@ -36,13 +36,13 @@ _NAME = Field(None, description="Who speaks. Given to the chat template, which m
 _CONTENT = Field(description="The text, whole or in parts; parts are joined by line breaks.")
 
 
-class SystemMessage(Strict):
+class SystemMessage(StrictModel):
     role: Literal["system"]
     content: Content = _CONTENT
     name: str | None = _NAME
 
 
-class DeveloperMessage(Strict):
+class DeveloperMessage(StrictModel):
     """The same as a system message: chat templates know only those."""
 
     role: Literal["developer"]
@@ -50,39 +50,39 @@ class DeveloperMessage(Strict):
     name: str | None = _NAME
 
 
-class UserMessage(Strict):
+class UserMessage(StrictModel):
     role: Literal["user"]
     content: Content = _CONTENT
     name: str | None = _NAME
 
 
-class PastFunction(Strict):
+class PastFunction(StrictModel):
     name: str = Field(min_length=1)
     arguments: str = Field(description="A JSON object. Anything else, such as the beginning of one, is shown as it is.")
-    parsed_arguments: Any = CLIENT_COPY  # of the openai package
-    provider_specific_fields: Any = CLIENT_COPY  # of litellm
+    parsed_arguments: Any = CLIENT_ONLY  # of the openai package
+    provider_specific_fields: Any = CLIENT_ONLY  # of litellm
 
 
-class PastCall(Strict):
+class PastCall(StrictModel):
     only = ("function", 'calls of type "function"')
 
     id: str
     type: Literal["function"]
     function: PastFunction
-    index: Any = CLIENT_COPY  # as it came in a stream
-    provider_specific_fields: Any = CLIENT_COPY
+    index: Any = CLIENT_ONLY  # as it came in a stream
+    provider_specific_fields: Any = CLIENT_ONLY
 
 
 # What OpenAI's answers have in an assistant message: clients append it to the conversation as it came.
 ASSISTANT_MESSAGE = {
-    "refusal": Inert(),
-    "annotations": Inert(([],)),
-    "audio": Inert(),
-    "function_call": Inert(),
+    "refusal": IgnoredField(),
+    "annotations": IgnoredField(([],)),
+    "audio": IgnoredField(),
+    "function_call": IgnoredField(),
 }
 
 
-class AssistantMessage(Strict):
+class AssistantMessage(StrictModel):
     model_config = ConfigDict(
         json_schema_extra={
             "anyOf": [
@@ -107,18 +107,18 @@ class AssistantMessage(Strict):
     audio: Annotated[Any, ASSISTANT_MESSAGE["audio"]] = None
     refusal: Annotated[Any, ASSISTANT_MESSAGE["refusal"]] = None
     annotations: Annotated[Any, ASSISTANT_MESSAGE["annotations"]] = None
-    parsed: Any = CLIENT_COPY
-    thinking_blocks: Any = CLIENT_COPY  # of litellm: `reasoning_content`, as Anthropic has it
-    provider_specific_fields: Any = CLIENT_COPY
+    parsed: Any = CLIENT_ONLY
+    thinking_blocks: Any = CLIENT_ONLY  # of litellm: `reasoning_content`, as Anthropic has it
+    provider_specific_fields: Any = CLIENT_ONLY
     content: Content | None = Field(None, description="The text. May be left out beside tool calls or thoughts.")
     name: str | None = _NAME
 
     @model_validator(mode="after")
     def _check_content(self) -> AssistantMessage:
         if self.content is None and not self.tool_calls and self.thoughts is None:
-            raise wrong("is required where there are no tool_calls", "content")
+            raise field_error("is required where there are no tool_calls", "content")
         if None not in (thoughts := (self.reasoning, self.reasoning_content)) and thoughts[0] != thoughts[1]:
-            raise wrong("and reasoning_content, its other name, are not the same", "reasoning")
+            raise field_error("and reasoning_content, its other name, are not the same", "reasoning")
         return self
 
     @property
@@ -126,7 +126,7 @@ class AssistantMessage(Strict):
         return self.reasoning if self.reasoning_content is None else self.reasoning_content
 
 
-class ToolMessage(Strict):
+class ToolMessage(StrictModel):
     role: Literal["tool"]
     content: Content = _CONTENT
     tool_call_id: str
@@ -136,7 +136,7 @@ class ToolMessage(Strict):
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-class CustomMessage(Strict):
+class CustomMessage(StrictModel):
     """Of any other role that the model's chat template knows. The template decides: a role that it refuses or leaves
     out is an error."""
 
@@ -146,12 +146,12 @@ class CustomMessage(Strict):
 
 
 AnyMessage = Annotated[
-    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | CustomMessage, By("role")
+    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | CustomMessage, ByField("role")
 ]
-Messages = NotEmpty[AnyMessage]
+Messages = NonEmptyList[AnyMessage]
 
 
-class Templated(Strict):
+class ChatTemplateFields(StrictModel):
     """How the chat template is to make a text of the messages."""
 
     add_generation_prompt: bool | None = Field(
@@ -167,9 +167,9 @@ class Templated(Strict):
     )
 
     @model_validator(mode="after")
-    def _check_ending(self) -> Templated:
+    def _check_ending(self) -> ChatTemplateFields:
         if self.add_generation_prompt and self.continue_final_message:
-            raise wrong("and add_generation_prompt exclude each other", "continue_final_message")
+            raise field_error("and add_generation_prompt exclude each other", "continue_final_message")
         return self
 
     def template_options(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def to_template(messages: list[AnyMessage]) -> list[Message]:
 def _to_template(message: AnyMessage) -> Message:
     shown: Message = {
         "role": "system" if message.role == "developer" else message.role,
-        "content": whole_text(message.content or ""),
+        "content": join_text(message.content or ""),
     }
     if isinstance(message, ToolMessage):
         shown["tool_call_id"] = message.tool_call_id

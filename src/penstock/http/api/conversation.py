@@ -14,7 +14,7 @@ from penstock.errors import InvalidRequest
 from penstock.flow import Message
 
 
-class Turns:
+class ConversationBuilder:
     def __init__(self, before: Sequence[Message] = ()) -> None:
         """`before`: an earlier conversation that this one goes on with."""
         self._messages: list[Message] = [_copied(message) for message in before]
@@ -31,30 +31,30 @@ class Turns:
         self._complete()
         return self._messages
 
-    def begin(self, role: str) -> None:
+    def begin_turn(self, role: str) -> None:
         """Of a turn that may say nothing."""
         self._turn(role)
 
-    def say(self, role: str, text: str) -> None:
+    def add_text(self, role: str, text: str) -> None:
         """Pieces of one speaker in a row are one turn, with line breaks between."""
         self._turn(role)
         if text or self._texts:
             self._texts.append(text)
 
-    def think(self, text: str) -> None:
+    def add_reasoning(self, text: str) -> None:
         message = self._turn("assistant")
         if self._texts or "tool_calls" in message:
             self._add({"role": "assistant", "content": ""})
         self._thoughts.append(text)
 
-    def call(self, call_id: str, name: str, arguments: dict[str, Any] | str) -> None:
+    def add_tool_call(self, call_id: str, name: str, arguments: dict[str, Any] | str) -> None:
         """`arguments` as a text: a length limit cut them short, so that they are no JSON."""
         self._tools[call_id] = name
         function = {"name": name, "arguments": arguments}
         calls = self._turn("assistant").setdefault("tool_calls", [])
         calls.append({"id": call_id, "type": "function", "function": function})
 
-    def result(self, call_id: str, text: str, *, param: str) -> None:
+    def add_tool_result(self, call_id: str, text: str, *, param: str) -> None:
         """What came of a call. `param` is where the client wrote its id."""
         if call_id not in self._tools:
             raise InvalidRequest(f"{param} is {call_id[:64]!r}, but no call before it has this id", param=param)

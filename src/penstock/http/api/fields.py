@@ -13,19 +13,19 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic_core import PydanticCustomError
 
 from penstock.flow.tools import MAX_DEPTH, is_nested_deeper
-from penstock.http.parse.error_text import LONGEST_NAME
-from penstock.http.parse.unions import Either
+from penstock.http.parse.error_text import MAX_SHOWN_NAME
+from penstock.http.parse.unions import ByJsonType
 
 MAX_INT = 2**31 - 1
 
 
-def wrong(text: str, param: str | None = None) -> PydanticCustomError:
+def field_error(text: str, param: str | None = None) -> PydanticCustomError:
     """To raise in a validator: `text` continues a sentence that begins with the field's path. `param` names a field of
     the model that is checked as a whole."""
     return PydanticCustomError("field", "{text}", {"text": text, "param": param})
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """No field it does not know, no "1" for 1, no true for 1; 1 for 1.0 is fine, and 1.0 for 1."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
@@ -41,19 +41,19 @@ class Strict(BaseModel):
         if not isinstance(value, dict):
             return value
         if cls.only is not None and isinstance(given := value.get("type"), str) and given != cls.only[0]:
-            raise wrong(f'is "{given[:LONGEST_NAME]}", which is not supported: only {cls.only[1]} are', "type")
-        value = _whole_numbers(cls, value)
+            raise field_error(f'is "{given[:MAX_SHOWN_NAME]}", which is not supported: only {cls.only[1]} are', "type")
+        value = _with_integers(cls, value)
         known = {field.alias or name for name, field in cls.model_fields.items()}
         for name in value:
             if name not in known:
-                shown = name[:LONGEST_NAME] or '""'
+                shown = name[:MAX_SHOWN_NAME] or '""'
                 close = difflib.get_close_matches(shown, known, n=1, cutoff=0.7)
-                raise wrong("is not a known field" + (f"; did you mean {close[0]}?" if close else ""), shown)
+                raise field_error("is not a known field" + (f"; did you mean {close[0]}?" if close else ""), shown)
         return value
 
 
 @cache
-def _integers(model: type[BaseModel]) -> frozenset[str]:
+def _integer_fields(model: type[BaseModel]) -> frozenset[str]:
     """The fields that hold an integer, or nothing."""
     return frozenset(name for name, field in model.model_fields.items() if _holds_integer(field.annotation))
 
@@ -64,22 +64,22 @@ def _holds_integer(kind: Any) -> bool:
     return kind is int or (get_origin(kind) in (Union, UnionType) and any(map(_holds_integer, get_args(kind))))
 
 
-def _whole_numbers(model: type[BaseModel], value: dict[str, Any]) -> dict[str, Any]:
+def _with_integers(model: type[BaseModel], value: dict[str, Any]) -> dict[str, Any]:
     """With 5 for 5.0 where an integer belongs: to JSON they are the same, and some clients have no other numbers."""
     names = [name for name, given in value.items() if type(given) is float and given.is_integer()]
-    return {**value, **{name: int(value[name]) for name in names if name in _integers(model)}} if names else value
+    return {**value, **{name: int(value[name]) for name in names if name in _integer_fields(model)}} if names else value
 
 
 # What client libraries add to their own copy of an answer, such as the object that they read from its text. Clients
 # append that copy to the conversation. It says nothing that the message does not say: templates do not get to see it.
-CLIENT_COPY: Any = Field(None, exclude=True, description="A client library's own note. Taken as it comes, not used.")
+CLIENT_ONLY: Any = Field(None, exclude=True, description="A client library's own note. Taken as it comes, not used.")
 
 
 # --- a text, whole or in parts
 
 Part = TypeVar("Part")
-NotEmpty = Annotated[list[Part], Field(min_length=1, fail_fast=True)]
-TextOrParts = Annotated[str | NotEmpty[Part], Either("a string or a list of text parts")]
+NonEmptyList = Annotated[list[Part], Field(min_length=1, fail_fast=True)]
+TextOrParts = Annotated[str | NonEmptyList[Part], ByJsonType("a string or a list of text parts")]
 
 
 class HasText(Protocol):
@@ -87,7 +87,7 @@ class HasText(Protocol):
     def text(self) -> str: ...
 
 
-def whole_text(given: str | Sequence[HasText]) -> str:
+def join_text(given: str | Sequence[HasText]) -> str:
     """Parts are joined by line breaks."""
     return given if isinstance(given, str) else "\n".join([part.text for part in given])
 
@@ -100,7 +100,7 @@ TEMPERATURE = "0: always the likeliest token. Default: what the model's makers r
 TOP_P = Field(None, gt=0, le=1, description="Draw from the likeliest tokens that have this share of the probability.")
 
 
-class CacheControl(Strict):
+class CacheControl(StrictModel):
     """A hint that never changes an answer: prefixes are cached and found by their tokens, marked or not."""
 
     type: Literal["ephemeral"]
@@ -108,7 +108,7 @@ class CacheControl(Strict):
     scope: str | None = Field(None, max_length=64, description="Who shares the prefix. Not used: tenants never do.")
 
 
-CACHE_MARK = Field(
+CACHE_CONTROL = Field(
     None,
     description="Where a prefix ends that is worth keeping. Not needed here: prefixes are cached and found by their "
     "tokens. Taken for compatibility, not used.",
@@ -117,7 +117,7 @@ CACHE_MARK = Field(
 
 def _check_arguments(value: dict[str, Any]) -> dict[str, Any]:
     if is_nested_deeper(value, MAX_DEPTH):
-        raise wrong(f"is nested more than {MAX_DEPTH} levels deep")
+        raise field_error(f"is nested more than {MAX_DEPTH} levels deep")
     return value
 
 

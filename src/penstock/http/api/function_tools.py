@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 from pydantic import Field
 
 from penstock.flow import Tool, ToolUse
-from penstock.http.api.fields import Strict
+from penstock.http.api.fields import StrictModel
 from penstock.http.api.response_format import Name
-from penstock.http.parse.unions import Either
+from penstock.http.parse.unions import ByJsonType
 
 
-class Function(Strict):
+class Function(StrictModel):
     name: Name
     description: str | None = Field(None, description="What it does, for the model to read.")
     parameters: dict[str, Any] | None = Field(
@@ -27,20 +27,22 @@ class Function(Strict):
 
 
 Named = TypeVar("Named")
-WordOr = Annotated[
+ToolChoiceOr = Annotated[
     Literal["none", "auto", "required"] | Named,
-    Either('one of "none", "auto" and "required", or an object that names a function'),
+    ByJsonType('one of "none", "auto" and "required", or an object that names a function'),
 ]
 
 
-class Chosen(Protocol):
+class NamedFunctionChoice(Protocol):
     """An object that names a function, in either of OpenAI's forms."""
 
     @property
     def name(self) -> str: ...
 
 
-def tool_use(functions: Sequence[Function], choice: str | Chosen | None, parallel: bool | None) -> ToolUse | None:
+def tool_use(
+    functions: Sequence[Function], choice: str | NamedFunctionChoice | None, parallel: bool | None
+) -> ToolUse | None:
     """None: no tools, or none is to be called."""
     if not functions or choice == "none":
         return None

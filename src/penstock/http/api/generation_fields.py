@@ -9,11 +9,11 @@ from pydantic import AfterValidator, Field
 from penstock.flow.tools import is_nested_deeper
 from penstock.http.api.fields import (
     MAX_INT,
-    wrong,
+    field_error,
 )
-from penstock.http.parse.error_text import LONGEST_NAME
+from penstock.http.parse.error_text import MAX_SHOWN_NAME
 from penstock.http.parse.json_body import MAX_MEMBERS
-from penstock.http.parse.unions import Either
+from penstock.http.parse.unions import ByJsonType
 
 MAX_STOPS = 4
 MAX_TOKEN_IDS = 1 << 20  # of a prompt: more than any context
@@ -28,14 +28,15 @@ TokenIds = Annotated[
 
 _Stop = Annotated[str, Field(min_length=1)]
 Stop = Annotated[
-    _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True)], Either("a string or a list of strings")
+    _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True)],
+    ByJsonType("a string or a list of strings"),
 ]
 STOP = Field(None, description=f"Text that ends the answer, and is not part of it. Up to {MAX_STOPS}.")
 SEED = Field(None, ge=-(2**63), le=2**63 - 1, description="The same seed gives the same answer. Default: a fresh one.")
 IGNORE_EOS = Field(None, description="Extension. Go on behind the model's own end.")
 
 
-def stops(given: str | list[str] | None) -> tuple[str, ...]:
+def stop_strings(given: str | list[str] | None) -> tuple[str, ...]:
     """The single texts in what a field of type Stop holds."""
     return (given,) if isinstance(given, str) else tuple(given or ())
 
@@ -57,9 +58,9 @@ _RESERVED = ("messages", "tools", "add_generation_prompt", "continue_final_messa
 def _check_kwargs(value: dict[str, Any]) -> dict[str, Any]:
     for name in value:
         if name in _RESERVED or name.endswith("_token"):
-            raise wrong(f"must not set {name[:LONGEST_NAME]}: the server does")
+            raise field_error(f"must not set {name[:MAX_SHOWN_NAME]}: the server does")
     if is_nested_deeper(value, MAX_KWARGS_DEPTH):
-        raise wrong(f"is nested more than {MAX_KWARGS_DEPTH} levels deep")
+        raise field_error(f"is nested more than {MAX_KWARGS_DEPTH} levels deep")
     return value
 
 

@@ -9,13 +9,13 @@ import msgspec
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from penstock.http.api.fields import wrong
+from penstock.http.api.fields import field_error
 
 _NEVER = "not supported"
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # `typing` takes equal ones for the same, and 0 equals False
-class Inert:
+class IgnoredField:
     """Stands behind a field's type in `Annotated[Any, ...]`: takes null and the values in `accepts`."""
 
     accepts: tuple[Any, ...] = ()
@@ -29,7 +29,7 @@ class Inert:
     def check(self, value: Any) -> Any:
         if value is None or any(type(value) is type(accepted) and value == accepted for accepted in self.accepts):
             return value
-        raise wrong(self.advice)
+        raise field_error(self.advice)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.check)
@@ -44,7 +44,7 @@ class Inert:
 # --- of both of OpenAI's APIs
 
 STREAM_OPTIONS = {
-    "include_obfuscation": Inert((False,)),
+    "include_obfuscation": IgnoredField((False,)),
 }
 
 # Names a client gives to things of its own, for OpenAI's books: any string is taken and nothing is done with it. The

@@ -8,7 +8,7 @@ from typing import Protocol
 from penstock.flow import TextStream, TokenLogprobs
 from penstock.http.api.response_bodies import Body
 
-LEAST = -9999.0  # what OpenAI writes where a probability is too small to have a logarithm; JSON has no infinity
+MIN_LOGPROB = -9999.0  # what OpenAI writes where a probability is too small to have a logarithm; JSON has no infinity
 
 
 class TopLogprob(Body, kw_only=True, frozen=True):
@@ -37,23 +37,23 @@ class Vocabulary(Protocol):
     def text_stream(self, prompt: Sequence[int], *, skip_special: bool = True) -> TextStream: ...
 
 
-def per_token(entry: TokenLogprobs, vocabulary: Vocabulary, *, as_ids: bool = False) -> TokenLogprob:
+def token_logprob(entry: TokenLogprobs, vocabulary: Vocabulary, *, as_ids: bool = False) -> TokenLogprob:
     """`as_ids`: tokens are called by their ids. Their bytes are what they stand for in any case."""
     spelling = vocabulary.token_bytes(entry.token)
     return TokenLogprob(
-        token=by_id(entry.token) if as_ids else spelling.decode(errors="replace"),
-        logprob=max(entry.logprob, LEAST),
+        token=token_id_name(entry.token) if as_ids else spelling.decode(errors="replace"),
+        logprob=max(entry.logprob, MIN_LOGPROB),
         bytes=list(spelling),
-        top_logprobs=[_top(token, logprob, vocabulary, as_ids) for token, logprob in entry.top],
+        top_logprobs=[_top_logprob(token, logprob, vocabulary, as_ids) for token, logprob in entry.top],
     )
 
 
-def _top(token: int, logprob: float, vocabulary: Vocabulary, as_ids: bool) -> TopLogprob:
+def _top_logprob(token: int, logprob: float, vocabulary: Vocabulary, as_ids: bool) -> TopLogprob:
     spelling = vocabulary.token_bytes(token)
-    name = by_id(token) if as_ids else spelling.decode(errors="replace")
-    return TopLogprob(token=name, logprob=max(logprob, LEAST), bytes=list(spelling))
+    name = token_id_name(token) if as_ids else spelling.decode(errors="replace")
+    return TopLogprob(token=name, logprob=max(logprob, MIN_LOGPROB), bytes=list(spelling))
 
 
-def by_id(token: int) -> str:
+def token_id_name(token: int) -> str:
     """As vLLM writes it."""
     return f"token_id:{token}"

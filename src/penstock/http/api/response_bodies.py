@@ -9,5 +9,5 @@ class Body(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """Base of all of them; they live no longer than it takes to encode them."""
 
 
-class Typed(Body, kw_only=True, frozen=True, tag_field="type"):
+class TaggedBody(Body, kw_only=True, frozen=True, tag_field="type"):
     """Base of what says what it is, in the newer APIs: the tag of a struct is its `type`, and the name of an event."""

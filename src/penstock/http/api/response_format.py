@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from penstock.flow import Constraint
-from penstock.http.api.fields import Strict, wrong
-from penstock.http.parse.unions import By
+from penstock.http.api.fields import StrictModel, field_error
+from penstock.http.parse.unions import ByField
 
 _NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 
@@ -25,54 +25,54 @@ CLIENT_NAMES = {
 
 def _check_name(name: str) -> str:
     if not re.fullmatch(_NAME, name):
-        raise wrong("must be 1 to 64 letters, digits, underscores or hyphens")
+        raise field_error("must be 1 to 64 letters, digits, underscores or hyphens")
     return name
 
 
 Name = Annotated[str, AfterValidator(_check_name), Field(json_schema_extra={"pattern": _NAME})]
 
 
-class TextFormat(Strict):
+class TextFormat(StrictModel):
     """Anything."""
 
     type: Literal["text"]
 
 
-class JsonObjectFormat(Strict):
+class JsonObjectFormat(StrictModel):
     """A JSON object."""
 
     type: Literal["json_object"]
 
 
-class NamedSchema(Strict):
+class NamedSchema(StrictModel):
     name: Name = Field(description="The client's name for it. Not used.")
     description: str | None = Field(None, description="What it is for. Not used: tell the model in a message.")
     form: dict[str, Any] = Field(alias="schema", description="JSON Schema.")
     strict: bool | None = Field(None, description="Answers are always held to their schema.")
 
 
-class JsonSchemaFormat(Strict):
+class JsonSchemaFormat(StrictModel):
     """JSON that is valid by a schema, with its properties in the schema's order."""
 
     type: Literal["json_schema"]
     json_schema: NamedSchema
 
 
-class RegexFormat(Strict):
+class RegexFormat(StrictModel):
     """Extension. A text that the whole of an expression matches."""
 
     type: Literal["regex"]
     regex: str = Field(min_length=1, description="Without look-around and back-references.")
 
 
-class ChoiceFormat(Strict):
+class ChoiceFormat(StrictModel):
     """Extension. One of several texts."""
 
     type: Literal["choice"]
     choice: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1, max_length=10_000, fail_fast=True)
 
 
-class GrammarFormat(Strict):
+class GrammarFormat(StrictModel):
     """Extension. A text of a context-free grammar."""
 
     type: Literal["grammar"]
@@ -80,7 +80,7 @@ class GrammarFormat(Strict):
 
 
 ResponseFormat = Annotated[
-    TextFormat | JsonObjectFormat | JsonSchemaFormat | RegexFormat | ChoiceFormat | GrammarFormat, By("type")
+    TextFormat | JsonObjectFormat | JsonSchemaFormat | RegexFormat | ChoiceFormat | GrammarFormat, ByField("type")
 ]
 
 

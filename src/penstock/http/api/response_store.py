@@ -1,4 +1,4 @@
-"""Responses kept for those that go on from them. In memory: they are gone when the server is."""
+"""Stored responses and chat completions, for later requests. In memory: they are gone when the server stops."""
 
 from __future__ import annotations
 
@@ -15,88 +15,88 @@ MAX_RESPONSES = 4096
 MAX_BYTES = 128 * 2**20  # of bodies and conversations together
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """A response with all of its conversation, so that it does not need those before it. JSON texts."""
+class StoredResponse(msgspec.Struct, frozen=True):
+    """A response with all of its conversation, so that it does not depend on earlier ones. All fields are JSON."""
 
     body: bytes  # as it was sent
-    said: bytes  # the conversation up to and including it, as messages
-    items: bytes = b"[]"  # the conversation up to it, as items
-    pieces: bytes = b"[]"  # of its items: see `transcript`
+    conversation: bytes  # up to and including the response, as messages
+    items: bytes = b"[]"  # the conversation before the response, as items
+    pieces: bytes = b"[]"  # of its items: `responses.event_sequence`
 
     @property
     def size(self) -> int:
-        return len(self.body) + len(self.said) + len(self.items) + len(self.pieces)
+        return len(self.body) + len(self.conversation) + len(self.items) + len(self.pieces)
 
     def messages(self) -> list[Message]:
-        return list(msgspec.json.decode(self.said))
+        return list(msgspec.json.decode(self.conversation))
 
 
-class Shelf:
-    """What one tenant keeps, the one unused for longest first."""
+class TenantStore:
+    """The responses of one tenant, the least recently used first."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.kept: OrderedDict[str, Kept] = OrderedDict()
+        self.responses: OrderedDict[str, StoredResponse] = OrderedDict()
 
-    def drop(self, name: str) -> None:
-        self.bytes -= self.kept.pop(name).size
+    def delete(self, name: str) -> None:
+        self.bytes -= self.responses.pop(name).size
 
 
 class ResponseStore:
-    """Each response is its tenant's: for others there is no such response. Where there is no room for all, the tenant
-    that takes the most of it loses the one it has not used for longest: nobody can push out what another keeps.
+    """Responses by tenant: for other tenants a response does not exist. When the store is full, the tenant that uses
+    the most of it loses its least recently used response, so that no tenant can evict what another stores.
 
-    Threads may share it: long answers are written, and so kept, in one."""
+    Thread-safe: long responses are written, and then stored, in threads."""
 
     def __init__(
         self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES, *, what: str = "response"
     ) -> None:
-        """`what` is kept: responses, or chat completions, which nobody goes on from."""
+        """`what` is stored, for error messages: responses or chat completions."""
         self.what = what
         self.max_responses = max_responses
         self.max_bytes = max_bytes
-        self._shelves: dict[str, Shelf] = {}  # by tenant
+        self._tenants: dict[str, TenantStore] = {}
         self._lock = RLock()
 
     def __len__(self) -> int:
-        return sum(len(shelf.kept) for shelf in self._shelves.values())
+        return sum(len(tenant.responses) for tenant in self._tenants.values())
 
     @property
     def num_bytes(self) -> int:
-        return sum(shelf.bytes for shelf in self._shelves.values())
+        return sum(tenant.bytes for tenant in self._tenants.values())
 
-    def keep(self, tenant: str, name: str, kept: Kept) -> None:
+    def put(self, tenant: str, name: str, response: StoredResponse) -> None:
         with self._lock:
-            shelf = self._shelves.setdefault(tenant, Shelf())
-            shelf.kept[name] = kept
-            shelf.bytes += kept.size
+            own = self._tenants.setdefault(tenant, TenantStore())
+            own.responses[name] = response
+            own.bytes += response.size
             while self.num_bytes > self.max_bytes:
-                self._make_room(lambda shelf: shelf.bytes)
+                self._evict(lambda store: store.bytes)
             while len(self) > self.max_responses:
-                self._make_room(lambda shelf: len(shelf.kept))
+                self._evict(lambda store: len(store.responses))
 
-    def find(self, tenant: str, name: str, *, param: str = "response_id") -> Kept:
-        """`param`: what the client calls the id."""
+    def get(self, tenant: str, name: str, *, param: str = "response_id") -> StoredResponse:
+        """`param` is the field or parameter in which the client sent the id."""
         with self._lock:
-            shelf = self._shelves.get(tenant)
-            if shelf is not None and name in shelf.kept:
-                shelf.kept.move_to_end(name)
-                return shelf.kept[name]
+            own = self._tenants.get(tenant)
+            if own is not None and name in own.responses:
+                own.responses.move_to_end(name)
+                return own.responses[name]
         raise NotFound(
-            f"there is no {self.what} {name[:64]!r}: it was not stored, has been deleted, or made room for newer ones",
+            f"there is no {self.what} {name[:64]!r}: it was not stored, has been deleted, or was evicted by newer ones",
             param=param,
         )
 
-    def all(self, tenant: str) -> list[Kept]:
+    def all(self, tenant: str) -> list[StoredResponse]:
         with self._lock:
-            shelf = self._shelves.get(tenant)
-            return [] if shelf is None else list(shelf.kept.values())
+            own = self._tenants.get(tenant)
+            return [] if own is None else list(own.responses.values())
 
-    def drop(self, tenant: str, name: str) -> None:
+    def delete(self, tenant: str, name: str) -> None:
         with self._lock:
-            self.find(tenant, name)
-            self._shelves[tenant].drop(name)
+            self.get(tenant, name)
+            self._tenants[tenant].delete(name)
 
-    def _make_room(self, taken: Callable[[Shelf], int]) -> None:
-        fullest = max(self._shelves.values(), key=taken)
-        fullest.drop(next(iter(fullest.kept)))
+    def _evict(self, usage: Callable[[TenantStore], int]) -> None:
+        largest = max(self._tenants.values(), key=usage)
+        largest.delete(next(iter(largest.responses)))

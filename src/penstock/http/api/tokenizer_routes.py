@@ -11,21 +11,21 @@ from msgspec import UNSET, UnsetType
 from pydantic import Field, model_validator
 
 from penstock import flow
-from penstock.http.api.chat_messages import Messages, Templated, to_template
-from penstock.http.api.fields import MODEL, Strict, wrong
+from penstock.http.api.chat_messages import ChatTemplateFields, Messages, to_template
+from penstock.http.api.fields import MODEL, StrictModel, field_error
 from penstock.http.api.generation_fields import TokenId
 from penstock.http.api.logprobs import Vocabulary
 from penstock.http.api.response_bodies import Body
 from penstock.http.json_response import json_response
-from penstock.http.openapi.routes import documented
-from penstock.http.parse.body import read
+from penstock.http.openapi.route_docs import route_docs
+from penstock.http.parse.body import read_body
 from penstock.http.service import Service
 from penstock.store.files import ModelFiles
 
 MAX_IDS = 1 << 18  # to make text of at once: more would hold up everybody else's tokens
 
 
-class TokenizeRequest(Templated):
+class TokenizeRequest(ChatTemplateFields):
     """Exactly one of `prompt` and `messages`."""
 
     model: str | None = MODEL
@@ -41,17 +41,17 @@ class TokenizeRequest(Templated):
     @model_validator(mode="after")
     def _check_pairs(self) -> TokenizeRequest:
         if (self.prompt is None) == (self.messages is None):
-            raise wrong("or messages is required, and not both", "prompt")
+            raise field_error("or messages is required, and not both", "prompt")
         if self.messages is None:
-            for name in Templated.model_fields:
+            for name in ChatTemplateFields.model_fields:
                 if getattr(self, name) is not None:
-                    raise wrong("goes with messages only", name)
+                    raise field_error("goes with messages only", name)
         elif self.add_special_tokens:
-            raise wrong("goes with prompt only: the chat template writes them itself", "add_special_tokens")
+            raise field_error("goes with prompt only: the chat template writes them itself", "add_special_tokens")
         return self
 
 
-class DetokenizeRequest(Strict):
+class DetokenizeRequest(StrictModel):
     model: str | None = MODEL
     tokens: Annotated[list[TokenId], Field(max_length=MAX_IDS, fail_fast=True)] = Field(description="Token ids.")
 
@@ -91,23 +91,23 @@ ANSWERS = (Tokens, Text, TokenizerInfo)
 
 
 def add(app: FastAPI, service: Service) -> None:
-    @app.post("/tokenize", **documented(TokenizeRequest, Tokens))
+    @app.post("/tokenize", **route_docs(TokenizeRequest, Tokens))
     async def tokenize(request: Request) -> Response:
         """The token ids of a text or a conversation."""
-        body = await read(TokenizeRequest, request)
+        body = await read_body(TokenizeRequest, request)
         service.check_model(body.model)
         ids = await asyncio.to_thread(_tokenize, service, body)
         return json_response(encode_tokens(body, ids, context=service.pipeline.context, vocabulary=service.tokenizer))
 
-    @app.get("/tokenizer_info", **documented(None, TokenizerInfo))
+    @app.get("/tokenizer_info", **route_docs(None, TokenizerInfo))
     async def tokenizer_info() -> Response:
         """The model's tokenizer, as its tokenizer_config.json has it."""
         return json_response(encode_tokenizer_info(service.files, service.tokenizer, context=service.pipeline.context))
 
-    @app.post("/detokenize", **documented(DetokenizeRequest, Text))
+    @app.post("/detokenize", **route_docs(DetokenizeRequest, Text))
     async def detokenize(request: Request) -> Response:
         """The text of token ids."""
-        body = await read(DetokenizeRequest, request)
+        body = await read_body(DetokenizeRequest, request)
         service.check_model(body.model)
         text = await asyncio.to_thread(service.detokenize, body.tokens)
         return json_response(encode_text(text))

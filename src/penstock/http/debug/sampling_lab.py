@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from penstock.errors import by_code
 from penstock.flow import FinishReason, Request, SamplingParams
 from penstock.http.api.chat_messages import Messages, to_template
-from penstock.http.api.fields import MAX_INT, Strict, wrong
+from penstock.http.api.fields import MAX_INT, StrictModel, field_error
 from penstock.http.api.generation_fields import LogitBias, TokenId, TokenIds
 from penstock.http.api.logprobs import Vocabulary
 from penstock.http.api.response_format import ResponseFormat, to_constraint
@@ -21,7 +21,7 @@ MAX_TOP, DEFAULT_TOP = 200, 40
 SHOWN_PROMPT = 64  # tokens, the last
 
 
-class Prompted(Strict):
+class PromptFields(StrictModel):
     """Exactly one of `prompt`, `messages` and `tokens`."""
 
     prompt: str | None = Field(None, description="A text.")
@@ -29,9 +29,9 @@ class Prompted(Strict):
     tokens: TokenIds | None = Field(None, description="Token ids.")
 
     @model_validator(mode="after")
-    def _check_one(self) -> Prompted:
+    def _check_one(self) -> PromptFields:
         if sum(value is not None for value in (self.prompt, self.messages, self.tokens)) != 1:
-            raise wrong("or messages or tokens is required, and only one of them", "prompt")
+            raise field_error("or messages or tokens is required, and only one of them", "prompt")
         return self
 
     def to_request(self, name: str, params: SamplingParams, **more: Any) -> Request:
@@ -45,7 +45,7 @@ class Prompted(Strict):
         )
 
 
-class LabParams(Strict):
+class LabParams(StrictModel):
     temperature: float | None = Field(None, ge=0, le=100)
     top_k: int | None = Field(None, ge=0, le=MAX_INT)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -58,7 +58,7 @@ class LabParams(Strict):
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
 
 
-class LabRequest(Prompted):
+class LabRequest(PromptFields):
     """What is not given in `params` changes nothing: temperature 1, no filters."""
 
     forced: Annotated[list[TokenId], Field(max_length=4096, fail_fast=True)] | None = Field(
@@ -69,21 +69,21 @@ class LabRequest(Prompted):
     top: int | None = Field(None, ge=1, le=MAX_TOP, description="How many tokens to show. Default: 40.")
 
 
-class ExplainRequest(Prompted):
+class ExplainRequest(PromptFields):
     cache_salt: str | None = Field(None, description="As in a completion.")
 
 
 REQUESTS = (LabRequest, ExplainRequest)
 
 
-def sampling(body: LabRequest) -> SamplingParams:
+def sampling_params(body: LabRequest) -> SamplingParams:
     given = {name: value for name, value in (body.params or ()) if value is not None}
     bias = {int(token): value for token, value in given.pop("logit_bias", {}).items()}
     constraint = to_constraint(body.response_format)
     return SamplingParams(**given, logit_bias=bias, max_tokens=1, constraint=constraint)
 
 
-def answer(
+def encode_inspection(
     body: LabRequest, active_requests: Sequence[ActiveRequest], vocabulary: Vocabulary, vocab_size: int
 ) -> bytes:
     (active,) = active_requests

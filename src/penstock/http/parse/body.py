@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from penstock.errors import MediaTypeUnsupported
-from penstock.http.parse.json_body import decoded
+from penstock.http.parse.json_body import decode_object
 from penstock.http.parse.schema import Schema, parse
 
 LONG_BODY = 64 * 1024  # bytes: checking more than that would hold up everybody else's tokens
 
 
-Read = TypeVar("Read")
+Parsed = TypeVar("Parsed")
 
 
-async def read(schema: type[Schema], request: Request, *, any_type: bool = False) -> Schema:
+async def read_body(schema: type[Schema], request: Request, *, any_type: bool = False) -> Schema:
     """Raises InvalidRequest for what the schema does not take. `any_type`: the content-type counts only if the request
     comes from a page."""
     return await _read(request, partial(parse, schema), any_type and not _from_page(request))
@@ -27,10 +27,10 @@ async def read(schema: type[Schema], request: Request, *, any_type: bool = False
 
 async def read_object(request: Request) -> dict[str, Any]:
     """Whatever it holds. Raises InvalidRequest if it is no JSON object."""
-    return await _read(request, decoded)
+    return await _read(request, decode_object)
 
 
-async def _read(request: Request, check: Callable[[bytes], Read], any_type: bool = False) -> Read:
+async def _read(request: Request, check: Callable[[bytes], Parsed], any_type: bool = False) -> Parsed:
     raw = await _json(request, any_type)
     try:
         return await asyncio.to_thread(check, raw) if len(raw) > LONG_BODY else check(raw)

@@ -8,30 +8,30 @@ from typing import Any
 
 from penstock.http.parse.unions import BRANCH
 
-LONGEST_NAME = 64  # of an unknown field, as errors repeat it
+MAX_SHOWN_NAME = 64  # of an unknown field, as errors repeat it
 
-Place = tuple[str | int, ...]
+FieldPath = tuple[str | int, ...]
 
 
-def path(place: Iterable[str | int]) -> str:
+def field_path(place: Iterable[str | int]) -> str:
     """As OpenAI writes it: messages[0].content[1].text"""
     written = ""
     for step in place:
         if isinstance(step, int):
             written += f"[{step}]"
         elif not step.startswith(BRANCH):
-            written += f".{short(step)}" if written else short(step)
+            written += f".{shorten(step)}" if written else shorten(step)
     return written
 
 
-def shown(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """A value, as JSON has it."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
-    return short(json.dumps(value, ensure_ascii=False))
+    return shorten(json.dumps(value, ensure_ascii=False))
 
 
-def short(text: str) -> str:
+def shorten(text: str) -> str:
     """Fit to be sent back, whatever the client called it."""
-    text = text if len(text) <= LONGEST_NAME else text[:LONGEST_NAME] + "…"
+    text = text if len(text) <= MAX_SHOWN_NAME else text[:MAX_SHOWN_NAME] + "…"
     return text.encode(errors="replace").decode()

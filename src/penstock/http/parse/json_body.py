@@ -17,7 +17,7 @@ from types import FunctionType
 from typing import Any, NoReturn
 
 from penstock.errors import InvalidRequest
-from penstock.http.parse.error_text import LONGEST_NAME, Place, path, shown
+from penstock.http.parse.error_text import MAX_SHOWN_NAME, FieldPath, describe_value, field_path
 
 MAX_MEMBERS = 1024  # of any object in a body: keeps the errors of one, and the time to find them, few
 MAX_VALUES = 1 << 17  # strings, names included, lists and objects: tens of thousands of messages
@@ -37,11 +37,11 @@ _NUMBER = re.compile(r"(-?(?:0|[1-9]\d{0,4400}))(\.\d{1,4400})?([eE][-+]?\d{1,44
 _NUMBERS = re.compile(r"[-+.\d\seE,]*,", re.ASCII)
 
 
-def decoded(raw: bytes) -> dict[str, Any]:
+def decode_object(raw: bytes) -> dict[str, Any]:
     """The object a body holds. Raises InvalidRequest, and nothing else."""
     body = _decode(raw)
     if not isinstance(body, dict):
-        raise InvalidRequest(f"the body must be a JSON object, got {shown(body)}")
+        raise InvalidRequest(f"the body must be a JSON object, got {describe_value(body)}")
     return body
 
 
@@ -108,14 +108,14 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
         raise InvalidRequest(f"the body has an object with more than {MAX_MEMBERS} members")
     if len(found) < len(members):
         twice = Counter(name for name, _ in members).most_common(1)[0][0]
-        raise InvalidRequest(f"the body has {shown(twice)} twice in one object", param=path([twice]))
+        raise InvalidRequest(f"the body has {describe_value(twice)} twice in one object", param=field_path([twice]))
     return found
 
 
 def _float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise InvalidRequest(f"the body has a number that is too large: {text[:LONGEST_NAME]}")
+        raise InvalidRequest(f"the body has a number that is too large: {text[:MAX_SHOWN_NAME]}")
     return number
 
 
@@ -202,7 +202,7 @@ _PIECEWISE = _Piecewise()
 
 def _check_characters(body: Any) -> None:
     """Walks without recursion: the body may be as deep as the decoder lets it."""
-    open_items: list[tuple[Place, Any]] = [((), body)]
+    open_items: list[tuple[FieldPath, Any]] = [((), body)]
     while open_items:
         place, value = open_items.pop()
         if isinstance(value, str):
@@ -216,6 +216,6 @@ def _check_characters(body: Any) -> None:
             open_items += [((*place, index), inner) for index, inner in enumerate(value)]
 
 
-def _not_text(place: Place, what: str) -> InvalidRequest:
-    where = path(place)
+def _not_text(place: FieldPath, what: str) -> InvalidRequest:
+    where = field_path(place)
     return InvalidRequest(f"{where or 'the body'} is not valid text: it has {what}", param=where or None)

@@ -16,13 +16,13 @@ class Parameter:
     """What is written here is what is checked, and what /openapi.json says."""
 
     name: str
-    about: str
+    description: str
     type: Literal["string", "integer", "number", "boolean", "array"] = "string"  # an array is of strings
     bounds: tuple[float, float] = (0, 0)  # of numbers
     choices: tuple[str, ...] = ()  # of strings; none: any
     default: str | float | None = None
 
-    def described(self) -> dict[str, Any]:
+    def openapi(self) -> dict[str, Any]:
         schema: dict[str, Any] = {"type": self.type}
         if self.type in ("integer", "number"):
             schema |= {"minimum": self.bounds[0], "maximum": self.bounds[1]}
@@ -32,7 +32,7 @@ class Parameter:
             schema["enum"] = list(self.choices)
         if self.default is not None:
             schema["default"] = self.default
-        return {"name": self.name, "in": "query", "required": False, "description": self.about, "schema": schema}
+        return {"name": self.name, "in": "query", "required": False, "description": self.description, "schema": schema}
 
     def read(self, text: str) -> Any:
         if self.type in ("string", "array"):

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from penstock.errors import InvalidRequest
-from penstock.http.parse.error_text import Place, path, shown
-from penstock.http.parse.json_body import decoded
+from penstock.http.parse.error_text import FieldPath, describe_value, field_path
+from penstock.http.parse.json_body import decode_object
 from penstock.http.parse.unions import BRANCH
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -17,7 +17,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 def parse(schema: type[Schema], raw: bytes) -> Schema:
     """Raises InvalidRequest, and nothing else."""
-    body = decoded(raw)
+    body = decode_object(raw)
     try:
         return schema.model_validate(body)
     except ValidationError as error:
@@ -61,31 +61,30 @@ def _invalid(error: ErrorDetails) -> InvalidRequest:
     elif context.get("param"):
         place = (*place, context["param"])
     elif place[-1:] == ("[key]",):
-        place, predicate = place[:-2], f"has the name {shown(error['input'])}, which {predicate}"
-    where = path(place)
+        place, predicate = place[:-2], f"has the name {describe_value(error['input'])}, which {predicate}"
+    where = field_path(place)
     return InvalidRequest(f"{where} {predicate}", param=where)
 
 
-def _untagged(place: Place, field: str, given: Any) -> tuple[Place, str]:
+def _untagged(place: FieldPath, field: str, given: Any) -> tuple[FieldPath, str]:
     """What is at fault where the branch of a union cannot be chosen by its field: all of it, or the field."""
     if not isinstance(given, dict):
-        return place, f"must be an object, got {shown(given)}"
+        return place, f"must be an object, got {describe_value(given)}"
     place = (*place, field)
-    return place, f"must be a string, got {shown(given[field])}" if field in given else "is required"
+    return place, f"must be a string, got {describe_value(given[field])}" if field in given else "is required"
 
 
 def _predicate(error: ErrorDetails, context: dict[str, Any]) -> str:
     """What is wrong, as the rest of a sentence that begins with the field."""
-    kind, given = error["type"], shown(error["input"])
+    kind, given = error["type"], describe_value(error["input"])
     match kind:
         case "field":
             return str(context["text"])
         case "missing":
             return "is required"
         case "union_tag_invalid":
-            return (
-                f"must be one of {_quoted(context['expected_tags'])}, got {shown(context['tag'].removeprefix(BRANCH))}"
-            )
+            tag = describe_value(context["tag"].removeprefix(BRANCH))
+            return f"must be one of {_quoted(context['expected_tags'])}, got {tag}"
         case "shape":
             return f"must be {error['msg']}, got {given}"
         case "literal_error":

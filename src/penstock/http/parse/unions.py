@@ -18,7 +18,7 @@ _OTHER_BRANCH = BRANCH + _OTHER
 
 
 @dataclass(frozen=True, slots=True)
-class By:
+class ByField:
     """Of models: takes the one whose literal `field` is the value's. `default`: where there is no such field. A model
     whose field is any string takes what no other does."""
 
@@ -43,7 +43,7 @@ class By:
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class ByJsonType:
     """Of a string, a list and an object, or two of them: takes the one the value is. `expected`: what it should be."""
 
     expected: str

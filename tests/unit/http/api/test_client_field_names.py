@@ -8,7 +8,7 @@ from helpers.openai_samples import CHAT, TEXT
 from penstock.errors import InvalidRequest
 from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.openai import chat, completions
-from penstock.http.api.openai.schemas import Generation
+from penstock.http.api.openai.schemas import GenerationFields
 from penstock.http.parse.schema import parse
 
 
@@ -25,7 +25,7 @@ from penstock.http.parse.schema import parse
         ("max_tokens", "max_tokens"),
     ],
 )
-def test_openai_clients_read_their_own_names(body: Generation, internal: str, wanted: str) -> None:
+def test_openai_clients_read_their_own_names(body: GenerationFields, internal: str, wanted: str) -> None:
     with pytest.raises(InvalidRequest) as caught, client_field_names(body.client_names()):
         raise InvalidRequest(f"{internal}: token id 9 is unknown", param=internal)
 

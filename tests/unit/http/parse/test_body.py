@@ -12,8 +12,8 @@ from starlette.requests import Request
 
 from helpers.server_process import PATIENCE_S
 from penstock.errors import InvalidRequest, MediaTypeUnsupported
-from penstock.http.api.fields import Strict
-from penstock.http.parse.body import LONG_BODY, read
+from penstock.http.api.fields import StrictModel
+from penstock.http.parse.body import LONG_BODY, read_body
 
 
 def request(body: bytes, **headers: str) -> Request:
@@ -28,7 +28,7 @@ def request(body: bytes, **headers: str) -> Request:
 def test_the_loop_goes_on_while_a_long_body_is_checked() -> None:
     turned = threading.Event()
 
-    class Slow(Strict):
+    class Slow(StrictModel):
         text: str
 
         @model_validator(mode="after")
@@ -37,7 +37,7 @@ def test_the_loop_goes_on_while_a_long_body_is_checked() -> None:
             return self
 
     async def story() -> Slow:
-        reading = asyncio.create_task(read(Slow, request(b'{"text": "%s"}' % (b"a" * LONG_BODY))))
+        reading = asyncio.create_task(read_body(Slow, request(b'{"text": "%s"}' % (b"a" * LONG_BODY))))
         await asyncio.sleep(0)
         asyncio.get_running_loop().call_soon(turned.set)
         return await reading
@@ -48,7 +48,7 @@ def test_the_loop_goes_on_while_a_long_body_is_checked() -> None:
 def test_what_is_wrong_is_told_of_either() -> None:
     for size in (1, LONG_BODY):
         with pytest.raises(InvalidRequest, match="txt is not a known field"):
-            asyncio.run(read(Strict, request(b'{"txt": "%s"}' % (b"a" * size))))
+            asyncio.run(read_body(StrictModel, request(b'{"txt": "%s"}' % (b"a" * size))))
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,8 @@ def test_what_is_wrong_is_told_of_either() -> None:
     ],
 )
 def test_what_a_page_sends_must_be_json_everywhere(told: dict[str, str]) -> None:
-    asyncio.run(read(Strict, request(b"{}", content_type="text/plain", user_agent="curl/8.5.0"), any_type=True))
+    asyncio.run(
+        read_body(StrictModel, request(b"{}", content_type="text/plain", user_agent="curl/8.5.0"), any_type=True)
+    )
     with pytest.raises(MediaTypeUnsupported):
-        asyncio.run(read(Strict, request(b"{}", content_type="text/plain", **told), any_type=True))
+        asyncio.run(read_body(StrictModel, request(b"{}", content_type="text/plain", **told), any_type=True))

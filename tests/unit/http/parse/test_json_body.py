@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
 from penstock.http.parse import json_body
-from penstock.http.parse.json_body import MAX_VALUES, ONE_GO, decoded
+from penstock.http.parse.json_body import MAX_VALUES, ONE_GO, decode_object
 
 JSON = st.recursive(
     st.none()
@@ -48,10 +48,10 @@ def test_values_are_counted_exactly_where_it_matters(value: Any, escaped: bool) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_body, "WINDOW", 3)
         patch.setattr(json_body, "MAX_VALUES", exact)
-        assert decoded(raw) == {"": value}
+        assert decode_object(raw) == {"": value}
         patch.setattr(json_body, "MAX_VALUES", exact - 1)
         with pytest.raises(InvalidRequest, match=f"the body has more than {exact - 1} strings, lists and objects"):
-            decoded(raw)
+            decode_object(raw)
 
 
 @pytest.mark.parametrize("piece", ["[],", "{},", '"",', "[[[]]],"])
@@ -61,13 +61,13 @@ def test_a_body_of_many_small_things_is_refused_before_it_is_decoded(
     monkeypatch.setattr(json_body, "_DECODER", None)
     monkeypatch.setattr(json_body, "_PIECEWISE", None)
     with pytest.raises(InvalidRequest, match="more than 131072 strings, lists and objects") as caught:
-        decoded(b'{"metadata": [' + piece.encode() * MAX_VALUES + b"0]}")
+        decode_object(b'{"metadata": [' + piece.encode() * MAX_VALUES + b"0]}")
     assert caught.value.param is None
 
 
 def test_brackets_within_a_text_do_not_count() -> None:
     text = '[{"' * MAX_VALUES
-    assert decoded(json.dumps({"prompt": text}).encode()) == {"prompt": text}
+    assert decode_object(json.dumps({"prompt": text}).encode()) == {"prompt": text}
 
 
 @given(JSON, st.integers(0, 400), st.sampled_from(["", ",", "]", "[", "0", "-", ".", " ", '"', "1e999", "NaN"]))
@@ -87,8 +87,8 @@ def test_a_long_list_of_numbers() -> None:
     numbers = list(range(2 * ONE_GO))
     body = {"prompt": [numbers[::2], numbers[1::2]], "user": "a"}
 
-    assert decoded(json.dumps(body).encode()) == body
-    assert decoded(json.dumps(body, indent=1).encode()) == body
+    assert decode_object(json.dumps(body).encode()) == body
+    assert decode_object(json.dumps(body, indent=1).encode()) == body
     long = json.dumps(numbers).encode()
     for wrong, message in [
         (b'{"prompt": ' + long[:-1] + b",]}", r"Expecting value|trailing comma"),
@@ -98,7 +98,7 @@ def test_a_long_list_of_numbers() -> None:
         (b'{"prompt": ' + long + b', "user": ' + b"[" * 100_000, "nested too deeply"),
     ]:
         with pytest.raises(InvalidRequest, match=message):
-            decoded(wrong)
+            decode_object(wrong)
 
 
 @given(
@@ -136,14 +136,14 @@ def test_long_bodies_are_not_decoded_in_one_go(monkeypatch: pytest.MonkeyPatch) 
         [{"a": {}}] * (ONE_GO // 4),
         {"\n" * ONE_GO: [9**999] * 99},
     ):
-        assert decoded(json.dumps({"": value}).encode()) == {"": value}
+        assert decode_object(json.dumps({"": value}).encode()) == {"": value}
 
 
 def test_a_suspicious_escape_is_found_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_body, "WINDOW", 7)
     for ahead in range(30):
         with pytest.raises(InvalidRequest, match="half of a surrogate pair"):
-            decoded(b'{"": "' + b"a" * ahead + b'\\ud800"}')
+            decode_object(b'{"": "' + b"a" * ahead + b'\\ud800"}')
 
 
 def test_white_space_and_numbers_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_white_space_and_numbers_without_end(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(json_body, "WINDOW", 4)
     for count in range(12):
         text = '_{"a":_[1,_[]_]_}_'.replace("_", " " * count)
-        assert decoded(text.encode()) == {"a": [1, []]}
+        assert decode_object(text.encode()) == {"a": [1, []]}
     for number, said in ((b"9" * 10_000, "more than 4300 digits"), (b"0." + b"9" * 10_000, "not valid JSON")):
         with pytest.raises(InvalidRequest, match=said):
-            decoded(b'{"a": ' + number + b"}")
+            decode_object(b'{"a": ' + number + b"}")

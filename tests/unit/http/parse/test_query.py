@@ -8,12 +8,12 @@ from penstock.errors import InvalidRequest
 from penstock.http.parse.query import Parameter, read_query
 
 PARAMETERS = (
-    Parameter(name="word", about="Any."),
-    Parameter(name="side", about="Either.", choices=("left", "right"), default="left"),
-    Parameter(name="count", about="Some.", type="integer", bounds=(1, 10**12), default=7),
-    Parameter(name="share", about="Part.", type="number", bounds=(0, 1)),
-    Parameter(name="loud", about="Or not.", type="boolean", default=False),
-    Parameter(name="with", about="Both.", type="array", choices=("salt", "oil")),
+    Parameter(name="word", description="Any."),
+    Parameter(name="side", description="Either.", choices=("left", "right"), default="left"),
+    Parameter(name="count", description="Some.", type="integer", bounds=(1, 10**12), default=7),
+    Parameter(name="share", description="Part.", type="number", bounds=(0, 1)),
+    Parameter(name="loud", description="Or not.", type="boolean", default=False),
+    Parameter(name="with", description="Both.", type="array", choices=("salt", "oil")),
 )
 NOTHING = {"word": None, "side": "left", "count": 7, "share": None, "loud": False, "with": []}
 
@@ -55,7 +55,7 @@ def test_what_is_wrong_is_named(query: str, param: str, words: str) -> None:
 
 
 def test_what_the_document_says() -> None:
-    described = {one["name"]: one["schema"] for one in map(Parameter.described, PARAMETERS)}
+    described = {one["name"]: one["schema"] for one in map(Parameter.openapi, PARAMETERS)}
     assert described["side"] == {"type": "string", "enum": ["left", "right"], "default": "left"}
     assert described["count"] == {"type": "integer", "minimum": 1, "maximum": 10**12, "default": 7}
     assert described["loud"] == {"type": "boolean", "default": False}

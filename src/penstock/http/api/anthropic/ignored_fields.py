@@ -6,40 +6,40 @@ error that names the field.
 
 from __future__ import annotations
 
-from penstock.http.api.ignored_fields import Inert
+from penstock.http.api.ignored_fields import IgnoredField
 
 MESSAGES = {
     # There is one tier and one speed of service, in one place.
-    "service_tier": Inert(("auto", "standard_only")),
-    "speed": Inert(("standard",)),
-    "inference_geo": Inert(),
+    "service_tier": IgnoredField(("auto", "standard_only")),
+    "speed": IgnoredField(("standard",)),
+    "inference_geo": IgnoredField(),
     # What Anthropic runs beside the model.
-    "container": Inert(),
-    "mcp_servers": Inert(([],)),
-    "diagnostics": Inert(),
+    "container": IgnoredField(),
+    "mcp_servers": IgnoredField(([],)),
+    "diagnostics": IgnoredField(),
     # Conversations are not kept: the error says so in a way on which Anthropic's SDK sends them whole (`problems`).
-    "thread": Inert(),
+    "thread": IgnoredField(),
 }
 
 # `eager_input_streaming` asks for arguments without a check that they are JSON; they are streamed as they are made, and
 # are JSON, either way.
 TOOL = {
-    "eager_input_streaming": Inert((True, False)),
-    "allowed_callers": Inert((["direct"],)),
-    "input_examples": Inert(([],)),
+    "eager_input_streaming": IgnoredField((True, False)),
+    "allowed_callers": IgnoredField((["direct"],)),
+    "input_examples": IgnoredField(([],)),
 }
 
 # What Anthropic's answers have in their blocks: clients send them back as they came.
 TEXT_BLOCK = {
-    "citations": Inert(([],)),
+    "citations": IgnoredField(([],)),
 }
 TOOL_USE_BLOCK = {
-    "caller": Inert(({"type": "direct"},)),
-    "toolset_name": Inert(),
+    "caller": IgnoredField(({"type": "direct"},)),
+    "toolset_name": IgnoredField(),
 }
 
 THINKING = {
-    "display": Inert(("summarized",)),  # the default; thoughts come whole
+    "display": IgnoredField(("summarized",)),  # the default; thoughts come whole
 }
 
 # Accepted with any value.

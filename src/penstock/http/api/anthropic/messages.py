@@ -47,9 +47,9 @@ from penstock.http.api.anthropic.schemas import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from penstock.http.api.conversation import Turns
-from penstock.http.api.fields import whole_text
-from penstock.http.api.recommended_sampling import over
+from penstock.http.api.conversation import ConversationBuilder
+from penstock.http.api.fields import join_text
+from penstock.http.api.recommended_sampling import merge_recommended
 from penstock.http.error_body import RenderedError
 from penstock.http.sse import Event, Named, named
 from penstock.prompt.reasoning import SWITCHES
@@ -82,7 +82,7 @@ def to_request(
     what the schema cannot tell."""
     asked = {"temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k}
     params = SamplingParams(
-        **over(recommended, asked),
+        **merge_recommended(recommended, asked),
         max_tokens=body.max_tokens,
         stop=tuple(body.stop_sequences or ()),
         constraint=_constraint(body),
@@ -124,17 +124,17 @@ def _request(body: CountTokensRequest, request_id: str, params: SamplingParams, 
     )
 
 
-def _turns(body: CountTokensRequest) -> Turns:
-    turns = Turns()
+def _turns(body: CountTokensRequest) -> ConversationBuilder:
+    turns = ConversationBuilder()
     if system := _system(body.system or ""):
-        turns.say("system", system)
+        turns.add_text("system", system)
     for place, message in enumerate(body.messages):
         content = message.content
         if isinstance(content, str):
-            turns.say(message.role, content)
+            turns.add_text(message.role, content)
             continue
         if not content or message.role == "assistant":  # which may have said nothing
-            turns.begin(message.role)
+            turns.begin_turn(message.role)
         for number, block in enumerate(content):
             _add(turns, message.role, block, f"messages[{place}].content[{number}]")
     return turns
@@ -147,21 +147,23 @@ def _system(given: str | list[TextBlock]) -> str:
 
 
 def _add(
-    turns: Turns,
+    turns: ConversationBuilder,
     role: str,
     block: TextBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock,
     place: str,
 ) -> None:
     match block:
         case TextBlock():
-            turns.say(role, block.text)
+            turns.add_text(role, block.text)
         case ThinkingBlock():
-            turns.think(block.thinking)
+            turns.add_reasoning(block.thinking)
         case ToolUseBlock():
-            turns.call(block.id, block.name, block.input)
+            turns.add_tool_call(block.id, block.name, block.input)
         case ToolResultBlock():
-            text = whole_text(block.content or "")
-            turns.result(block.tool_use_id, f"Error: {text}" if block.is_error else text, param=f"{place}.tool_use_id")
+            text = join_text(block.content or "")
+            turns.add_tool_result(
+                block.tool_use_id, f"Error: {text}" if block.is_error else text, param=f"{place}.tool_use_id"
+            )
 
 
 def _tools(body: CountTokensRequest) -> ToolUse | None:
@@ -232,7 +234,7 @@ def _constraint(body: CountTokensRequest) -> Constraint | None:
     return Constraint.json_schema(body.output_config.format.json_schema)
 
 
-def counted(tokens: list[int]) -> bytes:
+def encode_token_count(tokens: list[int]) -> bytes:
     return _encode(TokenCount(input_tokens=len(tokens)))
 
 
@@ -272,7 +274,7 @@ class MessageWriter:
     def last(self, completions: Sequence[Completion]) -> list[Event]:
         (completion,) = completions
         end = MessageDelta(
-            delta=response_bodies.stopped(completion.choices[0]), usage=response_bodies.whole_usage(completion)
+            delta=response_bodies.stop_details(completion.choices[0]), usage=response_bodies.whole_usage(completion)
         )
         return [*self._close(), named(end), named(MessageStop())]
 
@@ -286,7 +288,7 @@ class MessageWriter:
         """The answer in one piece, of a completion that did not fail."""
         (completion,) = completions
         (choice,) = completion.choices
-        stopped = response_bodies.stopped(choice)
+        stopped = response_bodies.stop_details(choice)
         return _encode(
             MessageAnswer(
                 id=self._id,

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.flow import Choice, Completion, FinishReason
 from penstock.http.api.fields import read_arguments
-from penstock.http.api.response_bodies import Body, Typed
+from penstock.http.api.response_bodies import Body, TaggedBody
 
 # `dead_end` is ours: no token could have gone on with what `output_config.format` asks for.
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "dead_end"]
@@ -27,17 +27,17 @@ _STOP: dict[FinishReason, StopReason] = {
 # --- the blocks of a message
 
 
-class TextContent(Typed, kw_only=True, frozen=True, tag="text"):
+class TextContent(TaggedBody, kw_only=True, frozen=True, tag="text"):
     text: str
     citations: None = None
 
 
-class ThinkingContent(Typed, kw_only=True, frozen=True, tag="thinking"):
+class ThinkingContent(TaggedBody, kw_only=True, frozen=True, tag="thinking"):
     thinking: str
     signature: Literal[""] = ""  # thoughts are plain text: nothing has to be proven when they come back
 
 
-class ToolUseContent(Typed, kw_only=True, frozen=True, tag="tool_use"):
+class ToolUseContent(TaggedBody, kw_only=True, frozen=True, tag="tool_use"):
     id: str
     name: str
     input: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": "object"})]  # as the model wrote it
@@ -55,7 +55,7 @@ class MessageUsage(Body, kw_only=True, frozen=True):
     output_tokens: int
 
 
-class MessageAnswer(Typed, kw_only=True, frozen=True, tag="message"):
+class MessageAnswer(TaggedBody, kw_only=True, frozen=True, tag="message"):
     id: str
     role: Literal["assistant"] = "assistant"
     model: str
@@ -72,37 +72,37 @@ class TokenCount(Body, kw_only=True, frozen=True):
 # --- events
 
 
-class MessageStart(Typed, kw_only=True, frozen=True, tag="message_start"):
+class MessageStart(TaggedBody, kw_only=True, frozen=True, tag="message_start"):
     message: MessageAnswer
 
 
-class Ping(Typed, kw_only=True, frozen=True, tag="ping"):
+class Ping(TaggedBody, kw_only=True, frozen=True, tag="ping"):
     pass
 
 
-class ContentBlockStart(Typed, kw_only=True, frozen=True, tag="content_block_start"):
+class ContentBlockStart(TaggedBody, kw_only=True, frozen=True, tag="content_block_start"):
     index: int
     content_block: Content
 
 
-class TextDelta(Typed, kw_only=True, frozen=True, tag="text_delta"):
+class TextDelta(TaggedBody, kw_only=True, frozen=True, tag="text_delta"):
     text: str
 
 
-class ThinkingDelta(Typed, kw_only=True, frozen=True, tag="thinking_delta"):
+class ThinkingDelta(TaggedBody, kw_only=True, frozen=True, tag="thinking_delta"):
     thinking: str
 
 
-class InputJsonDelta(Typed, kw_only=True, frozen=True, tag="input_json_delta"):
+class InputJsonDelta(TaggedBody, kw_only=True, frozen=True, tag="input_json_delta"):
     partial_json: str
 
 
-class ContentBlockDelta(Typed, kw_only=True, frozen=True, tag="content_block_delta"):
+class ContentBlockDelta(TaggedBody, kw_only=True, frozen=True, tag="content_block_delta"):
     index: int
     delta: TextDelta | ThinkingDelta | InputJsonDelta
 
 
-class ContentBlockStop(Typed, kw_only=True, frozen=True, tag="content_block_stop"):
+class ContentBlockStop(TaggedBody, kw_only=True, frozen=True, tag="content_block_stop"):
     index: int
 
 
@@ -111,12 +111,12 @@ class Stopped(Body, kw_only=True, frozen=True):
     stop_sequence: str | None
 
 
-class MessageDelta(Typed, kw_only=True, frozen=True, tag="message_delta"):
+class MessageDelta(TaggedBody, kw_only=True, frozen=True, tag="message_delta"):
     delta: Stopped
     usage: MessageUsage
 
 
-class MessageStop(Typed, kw_only=True, frozen=True, tag="message_stop"):
+class MessageStop(TaggedBody, kw_only=True, frozen=True, tag="message_stop"):
     pass
 
 
@@ -135,7 +135,7 @@ def whole_usage(completion: Completion) -> MessageUsage:
     return usage(len(completion.prompt_tokens), completion.cached_tokens, len(completion.choices[0].tokens))
 
 
-def stopped(choice: Choice) -> Stopped:
+def stop_details(choice: Choice) -> Stopped:
     reason = _STOP[choice.finish]
     if choice.calls and reason == "end_turn":
         reason = "tool_use"

@@ -12,20 +12,20 @@ from penstock.http.api.anthropic.error_body import AnthropicErrorBody
 from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.generation_response import generation_response
 from penstock.http.json_response import json_response
-from penstock.http.openapi.routes import documented
-from penstock.http.parse.body import read
+from penstock.http.openapi.route_docs import route_docs
+from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
 from penstock.http.service import Service
 
-_documented = partial(documented, error=AnthropicErrorBody)
+_route_docs = partial(route_docs, error=AnthropicErrorBody)
 
 
 def add(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/messages", **_documented(messages.REQUEST, messages.RESPONSE, events=messages.EVENTS))
+    @app.post("/v1/messages", **_route_docs(messages.REQUEST, messages.RESPONSE, events=messages.EVENTS))
     async def create_message(request: Request) -> Response:
         """Answer a conversation, in Anthropic's way."""
         with RequestEvents(request.scope, "message", service.emit) as events:
-            body = await read(messages.REQUEST, request)
+            body = await read_body(messages.REQUEST, request)
             events.parsed(stream=bool(body.stream))
             service.check_model(body.model)
             writer = messages.MessageWriter(request_id=events.name, model=service.files.name)
@@ -40,12 +40,12 @@ def add(app: FastAPI, service: Service) -> None:
                 ticket = await service.submit([generation], events.tenant)
             return generation_response(service, ticket, writer, stream=body.stream)
 
-    @app.post("/v1/messages/count_tokens", **_documented(messages.COUNT, messages.COUNTED))
+    @app.post("/v1/messages/count_tokens", **_route_docs(messages.COUNT, messages.COUNTED))
     async def count_tokens(request: Request) -> Response:
         """How many tokens a conversation has as a prompt."""
-        body = await read(messages.COUNT, request)
+        body = await read_body(messages.COUNT, request)
         service.check_model(body.model)
         with client_field_names(messages.client_names(body)):
             prompt = messages.to_count(body, variables=service.template_variables)
             tokens = await asyncio.to_thread(service.pipeline.tokenize, prompt)
-        return json_response(messages.counted(tokens))
+        return json_response(messages.encode_token_count(tokens))

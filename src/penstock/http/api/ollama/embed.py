@@ -18,7 +18,7 @@ from penstock.http.api.ollama.schemas import OllamaEmbeddingsRequest, OllamaEmbe
 SPECIAL = 8  # tokens, at the most, that are put around a text
 
 # What is called otherwise behind `intake`.
-EMBEDDINGS_NAMES = {"input": "prompt"}
+CLIENT_NAMES = {"input": "prompt"}
 
 
 def texts_of(body: OllamaEmbedRequest | OllamaEmbeddingsRequest) -> list[str]:
@@ -55,18 +55,18 @@ def embed_requests(
     ]
 
 
-def may_be_cut(body: OllamaEmbedRequest | OllamaEmbeddingsRequest, context: int) -> bool:
+def may_need_truncation(body: OllamaEmbedRequest | OllamaEmbeddingsRequest, context: int) -> bool:
     """Whether a text may be longer than the context and is to be cut then. A token has a byte at least."""
     wanted = not isinstance(body, OllamaEmbedRequest) or body.truncate is not False
     return wanted and any(4 * len(text) + SPECIAL > context for text in texts_of(body))
 
 
-def cut(requests: list[Request], tokenizer: Tokenizer, context: int) -> list[Request]:
+def truncate(requests: list[Request], tokenizer: Tokenizer, context: int) -> list[Request]:
     """The same of the first tokens of each text that the context holds."""
-    return [_cut(request, tokenizer, context) for request in requests]
+    return [_truncate(request, tokenizer, context) for request in requests]
 
 
-def _cut(request: Request, tokenizer: Tokenizer, context: int) -> Request:
+def _truncate(request: Request, tokenizer: Tokenizer, context: int) -> Request:
     """Reads no more of the text than it needs."""
     text = request.text or ""
     if len(text.encode()) + SPECIAL <= context:
@@ -80,7 +80,9 @@ def _cut(request: Request, tokenizer: Tokenizer, context: int) -> Request:
     return msgspec.structs.replace(request, text=None, tokens=tokens[:context], warnings=(*request.warnings, warning))
 
 
-def whole(body: OllamaEmbedRequest, vectors: Sequence[bytes], *, prompt_tokens: int, total_duration: int) -> bytes:
+def encode_embeddings(
+    body: OllamaEmbedRequest, vectors: Sequence[bytes], *, prompt_tokens: int, total_duration: int
+) -> bytes:
     """The answer; `vectors` are little-endian 32-bit floats."""
     return msgspec.json.encode(
         OllamaEmbeddingList(
@@ -93,7 +95,7 @@ def whole(body: OllamaEmbedRequest, vectors: Sequence[bytes], *, prompt_tokens: 
     )
 
 
-def one(vectors: Sequence[bytes]) -> bytes:
+def encode_embedding(vectors: Sequence[bytes]) -> bytes:
     """The answer of the older route, to a single text or to none."""
     return msgspec.json.encode(OllamaEmbedding(embedding=_numbers(vectors[0], None) if vectors else []))
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from penstock.http.api.fields import wrong
+from penstock.http.api.fields import field_error
 
 UNLOAD_WARNING = "keep_alive: 0 asks to unload the model, which stays loaded"
 
@@ -23,7 +23,7 @@ class _Duration:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is None or number or (isinstance(value, str) and _DURATION.fullmatch(value)):
             return value
-        raise wrong("must be a number of seconds, or a duration such as 5m, 1h30m or -1")
+        raise field_error("must be a number of seconds, or a duration such as 5m, 1h30m or -1")
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.check)

@@ -37,14 +37,14 @@ _FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _PARAMETERS = {"repetition_penalty": "repeat_penalty"}
 
 
-def tagged(name: str) -> str:
+def with_tag(name: str) -> str:
     """The name with its tag, which is `latest` where it has none."""
     return name if ":" in name.rpartition("/")[2] else name + LATEST
 
 
 def check_served(asked: str, files: ModelFiles) -> None:
-    if tagged(asked) != tagged(files.name):
-        raise ModelNotFound(f'model "{asked[:128]}" not found; this server has "{tagged(files.name)}"', param="model")
+    if with_tag(asked) != with_tag(files.name):
+        raise ModelNotFound(f'model "{asked[:128]}" not found; this server has "{with_tag(files.name)}"', param="model")
 
 
 class ServedModel:
@@ -55,7 +55,7 @@ class ServedModel:
         self.files = files
         self.context = context
         self.chat_format = chat_format
-        self.name = tagged(files.name)
+        self.name = with_tag(files.name)
         states = [path.stat() for path in files.weights]
         self.size = sum(state.st_size for state in states)
         self.modified = datetime.fromtimestamp(max((state.st_mtime for state in states), default=created), UTC)
@@ -65,7 +65,7 @@ class ServedModel:
             format=files.format,
             family=files.spec.architecture,
             families=[files.spec.architecture],
-            parameter_size=human_number(self.parameters),
+            parameter_size=format_parameters(self.parameters),
             quantization_level=_FLOATS.get(files.spec.weights, files.spec.weights),
         )
 
@@ -144,7 +144,7 @@ class ServedModel:
         }
 
 
-def human_number(count: int) -> str:
+def format_parameters(count: int) -> str:
     """As Ollama writes numbers of parameters: 134.52M, 1.5B."""
     if count >= 10**9:
         return f"{count / 10**9:.1f}B"

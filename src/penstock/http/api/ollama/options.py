@@ -15,14 +15,15 @@ from pydantic import Field, model_validator
 
 from penstock.flow import Constraint, SamplingParams
 from penstock.flow.params import MAX_STOPS
-from penstock.http.api.fields import MAX_INT, TEMPERATURE, TOP_P, Strict, wrong
-from penstock.http.api.ignored_fields import Inert
-from penstock.http.api.recommended_sampling import over
-from penstock.http.parse.unions import Either
+from penstock.http.api.fields import MAX_INT, TEMPERATURE, TOP_P, StrictModel, field_error
+from penstock.http.api.ignored_fields import IgnoredField
+from penstock.http.api.recommended_sampling import merge_recommended
+from penstock.http.parse.unions import ByJsonType
 
 _Stop = Annotated[str, Field(min_length=1)]
 Stop = Annotated[
-    _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True)], Either("a string or a list of strings")
+    _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS, fail_fast=True)],
+    ByJsonType("a string or a list of strings"),
 ]
 Whole = Annotated[int | None, Field(ge=-MAX_INT, le=MAX_INT)]
 
@@ -43,10 +44,10 @@ LOADING: dict[str, tuple[Any, ...]] = {
     "use_mlock": (False,),
 }
 _LOADING = "How the model is to be loaded: the server's settings decide that."
-_OFF = Inert((False,))
+_OFF = IgnoredField((False,))
 
 
-class OllamaOptions(Strict):
+class OllamaOptions(StrictModel):
     temperature: float | None = Field(None, ge=0, le=100, description=TEMPERATURE.replace("else 1", "else 0.8"))
     top_k: int | None = Field(
         None, ge=-1, le=MAX_INT, description="Draw from this many likeliest tokens. 0 or -1: all. Default: 40."
@@ -87,10 +88,10 @@ class OllamaOptions(Strict):
     )
     num_keep: Whole = Field(None, description="What stays of a prompt that is cut. None is cut: not used.")
 
-    mirostat: Annotated[Any, Inert((0,))] = None
+    mirostat: Annotated[Any, IgnoredField((0,))] = None
     mirostat_tau: float | None = Field(None, description="Of mirostat, which is not supported: not used.")
     mirostat_eta: float | None = Field(None, description="Of mirostat, which is not supported: not used.")
-    tfs_z: Annotated[Any, Inert((1, 1.0))] = None
+    tfs_z: Annotated[Any, IgnoredField((1, 1.0))] = None
 
     num_gpu: Whole = Field(None, description=_LOADING)
     main_gpu: Whole = Field(None, description=_LOADING)
@@ -108,9 +109,9 @@ class OllamaOptions(Strict):
     @model_validator(mode="after")
     def _check_values(self) -> OllamaOptions:
         if self.num_predict == 0:
-            raise wrong("must be at least 1, or -1 or -2 for no bound, got 0", "num_predict")
+            raise field_error("must be at least 1, or -1 or -2 for no bound, got 0", "num_predict")
         if self.penalize_newline is False and self.penalty is not None:
-            raise wrong("is false, but repeat_penalty counts for all tokens alike", "penalize_newline")
+            raise field_error("is false, but repeat_penalty counts for all tokens alike", "penalize_newline")
         return self
 
     @property
@@ -144,7 +145,7 @@ def sampling_params(
     }
     bounded = asked.num_predict is not None and asked.num_predict > 0
     return SamplingParams(
-        **over({**DEFAULTS, **recommended}, given),
+        **merge_recommended({**DEFAULTS, **recommended}, given),
         max_tokens=asked.num_predict if bounded else None,
         stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ()),
         constraint=constraint,

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.errors import ModelNotFound, ShuttingDown
-from penstock.http.api.ollama.models import LATEST, ServedModel, tagged
+from penstock.http.api.ollama.models import LATEST, ServedModel, with_tag
 from penstock.http.api.ollama.response_bodies import OllamaStatus
 from penstock.store.catalogue import CATALOGUE, Entry
 from penstock.store.progress import Progress
@@ -93,14 +93,14 @@ class Pulls:
         else:
             async for line in self._fetched(entry):
                 yield line
-            if tagged(entry.name) != self._served.name:
+            if with_tag(entry.name) != self._served.name:
                 yield _line(f"pulled; this server goes on with {self._served.name}: penstock serve {entry.name}")
         yield _line("success")
 
     def find(self, asked: str) -> Entry | None:
         """What to fetch; None: the served model, which is there. Raises ModelNotFound for what cannot be had."""
         name = asked.removesuffix(LATEST)
-        if tagged(asked) == self._served.name:
+        if with_tag(asked) == self._served.name:
             return None
         if name in CATALOGUE:
             return CATALOGUE[name]

@@ -20,7 +20,7 @@ from penstock.http.api.ollama.think import effort_of
 from penstock.prompt.chat_format import ChatFormat
 
 # What is called otherwise behind `intake`.
-NAMES = {
+CLIENT_NAMES = {
     "reasoning_effort": "think",
     "constraint.json_object": "format",
     "constraint.json_schema": "format",
@@ -28,7 +28,7 @@ NAMES = {
     "max_tokens": "options.num_predict",
     "stop": "options.stop",
 }
-GENERATE_NAMES = {**NAMES, "messages": "prompt"}
+GENERATE_CLIENT_NAMES = {**CLIENT_NAMES, "messages": "prompt"}
 
 
 def chat_request(

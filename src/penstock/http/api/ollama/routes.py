@@ -45,8 +45,8 @@ from penstock.http.api.ollama.schemas import (
 from penstock.http.api.ollama.writer import ChatLineWriter, GenerateLineWriter, LineWriter, nanoseconds
 from penstock.http.error_response import report_error
 from penstock.http.json_response import json_response
-from penstock.http.openapi.routes import documented
-from penstock.http.parse.body import read
+from penstock.http.openapi.route_docs import route_docs
+from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
 from penstock.http.response_warnings import HEADER
 from penstock.http.service import Service
@@ -57,7 +57,7 @@ Asked = TypeVar("Asked", bound=OllamaGeneration)
 
 NDJSON = "application/x-ndjson"
 RUNNING = "Ollama is running"  # clients look for these very words
-_documented = partial(documented, error=OllamaErrorBody)
+_route_docs = partial(route_docs, error=OllamaErrorBody)
 
 
 def add(app: FastAPI, service: Service) -> None:
@@ -84,7 +84,7 @@ def _add_generation(app: FastAPI, service: Service) -> None:
         is_empty: Callable[[Asked], bool],
     ) -> Response:
         with RequestEvents(request.scope, "ollama", service.emit) as events:
-            body = await read(schema, request, any_type=True)
+            body = await read_body(schema, request, any_type=True)
             events.parsed(stream=body.streamed)
             check_served(body.model, service.files)
             write = writer(
@@ -108,20 +108,20 @@ def _add_generation(app: FastAPI, service: Service) -> None:
                 ticket = await service.submit([asked], events.tenant)
             return generation_response(service, ticket, write, stream=body.streamed, content_type=NDJSON)
 
-    @app.post("/api/chat", **_documented(OllamaChatRequest, OllamaChatAnswer, lines=OllamaChatAnswer))
+    @app.post("/api/chat", **_route_docs(OllamaChatRequest, OllamaChatAnswer, lines=OllamaChatAnswer))
     async def ollama_chat(request: Request) -> Response:
         """Answer a conversation, in Ollama's way."""
         return await answered(
-            request, OllamaChatRequest, ChatLineWriter, requests.chat_request, requests.NAMES,
+            request, OllamaChatRequest, ChatLineWriter, requests.chat_request, requests.CLIENT_NAMES,
             lambda body: not body.messages,
         )  # fmt: skip
 
-    @app.post("/api/generate", **_documented(OllamaGenerateRequest, OllamaGenerateAnswer, lines=OllamaGenerateAnswer))
+    @app.post("/api/generate", **_route_docs(OllamaGenerateRequest, OllamaGenerateAnswer, lines=OllamaGenerateAnswer))
     async def ollama_generate(request: Request) -> Response:
         """Answer a prompt, in Ollama's way."""
         return await answered(
-            request, OllamaGenerateRequest, GenerateLineWriter, requests.generate_request, requests.GENERATE_NAMES,
-            lambda body: not body.prompt,
+            request, OllamaGenerateRequest, GenerateLineWriter, requests.generate_request,
+            requests.GENERATE_CLIENT_NAMES, lambda body: not body.prompt,
         )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
             )
 
         with RequestEvents(request.scope, "embedding", service.emit) as events:
-            body = await read(schema, request, any_type=True)
+            body = await read_body(schema, request, any_type=True)
             events.parsed()
             check_served(body.model, service.files)
             if not embedding.texts_of(body):
@@ -162,57 +162,57 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
                     body, request_id=events.name, context=context, hidden_size=service.files.spec.hidden_size
                 )
                 events.validated(asked)
-                if embedding.may_be_cut(body, context):
-                    asked = await asyncio.to_thread(embedding.cut, asked, service.tokenizer, context)
+                if embedding.may_need_truncation(body, context):
+                    asked = await asyncio.to_thread(embedding.truncate, asked, service.tokenizer, context)
                 return Whole(service, await service.submit(asked, events.tenant), finish)
 
     def several(body: Any, vectors: Sequence[bytes], count: int, accepted: float) -> bytes:
         spent = nanoseconds(time.monotonic() - accepted)
-        return embedding.whole(body, vectors, prompt_tokens=count, total_duration=spent)
+        return embedding.encode_embeddings(body, vectors, prompt_tokens=count, total_duration=spent)
 
-    @app.post("/api/embed", **_documented(OllamaEmbedRequest, OllamaEmbeddingList, computed=True))
+    @app.post("/api/embed", **_route_docs(OllamaEmbedRequest, OllamaEmbeddingList, uses_engine=True))
     async def ollama_embed(request: Request) -> Response:
         """Turn one or several texts into vectors of unit length, in Ollama's way."""
         return await embedded(request, OllamaEmbedRequest, several, {})
 
-    @app.post("/api/embeddings", **_documented(OllamaEmbeddingsRequest, OllamaEmbedding, computed=True))
+    @app.post("/api/embeddings", **_route_docs(OllamaEmbeddingsRequest, OllamaEmbedding, uses_engine=True))
     async def ollama_embeddings(request: Request) -> Response:
         """Turn a text into a vector: the older form of `/api/embed`."""
         return await embedded(
-            request, OllamaEmbeddingsRequest, lambda _, vectors, *__: embedding.one(vectors),
-            embedding.EMBEDDINGS_NAMES,
+            request, OllamaEmbeddingsRequest, lambda _, vectors, *__: embedding.encode_embedding(vectors),
+            embedding.CLIENT_NAMES,
         )  # fmt: skip
 
 
 def _add_models(app: FastAPI, service: Service, served: ServedModel) -> None:
-    @app.get("/api/tags", **_documented(None, OllamaModelList, missing=None))
+    @app.get("/api/tags", **_route_docs(None, OllamaModelList, not_found=None))
     async def ollama_tags() -> Response:
         """The models of this server, in Ollama's way."""
         return json_response(served.listed())
 
-    @app.get("/api/ps", **_documented(None, OllamaRunningList, missing=None))
+    @app.get("/api/ps", **_route_docs(None, OllamaRunningList, not_found=None))
     async def ollama_ps() -> Response:
         """The models that are loaded."""
         return json_response(served.running(service.replica.facts if service.ready else {}))
 
-    @app.post("/api/show", **_documented(OllamaShowRequest, OllamaModelInfo))
+    @app.post("/api/show", **_route_docs(OllamaShowRequest, OllamaModelInfo))
     async def ollama_show(request: Request) -> Response:
         """What a model is: its shape, its chat template, what it can do."""
-        body = await read(OllamaShowRequest, request, any_type=True)
+        body = await read_body(OllamaShowRequest, request, any_type=True)
         check_served(body.asked, service.files)
         return json_response(served.shown())
 
-    @app.get("/api/version", **_documented(None, OllamaVersion, missing=None))
+    @app.get("/api/version", **_route_docs(None, OllamaVersion, not_found=None))
     async def ollama_version() -> Response:
         """The version of Ollama whose API this is. `GET /version` has the server's own."""
         return json_response(msgspec.json.encode(OllamaVersion(version=API_LEVEL)))
 
 
 def _add_pull(app: FastAPI, pulls: Pulls) -> None:
-    @app.post("/api/pull", **_documented(OllamaPullRequest, OllamaStatus, lines=OllamaStatus))
+    @app.post("/api/pull", **_route_docs(OllamaPullRequest, OllamaStatus, lines=OllamaStatus))
     async def ollama_pull(request: Request) -> Response:
         """Fetch a model of the catalogue. It is not served by that."""
-        body = await read(OllamaPullRequest, request, any_type=True)
+        body = await read_body(OllamaPullRequest, request, any_type=True)
         pulls.find(body.asked)
         if body.stream is not False:
             return StreamingResponse(lines(body.asked, request), media_type=NDJSON)

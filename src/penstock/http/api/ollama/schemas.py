@@ -15,15 +15,15 @@ from penstock.flow.tools import MAX_TOOLS
 from penstock.http.api.fields import (
     MAX_INT,
     Arguments,
-    Strict,
-    wrong,
+    StrictModel,
+    field_error,
 )
-from penstock.http.api.ignored_fields import Inert
+from penstock.http.api.ignored_fields import IgnoredField
 from penstock.http.api.ollama.keep_alive import KeepAlive
 from penstock.http.api.ollama.options import OllamaOptions
 from penstock.http.api.ollama.think import Think
 from penstock.http.parse.json_body import MAX_MEMBERS
-from penstock.http.parse.unions import Either
+from penstock.http.parse.unions import ByJsonType
 
 MAX_INPUTS = 2048  # as in OpenAI's embeddings
 
@@ -34,22 +34,22 @@ _KEEP_ALIVE = Field(
     "asks to unload it, is answered by a warning.",
 )
 _OPTIONS = Field(None, description="How tokens are drawn, and when to stop.")
-_NO_IMAGES = Inert(([],), "not supported (the model reads text only)")
+_NO_IMAGES = IgnoredField(([],), "not supported (the model reads text only)")
 
-Format = Annotated[Literal["", "json"] | dict[str, Any], Either('"json" or a JSON schema')]
+Format = Annotated[Literal["", "json"] | dict[str, Any], ByJsonType('"json" or a JSON schema')]
 
 
 # --- messages
 
 
-class OllamaPastFunction(Strict):
+class OllamaPastFunction(StrictModel):
     name: str = Field(min_length=1)
     arguments: Arguments = Field({}, description="An object, not a text.")
     index: int | None = Field(None, ge=0, le=MAX_INT, description="Its place among the calls of its message. Not used.")
     description: str | None = Field(None, description="Not used.")
 
 
-class OllamaPastCall(Strict):
+class OllamaPastCall(StrictModel):
     only = ("function", 'calls of type "function"')
 
     function: OllamaPastFunction
@@ -57,7 +57,7 @@ class OllamaPastCall(Strict):
     type: Literal["function"] | None = None
 
 
-class OllamaMessage(Strict):
+class OllamaMessage(StrictModel):
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = Field(None, description="The text. An assistant's may be left out.")
     thinking: str | None = Field(None, description="What the assistant thought, for chat templates that show it.")
@@ -72,18 +72,18 @@ class OllamaMessage(Strict):
     @model_validator(mode="after")
     def _check_role(self) -> OllamaMessage:
         if self.content is None and self.role != "assistant":
-            raise wrong("is required", "content")
+            raise field_error("is required", "content")
         for role, names in (("assistant", ("tool_calls", "thinking")), ("tool", ("tool_name", "tool_call_id"))):
             for name in names:
                 if self.role != role and getattr(self, name):
-                    raise wrong(f"goes with the role {role} only", name)
+                    raise field_error(f"goes with the role {role} only", name)
         return self
 
 
 # --- tools
 
 
-class OllamaFunction(Strict):
+class OllamaFunction(StrictModel):
     name: str = Field(min_length=1)
     description: str | None = Field(None, description="What it does, for the model to read.")
     parameters: dict[str, Any] | None = Field(
@@ -92,7 +92,7 @@ class OllamaFunction(Strict):
     strict: bool | None = Field(None, description="Extension. As in OpenAI's tools.")
 
 
-class OllamaTool(Strict):
+class OllamaTool(StrictModel):
     only = ("function", 'tools of type "function"')
 
     function: OllamaFunction
@@ -102,7 +102,7 @@ class OllamaTool(Strict):
 # --- the bodies
 
 
-class OllamaGeneration(Strict):
+class OllamaGeneration(StrictModel):
     """What chat and generate have in common."""
 
     model: str = Field(min_length=1, description=_MODEL)
@@ -131,7 +131,7 @@ class OllamaGeneration(Strict):
     @model_validator(mode="after")
     def _check_logprobs(self) -> OllamaGeneration:
         if self.top_logprobs and not self.logprobs:
-            raise wrong("needs logprobs: true", "top_logprobs")
+            raise field_error("needs logprobs: true", "top_logprobs")
         return self
 
 
@@ -169,23 +169,23 @@ class OllamaGenerateRequest(OllamaGeneration):
     )
     system: str | None = Field(None, description="What the model is told before.")
     raw: bool | None = Field(None, description="Take the prompt as it is, without the model's chat template.")
-    suffix: Annotated[Any, Inert(("",), "not supported (this model cannot fill gaps)")] = None
-    template: Annotated[Any, Inert(("",), "not supported (the model's own chat template is used)")] = None
-    context: Annotated[Any, Inert(([],), "not supported (send the conversation to /api/chat)")] = None
+    suffix: Annotated[Any, IgnoredField(("",), "not supported (this model cannot fill gaps)")] = None
+    template: Annotated[Any, IgnoredField(("",), "not supported (the model's own chat template is used)")] = None
+    context: Annotated[Any, IgnoredField(([],), "not supported (send the conversation to /api/chat)")] = None
     images: Annotated[Any, _NO_IMAGES] = None
-    width: Annotated[Any, Inert()] = None
-    height: Annotated[Any, Inert()] = None
-    steps: Annotated[Any, Inert()] = None
+    width: Annotated[Any, IgnoredField()] = None
+    height: Annotated[Any, IgnoredField()] = None
+    steps: Annotated[Any, IgnoredField()] = None
 
     @model_validator(mode="after")
     def _check_raw(self) -> OllamaGenerateRequest:
         for name in ("system", "think") if self.raw else ():
             if getattr(self, name):
-                raise wrong("does not go with raw, which takes the prompt as it is", name)
+                raise field_error("does not go with raw, which takes the prompt as it is", name)
         return self
 
 
-class OllamaEmbedRequest(Strict):
+class OllamaEmbedRequest(StrictModel):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "smollm2", "input": ["A river.", "A turbine."]}]}
     )
@@ -193,7 +193,7 @@ class OllamaEmbedRequest(Strict):
     model: str = Field(min_length=1, description=_MODEL)
     input: Annotated[
         str | Annotated[list[str], Field(max_length=MAX_INPUTS, fail_fast=True)],
-        Either("a string or a list of strings"),
+        ByJsonType("a string or a list of strings"),
     ] = Field(description="What to embed: a text, or a list of up to 2048.")
     truncate: bool | None = Field(
         None, description="Embed the beginning of a text that the context does not hold. Default: true."
@@ -205,7 +205,7 @@ class OllamaEmbedRequest(Strict):
     keep_alive: KeepAlive = _KEEP_ALIVE
 
 
-class OllamaEmbeddingsRequest(Strict):
+class OllamaEmbeddingsRequest(StrictModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "smollm2", "prompt": "A river."}]})
 
     model: str = Field(min_length=1, description=_MODEL)
@@ -214,7 +214,7 @@ class OllamaEmbeddingsRequest(Strict):
     keep_alive: KeepAlive = _KEEP_ALIVE
 
 
-class OllamaNamed(Strict):
+class OllamaNamed(StrictModel):
     """A model, as it is called now or as older clients do. Some send both, one of them empty."""
 
     model_config = ConfigDict(
@@ -236,21 +236,21 @@ class OllamaNamed(Strict):
     @model_validator(mode="after")
     def _check_name(self) -> OllamaNamed:
         if not self.asked:
-            raise wrong("is required", "model")
+            raise field_error("is required", "model")
         if self.name and self.name != self.asked:
-            raise wrong("is not the same as model, its newer name", "name")
+            raise field_error("is not the same as model, its newer name", "name")
         return self
 
 
 class OllamaShowRequest(OllamaNamed):
-    verbose: Annotated[Any, Inert((False,))] = None
-    system: Annotated[Any, Inert(("",))] = None
-    template: Annotated[Any, Inert(("",))] = None
-    options: Annotated[Any, Inert(({},))] = None
+    verbose: Annotated[Any, IgnoredField((False,))] = None
+    system: Annotated[Any, IgnoredField(("",))] = None
+    template: Annotated[Any, IgnoredField(("",))] = None
+    options: Annotated[Any, IgnoredField(({},))] = None
 
 
 class OllamaPullRequest(OllamaNamed):
     stream: bool | None = Field(None, description="Send lines that tell how far it has come. Default: true.")
-    insecure: Annotated[Any, Inert((False,))] = None
-    username: Annotated[Any, Inert(("",))] = None
-    password: Annotated[Any, Inert(("",))] = None
+    insecure: Annotated[Any, IgnoredField((False,))] = None
+    username: Annotated[Any, IgnoredField(("",))] = None
+    password: Annotated[Any, IgnoredField(("",))] = None

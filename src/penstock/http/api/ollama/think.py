@@ -8,7 +8,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from penstock.errors import InvalidRequest
-from penstock.http.api.fields import wrong
+from penstock.http.api.fields import field_error
 from penstock.prompt.chat_format import ChatFormat
 
 LEVELS = ("low", "medium", "high")
@@ -18,7 +18,7 @@ class _Level:
     def check(self, value: Any) -> Any:
         if value is None or isinstance(value, bool) or (isinstance(value, str) and value in LEVELS):
             return value
-        raise wrong(f"must be true, false, {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")
+        raise field_error(f"must be true, false, {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.check)

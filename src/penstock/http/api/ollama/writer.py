@@ -16,7 +16,7 @@ from penstock.http.api.fields import read_arguments
 from penstock.http.api.logprobs import (
     TokenLogprob,
     Vocabulary,
-    per_token,
+    token_logprob,
 )
 from penstock.http.api.ollama.response_bodies import (
     DoneReason,
@@ -122,7 +122,7 @@ class LineWriter(ABC):
         self, entries: list[TokenLogprobs] | None, finish: FinishReason | None
     ) -> list[TokenLogprob] | UnsetType:
         shown = entries[:-1] if entries and finish in _BY_TOKEN else entries
-        return UNSET if shown is None else [per_token(entry, self._vocabulary) for entry in shown]
+        return UNSET if shown is None else [token_logprob(entry, self._vocabulary) for entry in shown]
 
     def _counts(self, completion: Completion) -> dict[str, Any]:
         (choice,) = completion.choices

@@ -13,7 +13,7 @@ from penstock.http.api.chat_messages import to_template
 from penstock.http.api.function_tools import tool_use
 from penstock.http.api.logprobs import (
     Vocabulary,
-    per_token,
+    token_logprob,
 )
 from penstock.http.api.openai import stored_completions
 from penstock.http.api.openai.response_bodies import (
@@ -34,10 +34,10 @@ from penstock.http.api.openai.response_bodies import (
     Usage,
     usage,
 )
-from penstock.http.api.openai.response_options import Wishes
+from penstock.http.api.openai.response_options import ResponseOptions
 from penstock.http.api.openai.sampling import sampling_params
 from penstock.http.api.openai.schemas import ChatCompletionRequest
-from penstock.http.api.response_store import Kept
+from penstock.http.api.response_store import StoredResponse
 from penstock.http.sse import Plain, TextEvent
 
 REQUEST = ChatCompletionRequest
@@ -93,27 +93,27 @@ class ChatWriter(Plain):
         model: str,
         created: int,
         vocabulary: Vocabulary,
-        keep: Callable[[str, Kept], None] | None = None,
+        keep: Callable[[str, StoredResponse], None] | None = None,
     ) -> None:
         """`created` is in seconds since 1970. `keep` takes completions that are to be stored, by their ids."""
         self._id = f"chatcmpl-{request_id}"
         self._model = model
         self._created = created
         self._vocabulary = vocabulary
-        self._wishes = Wishes(body, vocabulary)
+        self._options = ResponseOptions(body, vocabulary)
         self._every_token = bool(body.logprobs or body.return_token_ids)  # even those that complete no character
         self._opening = _OPENING_TO_CALL if body.tools and body.tool_choice != "none" else _OPENING
         self._include_reasoning = body.include_reasoning is not False
         self._keep = keep if body.store else None
         self._metadata = body.metadata if body.store else UNSET
-        self._said = stored_completions.messages(body.messages, self._id) if self._keep is not None else b""
+        self._said = stored_completions.encode_messages(body.messages, self._id) if self._keep is not None else b""
         self._called: set[int] = set()  # choices of a stream that have made a call
-        self._text_only = self._wishes.text_only and not body.logprobs
+        self._text_only = self._options.text_only and not body.logprobs
         self._texts: dict[int, TextEvent] = {}  # by choice
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
-        self._wishes.begun(prompt, len(prompt_tokens), cached_tokens)
-        ids = self._wishes.ids(prompt_tokens) if choice == 0 else UNSET
+        self._options.start_prompt(prompt, len(prompt_tokens), cached_tokens)
+        ids = self._options.ids(prompt_tokens) if choice == 0 else UNSET
         return [self._chunk([ChatChunkChoice(index=choice, delta=self._opening)], prompt_token_ids=ids)]
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
@@ -121,7 +121,7 @@ class ChatWriter(Plain):
         if self._text_only and chunk.text and not (chunk.finish or chunk.reasoning or chunk.calls):
             return [self._text_event(chunk.choice).holding(chunk.text)]
         written = []
-        self._wishes.went_on(len(chunk.tokens))
+        self._options.add_output(len(chunk.tokens))
         deltas = _deltas(chunk, reasoning=self._include_reasoning)
         if not deltas and self._every_token and chunk.tokens:
             deltas = [ChatDelta(content="")]
@@ -130,13 +130,13 @@ class ChatWriter(Plain):
             choice = ChatChunkChoice(
                 index=chunk.choice,
                 delta=delta,
-                logprobs=self._logprobs(self._wishes.logprobs(chunk.logprobs, chunk.finish)) if first else None,
-                token_ids=self._wishes.ids(chunk.tokens) if first else UNSET,
+                logprobs=self._logprobs(self._options.logprobs(chunk.logprobs, chunk.finish)) if first else None,
+                token_ids=self._options.ids(chunk.tokens) if first else UNSET,
             )
             written.append(self._chunk([choice]))
         if chunk.calls:
             self._called.add(chunk.choice)
-        if (reason := _finish(chunk.finish, chunk.choice in self._called)) is not None:
+        if (reason := _finish_reason(chunk.finish, chunk.choice in self._called)) is not None:
             stop_reason = UNSET if chunk.stop is None else chunk.stop
             end = ChatChunkChoice(index=chunk.choice, delta=_NOTHING, finish_reason=reason, stop_reason=stop_reason)
             written.append(self._chunk([end]))
@@ -155,12 +155,12 @@ class ChatWriter(Plain):
 
     def last(self, completions: Sequence[Completion]) -> list[bytes]:
         """What comes behind all choices: what the client asked to know of the request as a whole."""
-        wishes = self._wishes
+        options = self._options
         if self._keep is not None:
             self.whole(completions)
-        if not (wishes.stream_usage or wishes.timings_wanted):
+        if not (options.stream_usage or options.include_timings):
             return []
-        return [self._chunk([], usage=wishes.usage(completions), timings=wishes.timings(completions))]
+        return [self._chunk([], usage=options.usage(completions), timings=options.timings(completions))]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The answer in one piece, of a completion that did not fail."""
@@ -172,14 +172,14 @@ class ChatWriter(Plain):
                 model=self._model,
                 choices=[self._choice(choice) for choice in completion.choices],
                 usage=usage(completions),
-                prompt_token_ids=self._wishes.ids(completion.prompt_tokens),
+                prompt_token_ids=self._options.ids(completion.prompt_tokens),
                 metadata=self._metadata,
-                prompt_logprobs=self._wishes.prompt_logprobs(completion),
-                timings=self._wishes.timings(completions),
+                prompt_logprobs=self._options.prompt_logprobs(completion),
+                timings=self._options.timings(completions),
             )
         )
         if self._keep is not None:
-            self._keep(self._id, Kept(body, self._said))
+            self._keep(self._id, StoredResponse(body, self._said))
         return body
 
     def _choice(self, choice: Choice) -> ChatChoice:
@@ -190,17 +190,19 @@ class ChatWriter(Plain):
                 reasoning_content=(choice.reasoning if self._include_reasoning else None) or UNSET,
                 tool_calls=[_tool_call(call) for call in choice.calls] or UNSET,
             ),
-            logprobs=self._logprobs(self._wishes.logprobs(choice.logprobs, choice.finish)),
-            finish_reason=_finish(choice.finish, bool(choice.calls)) or "stop",
+            logprobs=self._logprobs(self._options.logprobs(choice.logprobs, choice.finish)),
+            finish_reason=_finish_reason(choice.finish, bool(choice.calls)) or "stop",
             stop_reason=UNSET if choice.stop is None else choice.stop,
-            token_ids=self._wishes.ids(choice.tokens),
+            token_ids=self._options.ids(choice.tokens),
         )
 
     def _logprobs(self, entries: list[TokenLogprobs] | None) -> ChatLogprobs | None:
         if entries is None:
             return None
-        wishes = self._wishes
-        return ChatLogprobs(content=[per_token(entry, self._vocabulary, as_ids=wishes.as_ids) for entry in entries])
+        options = self._options
+        return ChatLogprobs(
+            content=[token_logprob(entry, self._vocabulary, as_ids=options.as_ids) for entry in entries]
+        )
 
     def _chunk(
         self,
@@ -216,9 +218,9 @@ class ChatWriter(Plain):
                 created=self._created,
                 model=self._model,
                 choices=choices,
-                usage=usage or self._wishes.chunk_usage,
+                usage=usage or self._options.chunk_usage,
                 prompt_token_ids=prompt_token_ids,
-                timings=timings or self._wishes.chunk_timings,
+                timings=timings or self._options.chunk_timings,
             )
         )
 
@@ -244,7 +246,7 @@ def _tool_call(call: Call) -> ToolCall:
     return ToolCall(id=call.id, function=CalledFunction(name=call.name, arguments=call.arguments))
 
 
-def _finish(reason: FinishReason | None, called: bool) -> Finish | None:
+def _finish_reason(reason: FinishReason | None, called: bool) -> Finish | None:
     """What the client is told; None while there is more to come, and of what failed."""
     told = FINISH.get(reason)
     return "tool_calls" if called and told == "stop" else told

@@ -12,10 +12,10 @@ from penstock.flow import Choice, Chunk, Completion, Request, TokenLogprobs
 from penstock.http.api.logprobs import Vocabulary
 from penstock.http.api.openai.logprobs import (
     TextLogprobsWriter,
-    for_prompt,
-    joined,
+    concatenate,
+    prompt_logprob_lists,
 )
-from penstock.http.api.openai.prompts import each
+from penstock.http.api.openai.prompts import single_prompts
 from penstock.http.api.openai.response_bodies import (
     FINISH,
     TextChoice,
@@ -25,7 +25,7 @@ from penstock.http.api.openai.response_bodies import (
     Usage,
     usage,
 )
-from penstock.http.api.openai.response_options import Wishes
+from penstock.http.api.openai.response_options import ResponseOptions
 from penstock.http.api.openai.sampling import sampling_params
 from penstock.http.api.openai.schemas import CompletionRequest
 from penstock.http.sse import Plain, TextEvent
@@ -51,7 +51,7 @@ def to_requests(body: CompletionRequest, *, request_id: str, recommended: Mappin
         logprobs=body.logprobs,
         prompt_logprobs=max((count for count in asked if count is not None), default=None),
     )
-    prompts = each(body.prompt)
+    prompts = single_prompts(body.prompt)
     return [
         Request(
             id=request_id if len(prompts) == 1 else f"{request_id}-{place}",
@@ -90,15 +90,15 @@ class CompletionWriter(Plain):
         self._model = model
         self._created = created
         self._vocabulary = vocabulary
-        self._wishes = Wishes(body, vocabulary)
-        self._prompts = each(body.prompt)
+        self._options = ResponseOptions(body, vocabulary)
+        self._prompts = single_prompts(body.prompt)
         self._choices_per_prompt = body.n or 1
         self._echo = bool(body.echo)
         self._keep = body.truncate_prompt_tokens
         self._k = body.logprobs
         self._every_token = body.logprobs is not None or bool(body.return_token_ids)
         self._logprobs: dict[int, TextLogprobsWriter] = {}  # by choice, of a stream
-        self._text_only = self._wishes.text_only and body.logprobs is None
+        self._text_only = self._options.text_only and body.logprobs is None
         self._texts: dict[int, TextEvent] = {}  # by choice
         # Of a stream that echoes prompts with their log-probabilities, which come with the first token of choice 0.
         # Until then the choices of a prompt wait.
@@ -107,7 +107,7 @@ class CompletionWriter(Plain):
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
         """The echo, if it is wanted and known."""
-        self._wishes.begun(prompt, len(prompt_tokens), cached_tokens)
+        self._options.start_prompt(prompt, len(prompt_tokens), cached_tokens)
         text = self._echoed(prompt, prompt_tokens)
         index = self._index(prompt, choice)
         if self._k is not None:
@@ -118,7 +118,7 @@ class CompletionWriter(Plain):
                 echo.waiting.append(choice)
                 return []
             return [self._echo_chunk(index, text, prompt_tokens, echo.lists)]
-        return [self._echo_chunk(index, text, prompt_tokens)] if text or self._wishes.token_ids else []
+        return [self._echo_chunk(index, text, prompt_tokens)] if text or self._options.token_ids else []
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
         """Nothing if there is nothing to show yet. Of a sequence that failed, only its text: an error must follow."""
@@ -142,18 +142,18 @@ class CompletionWriter(Plain):
 
     def _chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
         reason = FINISH.get(chunk.finish)
-        self._wishes.went_on(len(chunk.tokens))
+        self._options.add_output(len(chunk.tokens))
         if not (chunk.text or reason or (self._every_token and chunk.tokens)):
             return []
         index = self._index(prompt, chunk.choice)
-        entries = self._wishes.logprobs(chunk.logprobs, chunk.finish)
+        entries = self._options.logprobs(chunk.logprobs, chunk.finish)
         choice = TextChoice(
             text=chunk.text,
             index=index,
             logprobs=None if entries is None else self._logprobs[index].push(entries, self._k or 0),
             finish_reason=reason,
             stop_reason=UNSET if chunk.stop is None else chunk.stop,
-            token_ids=self._wishes.ids(chunk.tokens),
+            token_ids=self._options.ids(chunk.tokens),
         )
         return [self._body([choice])]
 
@@ -168,10 +168,10 @@ class CompletionWriter(Plain):
 
     def last(self, completions: Sequence[Completion]) -> list[bytes]:
         """What comes behind all choices: what the client asked to know of the request as a whole."""
-        wishes = self._wishes
-        if not (wishes.stream_usage or wishes.timings_wanted):
+        options = self._options
+        if not (options.stream_usage or options.include_timings):
             return []
-        return [self._body([], usage=wishes.usage(completions), timings=wishes.timings(completions))]
+        return [self._body([], usage=options.usage(completions), timings=options.timings(completions))]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The answer in one piece, of completions that did not fail, one for each prompt."""
@@ -180,7 +180,7 @@ class CompletionWriter(Plain):
             for prompt, completion in enumerate(completions)
             for choice in completion.choices
         ]
-        return self._body(choices, usage=usage(completions), timings=self._wishes.timings(completions))
+        return self._body(choices, usage=usage(completions), timings=self._options.timings(completions))
 
     def _choice(self, prompt: int, completion: Completion, choice: Choice) -> TextChoice:
         echoed = self._echoed(prompt, completion.prompt_tokens)
@@ -190,28 +190,30 @@ class CompletionWriter(Plain):
             logprobs=self._lists(completion, choice, echoed),
             finish_reason=FINISH[choice.finish],
             stop_reason=UNSET if choice.stop is None else choice.stop,
-            token_ids=self._wishes.ids(choice.tokens),
-            prompt_token_ids=self._wishes.ids(completion.prompt_tokens),
-            prompt_logprobs=self._wishes.prompt_logprobs(completion),
+            token_ids=self._options.ids(choice.tokens),
+            prompt_token_ids=self._options.ids(completion.prompt_tokens),
+            prompt_logprobs=self._options.prompt_logprobs(completion),
         )
 
     def _lists(self, completion: Completion, choice: Choice, echoed: str) -> TextLogprobs | None:
-        entries = self._wishes.logprobs(choice.logprobs, choice.finish)
+        entries = self._options.logprobs(choice.logprobs, choice.finish)
         if entries is None or self._k is None:
             return None
         tokens = completion.prompt_tokens
         lists = self._lists_writer(tokens, len(echoed)).push(entries, self._k)
         if not self._echo or completion.prompt_logprobs is None:
             return lists
-        return joined(self._prompt_lists(echoed, tokens, completion.prompt_logprobs), lists)
+        return concatenate(self._prompt_lists(echoed, tokens, completion.prompt_logprobs), lists)
 
     def _prompt_lists(self, echoed: str, tokens: list[int], entries: Sequence[TokenLogprobs | None]) -> TextLogprobs:
-        return for_prompt(echoed, tokens, entries, self._k or 0, self._vocabulary, as_ids=self._wishes.as_ids)
+        return prompt_logprob_lists(
+            echoed, tokens, entries, self._k or 0, self._vocabulary, as_ids=self._options.as_ids
+        )
 
     def _lists_writer(self, prompt_tokens: list[int], offset: int) -> TextLogprobsWriter:
-        wishes = self._wishes
+        options = self._options
         return TextLogprobsWriter(
-            self._vocabulary, prompt_tokens, offset, as_ids=wishes.as_ids, skip_special=wishes.skip_special
+            self._vocabulary, prompt_tokens, offset, as_ids=options.as_ids, skip_special=options.skip_special
         )
 
     def _index(self, prompt: int, choice: int) -> int:
@@ -228,7 +230,7 @@ class CompletionWriter(Plain):
         return given if isinstance(given, str) and text.endswith(given) else text
 
     def _echo_chunk(self, index: int, text: str, tokens: list[int], lists: TextLogprobs | None = None) -> bytes:
-        ids = self._wishes.ids(tokens)
+        ids = self._options.ids(tokens)
         return self._body([TextChoice(text=text, index=index, logprobs=lists, prompt_token_ids=ids)])
 
     def _body(
@@ -244,7 +246,7 @@ class CompletionWriter(Plain):
                 created=self._created,
                 model=self._model,
                 choices=choices,
-                usage=usage or self._wishes.chunk_usage,
-                timings=timings or self._wishes.chunk_timings,
+                usage=usage or self._options.chunk_usage,
+                timings=timings or self._options.chunk_timings,
             )
         )

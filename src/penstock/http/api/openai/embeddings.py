@@ -11,21 +11,21 @@ import msgspec
 from pydantic import ConfigDict, Field
 
 from penstock.flow import Request, SamplingParams
-from penstock.http.api.fields import MODEL, Strict
+from penstock.http.api.fields import MODEL, StrictModel
 from penstock.http.api.ignored_fields import LABELS
 from penstock.http.api.openai.ignored_fields import EMBEDDINGS
 from penstock.http.api.openai.prompts import (
     TRUNCATE,
     Prompts,
     Truncation,
-    each,
+    single_prompts,
 )
 from penstock.http.api.response_bodies import Body
 
 DEFAULT_POOLING: Literal["mean"] = "mean"
 
 
-class EmbeddingRequest(Strict):
+class EmbeddingRequest(StrictModel):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "smollm2", "input": ["A river.", "A turbine."]}]}
     )
@@ -79,7 +79,7 @@ def to_requests(body: EmbeddingRequest, *, request_id: str) -> list[Request]:
             pooling=body.pooling or DEFAULT_POOLING,
             truncate_prompt_tokens=body.truncate_prompt_tokens,
         )
-        for index, text_or_tokens in enumerate(each(body.input))
+        for index, text_or_tokens in enumerate(single_prompts(body.input))
     ]
 
 

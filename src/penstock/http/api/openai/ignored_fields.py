@@ -6,45 +6,45 @@ other value is refused with an error that names the field. The schemas and /open
 
 from __future__ import annotations
 
-from penstock.http.api.ignored_fields import Inert
+from penstock.http.api.ignored_fields import IgnoredField
 
 # Fields of vLLM and llama.cpp, of chat and completions alike.
 GENERATION = {
     # Where special tokens are shown, there are no spaces between them: decoders of a tokenizer.json put none there.
-    "spaces_between_special_tokens": Inert((True, False)),
-    "cache_prompt": Inert((True,)),  # the prefix cache is the server's setting
+    "spaces_between_special_tokens": IgnoredField((True, False)),
+    "cache_prompt": IgnoredField((True,)),  # the prefix cache is the server's setting
 }
 
 CHAT = {
     # What `tools` and `tool_choice` were before they had these names.
-    "functions": Inert(([],)),
-    "function_call": Inert(("none", "auto")),
+    "functions": IgnoredField(([],)),
+    "function_call": IgnoredField(("none", "auto")),
     # There is one tier of service, and text is all that comes out.
-    "service_tier": Inert(("auto", "default")),
-    "modalities": Inert((["text"],)),
-    "audio": Inert(),
-    "verbosity": Inert(("medium",)),  # OpenAI's default: as the model has it
-    "prediction": Inert(),
-    "web_search_options": Inert(),
-    "moderation": Inert(),
-    "prompt_cache_options": Inert(),
-    "prompt_cache_retention": Inert(("in_memory",)),  # which is what the prefix cache does
+    "service_tier": IgnoredField(("auto", "default")),
+    "modalities": IgnoredField((["text"],)),
+    "audio": IgnoredField(),
+    "verbosity": IgnoredField(("medium",)),  # OpenAI's default: as the model has it
+    "prediction": IgnoredField(),
+    "web_search_options": IgnoredField(),
+    "moderation": IgnoredField(),
+    "prompt_cache_options": IgnoredField(),
+    "prompt_cache_retention": IgnoredField(("in_memory",)),  # which is what the prefix cache does
 }
 
 # Beside the names that vLLM has for what an answer must look like. White space in JSON is bounded, and objects that
 # name their properties have no others, whatever is said here.
 STRUCTURED = {
-    "structural_tag": Inert(),
-    "whitespace_pattern": Inert(),
-    "disable_any_whitespace": Inert((False,)),
-    "disable_additional_properties": Inert((True, False)),
-    "guided_decoding_backend": Inert(("auto", "guidance", "xgrammar", "outlines", "lm-format-enforcer")),
+    "structural_tag": IgnoredField(),
+    "whitespace_pattern": IgnoredField(),
+    "disable_any_whitespace": IgnoredField((False,)),
+    "disable_additional_properties": IgnoredField((True, False)),
+    "guided_decoding_backend": IgnoredField(("auto", "guidance", "xgrammar", "outlines", "lm-format-enforcer")),
 }
 
 COMPLETIONS = {
-    "suffix": Inert(("",)),
+    "suffix": IgnoredField(("",)),
 }
 
 EMBEDDINGS = {
-    "dimensions": Inert(),
+    "dimensions": IgnoredField(),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.flow import TokenLogprobs
-from penstock.http.api.logprobs import LEAST, Vocabulary, by_id
+from penstock.http.api.logprobs import MIN_LOGPROB, Vocabulary, token_id_name
 from penstock.http.api.openai.response_bodies import TextLogprobs
 
 
@@ -36,7 +36,7 @@ class TextLogprobsWriter:
         return _lists([entry.token for entry in entries], entries, offsets, k, self._vocabulary, self._as_ids)
 
 
-def for_prompt(
+def prompt_logprob_lists(
     text: str,
     tokens: Sequence[int],
     entries: Sequence[TokenLogprobs | None],
@@ -57,7 +57,7 @@ def for_prompt(
     return _lists(tokens, entries, offsets, k, vocabulary, as_ids)
 
 
-def joined(first: TextLogprobs, second: TextLogprobs) -> TextLogprobs:
+def concatenate(first: TextLogprobs, second: TextLogprobs) -> TextLogprobs:
     return TextLogprobs(
         tokens=first.tokens + second.tokens,
         token_logprobs=first.token_logprobs + second.token_logprobs,
@@ -74,10 +74,10 @@ def _lists(
     vocabulary: Vocabulary,
     as_ids: bool,
 ) -> TextLogprobs:
-    name = by_id if as_ids else lambda token: _text(vocabulary.token_bytes(token))
+    name = token_id_name if as_ids else lambda token: _text(vocabulary.token_bytes(token))
     return TextLogprobs(
         tokens=[name(token) for token in tokens],
-        token_logprobs=[None if entry is None else max(entry.logprob, LEAST) for entry in entries],
+        token_logprobs=[None if entry is None else max(entry.logprob, MIN_LOGPROB) for entry in entries],
         top_logprobs=[None if entry is None else _ranking(entry, k, name) for entry in entries],
         text_offset=offsets,
     )
@@ -87,7 +87,7 @@ def _ranking(entry: TokenLogprobs, k: int, name: Callable[[int], str]) -> dict[s
     """The k likeliest, and the token itself. Of tokens that read the same, the likelier counts."""
     ranking: dict[str, float] = {}
     for token, logprob in [*entry.top[:k], (entry.token, entry.logprob)]:
-        ranking.setdefault(name(token), max(logprob, LEAST))
+        ranking.setdefault(name(token), max(logprob, MIN_LOGPROB))
     return ranking
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from penstock.http.api.fields import MAX_INT, wrong
+from penstock.http.api.fields import MAX_INT, field_error
 from penstock.http.api.generation_fields import TokenIds
 from penstock.http.parse.unions import BRANCH
 
@@ -39,7 +39,7 @@ Prompts = Annotated[
 ]
 
 
-def each(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
+def single_prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
     """The single prompts in what a field of type Prompts holds, in order."""
     if isinstance(given, str):
         return [given]
@@ -50,7 +50,7 @@ def each(given: str | list[str] | list[int] | list[list[int]]) -> list[str | lis
 
 def _not_zero(value: int) -> int:
     if value == 0:
-        raise wrong("must not be 0")
+        raise field_error("must not be 0")
     return value
 
 

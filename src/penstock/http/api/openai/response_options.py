@@ -10,30 +10,30 @@ from penstock.flow import Completion, FinishReason, TokenLogprobs
 from penstock.http.api.logprobs import (
     TokenLogprob,
     Vocabulary,
-    per_token,
+    token_logprob,
 )
 from penstock.http.api.openai.response_bodies import (
     Timings,
     Usage,
     usage,
 )
-from penstock.http.api.openai.schemas import Generation
-from penstock.http.api.openai.timings import Running, whole_timings
+from penstock.http.api.openai.schemas import GenerationFields
+from penstock.http.api.openai.timings import RunningUsage, final_timings
 
 # Their last token ended the answer; it is not part of it.
 _BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)
 
 
-class Wishes:
+class ResponseOptions:
     """What was not asked for is UNSET, and so left out."""
 
-    def __init__(self, body: Generation, vocabulary: Vocabulary) -> None:
+    def __init__(self, body: GenerationFields, vocabulary: Vocabulary) -> None:
         options = body.stream_options
         self.stream_usage = options is not None and bool(options.include_usage)
         self.token_ids = bool(body.return_token_ids)
-        self.timings_wanted = bool(body.include_timings)
+        self.include_timings = bool(body.include_timings)
         self.timings_per_token = bool(body.timings_per_token)
-        self.prompt_logprobs_wanted = body.prompt_logprobs is not None
+        self.include_prompt_logprobs = body.prompt_logprobs is not None
         self.as_ids = bool(body.return_tokens_as_token_ids)
         self.skip_special = body.skip_special_tokens is not False
         self.include_stop = bool(body.include_stop_str_in_output)
@@ -41,27 +41,27 @@ class Wishes:
         # Of every chunk but the last: OpenAI writes null if the last is to have it.
         self.chunk_usage: Usage | UnsetType | None = None if self.stream_usage else UNSET
         self.chunk_timings: Timings | UnsetType = UNSET
-        self._running_usage = options is not None and bool(options.continuous_usage_stats)
-        self._running = Running() if self._running_usage or self.timings_per_token else None
+        self._continuous_usage = options is not None and bool(options.continuous_usage_stats)
+        self._running = RunningUsage() if self._continuous_usage or self.timings_per_token else None
 
     @property
     def text_only(self) -> bool:
         """Chunks of a stream are to tell nothing but text."""
         return not self.token_ids and self._running is None
 
-    def begun(self, prompt: int, prompt_tokens: int, cached_tokens: int) -> None:
+    def start_prompt(self, prompt: int, prompt_tokens: int, cached_tokens: int) -> None:
         """A choice of this prompt has begun."""
         if self._running is not None:
-            self._running.begun(prompt, prompt_tokens, cached_tokens)
+            self._running.start_prompt(prompt, prompt_tokens, cached_tokens)
             self._count(self._running)
 
-    def went_on(self, output_tokens: int) -> None:
+    def add_output(self, output_tokens: int) -> None:
         if self._running is not None:
-            self._running.went_on(output_tokens)
+            self._running.add_output(output_tokens)
             self._count(self._running)
 
-    def _count(self, running: Running) -> None:
-        if self._running_usage:
+    def _count(self, running: RunningUsage) -> None:
+        if self._continuous_usage:
             self.chunk_usage = running.usage()
         if self.timings_per_token:
             self.chunk_timings = running.timings()
@@ -75,8 +75,8 @@ class Wishes:
 
     def timings(self, completions: Sequence[Completion]) -> Timings | UnsetType:
         """Of a whole answer, or for the last chunk of a stream."""
-        seconds, per_token = self.timings_wanted, self.timings_per_token
-        return whole_timings(completions, seconds=seconds, per_token=per_token) if seconds or per_token else UNSET
+        seconds, per_token = self.include_timings, self.timings_per_token
+        return final_timings(completions, seconds=seconds, per_token=per_token) if seconds or per_token else UNSET
 
     def logprobs(self, entries: list[TokenLogprobs] | None, finish: FinishReason | None) -> list[TokenLogprobs] | None:
         """Those of the tokens that are part of the answer. The token that ended it is among them if it is shown, as an
@@ -85,7 +85,7 @@ class Wishes:
         return entries[:-1] if entries and finish in _BY_TOKEN and not shown else entries
 
     def prompt_logprobs(self, completion: Completion) -> list[TokenLogprob | None] | UnsetType:
-        if not self.prompt_logprobs_wanted or completion.prompt_logprobs is None:
+        if not self.include_prompt_logprobs or completion.prompt_logprobs is None:
             return UNSET
         entries, vocabulary, as_ids = completion.prompt_logprobs, self.vocabulary, self.as_ids
-        return [None if entry is None else per_token(entry, vocabulary, as_ids=as_ids) for entry in entries]
+        return [None if entry is None else token_logprob(entry, vocabulary, as_ids=as_ids) for entry in entries]

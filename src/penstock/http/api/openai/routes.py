@@ -14,18 +14,18 @@ from penstock import flow
 from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.generation_response import generation_response
 from penstock.http.api.openai import chat, completions, embeddings, models
-from penstock.http.api.openai.schemas import Generation
+from penstock.http.api.openai.schemas import GenerationFields
 from penstock.http.api.response_store import ResponseStore
 from penstock.http.json_response import json_response
 from penstock.http.middleware.tenants import tenant_of
-from penstock.http.openapi.routes import documented
-from penstock.http.parse.body import read
+from penstock.http.openapi.route_docs import route_docs
+from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
 from penstock.http.service import Service
 from penstock.http.streaming import Whole, Writer
 from penstock.stream.active_request import ActiveRequest
 
-Body = TypeVar("Body", bound=Generation)
+Body = TypeVar("Body", bound=GenerationFields)
 
 
 def add_generation(app: FastAPI, service: Service, store: ResponseStore) -> None:
@@ -39,7 +39,7 @@ def add_generation(app: FastAPI, service: Service, store: ResponseStore) -> None
         make_writer: Callable[..., Writer],
     ) -> Response:
         with RequestEvents(request.scope, kind, service.emit) as events:
-            body = await read(schema, request)
+            body = await read_body(schema, request)
             events.parsed(stream=bool(body.stream))
             service.check_model(body.model)
             writer = make_writer(
@@ -55,13 +55,13 @@ def add_generation(app: FastAPI, service: Service, store: ResponseStore) -> None
                 ticket = await service.submit(requests, events.tenant)
             return generation_response(service, ticket, writer, stream=body.stream)
 
-    @app.post("/v1/chat/completions", **documented(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
+    @app.post("/v1/chat/completions", **route_docs(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation."""
-        writer = partial(chat.ChatWriter, keep=partial(store.keep, tenant_of(request.scope)))
+        writer = partial(chat.ChatWriter, keep=partial(store.put, tenant_of(request.scope)))
         return await generate(request, "chat", chat.REQUEST, chat.to_requests, writer)
 
-    @app.post("/v1/completions", **documented(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))
+    @app.post("/v1/completions", **route_docs(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))
     async def text_completions(request: Request) -> Response:
         """Continue one or several prompts."""
         api = completions
@@ -69,7 +69,7 @@ def add_generation(app: FastAPI, service: Service, store: ResponseStore) -> None
 
 
 def add_embeddings(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/embeddings", **documented(embeddings.REQUEST, embeddings.RESPONSE, computed=True))
+    @app.post("/v1/embeddings", **route_docs(embeddings.REQUEST, embeddings.RESPONSE, uses_engine=True))
     async def embed(request: Request) -> Response:
         """Turn one or several texts into vectors of unit length."""
 
@@ -79,7 +79,7 @@ def add_embeddings(app: FastAPI, service: Service) -> None:
             return embeddings.encode_embeddings(body, vectors, model=service.files.name, prompt_tokens=count)
 
         with RequestEvents(request.scope, "embedding", service.emit) as events:
-            body = await read(embeddings.REQUEST, request)
+            body = await read_body(embeddings.REQUEST, request)
             events.parsed()
             service.check_model(body.model)
             requests = embeddings.to_requests(body, request_id=events.name)
@@ -91,12 +91,12 @@ def add_models(app: FastAPI, service: Service) -> None:
     def model() -> models.Model:
         return models.Model(id=service.files.name, created=service.created, max_model_len=service.pipeline.context)
 
-    @app.get("/v1/models", **documented(None, models.ModelList, missing=None))
+    @app.get("/v1/models", **route_docs(None, models.ModelList, not_found=None))
     async def list_models() -> Response:
         """The models of this server."""
         return json_response(models.encode_models([model()]))
 
-    @app.get("/v1/models/{model_id:path}", **documented(None, models.Model))
+    @app.get("/v1/models/{model_id:path}", **route_docs(None, models.Model))
     async def retrieve_model(model_id: str) -> Response:
         """One model."""
         service.check_model(model_id)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.flow import SamplingParams
-from penstock.http.api.generation_fields import stops
-from penstock.http.api.openai.schemas import Generation
-from penstock.http.api.recommended_sampling import over
+from penstock.http.api.generation_fields import stop_strings
+from penstock.http.api.openai.schemas import GenerationFields
+from penstock.http.api.recommended_sampling import merge_recommended
 
 # Fields that have the same name, meaning and type on both sides.
 _SAME = (
@@ -28,7 +28,7 @@ _SAME = (
 
 
 def sampling_params(
-    body: Generation,
+    body: GenerationFields,
     recommended: Mapping[str, float | int],
     *,
     max_tokens: int | None,
@@ -39,10 +39,10 @@ def sampling_params(
     given = {name: getattr(body, name) for name in _SAME}
     given["top_k"] = 0 if body.top_k == -1 else body.top_k
     return SamplingParams(
-        **over(recommended, given),
+        **merge_recommended(recommended, given),
         max_tokens=max_tokens,
         logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()},
-        stop=stops(body.stop),
+        stop=stop_strings(body.stop),
         stop_tokens=tuple(body.stop_token_ids or ()),
         timeout_s=body.timeout,
         constraint=body.constraint(),

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from penstock.flow.params import MAX_CHOICES, MAX_LOGPROBS, MAX_TEMPERATURE
-from penstock.http.api.chat_messages import Messages, Templated
-from penstock.http.api.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, Strict, wrong
+from penstock.http.api.chat_messages import ChatTemplateFields, Messages
+from penstock.http.api.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, StrictModel, field_error
 from penstock.http.api.generation_fields import (
     IGNORE_EOS,
     SEED,
@@ -29,11 +29,11 @@ from penstock.http.api.openai.prompts import (
     Prompts,
     Truncation,
 )
-from penstock.http.api.openai.structured_outputs import Structured
+from penstock.http.api.openai.structured_outputs import StructuredOutputFields
 from penstock.http.api.openai.tools import ToolChoice, Tools
 
 
-class StreamOptions(Strict):
+class StreamOptions(StrictModel):
     include_usage: bool | None = Field(
         None, description="End the stream with one more chunk that has the `usage` of the request and no choices."
     )
@@ -43,7 +43,7 @@ class StreamOptions(Strict):
     include_obfuscation: Annotated[Any, STREAM_OPTIONS["include_obfuscation"]] = None
 
 
-class Generation(Structured):
+class GenerationFields(StructuredOutputFields):
     """What chat and plain completions have in common."""
 
     model: str | None = MODEL
@@ -128,19 +128,19 @@ class Generation(Structured):
     )
 
     @model_validator(mode="after")
-    def _check_stream(self) -> Generation:
+    def _check_stream(self) -> GenerationFields:
         if self.stream_options is not None and not self.stream:
-            raise wrong("goes with stream: true only", "stream_options")
+            raise field_error("goes with stream: true only", "stream_options")
         if self.prompt_logprobs is not None and self.stream:
-            raise wrong("cannot be streamed", "prompt_logprobs")
+            raise field_error("cannot be streamed", "prompt_logprobs")
         return self
 
     @model_validator(mode="after")
-    def _check_counts(self) -> Generation:
+    def _check_counts(self) -> GenerationFields:
         if self.best_of is not None and self.best_of != (self.n or 1):
-            raise wrong("is not supported: leave it out, or send the value of n", "best_of")
+            raise field_error("is not supported: leave it out, or send the value of n", "best_of")
         if None not in (asked := (self.max_tokens, self.max_completion_tokens)) and asked[0] != asked[1]:
-            raise wrong(f"is {asked[1]}, but max_tokens, its older name, is {asked[0]}", "max_completion_tokens")
+            raise field_error(f"is {asked[1]}, but max_tokens, its older name, is {asked[0]}", "max_completion_tokens")
         return self
 
     def client_names(self) -> dict[str, str]:
@@ -152,7 +152,7 @@ class Generation(Structured):
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
 
 
-class ChatCompletionRequest(Generation, Templated):
+class ChatCompletionRequest(GenerationFields, ChatTemplateFields):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}]}]}
     )
@@ -217,11 +217,11 @@ class ChatCompletionRequest(Generation, Templated):
     @model_validator(mode="after")
     def _check_pairs(self) -> ChatCompletionRequest:
         if self.top_logprobs is not None and not self.logprobs:
-            raise wrong("needs logprobs: true", "top_logprobs")
+            raise field_error("needs logprobs: true", "top_logprobs")
         if self.tool_choice not in (None, "none", "auto") and not self.tools:
-            raise wrong("needs tools", "tool_choice")
+            raise field_error("needs tools", "tool_choice")
         if None not in (asked := (self.thinking_token_budget, self.reasoning_budget)) and asked[0] != asked[1]:
-            raise wrong(f"is {asked[1]}, but thinking_token_budget is {asked[0]}", "reasoning_budget")
+            raise field_error(f"is {asked[1]}, but thinking_token_budget is {asked[0]}", "reasoning_budget")
         return self
 
     def client_names(self) -> dict[str, str]:
@@ -235,7 +235,7 @@ class ChatCompletionRequest(Generation, Templated):
         return None if asked == -1 else asked
 
 
-class CompletionRequest(Generation):
+class CompletionRequest(GenerationFields):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "smollm2", "prompt": "The capital of France is", "max_tokens": 8}]}
     )
@@ -261,5 +261,5 @@ class CompletionRequest(Generation):
     @model_validator(mode="after")
     def _check_pairs(self) -> CompletionRequest:
         if self.max_tokens == 0 and not self.echo and self.prompt_logprobs is None:
-            raise wrong("must be at least 1, or go with echo or prompt_logprobs", "max_tokens")
+            raise field_error("must be at least 1, or go with echo or prompt_logprobs", "max_tokens")
         return self

@@ -10,14 +10,14 @@ from pydantic import Field
 
 from penstock.errors import InvalidRequest
 from penstock.http.api.chat_messages import AnyMessage
-from penstock.http.api.fields import Strict
+from penstock.http.api.fields import StrictModel
 from penstock.http.api.generation_fields import Metadata
 from penstock.http.api.response_bodies import Body
 
 _encode = msgspec.json.Encoder().encode
 
 
-class StoredUpdate(Strict):
+class StoredUpdate(StrictModel):
     metadata: Metadata | None = Field(description="The client's own notes, instead of those there were.")
 
 
@@ -46,7 +46,7 @@ class _Head(msgspec.Struct):
     metadata: dict[str, str] | None = None
 
 
-def messages(given: Sequence[AnyMessage], name: str) -> bytes:
+def encode_messages(given: Sequence[AnyMessage], name: str) -> bytes:
     """Those of a request, as they are listed later: each with an id, which begins with `name`."""
     return _encode(
         [{"id": f"{name}-{place}", **message.model_dump(exclude_none=True)} for place, message in enumerate(given)]
@@ -74,7 +74,7 @@ def with_metadata(body: bytes, metadata: Mapping[str, str] | None) -> bytes:
     return _encode({**fields, "metadata": metadata})
 
 
-def deleted(name: str) -> bytes:
+def encode_deleted(name: str) -> bytes:
     return _encode(StoredDeleted(id=name))
 
 

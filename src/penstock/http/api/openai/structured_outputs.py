@@ -13,10 +13,10 @@ from pydantic import AfterValidator, Field, model_validator
 
 from penstock.flow import Constraint
 from penstock.flow.constraint import ConstraintKind
-from penstock.http.api.fields import Strict, wrong
+from penstock.http.api.fields import StrictModel, field_error
 from penstock.http.api.openai.ignored_fields import STRUCTURED
 from penstock.http.api.response_format import CLIENT_NAMES, ResponseFormat, TextFormat, to_constraint
-from penstock.http.parse.unions import Either
+from penstock.http.parse.unions import ByJsonType
 
 
 def _read(given: dict[str, Any] | str) -> dict[str, Any]:
@@ -26,18 +26,18 @@ def _read(given: dict[str, Any] | str) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(given)
     except (msgspec.DecodeError, RecursionError):
-        raise wrong("is not JSON") from None
+        raise field_error("is not JSON") from None
     if not isinstance(found, dict):
-        raise wrong("must be the JSON of an object")
+        raise field_error("must be the JSON of an object")
     return found
 
 
-Schema = Annotated[dict[str, Any] | str, Either("an object, or its JSON as a string"), AfterValidator(_read)]
+Schema = Annotated[dict[str, Any] | str, ByJsonType("an object, or its JSON as a string"), AfterValidator(_read)]
 Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=10_000, fail_fast=True)]
-Asked = tuple[str, ConstraintKind, Any]  # the field, and what it asks for
+ConstraintField = tuple[str, ConstraintKind, Any]  # the field, and what it asks for
 
 
-class StructuredOutputs(Strict):
+class StructuredOutputs(StrictModel):
     """Exactly one of the first five."""
 
     form: Schema | None = Field(None, alias="json", description="JSON that is valid by this schema.")
@@ -50,7 +50,7 @@ class StructuredOutputs(Strict):
     disable_any_whitespace: Annotated[Any, STRUCTURED["disable_any_whitespace"]] = None
     disable_additional_properties: Annotated[Any, STRUCTURED["disable_additional_properties"]] = None
 
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[ConstraintField]:
         fields: list[tuple[str, ConstraintKind, Any]] = [
             ("json", "json_schema", self.form),
             ("regex", "regex", self.regex or None),
@@ -61,7 +61,7 @@ class StructuredOutputs(Strict):
         return [(f"structured_outputs.{name}", kind, value) for name, kind, value in fields if value is not None]
 
 
-class Structured(Strict):
+class StructuredOutputFields(StrictModel):
     """What a body may have beside, or in place of, `response_format`."""
 
     response_format: ResponseFormat | None = Field(
@@ -85,14 +85,14 @@ class Structured(Strict):
     structural_tag: Annotated[Any, STRUCTURED["structural_tag"]] = None
 
     @model_validator(mode="after")
-    def _check_structured(self) -> Structured:
+    def _check_structured(self) -> StructuredOutputFields:
         names = [name for name, _, _ in self._asked()]
         if self.structured_outputs is not None and not self.structured_outputs.asked():
-            raise wrong("must have one of json, regex, choice, grammar and json_object", "structured_outputs")
+            raise field_error("must have one of json, regex, choice, grammar and json_object", "structured_outputs")
         if self.response_format is not None and not isinstance(self.response_format, TextFormat):
             names.insert(0, "response_format")
         if len(names) > 1:
-            raise wrong(f"cannot be used together with {names[0]}", names[1])
+            raise field_error(f"cannot be used together with {names[0]}", names[1])
         return self
 
     def constraint(self) -> Constraint | None:
@@ -113,7 +113,7 @@ class Structured(Strict):
         """For `client_field_names`."""
         return {**CLIENT_NAMES, **{f"constraint.{kind}": name for name, kind, _ in self._asked()}}
 
-    def _asked(self) -> list[Asked]:
+    def _asked(self) -> list[ConstraintField]:
         fields: list[tuple[str, ConstraintKind, Any]] = [
             ("json_schema", "json_schema", self.json_schema),
             ("regex", "regex", self.regex or None),

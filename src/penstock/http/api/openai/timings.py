@@ -10,7 +10,7 @@ from penstock.flow import Completion
 from penstock.http.api.openai.response_bodies import PromptTokensDetails, Timings, Usage
 
 
-def whole_timings(completions: Sequence[Completion], *, seconds: bool, per_token: bool) -> Timings:
+def final_timings(completions: Sequence[Completion], *, seconds: bool, per_token: bool) -> Timings:
     """`seconds`: as `include_timings` asks for them. `per_token`: as `timings_per_token` does."""
     choices = [choice for completion in completions for choice in completion.choices]
     times = [choice.timings for choice in choices if choice.timings is not None]
@@ -54,7 +54,7 @@ def _per_token(prompt: int, cached: int, output: int, prompt_s: float, output_s:
     }
 
 
-class Running:
+class RunningUsage:
     """What a stream has used so far, all its prompts and choices together, for clients that want to know with every
     chunk. Times are those of the frontend: the engine tells its own when a sequence ends."""
 
@@ -64,7 +64,7 @@ class Running:
         self._arrival = time.monotonic()
         self._first_token: float | None = None
 
-    def begun(self, prompt: int, prompt_tokens: int, cached_tokens: int) -> None:
+    def start_prompt(self, prompt: int, prompt_tokens: int, cached_tokens: int) -> None:
         """A prompt counts once, however many choices it has."""
         if self._first_token is None:
             self._first_token = time.monotonic()
@@ -73,7 +73,7 @@ class Running:
             self._prompt_tokens += prompt_tokens
             self._cached_tokens += cached_tokens
 
-    def went_on(self, output_tokens: int) -> None:
+    def add_output(self, output_tokens: int) -> None:
         self._output_tokens += output_tokens
 
     def usage(self) -> Usage:

@@ -7,22 +7,22 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from penstock.flow.tools import MAX_TOOLS
-from penstock.http.api.fields import Strict
-from penstock.http.api.function_tools import Function, WordOr
+from penstock.http.api.fields import StrictModel
+from penstock.http.api.function_tools import Function, ToolChoiceOr
 
 
-class FunctionTool(Strict):
+class FunctionTool(StrictModel):
     only = ("function", 'tools of type "function"')
 
     type: Literal["function"]
     function: Function
 
 
-class FunctionName(Strict):
+class FunctionName(StrictModel):
     name: str
 
 
-class NamedChoice(Strict):
+class NamedChoice(StrictModel):
     only = ("function", 'choices of type "function"')
 
     type: Literal["function"]
@@ -34,4 +34,4 @@ class NamedChoice(Strict):
 
 
 Tools = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
-ToolChoice = WordOr[NamedChoice]
+ToolChoice = ToolChoiceOr[NamedChoice]

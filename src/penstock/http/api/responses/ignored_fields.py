@@ -5,26 +5,26 @@ from __future__ import annotations
 
 from typing import Literal
 
-from penstock.http.api.ignored_fields import Inert
+from penstock.http.api.ignored_fields import IgnoredField
 
 RESPONSES = {
     # A request runs while its client waits, and keeps what it keeps under its own id.
-    "background": Inert((False,)),
-    "conversation": Inert(),
-    "prompt": Inert(),
+    "background": IgnoredField((False,)),
+    "conversation": IgnoredField(),
+    "prompt": IgnoredField(),
     # A conversation that does not fit is an error; nothing is left out of it.
-    "truncation": Inert(("disabled",)),
-    "context_management": Inert(([],)),
-    "service_tier": Inert(("auto", "default")),
-    "max_tool_calls": Inert(),  # of OpenAI's own tools
-    "moderation": Inert(),
-    "prompt_cache_options": Inert(),
-    "prompt_cache_retention": Inert(("in_memory",)),  # which is what the prefix cache does
+    "truncation": IgnoredField(("disabled",)),
+    "context_management": IgnoredField(([],)),
+    "service_tier": IgnoredField(("auto", "default")),
+    "max_tool_calls": IgnoredField(),  # of OpenAI's own tools
+    "moderation": IgnoredField(),
+    "prompt_cache_options": IgnoredField(),
+    "prompt_cache_retention": IgnoredField(("in_memory",)),  # which is what the prefix cache does
 }
 
 REASONING = {
-    "context": Inert(("auto",)),
-    "mode": Inert(("standard",)),
+    "context": IgnoredField(("auto",)),
+    "mode": IgnoredField(("standard",)),
 }
 
 # Accepted with any value, with a warning where the value asks for something.
@@ -34,13 +34,13 @@ HINTS = {
 }
 
 TOOL = {
-    "allowed_callers": Inert((["direct"],)),
-    "output_schema": Inert(),
+    "allowed_callers": IgnoredField((["direct"],)),
+    "output_schema": IgnoredField(),
 }
 
 # What OpenAI's answers have in their items: clients send them back as they came.
 FUNCTION_CALL = {
-    "caller": Inert(({"type": "direct"},)),
+    "caller": IgnoredField(({"type": "direct"},)),
 }
 
 LOGPROBS = "message.output_text.logprobs"

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from penstock.http.api.fields import CLIENT_COPY, Arguments, NotEmpty, Strict, TextOrParts
+from penstock.http.api.fields import CLIENT_ONLY, Arguments, NonEmptyList, StrictModel, TextOrParts
 from penstock.http.api.responses import ignored_fields
-from penstock.http.parse.unions import By, Either
+from penstock.http.parse.unions import ByField, ByJsonType
 
 _ID = Field(None, description="As it came. Not used: items go by their place.")
 _STATUS = Field(None, description="As it came. Not used.")
@@ -22,22 +22,22 @@ Status = Literal["in_progress", "completed", "incomplete"]
 # --- messages
 
 
-class InputText(Strict):
+class InputText(StrictModel):
     only = ("input_text", "parts of text")
 
     type: Literal["input_text"]
     text: str
 
 
-class OutputText(Strict):
+class OutputText(StrictModel):
     type: Literal["output_text"]
     text: str
     annotations: list[dict[str, Any]] | None = Field(None, fail_fast=True, description=_AS_IT_CAME)
     logprobs: list[dict[str, Any]] | None = Field(None, fail_fast=True, description=_AS_IT_CAME)
-    parsed: Any = CLIENT_COPY
+    parsed: Any = CLIENT_ONLY
 
 
-class RefusalPart(Strict):
+class RefusalPart(StrictModel):
     type: Literal["refusal"]
     refusal: str
 
@@ -46,10 +46,10 @@ class RefusalPart(Strict):
         return self.refusal
 
 
-ItemPart = Annotated[InputText | OutputText | RefusalPart, By("type")]
+ItemPart = Annotated[InputText | OutputText | RefusalPart, ByField("type")]
 
 
-class MessageItem(Strict):
+class MessageItem(StrictModel):
     """The only kind of item that may leave out its type."""
 
     type: Literal["message"] | None = None
@@ -63,17 +63,17 @@ class MessageItem(Strict):
 # --- thoughts
 
 
-class SummaryText(Strict):
+class SummaryText(StrictModel):
     type: Literal["summary_text"]
     text: str
 
 
-class ReasoningText(Strict):
+class ReasoningText(StrictModel):
     type: Literal["reasoning_text", "text"]
     text: str
 
 
-class ReasoningItem(Strict):
+class ReasoningItem(StrictModel):
     """What the model thought in an earlier turn. Given to the chat template, which may show it or not."""
 
     type: Literal["reasoning"]
@@ -91,19 +91,19 @@ class ReasoningItem(Strict):
 # --- calls and their results
 
 
-class FunctionCallItem(Strict):
+class FunctionCallItem(StrictModel):
     type: Literal["function_call"]
     call_id: str = Field(min_length=1)
     name: str = Field(min_length=1)
     arguments: str = Field(description="A JSON object. One that a length limit cut short is shown as it is.")
-    parsed_arguments: Any = CLIENT_COPY
+    parsed_arguments: Any = CLIENT_ONLY
     id: str | None = _ID
     status: Status | None = _STATUS
     caller: Annotated[Any, ignored_fields.FUNCTION_CALL["caller"]] = None
     namespace: str | None = Field(None, description="Shown to the model in front of the name.")
 
 
-class FunctionCallOutputItem(Strict):
+class FunctionCallOutputItem(StrictModel):
     type: Literal["function_call_output"]
     call_id: str = Field(description="That of a call before it.")
     output: TextOrParts[InputText]
@@ -111,7 +111,7 @@ class FunctionCallOutputItem(Strict):
     status: Status | None = _STATUS
 
 
-class CustomToolCallItem(Strict):
+class CustomToolCallItem(StrictModel):
     """Shown to the model as a call with the argument `input`."""
 
     type: Literal["custom_tool_call"]
@@ -124,7 +124,7 @@ class CustomToolCallItem(Strict):
     namespace: str | None = Field(None, description="Shown to the model in front of the name.")
 
 
-class CustomToolCallOutputItem(Strict):
+class CustomToolCallOutputItem(StrictModel):
     type: Literal["custom_tool_call_output"]
     call_id: str = Field(description="That of a call before it.")
     output: TextOrParts[InputText]
@@ -133,7 +133,7 @@ class CustomToolCallOutputItem(Strict):
     status: Status | None = _STATUS
 
 
-class LocalShellCallItem(Strict):
+class LocalShellCallItem(StrictModel):
     """Shown to the model as a call of `local_shell` with its action."""
 
     type: Literal["local_shell_call"]
@@ -143,7 +143,7 @@ class LocalShellCallItem(Strict):
     status: Status | None = _STATUS
 
 
-class LocalShellCallOutputItem(Strict):
+class LocalShellCallOutputItem(StrictModel):
     type: Literal["local_shell_call_output"]
     id: str = Field(description="The `call_id` of a call before it.")
     output: str
@@ -169,6 +169,6 @@ Item = Annotated[
     | LocalShellCallItem
     | LocalShellCallOutputItem
     | SkippedItem,
-    By("type", default="message"),
+    ByField("type", default="message"),
 ]
-Input = Annotated[str | NotEmpty[Item], Either("a string or a list of items")]
+Input = Annotated[str | NonEmptyList[Item], ByJsonType("a string or a list of items")]

@@ -9,13 +9,13 @@ from penstock.flow import FinishReason, TokenLogprobs
 from penstock.http.api.logprobs import (
     TokenLogprob,
     Vocabulary,
-    per_token,
+    token_logprob,
 )
 
 _BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)  # their last token is not part of the answer
 
 
-class TextTokens:
+class TextLogprobs:
     def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int]) -> None:
         self._vocabulary = vocabulary
         self._decoder = vocabulary.text_stream(prompt)
@@ -37,7 +37,7 @@ class TextTokens:
 
     def take(self, text: str) -> list[TokenLogprob]:
         """Those of the tokens that this piece of text is made of, each with the first piece it has a part in."""
-        return [per_token(entry, self._vocabulary) for entry in self._find(text)]
+        return [token_logprob(entry, self._vocabulary) for entry in self._find(text)]
 
     def _find(self, text: str) -> list[TokenLogprobs]:
         start = "".join(self._texts).find(text)

@@ -30,10 +30,10 @@ from penstock.http.api.responses.response_bodies import (
 )
 
 # A kind of event and its fields, but for its number and its item.
-Told = tuple[type[Numbered], dict[str, Any]]
+EventFields = tuple[type[Numbered], dict[str, Any]]
 
 
-class Draft(ABC):
+class ItemDraft(ABC):
     prefix: str  # of ids
     delta: type[Numbered]
 
@@ -45,38 +45,38 @@ class Draft(ABC):
     def text(self) -> str:
         return "".join(self.pieces)
 
-    def opening(self) -> list[Told]:
+    def opening(self) -> list[EventFields]:
         return []
 
-    def piece(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Told:
+    def piece(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> EventFields:
         """`logprobs` are those of a message's tokens."""
         self.pieces.append(text)
         return self.delta, {"delta": text}
 
     @abstractmethod
-    def closing(self) -> list[Told]: ...
+    def closing(self) -> list[EventFields]: ...
 
     @abstractmethod
     def item(self, status: Status) -> Item:
         """In progress it is empty: what it says comes in pieces."""
 
 
-class MessageDraft(Draft):
+class MessageDraft(ItemDraft):
     prefix, delta = "msg", OutputTextDelta
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.logprobs: list[TokenLogprob] = []
 
-    def opening(self) -> list[Told]:
+    def opening(self) -> list[EventFields]:
         return [(ContentPartAdded, {"part": OutputTextPart(text="")})]
 
-    def piece(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> Told:
+    def piece(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> EventFields:
         self.logprobs += logprobs
         kind, fields = super().piece(text)
         return kind, {**fields, "logprobs": tuple(logprobs)}
 
-    def closing(self) -> list[Told]:
+    def closing(self) -> list[EventFields]:
         part = self._part()
         return [(OutputTextDone, {"text": part.text, "logprobs": part.logprobs}), (ContentPartDone, {"part": part})]
 
@@ -87,7 +87,7 @@ class MessageDraft(Draft):
         return OutputTextPart(text=self.text, logprobs=tuple(self.logprobs))
 
 
-class ReasoningDraft(Draft):
+class ReasoningDraft(ItemDraft):
     prefix, delta = "rs", ReasoningTextDelta
 
     def __init__(self, name: str, *, packed: bool) -> None:
@@ -95,10 +95,10 @@ class ReasoningDraft(Draft):
         super().__init__(name)
         self.packed = packed
 
-    def opening(self) -> list[Told]:
+    def opening(self) -> list[EventFields]:
         return [(ContentPartAdded, {"part": ReasoningTextPart(text="")})]
 
-    def closing(self) -> list[Told]:
+    def closing(self) -> list[EventFields]:
         text = self.text
         return [(ReasoningTextDone, {"text": text}), (ContentPartDone, {"part": ReasoningTextPart(text=text)})]
 
@@ -113,7 +113,7 @@ class ReasoningDraft(Draft):
         )
 
 
-class CallDraft(Draft):
+class CallDraft(ItemDraft):
     prefix, delta = "fc", ArgumentsDelta
 
     def __init__(self, name: str, call_id: str, function: str) -> None:
@@ -121,7 +121,7 @@ class CallDraft(Draft):
         self.call_id = call_id
         self.function = function
 
-    def closing(self) -> list[Told]:
+    def closing(self) -> list[EventFields]:
         return [(ArgumentsDone, {"arguments": self.text, "name": self.function})]
 
     def item(self, status: Status) -> OutputFunctionCall:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, Message, Request, SamplingParams
-from penstock.http.api.conversation import Turns
-from penstock.http.api.fields import read_arguments, whole_text
+from penstock.http.api.conversation import ConversationBuilder
+from penstock.http.api.fields import join_text, read_arguments
 from penstock.http.api.function_tools import tool_use
-from penstock.http.api.generation_fields import stops
-from penstock.http.api.recommended_sampling import over
+from penstock.http.api.generation_fields import stop_strings
+from penstock.http.api.recommended_sampling import merge_recommended
 from penstock.http.api.response_format import JsonObjectFormat
 from penstock.http.api.responses import encrypted_reasoning
 from penstock.http.api.responses.item_schemas import (
@@ -28,7 +28,7 @@ from penstock.http.api.responses.item_schemas import (
 from penstock.http.api.responses.schemas import DroppedTool, InputTokensRequest, JsonSchema, ResponseRequest
 
 # What has another name behind `intake`.
-NAMES = {
+CLIENT_NAMES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
@@ -38,11 +38,11 @@ NAMES = {
 }
 
 
-def conversation(body: InputTokensRequest, before: Sequence[Message]) -> Turns:
+def conversation(body: InputTokensRequest, before: Sequence[Message]) -> ConversationBuilder:
     """What has been said so far: `before` is what was kept of the previous response. Without the instructions."""
-    turns = Turns(before)
+    turns = ConversationBuilder(before)
     if isinstance(body.input, str):
-        turns.say("user", body.input)
+        turns.add_text("user", body.input)
     else:
         for place, item in enumerate(body.input or ()):
             _add(turns, item, f"input[{place}]")
@@ -52,15 +52,15 @@ def conversation(body: InputTokensRequest, before: Sequence[Message]) -> Turns:
 
 
 def to_request(
-    body: ResponseRequest, said: Turns, *, request_id: str, recommended: Mapping[str, float | int]
+    body: ResponseRequest, said: ConversationBuilder, *, request_id: str, recommended: Mapping[str, float | int]
 ) -> Request:
     """`said` is the conversation. Raises InvalidRequest for what the schema cannot tell."""
     top_k = 0 if body.top_k == -1 else body.top_k
     asked = {"temperature": body.temperature, "top_p": body.top_p, "top_k": top_k}
     penalties = {"presence_penalty": body.presence_penalty, "frequency_penalty": body.frequency_penalty}
     params = SamplingParams(
-        **over(recommended, asked | penalties | {"seed": body.seed, "ignore_eos": body.ignore_eos}),
-        stop=stops(body.stop),
+        **merge_recommended(recommended, asked | penalties | {"seed": body.seed, "ignore_eos": body.ignore_eos}),
+        stop=stop_strings(body.stop),
         max_tokens=body.max_output_tokens,
         constraint=_constraint(body),
         logprobs=(body.top_logprobs or 0) if body.with_logprobs else None,
@@ -68,11 +68,11 @@ def to_request(
     return _request(body, said, request_id, params)
 
 
-def to_count(body: InputTokensRequest, said: Turns) -> Request:
+def to_count(body: InputTokensRequest, said: ConversationBuilder) -> Request:
     return _request(body, said, "", SamplingParams())
 
 
-def _request(body: InputTokensRequest, said: Turns, request_id: str, params: SamplingParams) -> Request:
+def _request(body: InputTokensRequest, said: ConversationBuilder, request_id: str, params: SamplingParams) -> Request:
     return Request(
         id=request_id,
         params=params,
@@ -84,24 +84,24 @@ def _request(body: InputTokensRequest, said: Turns, request_id: str, params: Sam
     )
 
 
-def _add(turns: Turns, item: Item, place: str) -> None:
+def _add(turns: ConversationBuilder, item: Item, place: str) -> None:
     match item:
         case MessageItem():
-            turns.say("system" if item.role == "developer" else item.role, whole_text(item.content))
+            turns.add_text("system" if item.role == "developer" else item.role, join_text(item.content))
         case ReasoningItem():
             if text := _thoughts(item):
-                turns.think(text)
+                turns.add_reasoning(text)
         case FunctionCallItem():
             given = read_arguments(item.arguments)
-            turns.call(item.call_id, _named(item), item.arguments if given is None else given)
+            turns.add_tool_call(item.call_id, _named(item), item.arguments if given is None else given)
         case CustomToolCallItem():
-            turns.call(item.call_id, _named(item), {"input": item.input})
+            turns.add_tool_call(item.call_id, _named(item), {"input": item.input})
         case LocalShellCallItem():
-            turns.call(item.call_id, "local_shell", item.action)
+            turns.add_tool_call(item.call_id, "local_shell", item.action)
         case FunctionCallOutputItem() | CustomToolCallOutputItem():
-            turns.result(item.call_id, whole_text(item.output), param=f"{place}.call_id")
+            turns.add_tool_result(item.call_id, join_text(item.output), param=f"{place}.call_id")
         case LocalShellCallOutputItem():
-            turns.result(item.id, item.output, param=f"{place}.id")
+            turns.add_tool_result(item.id, item.output, param=f"{place}.id")
 
 
 def _named(item: FunctionCallItem | CustomToolCallItem) -> str:

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.flow import Choice, Completion, FinishReason
 from penstock.http.api.logprobs import TokenLogprob
-from penstock.http.api.response_bodies import Body, Typed
+from penstock.http.api.response_bodies import Body, TaggedBody
 
 Status = Literal["in_progress", "completed", "incomplete"]
 ResponseStatus = Literal[Status, "failed"]
@@ -20,24 +20,24 @@ _COMPLETE = (FinishReason.END, FinishReason.STOP_TOKEN, FinishReason.STOP_STRING
 # --- items
 
 
-class OutputTextPart(Typed, kw_only=True, frozen=True, tag="output_text"):
+class OutputTextPart(TaggedBody, kw_only=True, frozen=True, tag="output_text"):
     text: str
     annotations: tuple[()] = ()
     logprobs: tuple[TokenLogprob, ...] = ()  # if `include` asks for them
 
 
-class ReasoningTextPart(Typed, kw_only=True, frozen=True, tag="reasoning_text"):
+class ReasoningTextPart(TaggedBody, kw_only=True, frozen=True, tag="reasoning_text"):
     text: str
 
 
-class OutputMessage(Typed, kw_only=True, frozen=True, tag="message"):
+class OutputMessage(TaggedBody, kw_only=True, frozen=True, tag="message"):
     id: str
     status: Status
     role: Literal["assistant"] = "assistant"
     content: list[OutputTextPart]
 
 
-class OutputFunctionCall(Typed, kw_only=True, frozen=True, tag="function_call"):
+class OutputFunctionCall(TaggedBody, kw_only=True, frozen=True, tag="function_call"):
     id: str
     call_id: str
     name: str
@@ -45,7 +45,7 @@ class OutputFunctionCall(Typed, kw_only=True, frozen=True, tag="function_call"):
     status: Status
 
 
-class OutputReasoning(Typed, kw_only=True, frozen=True, tag="reasoning"):
+class OutputReasoning(TaggedBody, kw_only=True, frozen=True, tag="reasoning"):
     id: str
     summary: tuple[()] = ()
     content: list[ReasoningTextPart]
@@ -85,7 +85,7 @@ class IncompleteDetails(Body, kw_only=True, frozen=True):
     reason: Literal["max_output_tokens", "dead_end"]  # the second is ours, as in `http.api.openai.response_bodies`
 
 
-class OfferedFunction(Typed, kw_only=True, frozen=True, tag="function"):
+class OfferedFunction(TaggedBody, kw_only=True, frozen=True, tag="function"):
     name: str
     description: str | None
     parameters: dict[str, Any] | None
@@ -162,7 +162,7 @@ class InputItems(Body, kw_only=True, frozen=True):
 # --- events
 
 
-class Numbered(Typed, kw_only=True, frozen=True):
+class Numbered(TaggedBody, kw_only=True, frozen=True):
     sequence_number: int  # from 0
 
 

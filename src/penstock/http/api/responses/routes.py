@@ -12,17 +12,17 @@ from fastapi import FastAPI, Request, Response
 
 from penstock.errors import InvalidRequest
 from penstock.http.api.client_field_names import client_field_names
-from penstock.http.api.conversation import Turns
+from penstock.http.api.conversation import ConversationBuilder
 from penstock.http.api.generation_response import generation_response
-from penstock.http.api.response_store import Kept, ResponseStore
+from penstock.http.api.response_store import ResponseStore, StoredResponse
 from penstock.http.api.responses import ignored_fields, input_items, requests
 from penstock.http.api.responses import writer as responses
-from penstock.http.api.responses.event_sequence import replayed
+from penstock.http.api.responses.event_sequence import replay_events
 from penstock.http.api.responses.schemas import InputTokensRequest, ResponseRequest
 from penstock.http.json_response import json_response
 from penstock.http.middleware.tenants import tenant_of
-from penstock.http.openapi.routes import documented
-from penstock.http.parse.body import LONG_BODY, read
+from penstock.http.openapi.route_docs import route_docs
+from penstock.http.parse.body import LONG_BODY, read_body
 from penstock.http.parse.query import Parameter, read_query
 from penstock.http.request_events import RequestEvents
 from penstock.http.service import Service
@@ -30,27 +30,30 @@ from penstock.http.sse import framed
 
 Made = TypeVar("Made")
 
-MISSING = "No such response."
+NOT_FOUND = "No such response."
 _MAX_EVENT = 2**31 - 1
 
 INCLUDE = Parameter(
     name="include",
-    about="What else to send. All that a response was created with is there; nothing can be added later.",
+    description="What else to send. All that a response was created with is there; nothing can be added later.",
     type="array",
     choices=get_args(ignored_fields.Includable),
 )
 RETRIEVE = (
-    Parameter(name="stream", about="Send the events that led to it.", type="boolean", default=False),
+    Parameter(name="stream", description="Send the events that led to it.", type="boolean", default=False),
     Parameter(
-        name="starting_after", about="Only those behind the one of this number.", type="integer", bounds=(0, _MAX_EVENT)
+        name="starting_after",
+        description="Only those behind the one of this number.",
+        type="integer",
+        bounds=(0, _MAX_EVENT),
     ),
     INCLUDE,
-    Parameter(name="include_obfuscation", about="Padding of events. Not supported.", choices=("false",)),
+    Parameter(name="include_obfuscation", description="Padding of events. Not supported.", choices=("false",)),
 )
 LIST = (
-    Parameter(name="after", about="The id of the item behind which to begin."),
-    Parameter(name="limit", about="Most items of a page.", type="integer", bounds=(1, 100), default=20),
-    Parameter(name="order", about="Newest or oldest first.", choices=("asc", "desc"), default="desc"),
+    Parameter(name="after", description="The id of the item behind which to begin."),
+    Parameter(name="limit", description="Most items of a page.", type="integer", bounds=(1, 100), default=20),
+    Parameter(name="order", description="Newest or oldest first.", choices=("asc", "desc"), default="desc"),
     INCLUDE,
 )
 
@@ -61,22 +64,22 @@ def add(app: FastAPI, service: Service, store: ResponseStore) -> None:
 
 
 def _add_creation(app: FastAPI, service: Service, store: ResponseStore) -> None:
-    missing = "No such model or response."
+    not_found = "No such model or response."
 
     @app.post(
         "/v1/responses",
-        **documented(responses.REQUEST, responses.RESPONSE, events=responses.EVENTS, missing=missing),
+        **route_docs(responses.REQUEST, responses.RESPONSE, events=responses.EVENTS, not_found=not_found),
     )
     async def create_response(request: Request) -> Response:
         """Answer a conversation, and keep it for the next request."""
         with RequestEvents(request.scope, "response", service.emit) as events:
-            body = await read(responses.REQUEST, request)
+            body = await read_body(responses.REQUEST, request)
             events.parsed(stream=bool(body.stream))
             service.check_model(body.model)
             name = secrets.token_hex(16)  # not the one that the glass box shows: it opens the conversation
             earlier = _earlier(store, events.tenant, body)
             said, listed = await _beside(request, earlier, lambda: _conversation(body, earlier, name))
-            with client_field_names(requests.NAMES):
+            with client_field_names(requests.CLIENT_NAMES):
                 asked = requests.to_request(body, said, request_id=events.name, recommended=service.files.sampling)
                 events.validated([asked])
                 writer = responses.ResponseWriter(
@@ -86,37 +89,42 @@ def _add_creation(app: FastAPI, service: Service, store: ResponseStore) -> None:
                     request_id=name,
                     model=service.files.name,
                     vocabulary=service.tokenizer,
-                    keep=None if body.store is False else partial(store.keep, events.tenant),
+                    keep=None if body.store is False else partial(store.put, events.tenant),
                     items=listed,
                 )
                 ticket = await service.submit([asked], events.tenant)
             return generation_response(service, ticket, writer, stream=body.stream)
 
-    @app.post("/v1/responses/input_tokens", **documented(responses.COUNT, responses.COUNTED, missing=missing))
+    @app.post("/v1/responses/input_tokens", **route_docs(responses.COUNT, responses.COUNTED, not_found=not_found))
     async def count_input_tokens(request: Request) -> Response:
         """How many tokens the prompt of such a request has."""
-        body = await read(responses.COUNT, request)
+        body = await read_body(responses.COUNT, request)
         service.check_model(body.model)
         earlier = _earlier(store, tenant_of(request.scope), body)
         said = await _beside(
             request, earlier, lambda: requests.conversation(body, earlier.messages() if earlier is not None else ())
         )
-        with client_field_names(requests.NAMES):
+        with client_field_names(requests.CLIENT_NAMES):
             tokens = await asyncio.to_thread(service.pipeline.tokenize, requests.to_count(body, said))
-        return json_response(responses.counted(tokens))
+        return json_response(responses.encode_token_count(tokens))
 
 
 def _add_kept(app: FastAPI, store: ResponseStore) -> None:
     @app.get(
         "/v1/responses/{response_id}",
-        **documented(
-            None, responses.RESPONSE, streamed=responses.EVENTS, missing=MISSING, choosy=True, parameters=RETRIEVE
+        **route_docs(
+            None,
+            responses.RESPONSE,
+            stored_events=responses.EVENTS,
+            not_found=NOT_FOUND,
+            may_reject=True,
+            parameters=RETRIEVE,
         ),
     )
     async def retrieve_response(request: Request, response_id: str) -> Response:
         """One that was kept, as it was sent, or the events of a stream that led to it."""
         query = read_query(request, RETRIEVE)
-        kept = store.find(tenant_of(request.scope), response_id)
+        kept = store.get(tenant_of(request.scope), response_id)
         if ignored_fields.LOGPROBS in query["include"] and not responses.has_logprobs(kept.body):
             raise InvalidRequest(f"include: {ignored_fields.LOGPROBS} must be asked for at creation", param="include")
         if not query["stream"]:
@@ -124,42 +132,45 @@ def _add_kept(app: FastAPI, store: ResponseStore) -> None:
                 raise InvalidRequest("starting_after goes with stream=true only", param="starting_after")
             return json_response(kept.body)
         first = 0 if query["starting_after"] is None else query["starting_after"] + 1
-        events = await asyncio.to_thread(lambda: framed(replayed(kept.body, kept.pieces)[first:]))
+        events = await asyncio.to_thread(lambda: framed(replay_events(kept.body, kept.pieces)[first:]))
         return Response(events, headers={"cache-control": "no-cache"}, media_type="text/event-stream; charset=utf-8")
 
     @app.get(
         "/v1/responses/{response_id}/input_items",
-        **documented(None, responses.LISTED, missing=MISSING, choosy=True, parameters=LIST),
+        **route_docs(None, responses.LISTED, not_found=NOT_FOUND, may_reject=True, parameters=LIST),
     )
     async def list_input_items(request: Request, response_id: str) -> Response:
         """The items that it answered, those of the responses before it included."""
         query = read_query(request, LIST)
-        kept = store.find(tenant_of(request.scope), response_id)
+        kept = store.get(tenant_of(request.scope), response_id)
         page = {name: query[name] for name in ("after", "limit", "order")}
         return json_response(await asyncio.to_thread(partial(input_items.page, kept.items, **page)))
 
     @app.post(
-        "/v1/responses/{response_id}/cancel", **documented(None, responses.RESPONSE, missing=MISSING, choosy=True)
+        "/v1/responses/{response_id}/cancel",
+        **route_docs(None, responses.RESPONSE, not_found=NOT_FOUND, may_reject=True),
     )
     async def cancel_response(request: Request, response_id: str) -> Response:
         """For responses in the background, of which there are none: one that is kept is finished."""
-        store.find(tenant_of(request.scope), response_id)
+        store.get(tenant_of(request.scope), response_id)
         raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
 
-    @app.delete("/v1/responses/{response_id}", **documented(None, responses.DELETED, missing=MISSING))
+    @app.delete("/v1/responses/{response_id}", **route_docs(None, responses.DELETED, not_found=NOT_FOUND))
     async def delete_response(request: Request, response_id: str) -> Response:
         """Keep it no longer."""
-        store.drop(tenant_of(request.scope), response_id)
-        return json_response(responses.deleted(response_id))
+        store.delete(tenant_of(request.scope), response_id)
+        return json_response(responses.encode_deleted(response_id))
 
 
-def _earlier(store: ResponseStore, tenant: str, body: InputTokensRequest) -> Kept | None:
+def _earlier(store: ResponseStore, tenant: str, body: InputTokensRequest) -> StoredResponse | None:
     """What the request goes on from."""
     name = body.previous_response_id
-    return None if name is None else store.find(tenant, name, param="previous_response_id")
+    return None if name is None else store.get(tenant, name, param="previous_response_id")
 
 
-def _conversation(body: ResponseRequest, earlier: Kept | None, name: str) -> tuple[Turns, bytes]:
+def _conversation(
+    body: ResponseRequest, earlier: StoredResponse | None, name: str
+) -> tuple[ConversationBuilder, bytes]:
     """As messages for the model, and as items for those who ask for them later."""
     said = requests.conversation(body, earlier.messages() if earlier is not None else ())
     if body.store is False:
@@ -168,7 +179,7 @@ def _conversation(body: ResponseRequest, earlier: Kept | None, name: str) -> tup
     return said, input_items.input_items(body.input, f"item_{name}", before, answer)
 
 
-async def _beside(request: Request, earlier: Kept | None, make: Callable[[], Made]) -> Made:
+async def _beside(request: Request, earlier: StoredResponse | None, make: Callable[[], Made]) -> Made:
     """What `make` gives: made in a thread, where a long conversation would hold up everybody else's tokens."""
     length = request.headers.get("content-length", "")
     long = not length.isdecimal() or int(length) > LONG_BODY or (earlier is not None and earlier.size > LONG_BODY)

@@ -8,10 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.flow.params import MAX_LOGPROBS, MAX_TEMPERATURE
 from penstock.flow.tools import MAX_TOOLS
-from penstock.http.api.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, Strict, wrong
+from penstock.http.api.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, StrictModel, field_error
 from penstock.http.api.function_tools import (
     Function,
-    WordOr,
+    ToolChoiceOr,
 )
 from penstock.http.api.generation_fields import IGNORE_EOS, SEED, STOP, Metadata, Stop, TemplateKwargs
 from penstock.http.api.ignored_fields import (
@@ -21,7 +21,7 @@ from penstock.http.api.ignored_fields import (
 from penstock.http.api.response_format import JsonObjectFormat, NamedSchema, TextFormat
 from penstock.http.api.responses import ignored_fields
 from penstock.http.api.responses.item_schemas import Input
-from penstock.http.parse.unions import By
+from penstock.http.parse.unions import ByField
 
 # --- tools
 
@@ -53,17 +53,17 @@ class DroppedTool(BaseModel):
     ]
 
 
-AnyTool = Annotated[ResponseTool | DroppedTool, By("type")]
+AnyTool = Annotated[ResponseTool | DroppedTool, ByField("type")]
 
 
-class NamedFunction(Strict):
+class NamedFunction(StrictModel):
     only = ("function", 'choices of type "function"')
 
     type: Literal["function"]
     name: str
 
 
-ToolChoice = WordOr[NamedFunction]
+ToolChoice = ToolChoiceOr[NamedFunction]
 
 # --- what to write
 
@@ -74,10 +74,10 @@ class JsonSchema(NamedSchema):
     type: Literal["json_schema"]
 
 
-Format = Annotated[TextFormat | JsonObjectFormat | JsonSchema, By("type")]
+Format = Annotated[TextFormat | JsonObjectFormat | JsonSchema, ByField("type")]
 
 
-class TextOptions(Strict):
+class TextOptions(StrictModel):
     format: Format | None = Field(None, description="Default: any text.")
     verbosity: Literal["low", "medium", "high"] | None = Field(None, description=ignored_fields.HINTS["verbosity"])
 
@@ -86,7 +86,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Summary = Literal["auto", "concise", "detailed"]
 
 
-class ReasoningOptions(Strict):
+class ReasoningOptions(StrictModel):
     effort: Effort | None = Field(None, description="For models whose chat template knows it.")
     summary: Summary | None = Field(None, description=ignored_fields.HINTS["summary"])
     generate_summary: Summary | None = Field(None, description=ignored_fields.HINTS["summary"])
@@ -94,7 +94,7 @@ class ReasoningOptions(Strict):
     mode: Annotated[Any, ignored_fields.REASONING["mode"]] = None
 
 
-class EventOptions(Strict):
+class EventOptions(StrictModel):
     include_obfuscation: Annotated[Any, STREAM_OPTIONS["include_obfuscation"]] = None
     reasoning_summary_delivery: str | None = Field(
         None, description="When to send summaries. Not used: there are none."
@@ -104,7 +104,7 @@ class EventOptions(Strict):
 # --- the bodies
 
 
-class InputTokensRequest(Strict):
+class InputTokensRequest(StrictModel):
     """What decides the prompt."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "smollm2", "input": "Hello!"}]})
@@ -136,9 +136,9 @@ class InputTokensRequest(Strict):
     @model_validator(mode="after")
     def _check_prompt(self) -> InputTokensRequest:
         if self.input is None and self.previous_response_id is None:
-            raise wrong("is required where there is no previous_response_id", "input")
+            raise field_error("is required where there is no previous_response_id", "input")
         if self.tool_choice not in (None, "none", "auto") and not self.functions:
-            raise wrong("needs functions among the tools to choose from", "tool_choice")
+            raise field_error("needs functions among the tools to choose from", "tool_choice")
         return self
 
 
@@ -205,7 +205,7 @@ class ResponseRequest(InputTokensRequest):
     @model_validator(mode="after")
     def _check_pairs(self) -> ResponseRequest:
         if self.stream_options is not None and not self.stream:
-            raise wrong("goes with stream: true only", "stream_options")
+            raise field_error("goes with stream: true only", "stream_options")
         if self.top_logprobs and not self.with_logprobs:
-            raise wrong(f'needs include: ["{ignored_fields.LOGPROBS}"]', "top_logprobs")
+            raise field_error(f'needs include: ["{ignored_fields.LOGPROBS}"]', "top_logprobs")
         return self

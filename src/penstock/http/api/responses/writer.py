@@ -10,13 +10,13 @@ import msgspec
 from pydantic import BaseModel
 
 from penstock.flow import CallDelta, Choice, Chunk, Completion, Message, SamplingParams
-from penstock.http.api.conversation import Turns
+from penstock.http.api.conversation import ConversationBuilder
 from penstock.http.api.fields import read_arguments
 from penstock.http.api.logprobs import Vocabulary
-from penstock.http.api.response_store import Kept
+from penstock.http.api.response_store import StoredResponse
 from penstock.http.api.responses import response_bodies
-from penstock.http.api.responses.event_sequence import Transcript
-from penstock.http.api.responses.logprobs import TextTokens
+from penstock.http.api.responses.event_sequence import EventSequence
+from penstock.http.api.responses.logprobs import TextLogprobs
 from penstock.http.api.responses.output_items import CallDraft, MessageDraft, ReasoningDraft
 from penstock.http.api.responses.response_bodies import (
     DeletedResponse,
@@ -48,7 +48,7 @@ EVENTS = response_bodies.EVENTS
 REQUESTS: tuple[type[BaseModel], ...] = (REQUEST, COUNT)
 ANSWERS: tuple[type[msgspec.Struct], ...] = (RESPONSE, DELETED, COUNTED, LISTED, *EVENTS)
 
-Keep = Callable[[str, Kept], None]
+Keep = Callable[[str, StoredResponse], None]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -63,7 +63,7 @@ class ResponseWriter:
         self,
         body: ResponseRequest,
         params: SamplingParams,
-        said: Turns,
+        said: ConversationBuilder,
         *,
         request_id: str,
         model: str,
@@ -82,49 +82,49 @@ class ResponseWriter:
         self._asked |= {"id": f"resp_{request_id}", "created_at": int(clock()), "model": model}
         self._packed = body.with_thoughts_packed
         self._vocabulary = vocabulary if body.with_logprobs else None
-        self._tokens: TextTokens | None = None
-        self._script = Transcript()
+        self._tokens: TextLogprobs | None = None
+        self._sequence = EventSequence()
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[Event]:
         self._look_up_tokens(prompt_tokens)
-        return self._script.opening(self._response("in_progress"))
+        return self._sequence.opening(self._response("in_progress"))
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[Event]:
-        tokens, script, events = self._tokens, self._script, []
+        tokens, sequence, events = self._tokens, self._sequence, []
         if tokens is not None:
             tokens.push(chunk.logprobs or (), chunk.finish)
         if chunk.reasoning:
-            if not isinstance(script.draft, ReasoningDraft):
-                events += script.begin(ReasoningDraft(self._item_name(), packed=self._packed))
-            events.append(script.piece(chunk.reasoning))
+            if not isinstance(sequence.draft, ReasoningDraft):
+                events += sequence.begin(ReasoningDraft(self._item_name(), packed=self._packed))
+            events.append(sequence.add_piece(chunk.reasoning))
             if tokens is not None:
                 tokens.skip(chunk.reasoning)
         if chunk.text:
-            if not isinstance(script.draft, MessageDraft):
-                events += script.begin(MessageDraft(self._item_name()))
-            events.append(script.piece(chunk.text, tokens.take(chunk.text) if tokens is not None else ()))
+            if not isinstance(sequence.draft, MessageDraft):
+                events += sequence.begin(MessageDraft(self._item_name()))
+            events.append(sequence.add_piece(chunk.text, tokens.take(chunk.text) if tokens is not None else ()))
         for call in chunk.calls:
             if call.id is not None:
-                events += script.begin(CallDraft(self._item_name(), call.id, call.name or ""))
-            if call.arguments and script.draft is not None:
-                events.append(script.piece(call.arguments))
+                events += sequence.begin(CallDraft(self._item_name(), call.id, call.name or ""))
+            if call.arguments and sequence.draft is not None:
+                events.append(sequence.add_piece(call.arguments))
         return events
 
     def last(self, completions: Sequence[Completion]) -> list[Event]:
         (completion,) = completions
         closing, response = self._finished(completion)
-        return [*closing, self._script.end(response)]
+        return [*closing, self._sequence.end(response)]
 
     def text_event(self, prompt: int, choice: int) -> None:
         return None
 
     def failed(self, told: RenderedError) -> list[Event]:
-        closing = self._script.close("incomplete")
+        closing = self._sequence.close("incomplete")
         error = ResponseFailure(
             code="rate_limit_exceeded" if told.status == 429 else "server_error", message=told.message
         )
         response = self._response("failed", error=error)
-        return [*closing, self._script.event(ResponseFailed, response=response)]
+        return [*closing, self._sequence.event(ResponseFailed, response=response)]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The answer in one piece, of a completion that did not fail: made as a stream of one chunk would be."""
@@ -136,7 +136,7 @@ class ResponseWriter:
     def _finished(self, completion: Completion) -> tuple[list[Event], Response]:
         (choice,) = completion.choices
         status = response_bodies.status(choice)
-        closing = self._script.close(status)
+        closing = self._sequence.close(status)
         response = self._response(
             status,
             usage=response_bodies.usage(completion),
@@ -144,26 +144,26 @@ class ResponseWriter:
             completed_at=int(self._clock()) if status == "completed" else None,
         )
         if self._keep is not None:
-            said, pieces = _encode(_with(self._said, choice)), _encode(self._script.pieces)
-            self._keep(response.id, Kept(_encode(response), said, self._items, pieces))
+            said, pieces = _encode(_with(self._said, choice)), _encode(self._sequence.pieces)
+            self._keep(response.id, StoredResponse(_encode(response), said, self._items, pieces))
         return closing, response
 
     def _look_up_tokens(self, prompt_tokens: Sequence[int]) -> None:
         if self._vocabulary is not None:
-            self._tokens = TextTokens(self._vocabulary, prompt_tokens)
+            self._tokens = TextLogprobs(self._vocabulary, prompt_tokens)
 
     def _item_name(self) -> str:
-        return f"{self._name}_{len(self._script.pieces)}"
+        return f"{self._name}_{len(self._sequence.pieces)}"
 
     def _response(self, status: ResponseStatus, *, usage: ResponseUsage | None = None, **more: Any) -> Response:
-        return Response(**self._asked, **more, status=status, usage=usage, output=list(self._script.items))
+        return Response(**self._asked, **more, status=status, usage=usage, output=list(self._sequence.items))
 
 
-def deleted(name: str) -> bytes:
+def encode_deleted(name: str) -> bytes:
     return _encode(DeletedResponse(id=name))
 
 
-def counted(tokens: Sequence[int]) -> bytes:
+def encode_token_count(tokens: Sequence[int]) -> bytes:
     return _encode(InputTokens(input_tokens=len(tokens)))
 
 
@@ -214,14 +214,14 @@ def _as_chunk(choice: Choice) -> Chunk:
     )
 
 
-def _with(said: Turns, choice: Choice) -> list[Message]:
+def _with(said: ConversationBuilder, choice: Choice) -> list[Message]:
     """The conversation with its answer. The arguments of a call that was cut short are what there is of them."""
-    turns = Turns(said.messages)
+    turns = ConversationBuilder(said.messages)
     if choice.reasoning:
-        turns.think(choice.reasoning)
+        turns.add_reasoning(choice.reasoning)
     if choice.text or not choice.calls:
-        turns.say("assistant", choice.text)
+        turns.add_text("assistant", choice.text)
     for call in choice.calls:
         given = read_arguments(call.arguments)
-        turns.call(call.id, call.name, call.arguments if given is None else given)
+        turns.add_tool_call(call.id, call.name, call.arguments if given is None else given)
     return turns.messages

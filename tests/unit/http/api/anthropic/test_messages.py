@@ -450,6 +450,6 @@ def test_a_stream_that_breaks_off() -> None:
 
 
 def test_counted() -> None:
-    data = messages.counted([1, 2, 3])
+    data = messages.encode_token_count([1, 2, 3])
 
     assert MessageTokensCount.model_validate_json(data).input_tokens == 3

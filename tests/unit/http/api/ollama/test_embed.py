@@ -39,7 +39,7 @@ def asked(**fields: Any) -> list[Request]:
 
 def cut(*texts: str) -> tuple[list[Request], int]:
     words = Words()
-    return embed.cut(asked(input=list(texts)), words, CONTEXT), words.read  # type: ignore[arg-type]
+    return embed.truncate(asked(input=list(texts)), words, CONTEXT), words.read  # type: ignore[arg-type]
 
 
 def packed(*numbers: float) -> bytes:
@@ -85,9 +85,9 @@ def test_tokens_of_many_characters() -> None:
             return [1] * (len(text) // 100)
 
     words, text = Long(), "e" * (100 * CONTEXT + 100)
-    (made,) = embed.cut(asked(input=[text]), words, CONTEXT)  # type: ignore[arg-type]
+    (made,) = embed.truncate(asked(input=[text]), words, CONTEXT)  # type: ignore[arg-type]
     assert made.tokens == [1] * CONTEXT
-    (whole,) = embed.cut(asked(input=[text[:-100]]), words, CONTEXT)  # type: ignore[arg-type]
+    (whole,) = embed.truncate(asked(input=[text[:-100]]), words, CONTEXT)  # type: ignore[arg-type]
     assert whole.text == text[:-100]
 
 
@@ -101,12 +101,12 @@ def test_tokens_of_many_characters() -> None:
     ],
 )
 def test_what_may_have_to_be_cut(fields: dict[str, Any], wanted: bool) -> None:
-    assert embed.may_be_cut(body(**fields), CONTEXT) is wanted
+    assert embed.may_need_truncation(body(**fields), CONTEXT) is wanted
 
 
 def test_the_answer() -> None:
     vectors = [packed(0.6, 0.0, 0.8), packed(1.0, 0.0, 0.0)]
-    data = json.loads(embed.whole(body(input=["a", "b"]), vectors, prompt_tokens=5, total_duration=7))
+    data = json.loads(embed.encode_embeddings(body(input=["a", "b"]), vectors, prompt_tokens=5, total_duration=7))
     assert_matches_schema(OllamaEmbeddingList, data)
     assert EmbedResponse(**data).prompt_eval_count == 5
     assert data["embeddings"] == [pytest.approx([0.6, 0.0, 0.8]), [1.0, 0.0, 0.0]]
@@ -115,7 +115,9 @@ def test_the_answer() -> None:
 
 def test_fewer_dimensions_are_of_unit_length_again() -> None:
     data = json.loads(
-        embed.whole(body(input="a", dimensions=2), [packed(0.3, 0.4, 0.87)], prompt_tokens=1, total_duration=1)
+        embed.encode_embeddings(
+            body(input="a", dimensions=2), [packed(0.3, 0.4, 0.87)], prompt_tokens=1, total_duration=1
+        )
     )
     assert data["embeddings"] == [pytest.approx([0.6, 0.8])]
 
@@ -123,6 +125,6 @@ def test_fewer_dimensions_are_of_unit_length_again() -> None:
 def test_the_older_route() -> None:
     older = parse(OllamaEmbeddingsRequest, b'{"model": "m", "prompt": "a"}')
     assert embed.texts_of(older) == ["a"]
-    assert json.loads(embed.one([packed(1.0, 0.0)])) == {"embedding": [1.0, 0.0]}
-    assert json.loads(embed.one([])) == {"embedding": []}
-    assert embed.may_be_cut(parse(OllamaEmbeddingsRequest, b'{"model": "m", "prompt": "long enough"}'), 8)
+    assert json.loads(embed.encode_embedding([packed(1.0, 0.0)])) == {"embedding": [1.0, 0.0]}
+    assert json.loads(embed.encode_embedding([])) == {"embedding": []}
+    assert embed.may_need_truncation(parse(OllamaEmbeddingsRequest, b'{"model": "m", "prompt": "long enough"}'), 8)

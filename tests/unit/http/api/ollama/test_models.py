@@ -11,7 +11,7 @@ from ollama import ListResponse, ProcessResponse, ShowResponse
 
 from helpers.schema_tables import assert_matches_schema
 from penstock.errors import ModelNotFound
-from penstock.http.api.ollama.models import ServedModel, check_served, human_number, tagged
+from penstock.http.api.ollama.models import ServedModel, check_served, format_parameters, with_tag
 from penstock.http.api.ollama.response_bodies import OllamaModelInfo, OllamaModelList, OllamaRunningList
 from penstock.prompt.chat_format import ChatFormat
 from penstock.prompt.template import ChatTemplate
@@ -65,7 +65,7 @@ def served(files: ModelFiles, **more: Any) -> ServedModel:
     [("m", "m:latest"), ("m:7b", "m:7b"), ("a/m", "a/m:latest"), ("host:80/m", "host:80/m:latest"), ("a/m:1", "a/m:1")],
 )
 def test_the_tag_that_is_implied(name: str, wanted: str) -> None:
-    assert tagged(name) == wanted
+    assert with_tag(name) == wanted
 
 
 def test_only_the_served_model_is_there(files: ModelFiles) -> None:
@@ -167,4 +167,4 @@ def test_what_it_can_do(files: ModelFiles, template: str | None, wanted: list[st
     [(134_515_008, "134.52M"), (1_543_714_304, "1.5B"), (8_030_261_248, "8.0B"), (2_000_000, "2.00M"), (9_400, "9K")],
 )
 def test_numbers_for_people(count: int, wanted: str) -> None:
-    assert human_number(count) == wanted
+    assert format_parameters(count) == wanted

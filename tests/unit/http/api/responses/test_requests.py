@@ -288,7 +288,7 @@ def test_effort() -> None:
     ],
 )
 def test_fields_have_the_names_the_client_knows(inside: str, outside: str) -> None:
-    with pytest.raises(InvalidRequest) as caught, client_field_names(requests.NAMES):
+    with pytest.raises(InvalidRequest) as caught, client_field_names(requests.CLIENT_NAMES):
         raise InvalidRequest(f"{inside} is wrong", param=inside)
 
     assert (caught.value.param, caught.value.message) == (outside, f"{outside} is wrong")

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import PenstockError
-from penstock.http.api.response_store import Kept, ResponseStore
+from penstock.http.api.response_store import ResponseStore, StoredResponse
 from penstock.http.api.responses import routes
 from penstock.http.error_response import error_response
 from penstock.http.service import Service
@@ -40,7 +40,7 @@ class AsTenant:
 @pytest.fixture
 def client(response: bytes) -> TestClient:
     store = ResponseStore()
-    store.keep("alice", "resp_1", Kept(response, b"[]", items=b'[{"id": "a"}]'))
+    store.put("alice", "resp_1", StoredResponse(response, b"[]", items=b'[{"id": "a"}]'))
     app = FastAPI()
     routes.add(app, cast(Service, None), store)
 

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 from helpers.openai_samples import choice, completion
 from helpers.schema_tables import assert_matches_schema
 from penstock.flow import CallDelta, Chunk, FinishReason, SamplingParams, TokenLogprobs, ToolCall
-from penstock.http.api.response_store import Kept
+from penstock.http.api.response_store import StoredResponse
 from penstock.http.api.responses import requests, response_bodies, writer
-from penstock.http.api.responses.event_sequence import replayed
+from penstock.http.api.responses.event_sequence import replay_events
 from penstock.http.api.responses.writer import ResponseWriter
 from penstock.http.error_body import RenderedError
 from penstock.http.parse.schema import parse
@@ -48,7 +48,7 @@ class BytesDecoder:
         return self.decoder.decode(b"", final=True)
 
 
-def make(kept: dict[str, Kept] | None = None, **fields: Any) -> ResponseWriter:
+def make(kept: dict[str, StoredResponse] | None = None, **fields: Any) -> ResponseWriter:
     body = parse(writer.REQUEST, json.dumps({"model": "m", "input": "Hi", **fields}).encode())
     vocabulary: Any = Bytes()
     params = SamplingParams(
@@ -245,7 +245,7 @@ def test_a_stream_that_breaks_off() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_is_kept(stream: bool) -> None:
-    kept: dict[str, Kept] = {}
+    kept: dict[str, StoredResponse] = {}
     cut = ToolCall(id="c3", name="h", arguments='{"a"')
     finished: dict[str, Any] = {"finish": FinishReason.END, "reasoning": "hm", "calls": (*CALLS, cut)}
     if stream:
@@ -269,7 +269,7 @@ def test_what_is_kept(stream: bool) -> None:
 
 
 def test_what_breaks_off_is_not_kept() -> None:
-    kept: dict[str, Kept] = {}
+    kept: dict[str, StoredResponse] = {}
     write = make(kept)
     write.first(0, 0, PROMPT)
     write.failed(RenderedError(503, b"{}", "gone"))
@@ -278,7 +278,7 @@ def test_what_breaks_off_is_not_kept() -> None:
 
 
 def test_deleted() -> None:
-    assert json.loads(writer.deleted("resp_1")) == {"id": "resp_1", "object": "response", "deleted": True}
+    assert json.loads(writer.encode_deleted("resp_1")) == {"id": "resp_1", "object": "response", "deleted": True}
 
 
 # As of the specification of 2026-04-24 (schema/components/schemas/ResponseResource.json, `required`).
@@ -362,23 +362,23 @@ def test_a_text_around_a_call_has_its_log_probabilities_too() -> None:
 @pytest.mark.parametrize("finish", [FinishReason.END, FinishReason.LENGTH])
 def test_a_kept_response_is_streamed_again_as_it_was(finish: FinishReason) -> None:
     """With the same numbers, so that a stream can be taken up behind any event."""
-    kept: dict[str, Kept] = {}
+    kept: dict[str, StoredResponse] = {}
     pieces = [Chunk(0, one.text, one.tokens, logprobs(one.text), reasoning=one.reasoning) for one in PIECES[:2]]
     finished: dict[str, Any] = {"finish": finish, "reasoning": "hm", "calls": CALLS}
     fields: dict[str, Any] = {**INCLUDE, "include": [*INCLUDE["include"], "reasoning.encrypted_content"]}
     sent = streamed(make(kept, **fields), *pieces, *PIECES[2:], **finished)
 
-    assert told(replayed(kept["resp_1"].body, kept["resp_1"].pieces)) == sent
+    assert told(replay_events(kept["resp_1"].body, kept["resp_1"].pieces)) == sent
 
 
 def test_a_response_that_was_not_streamed_is_so_in_one_piece_per_item() -> None:
-    kept: dict[str, Kept] = {}
+    kept: dict[str, StoredResponse] = {}
     body = whole(make(kept), "So.", finish=FinishReason.END, reasoning="hm", calls=CALLS)
-    events = told(replayed(kept["resp_1"].body, kept["resp_1"].pieces))
+    events = told(replay_events(kept["resp_1"].body, kept["resp_1"].pieces))
 
     assert events[-1]["response"] == body
     assert [event["delta"] for event in events if "delta" in event] == ["hm", "So.", '{"a": 1}', "{}"]
 
 
 def test_counted() -> None:
-    assert json.loads(writer.counted([1, 2])) == {"object": "response.input_tokens", "input_tokens": 2}
+    assert json.loads(writer.encode_token_count([1, 2])) == {"object": "response.input_tokens", "input_tokens": 2}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from penstock.http.debug import sampling_lab
-from penstock.http.openapi.routes import View
+from penstock.http.debug.debug_route import DebugRoute
 from penstock.http.parse.query import Parameter
 from penstock.observe.trace.journal import LAB
 from penstock.observe.trace.step_window import MAX_COLUMNS
@@ -16,8 +16,8 @@ MAX_REPLAYED = 512
 _integer = partial(Parameter, type="integer")
 _number = partial(Parameter, type="number")
 
-FACTS = View(
-    about="What this server is.",
+FACTS = DebugRoute(
+    description="What this server is.",
     members={
         "version": "Of Penstock.",
         "started_unix": "When the server began, in seconds since 1970: instants count from there.",
@@ -33,8 +33,8 @@ FACTS = View(
         "measured": "Speeds, and the fitted cost of a step.",
     },
 )
-CHECK = View(
-    about="The verdict on the engine's books: sequences, block tables, reference counts, prefix keys.",
+CHECK = DebugRoute(
+    description="The verdict on the engine's books: sequences, block tables, reference counts, prefix keys.",
     members={
         "ok": "Whether everything that says the same thing agrees.",
         "wrong": "What does not; null if all does. The engine goes on either way.",
@@ -42,16 +42,16 @@ CHECK = View(
     },
     asks_engine=True,
 )
-HISTORY = View(
-    about="Columns for charts: lists of the same length, the oldest first.",
+HISTORY = DebugRoute(
+    description="Columns for charts: lists of the same length, the oldest first.",
     members={"interval_s": "Seconds between two points.", "t": "When."},
     parameters=(
-        _number(name="seconds", about="How far back.", bounds=(2, 3600), default=900),
-        _integer(name="points", about="At most so many.", bounds=(1, 1800), default=300),
+        _number(name="seconds", description="How far back.", bounds=(2, 3600), default=900),
+        _integer(name="points", description="At most so many.", bounds=(1, 1800), default=300),
     ),
 )
-SLO = View(
-    about="Objectives, alerts and their causes.",
+SLO = DebugRoute(
+    description="Objectives, alerts and their causes.",
     members={
         "t": "This instant.",
         "window_s": "Seconds that objectives are measured over.",
@@ -61,8 +61,8 @@ SLO = View(
         "webhook": "Whether they are posted somewhere.",
     },
 )
-LIVE = View(
-    about="Server-sent events: `hello`, then a `tick` each interval.",
+LIVE = DebugRoute(
+    description="Server-sent events: `hello`, then a `tick` each interval.",
     members={
         "t": "This instant.",
         "stats": "How things stand.",
@@ -72,13 +72,13 @@ LIVE = View(
         "dropped": "How many requests and steps were left out.",
     },
     parameters=(
-        _integer(name="interval_ms", about="Between two ticks.", bounds=(100, 5000), default=500),
-        Parameter(name="steps", about="1: with steps.", choices=("0", "1"), default="0"),
+        _integer(name="interval_ms", description="Between two ticks.", bounds=(100, 5000), default=500),
+        Parameter(name="steps", description="1: with steps.", choices=("0", "1"), default="0"),
     ),
     events=("hello", "tick"),
 )
-REQUESTS = View(
-    about="Requests, the newest first.",
+REQUESTS = DebugRoute(
+    description="Requests, the newest first.",
     members={
         "requests": "One line each.",
         "more": "Whether there are older ones that match.",
@@ -86,17 +86,17 @@ REQUESTS = View(
         "total": "How many there have been.",
     },
     parameters=(
-        Parameter(name="state", about="Only those.", choices=("open", "done")),
-        Parameter(name="kind", about="Only those.", choices=KINDS),
-        Parameter(name="finish", about="Only those that ended so."),
-        Parameter(name="q", about="Part of an id, or of a text where texts are kept."),
-        _number(name="min_ms", about="Only those that took so long.", bounds=(0, 1e9), default=0),
-        _integer(name="before", about="Only those with a smaller number: the next page.", bounds=(0, 10**12)),
-        _integer(name="limit", about="At most so many.", bounds=(1, 1000), default=100),
+        Parameter(name="state", description="Only those.", choices=("open", "done")),
+        Parameter(name="kind", description="Only those.", choices=KINDS),
+        Parameter(name="finish", description="Only those that ended so."),
+        Parameter(name="q", description="Part of an id, or of a text where texts are kept."),
+        _number(name="min_ms", description="Only those that took so long.", bounds=(0, 1e9), default=0),
+        _integer(name="before", description="Only those with a smaller number: the next page.", bounds=(0, 10**12)),
+        _integer(name="limit", description="At most so many.", bounds=(1, 1000), default=100),
     ),
 )
-REQUEST = View(
-    about="All that is known of a request.",
+REQUEST = DebugRoute(
+    description="All that is known of a request.",
     members={
         "stages": "They follow each other without a gap and add up to the latency.",
         "spans": "The same in full, overlapping as they did.",
@@ -108,10 +108,10 @@ REQUEST = View(
         "trace_id": "Of the client's trace.",
         "texts": "Prompts and answers, where they are kept.",
     },
-    missing="No such request is kept.",
+    not_found="No such request is kept.",
 )
-REPLAY = View(
-    about="The recorded requests under static and under continuous batching. Computed.",
+REPLAY = DebugRoute(
+    description="The recorded requests under static and under continuous batching. Computed.",
     members={
         "computed": "Always true.",
         "note": "How.",
@@ -122,12 +122,12 @@ REPLAY = View(
         "continuous": "And if a place is taken again as soon as it is free.",
     },
     parameters=(
-        _integer(name="limit", about="The last so many requests.", bounds=(1, MAX_REPLAYED), default=64),
-        _integer(name="batch", about="Sequences at once.", bounds=(1, 512), default=8),
+        _integer(name="limit", description="The last so many requests.", bounds=(1, MAX_REPLAYED), default=64),
+        _integer(name="batch", description="Sequences at once.", bounds=(1, 512), default=8),
     ),
 )
-STEPS = View(
-    about="The batch timeline: steps and the rows of sequences in them.",
+STEPS = DebugRoute(
+    description="The batch timeline: steps and the rows of sequences in them.",
     members={
         "first": "The oldest step that is kept.",
         "last": "The newest.",
@@ -140,20 +140,20 @@ STEPS = View(
         "sequences": "Whose they are.",
     },
     parameters=(
-        _integer(name="last", about="So many of the newest, up to `to`. Default: 400.", bounds=(1, 10**6)),
-        _integer(name="from", about="The first step, instead of `last`.", bounds=(0, 10**12)),
-        _integer(name="to", about="The last step. Default: the newest.", bounds=(0, 10**12)),
-        _integer(name="columns", about="At most so many.", bounds=(1, MAX_COLUMNS), default=2000),
+        _integer(name="last", description="So many of the newest, up to `to`. Default: 400.", bounds=(1, 10**6)),
+        _integer(name="from", description="The first step, instead of `last`.", bounds=(0, 10**12)),
+        _integer(name="to", description="The last step. Default: the newest.", bounds=(0, 10**12)),
+        _integer(name="columns", description="At most so many.", bounds=(1, MAX_COLUMNS), default=2000),
         Parameter(
             name="rows",
-            about="0: without rows, marks and sequences, for an overview of many steps.",
+            description="0: without rows, marks and sequences, for an overview of many steps.",
             choices=("0", "1"),
             default="1",
         ),
     ),
 )
-CACHE = View(
-    about="The page map.",
+CACHE = DebugRoute(
+    description="The page map.",
     members={
         "t": "This instant.",
         "block_size": "Tokens in a block.",
@@ -167,18 +167,18 @@ CACHE = View(
     },
     asks_engine=True,
 )
-TREE = View(
-    about="The prefixes that are cached, or lately were.",
+TREE = DebugRoute(
+    description="The prefixes that are cached, or lately were.",
     members={"nodes": "Runs of blocks without a branch.", "total": "How many there are.", "shown": "Of those, here."},
     parameters=(
-        _integer(name="limit", about="At most so many leaves.", bounds=(1, 2000), default=400),
-        Parameter(name="request", about="Mark the nodes of this one, if it runs."),
+        _integer(name="limit", description="At most so many leaves.", bounds=(1, 2000), default=400),
+        Parameter(name="request", description="Mark the nodes of this one, if it runs."),
     ),
-    missing="No such request is kept.",
+    not_found="No such request is kept.",
     asks_engine=True,
 )
-EXPLAIN = View(
-    about="How much of a prompt is cached, and why no more.",
+EXPLAIN = DebugRoute(
+    description="How much of a prompt is cached, and why no more.",
     members={
         "prompt_tokens": "Of the prompt.",
         "cached_tokens": "Of those, found.",
@@ -196,8 +196,8 @@ EXPLAIN = View(
     body=sampling_lab.ExplainRequest,
     asks_engine=True,
 )
-LABORATORY = View(
-    about="The model's logits behind a prompt, through every stage of sampling.",
+LABORATORY = DebugRoute(
+    description="The model's logits behind a prompt, through every stage of sampling.",
     members={
         "prompt_tokens": "Of the prompt.",
         "cached_tokens": "Of those, found in the prefix cache.",
@@ -214,5 +214,5 @@ LABORATORY = View(
     },
     body=sampling_lab.LabRequest,
     asks_engine=True,
-    queues=True,
+    generates=True,
 )

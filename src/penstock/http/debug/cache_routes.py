@@ -1,0 +1,92 @@
+"""The KV cache: page map, prefix tree, and why a prompt is not cached further."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+
+from penstock.flow import SamplingParams
+from penstock.flow.record import Finding
+from penstock.http.debug import route_docs, sampling_lab
+from penstock.http.debug.queries import ask_engine, find_request
+from penstock.http.json_response import encode_response
+from penstock.http.middleware.tenants import tenant_of
+from penstock.http.parse.body import read_body
+from penstock.http.service import Service
+from penstock.observe.observer import Observer
+from penstock.observe.trace.prefix_explanation import explain_prefix
+
+JsonObject = dict[str, Any]
+
+
+def add(app: FastAPI, service: Service, observer: Observer) -> None:
+    journal = observer.journal
+
+    @app.get("/observe/cache", **route_docs.CACHE.docs)
+    async def cache(request: Request) -> Response:
+        """The page map: KV blocks by state and by sequence."""
+        route_docs.CACHE.read_query(request)
+        return encode_response(
+            _page_map(observer, await ask_engine(service, "page_map", tenant=tenant_of(request.scope)))
+        )
+
+    @app.get("/observe/cache/tree", **route_docs.TREE.docs)
+    async def tree(request: Request) -> Response:
+        """The prefix tree: which prefixes are cached, and how often they were hit."""
+        query = route_docs.TREE.read_query(request)
+        name = query["request"]
+        numbers = (
+            [] if name is None else [sequence.number for sequence in find_request(observer, name, request).sequences]
+        )
+        tenant = tenant_of(request.scope)
+        return encode_response(
+            await ask_engine(service, "prefix_tree", tenant=tenant, limit=query["limit"], numbers=numbers)
+        )
+
+    @app.post("/observe/cache/explain", **route_docs.EXPLAIN.docs)
+    async def explain(request: Request) -> Response:
+        """How much of a prompt is cached, and why no more."""
+        route_docs.EXPLAIN.read_query(request)
+        body = await read_body(sampling_lab.ExplainRequest, request)
+        tokens = await asyncio.to_thread(service.prompt_tokens, body.to_request("", SamplingParams()))
+        found = await ask_engine(
+            service, "explain", tenant=tenant_of(request.scope), tokens=tokens, salt=body.cache_salt or ""
+        )
+        explained = explain_prefix(
+            Finding(*found["finding"]), len(tokens), found["cached"], found["block_size"], tokens,
+            lambda part: service.tokenizer.decode(list(part), skip_special=False),
+        )  # fmt: skip
+        return encode_response({**(explained or {}), "t": journal.at(journal.clock())})
+
+
+def _page_map(observer: Observer, found: JsonObject) -> JsonObject:
+    journal = observer.journal
+    now = journal.clock()
+    evictions = found["evictions"]
+    sequences = {}
+    for number, one in found["sequences"].items():
+        owner = journal.sequence(int(number))
+        sequences[number] = {**one, "request": owner[0].number if owner else None}
+    waste, capacity = found["waste_tokens"], found["held_blocks"] * found["block_size"]
+    prompts, hits = found["prompt_tokens"], found["hit_tokens"]
+    return {
+        "t": journal.at(now),
+        "block_size": found["block_size"],
+        "prefix_caching": found["prefix_caching"],
+        "groups": found["groups"],
+        "sequences": sequences,
+        "fragmentation": {
+            "waste_tokens": waste,
+            "held_tokens_capacity": capacity,
+            "ratio": round(waste / capacity, 4) if capacity else 0.0,
+        },
+        "evictions": {
+            "total": evictions["total"],
+            "last_60_s": evictions["last_60_s"],
+            "recent": [{**one, "t": journal.at(one.pop("at"))} for one in evictions["recent"]],
+        },
+        "hits": {"prompt_tokens": prompts, "hit_tokens": hits, "ratio": round(hits / prompts, 4) if prompts else 0.0},
+        "ghosts": evictions["ghosts"],
+    }

@@ -1,0 +1,97 @@
+"""What the server is and how it does: facts, history, SLOs, and the live feed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from starlette.responses import StreamingResponse
+
+import penstock
+from penstock.http.debug import route_docs
+from penstock.http.json_response import encode_response
+from penstock.http.middleware.tenants import tenant_of
+from penstock.http.service import Service
+from penstock.http.sse import Named, framed
+from penstock.observe.live_feed import LiveFeed
+from penstock.observe.observer import Observer
+from penstock.observe.performance import performance_figures
+from penstock.settings import Settings
+
+JsonObject = dict[str, Any]
+
+
+def add(app: FastAPI, service: Service, observer: Observer, settings: Settings) -> None:
+    journal = observer.journal
+    public_settings = _without_secrets(settings)
+
+    @app.get("/observe/facts", **route_docs.FACTS.docs)
+    async def facts(request: Request) -> Response:
+        """Model, engine, settings and measured figures."""
+        route_docs.FACTS.read_query(request)
+        measured = await asyncio.to_thread(performance_figures, journal)
+        spec = msgspec.to_builtins(service.files.spec)
+        shape = {name: value for name, value in spec.items() if isinstance(value, int | float | str | bool)}
+        return encode_response(
+            {
+                "version": penstock.__version__,
+                "started_unix": journal.epoch.unix,
+                "now": journal.at(journal.clock()),
+                "ready": service.ready,
+                "events": True,
+                "keep_texts": journal.keep_texts,
+                "keys": bool(settings.serve.keys),
+                "model": {**shape, "name": service.files.name},
+                "engine": {**service.replica.facts, "restarts": service.replica.restarts},
+                "settings": public_settings,
+                "sampling": service.files.sampling,
+                "measured": measured,
+            }
+        )
+
+    @app.get("/observe/history", **route_docs.HISTORY.docs)
+    async def history(request: Request) -> Response:
+        """Load, latencies and utilization of up to the last hour."""
+        query = route_docs.HISTORY.read_query(request)
+        return encode_response(observer.history.columns(query["seconds"], query["points"]))
+
+    @app.get("/slo", **route_docs.SLO.docs)
+    async def slo(request: Request) -> Response:
+        """SLOs, open alerts and their causes."""
+        route_docs.SLO.read_query(request)
+        return encode_response(observer.monitor.status(tenant_of(request.scope)))
+
+
+def add_live(app: FastAPI, service: Service, observer: Observer) -> None:
+    @app.get("/observe/live", **route_docs.LIVE.docs)
+    async def live(request: Request) -> Response:
+        """Stream statistics, requests and steps as they happen."""
+        query = route_docs.LIVE.read_query(request)
+        interval_s = query["interval_ms"] / 1000
+        feed = LiveFeed(observer, steps=query["steps"] == "1", tenant=tenant_of(request.scope))
+
+        async def ticks() -> AsyncIterator[bytes]:
+            yield _event("hello", feed.hello())
+            while not service.closing:
+                await observer.refresh(service.replica.source, lambda: service.replica.ask("stats"))
+                yield _event("tick", feed.tick(ready=service.ready, restarts=service.replica.restarts))
+                await asyncio.sleep(interval_s)
+
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        return StreamingResponse(ticks(), media_type="text/event-stream; charset=utf-8", headers=headers)
+
+
+def _without_secrets(settings: Settings) -> JsonObject:
+    """URLs may have credentials in them."""
+    shown: JsonObject = msgspec.to_builtins(settings)
+    shown["serve"].pop("api_key")
+    for name in ("slo_webhook", "otel_endpoint"):
+        shown["observe"].pop(name)
+    return shown
+
+
+def _event(name: str, value: JsonObject) -> bytes:
+    return framed([Named(name, msgspec.json.encode(value))])

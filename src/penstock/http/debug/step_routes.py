@@ -1,0 +1,42 @@
+"""Engine steps: the batch timeline."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+
+from penstock.errors import InvalidRequest
+from penstock.http.debug import route_docs
+from penstock.http.json_response import encode_response
+from penstock.http.middleware.tenants import tenant_of
+from penstock.observe.observer import Observer
+from penstock.observe.trace.step_window import step_window
+
+DEFAULT_STEPS = 400
+
+JsonObject = dict[str, Any]
+
+
+def add(app: FastAPI, observer: Observer) -> None:
+    @app.get("/observe/steps", **route_docs.STEPS.docs)
+    async def steps(request: Request) -> Response:
+        """The batch timeline: which sequences were in which engine step, with how many tokens."""
+        query = route_docs.STEPS.read_query(request)
+        first, end = _step_range(query, observer.journal.replica().steps.last)
+        rows, tenant = query["rows"] == "1", tenant_of(request.scope)
+        shown = await asyncio.to_thread(
+            step_window, observer.journal, first, end, query["columns"], rows=rows, tenant=tenant
+        )
+        return encode_response(shown)
+
+
+def _step_range(query: JsonObject, newest: int) -> tuple[int, int]:
+    first, end, last = query["from"], query["to"], query["last"]
+    if first is not None and last is not None:
+        raise InvalidRequest("last and from exclude each other", param="last")
+    if first is not None and end is not None and first > end:
+        raise InvalidRequest(f"from must not be above to, got {first} and {end}", param="from")
+    end = newest if end is None else min(end, newest)
+    return end - (last or DEFAULT_STEPS) + 1 if first is None else first, end
