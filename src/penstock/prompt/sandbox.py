@@ -21,12 +21,20 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import BlockReference, Context, LoopContext, Macro
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Cycler
 
 from penstock.prompt.charge_insertion import CONTAINS, SLICE, WEIGH, WORK, WRITE, Instrument
-from penstock.prompt.template_meter import CHARS_PER_UNIT, ITEMS_PER_UNIT, LAZY, METER, Meter, current
+from penstock.prompt.jinja_internals import Call, filter_call, object_types
+from penstock.prompt.template_meter import (
+    CHARS_PER_UNIT,
+    ITEMS_PER_UNIT,
+    LAZY,
+    METER,
+    Meter,
+    TemplateNamespace,
+    current,
+)
 
 # What chat templates use. Those marked True turn their value into text, whatever it is.
 FILTERS = {
@@ -61,6 +69,9 @@ METHODS: dict[type, frozenset[str]] = {
     list: frozenset(("copy", "count", "index")),
     tuple: frozenset(("count", "index")),
 }
+_TYPES = object_types()
+PASSING = (_TYPES.macro, _TYPES.loop, _TYPES.block)  # their calls only pass the arguments on
+LOOPING = (_TYPES.loop, _TYPES.cycler)
 MAX_DATE_PATTERN = 200  # characters
 
 
@@ -88,23 +99,24 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         # Not optimized: the optimizer would compute constant expressions at once, unmetered.
         super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[loopcontrols, Generation])
-        known = {**self.filters, "tojson": to_json}
-        self.filters = {name: _metered(name, known[name], writes) for name, writes in FILTERS.items()}
+        calls = {name: filter_call(name, self.filters[name]) for name in FILTERS}
+        calls["tojson"] = lambda context, *args, **kwargs: to_json(*args, **kwargs)
+        self.filters = {name: _metered(name, calls[name], writes) for name, writes in FILTERS.items()}
         self.filters.update(CHARGED)
         tests: dict[str, Any] = self.tests
         tests |= {name: _weighed(name, test) for name, test in tests.items()}
         del self.globals["lipsum"]
-        self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+        self.globals.update(namespace=TemplateNamespace, raise_exception=_raise_exception, strftime_now=_strftime_now)
 
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree = Instrument().visit(super()._parse(source, name, filename))
+    def from_string(self, source: str | nodes.Template, *args: Any, **kwargs: Any) -> jinja2.Template:
+        """Compile a template with charges in it."""
+        tree = Instrument().visit(self.parse(source) if isinstance(source, str) else source)
         tree.set_environment(self)
-        assert isinstance(tree, nodes.Template)
-        return tree
+        return super().from_string(tree, *args, **kwargs)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         meter = current()
-        if isinstance(obj, Macro | LoopContext | BlockReference):  # these only pass their arguments on
+        if isinstance(obj, PASSING):
             meter.charge((len(args) + len(kwargs)) // ITEMS_PER_UNIT)
         elif not callable(obj):
             raise TypeError(f"a chat template calls a {type(obj).__name__}, which is no function")
@@ -166,7 +178,7 @@ def _owner(function: Any) -> Any:
 
 def _charge_method(meter: Meter, owner: Any, name: str, args: list[Any]) -> None:
     kind = next((kind for kind in METHODS if isinstance(owner, kind)), None)
-    if kind is None and isinstance(owner, LoopContext | Cycler):
+    if kind is None and isinstance(owner, LOOPING):
         meter.weigh(args)
         return
     if kind is None or name not in METHODS[kind]:
@@ -200,10 +212,8 @@ def _charge_text_method(meter: Meter, owner: str, name: str, args: list[Any]) ->
 # --- filters and tests
 
 
-def _metered(name: str, plain: Callable[..., Any], writes: bool) -> Callable[..., Any]:
+def _metered(name: str, plain: Call, writes: bool) -> Callable[..., Any]:
     """The filter as Jinja knows it, called with the context in front so that it is never computed ahead."""
-    wanted = getattr(plain, "jinja_pass_arg", None)
-    passed = wanted.name if wanted else None
 
     def metered(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
         meter = current()
@@ -216,8 +226,7 @@ def _metered(name: str, plain: Callable[..., Any], writes: bool) -> Callable[...
         if name in PER_ITEM and isinstance(value, str | list | tuple | dict):
             meter.charge(len(value))
         _charge_filter(meter, name, value, args, kwargs, writes=writes)
-        front = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
-        result = plain(*((front[passed],) if passed else ()), value, *args, **kwargs)
+        result = plain(context, value, *args, **kwargs)
         if isinstance(result, Iterator):
             result = Drained(result)
         meter.size(result)
@@ -252,7 +261,7 @@ def _charge_filter(meter: Meter, name: str, value: Any, args: Any, kwargs: Any, 
 
 def _weighed(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     """The test as Jinja knows it, charged like a comparison."""
-    wants_environment = hasattr(plain, "jinja_pass_arg")
+    wants_environment = name in ("filter", "test")  # which ask whether it knows one of that name
 
     def weighed(context: Context, value: Any, *others: Any) -> Any:
         meter = current()

@@ -31,6 +31,18 @@ LAZY = (range, type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.ite
 _TEXTS, _LISTS, _HOLDING = (str, bytes), (list, tuple, range), (list, tuple, *LAZY[1:])  # tuples: unions are slow
 
 
+class TemplateNamespace(Namespace):
+    """Jinja's `namespace(...)`, with a second record of its attributes for the meter: templates see only Jinja's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.attributes = dict(*args, **kwargs)
+        super().__init__(object.__getattribute__(self, "attributes"))
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        object.__getattribute__(self, "attributes")[name] = value
+        super().__setitem__(name, value)
+
+
 class OutOfWork(SecurityError):
     """The template has used up its units."""
 
@@ -139,6 +151,6 @@ def _inside(item: Any) -> Iterable[Any]:
         return [*item.keys(), *item.values()]
     if isinstance(item, _HOLDING):
         return item
-    if isinstance(item, Namespace):  # its representation shows all it holds
-        return _inside(item._Namespace__attrs)
+    if isinstance(item, TemplateNamespace):  # its representation shows all its attributes
+        return _inside(object.__getattribute__(item, "attributes"))
     return ()
