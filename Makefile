@@ -1,4 +1,4 @@
-# `make serve` and `make test` do everything from a fresh clone. Other verbs: make help
+# `make serve` and `make test` work from a fresh clone. All targets: make help
 VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
@@ -12,28 +12,28 @@ MODEL ?= smollm2
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(INSTALLED)  ## make the virtual environment and install everything into it
+setup: $(INSTALLED)  ## create the virtual environment and install all dependencies
 
 define install
-	@echo 'Installing into $(VENV), once: torch and all else. That takes a minute or more.'
-	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)  # also where one is half made
+	@echo 'Installing into $(VENV), once: torch and the other dependencies. This takes a minute or more.'
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)  # also replaces an incomplete one
 	@$(BIN)/python install.py '$(1)'
 endef
 SOURCES := install.py pyproject.toml constraints.txt setup.py build_native.py src/penstock/kernels/sampling_layout.py \
   $(wildcard src/penstock/kernels/cpu/native/*)
 
-$(SERVES): $(SOURCES)  # what a server needs
+$(SERVES): $(SOURCES)  # dependencies of a server
 	$(call install,.)
 	@touch $@
 
-$(INSTALLED): $(SOURCES)  # that, and what tests and development need
+$(INSTALLED): $(SOURCES)  # and those of tests and development
 	$(call install,.[dev])
 	@touch $(SERVES) $@
 
 ui: setup  ## build the web interface, if its sources have changed
 	@$(BIN)/python build_ui.py
 
-serve: $(SERVES)  ## pull the default model and serve it on http://127.0.0.1:8000 (MODEL=..., PORT=..., HOST=... for others)
+serve: $(SERVES)  ## pull the default model and serve it on http://127.0.0.1:8000 (MODEL=..., PORT=..., HOST=...)
 	@$(BIN)/penstock serve $(MODEL) $(if $(PORT),--port $(PORT)) $(if $(filter command,$(firstword $(origin HOST))),--host $(HOST))
 
 test: setup  ## pull the default model and run all tests
@@ -41,7 +41,7 @@ test: setup  ## pull the default model and run all tests
 	$(BIN)/penstock pull smollm2
 	$(BIN)/python -m pytest
 
-proof: setup  ## what takes too long for every day: 300 JSON schemas on real weights
+proof: setup  ## long tests: 300 JSON schemas on real weights
 	$(BIN)/python -m pytest -m slow -s
 
 sanitize: setup  ## run the tests of the native kernels under AddressSanitizer and UBSan (needs gcc)
@@ -50,7 +50,7 @@ sanitize: setup  ## run the tests of the native kernels under AddressSanitizer a
 	  $(BIN)/python -m pytest tests/unit/kernels/cpu \
 	  --native-library build/sanitized/penstock/kernels/cpu/libpenstock.so
 
-lint: setup types  ## ruff, import contracts, types, of the web interface too
+lint: setup types  ## ruff, import contracts, types (Python and TypeScript)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -66,11 +66,11 @@ format: setup  ## ruff's formatter and fixes
 bench: setup  ## compare with transformers on the default model
 	$(BIN)/python bench/against_transformers.py
 
-lock: setup  ## write constraints.txt from what is installed
+lock: setup  ## write constraints.txt from the installed packages
 	echo '# What a fresh `make setup` installs. Written by `make lock`.' > constraints.txt
 	$(BIN)/python -m pip freeze --exclude-editable --all | sed -E 's/\+cpu$$//; /^(setuptools|wheel|triton)==/d' >> constraints.txt
 
-clean:  ## remove everything that was built here
+clean:  ## remove all build outputs
 	rm -rf $(VENV) ui/node_modules src/penstock/ui_dist src/penstock/kernels/cpu/*.so build dist src/*.egg-info \
 	  .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

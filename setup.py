@@ -1,4 +1,4 @@
-"""What a build does beyond copying Python files. Everything that is said of the package is in pyproject.toml."""
+"""Build steps beyond copying Python files: web interface and native kernels. Metadata is in pyproject.toml."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ import build_ui
 class BuildPy(build_py):
     def run(self) -> None:
         if problem := build_ui.build():
-            self.warn(f"the web interface was not built, and /ui will say so: {problem}")
+            self.warn(f"the web interface was not built (/ui reports it): {problem}")
         super().run()
 
 
