@@ -41,7 +41,7 @@ def _try(compiler: Compiler, constraint: Constraint | None) -> Verdict:
         if constraint is None:
             compiler.vocabulary()
         else:
-            compiler.compile(constraint)
+            compiler.check(constraint)
     except PenstockError as error:
         return Verdict(error.message, error.code, error.param)
     return Verdict()

@@ -22,6 +22,7 @@ MAX_ROW_ITEMS = 2_000
 MIN_ROW_ITEMS = 128  # with so many, a mask takes up to 12 ms in a vocabulary of 49,152 tokens
 BYTES_PER_ROW_ITEM = 8  # rules generated for optional properties and for lists of choices take 8 to 60 bytes per item
 MAX_ERROR_LENGTH = 300
+TRIAL_TOKENS = 8  # that `check` generates
 _TOO_COMPLEX = ("parser error: ", "lexer error: ")
 _REGEX_ERROR = re.compile("^error: (.+)$", re.MULTILINE)  # the reason, below a picture of the place
 NO_TOKENIZER = "this model has no tokenizer, so its answers cannot be constrained"
@@ -57,6 +58,20 @@ class Compiler:
             raise constraint_error(constraint, "there is no text that it allows")
         return matcher
 
+    def check(self, constraint: Constraint) -> None:
+        """Compile, and generate a few tokens: some constraints become too complex with the first one. Raises
+        InvalidRequest."""
+        matcher = self.compile(constraint)
+        ends = set(self.vocabulary().eos_tokens)
+        for _ in range(TRIAL_TOKENS):
+            token = _first_token(matcher.compute_bitmask(), ends)
+            if token is not None:
+                matcher.consume_token(token)
+            if matcher.get_error().startswith(_TOO_COMPLEX):
+                raise constraint_error(constraint, "it is too complex")
+            if token is None or matcher.is_stopped():
+                return
+
     def vocabulary(self) -> LLTokenizer:
         with self._lock:
             if self._vocabulary is None:
@@ -77,6 +92,17 @@ class Compiler:
             return LLTokenizer(self._path.read_text(encoding="utf-8"), n_vocab=self._vocab_size, eos_token=ends)
         except Exception as error:  # the library raises bare exceptions
             raise ModelInvalid(f"this model's vocabulary cannot be constrained: {error}", param="constraint") from None
+
+
+def _first_token(bitmask: bytes, ends: set[int]) -> int | None:
+    """The first token that the mask allows, ends aside."""
+    mask = int.from_bytes(bitmask, "little")
+    while mask:
+        token = (mask & -mask).bit_length() - 1
+        if token not in ends:
+            return token
+        mask &= mask - 1
+    return None
 
 
 def _row_items(constraint: Constraint) -> int:

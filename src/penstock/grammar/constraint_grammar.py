@@ -15,9 +15,12 @@ from penstock.grammar.no_op_keywords import drop_no_op_keywords
 
 MAX_SOURCE_BYTES = 1 << 19
 MAX_CHOICES = 10_000
+MAX_REPETITIONS = 50_000  # in a regular expression: each may take a state of the lexer, see `compiler`
 
 # Options of a rule that llguidance leaves to the sampler: `name[temperature=0.5]: ...`
 _SAMPLING_OPTION = re.compile(r"^\s*[!?]?[a-z_][\w-]*\s*\[[^\]\n]*\b(temperature|max_tokens|stop)\s*=", re.MULTILINE)
+# Escapes and classes, in which braces are letters; or a counted repetition.
+_REPETITION = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d+)(?:,(\d*))?\}", re.DOTALL)
 _DATA = ("const", "enum", "default", "examples")  # keywords whose values are data, not schemas
 _NOUNS = {
     "json_object": "JSON mode",
@@ -49,6 +52,7 @@ def to_llguidance(constraint: Constraint) -> str:
         case "json_schema":
             return _from_schema(constraint, _decode(constraint, "JSON"))
         case "regex":
+            _check_repetitions(constraint)
             return LLMatcher.grammar_from_regex(source)
         case "choice":
             # One terminal: the parser would track alternatives of a rule separately at every token.
@@ -85,6 +89,12 @@ def _from_schema(constraint: Constraint, schema: Any) -> str:
         return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
     except ValueError as error:  # nested too deeply, for one
         raise constraint_error(constraint, str(error)) from None
+
+
+def _check_repetitions(constraint: Constraint) -> None:
+    for found in _REPETITION.finditer(constraint.source):
+        if any(len(count) > 9 or int(count) > MAX_REPETITIONS for count in found.groups() if count):
+            raise constraint_error(constraint, f"{found[0][:32]} is more than {MAX_REPETITIONS} repetitions")
 
 
 def _check_min_properties(constraint: Constraint, schema: dict[str, Any]) -> None:

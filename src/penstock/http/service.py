@@ -27,6 +27,7 @@ from penstock.tokenize.tokenizer import Tokenizer
 
 LONG_TEXT = 20_000  # characters: rendering and tokenizing more than that would hold up everybody else's tokens
 MAX_ANSWERS = 4096  # of one request, over all its prompts: so would more of them
+CONSTRAINT_THREADS = 8  # more than grammar.checker.MAX_SLOW, so that slow constraints do not occupy all
 MANY_ANSWERS = 64  # are counted off the loop: each takes some 50 µs
 
 
@@ -56,7 +57,7 @@ class Service:
         self.created = int(time.time())
         self.warnings = WarningLog()
         # Compiling a constraint may take seconds; those that wait for it hold up nobody else's tokenizing.
-        self._constrained = ThreadPoolExecutor(1, thread_name_prefix="constrained")
+        self._constrained = ThreadPoolExecutor(CONSTRAINT_THREADS, thread_name_prefix="constrained")
         self._encoder = BatchEncoder(tokenizer)
         self.closing = False
         self.open = 0  # requests whose clients are still there

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers import tiny_models
-from penstock.errors import InvalidRequest, ShuttingDown
+from penstock.errors import InvalidRequest, QueueFull, ShuttingDown
 from penstock.flow import Constraint
 from penstock.grammar import checker as module
 from penstock.grammar.checker import Checker
@@ -21,7 +21,7 @@ FINE = Constraint.choice(["a", "b"])
 
 @pytest.fixture(scope="module")
 def checker(tokenizer_file: Path) -> Iterator[Checker]:
-    made = Checker(tokenizer_file, tiny_models.VOCAB, (tiny_models.END_TOKEN,), limit_s=1.0)
+    made = Checker(tokenizer_file, tiny_models.VOCAB, (tiny_models.END_TOKEN,), limit_s=1.0, quick_limit_s=0.3)
     yield made
     made.close()
 
@@ -49,19 +49,51 @@ def test_what_hangs_is_refused_and_so_is_what_crashes_and_others_are_served(chec
 def test_a_process_that_was_killed_is_no_verdict(checker: Checker) -> None:
     """By whoever is short of memory, say: before the next question comes, or while it is being answered."""
     checker.check(FINE)
-    child = checker._helper._child
+    child = checker._quick._child
     assert child is not None
     child.kill()
     child._process.wait()
     checker.check(Constraint.regex("[a-c]{3,9}81070"))
-    child = checker._helper._child
+    child = checker._quick._child
     assert child is not None
     child.ask = lambda question: child.kill()  # type: ignore[method-assign]
     checker.check(Constraint.regex("[a-c]{3,9}81071"))
-    child = checker._helper._child
+    child = checker._quick._child
     assert child is not None
     child.kill()
     assert "too large or too deep" in refused(checker, CRASHES).message  # the new one has died of it
+
+
+def test_a_slow_constraint_delays_no_other(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SLOW", 1)
+    checker = Checker(tokenizer_file, tiny_models.VOCAB, (tiny_models.END_TOKEN,), limit_s=1000.0, quick_limit_s=0.1)
+    slow = threading.Event()
+    ask = checker._slow.ask
+    monkeypatch.setattr(checker._slow, "ask", lambda question: slow.set() or ask(question))
+    ended: list[type[Exception]] = []
+
+    def wait() -> None:
+        try:
+            checker.check(HANGS)
+        except Exception as error:
+            ended.append(type(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert slow.wait(timeout=60)
+    checker.check(FINE)
+    with pytest.raises(QueueFull):
+        checker.check(Constraint.json_schema({"type": "integer", "multipleOf": 123_456_789, "title": "other"}))
+    checker.close()
+    waiting.join(timeout=60)
+    assert ended == [ShuttingDown]
+
+
+def test_a_constraint_that_gets_too_complex_with_its_first_tokens_is_rejected(checker: Checker) -> None:
+    for constraint in (Constraint.regex("x(a|aa){1000}"), Constraint.grammar("start: /(a|aa){1000}/")):
+        error = refused(checker, constraint)
+        assert "too complex" in error.message
+        assert error.param == f"constraint.{constraint.kind}"
 
 
 def test_a_verdict_is_remembered(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +124,10 @@ def test_long_sources_are_refused_at_once_and_none_is_kept(checker: Checker, mon
 
 def test_closing_waits_for_nobody(tokenizer_file: Path) -> None:
     """Also while something hangs there; no process is left."""
-    checker = Checker(tokenizer_file, tiny_models.VOCAB, (tiny_models.END_TOKEN,), limit_s=1000.0)
+    checker = Checker(tokenizer_file, tiny_models.VOCAB, (tiny_models.END_TOKEN,), limit_s=1000.0, quick_limit_s=1000.0)
     checker.check(FINE)
-    assert checker._helper._child is not None
-    process: subprocess.Popen[bytes] = checker._helper._child._process
+    assert checker._quick._child is not None
+    process: subprocess.Popen[bytes] = checker._quick._child._process
     told: list[Exception] = []
 
     def wait() -> None:

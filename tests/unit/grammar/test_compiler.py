@@ -239,6 +239,19 @@ def test_what_does_not_is(compiler: Compiler, tokenizer: Tokenizer, constraint: 
     assert length(compiler, tokenizer, constraint, text) == len(tokenizer.encode(text, add_special=False))
 
 
+@pytest.mark.parametrize(
+    ("expression", "usable"),
+    [("a{1000000}", False), ("[ab]{2,50001}", False), (f"a{{{'9' * 5000}}}", False), (r"[{60000}]\{60000}a{3}", True)],
+)
+def test_repetitions_of_a_regular_expression_are_bounded(compiler: Compiler, expression: str, usable: bool) -> None:
+    if usable:
+        compiler.compile(Constraint.regex(expression))
+        return
+    with pytest.raises(InvalidRequest, match="more than 50000 repetitions") as caught:
+        compiler.compile(Constraint.regex(expression))
+    assert caught.value.param == "constraint.regex"
+
+
 def test_a_vocabulary_is_needed(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="no tokenizer"):
         Compiler(None, 300, ()).compile(Constraint.json_object())
