@@ -20,7 +20,7 @@ from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.loading import choose_cache_size, load_model
 from penstock.forward.memory import CacheSize, allocate_pages
 from penstock.forward.warm_up import run_warm_up_steps
-from penstock.kernels.cuda.precompile import Ahead
+from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda.triton_internals import can_defer_compilation
 from penstock.model.load import load
 from penstock.model.weights.dummy import BlankSource
@@ -54,8 +54,8 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     process_tuning.freeze_startup_objects()  # before compilation, which leaves much garbage
     spec, limits = config.spec, config.limits
     sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
-    with Ahead(config.threads, ready=wait_awake) as ahead:
-        precompile(ahead, spec, sizes, dtype=config.dtype, device=config.device)
+    with Precompiler(config.threads, ready=wait_awake) as precompiler:
+        precompile(precompiler, spec, sizes, dtype=config.dtype, device=config.device)
         end_phase("kernels noted")
         model = load_model(config)
         process_tuning.set_torch_threads(1)  # what is left to the host takes less time than waking threads
@@ -72,18 +72,22 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     return BuiltBackend(backend, model.num_bytes, size)
 
 
-def precompile(ahead: Ahead, spec: ModelSpec, sizes: StepSizes, *, dtype: torch.dtype, device: torch.device) -> None:
-    """Have `ahead` compile all kernels that a start needs; its processes go on when this returns."""
+def precompile(
+    precompiler: Precompiler, spec: ModelSpec, sizes: StepSizes, *, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Have `precompiler` compile all kernels that a start needs; its processes go on when this returns."""
     if not can_defer_compilation():
         return
     try:
-        _find_kernels(ahead, spec, sizes, dtype, device)
+        _find_kernels(precompiler, spec, sizes, dtype, device)
     except (torch.OutOfMemoryError, OutOfMemory):
         logger.debug("no memory to precompile kernels: each is compiled at its first launch")
     torch.cuda.empty_cache()
 
 
-def _find_kernels(ahead: Ahead, spec: ModelSpec, sizes: StepSizes, dtype: torch.dtype, device: torch.device) -> None:
+def _find_kernels(
+    precompiler: Precompiler, spec: ModelSpec, sizes: StepSizes, dtype: torch.dtype, device: torch.device
+) -> None:
     """Goes through the steps of a start with blank weights and as few layers as possible: one of each cache group, and
     one before the last, which computes only the wanted tokens behind its attention."""
     layers = max(2, 1 + max(group.layers[0] for group in spec.cache_groups))
@@ -91,11 +95,11 @@ def _find_kernels(ahead: Ahead, spec: ModelSpec, sizes: StepSizes, dtype: torch.
     model = load(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
     backend = _backend(model, sizes, dtype, device)
     largest = min(sizes.step_tokens, sizes.context - 1)
-    with ahead.noting():  # the large kernels first: they take longest to compile
+    with precompiler.collecting():  # the large kernels first: they take longest to compile
         _run_steps(backend, model, sizes, min(largest, SHORT))
         backend.graphs(sizes.step_tokens).decode.run_uncaptured()
-    if ahead.at_work:  # meanwhile libraries are initialised for `run_largest_steps`
-        with ahead.noting():
+    if precompiler.is_compiling:  # meanwhile libraries are initialised for `run_largest_steps`
+        with precompiler.collecting():
             _run_steps(backend, model, sizes, largest)
 
 

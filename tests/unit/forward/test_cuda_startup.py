@@ -67,16 +67,16 @@ def listen(*, src, metadata, cache_hit, **_):
 
 knobs.compilation.listener = listen
 from penstock import LLM, SamplingParams
-from penstock.kernels.cuda.precompile import Ahead
+from penstock.kernels.cuda.precompile import Precompiler
 
 noted = []
-wait = Ahead.wait
+wait = Precompiler.wait
 
 def waited(self):
     noted.extend(self.keys)
     wait(self)
 
-Ahead.wait = waited
+Precompiler.wait = waited
 folder, dtype = sys.argv[1:]
 with LLM(folder, load_format="dummy", context=4096, device="cuda", dtype=dtype) as llm:
     started = len(events)

@@ -12,10 +12,10 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from penstock.forward import warm_up
+from penstock.forward import cuda_startup
 from penstock.kernels import torch_internals
 from penstock.kernels.cuda import triton_internals
-from penstock.kernels.cuda.precompile import Ahead
+from penstock.kernels.cuda.precompile import Precompiler
 from penstock.system.slow_paths import warn_slow_path
 
 GRID, CONSTANTS = (2, 3, 4), (128, True)
@@ -143,9 +143,10 @@ def test_without_asynchronous_compilation_nothing_is_compiled_ahead(
     else:
         monkeypatch.setattr("triton.runtime.jit.JITFunction._do_compile", lambda self: None)
     triton_internals.can_defer_compilation.cache_clear()
-    ahead = Ahead(processes=1)
-    warm_up.compile_ahead(ahead, None, None, dtype=torch.bfloat16, device=torch.device("meta"))  # type: ignore[arg-type]
-    assert ahead.keys == set()
+    precompiler = Precompiler(processes=1)
+    meta = torch.device("meta")
+    cuda_startup.precompile(precompiler, None, None, dtype=torch.bfloat16, device=meta)  # type: ignore[arg-type]
+    assert precompiler.keys == set()
     assert "no asynchronous compilation" in caplog.text
     triton_internals.can_defer_compilation.cache_clear()
 

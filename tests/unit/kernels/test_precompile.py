@@ -1,4 +1,4 @@
-"""Compiling ahead: what is noted without a device is what a launch on one takes. Needs Triton, but no device."""
+"""Precompiling: what is collected without a device is what a launch on one takes. Needs Triton, but no device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from helpers import tiny_models
 from helpers.paged_model import PagedModel
 from penstock.forward.cuda_startup import SHORT, StepSizes, precompile
 from penstock.forward.readback import Readback
-from penstock.kernels.cuda.precompile import Ahead
+from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.reference import linear
 from penstock.model.load import load
@@ -68,10 +68,10 @@ def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return resolve(str(tiny_models.make(request.param, tmp_path_factory.mktemp(request.param)))).spec
 
 
-def noted(spec: ModelSpec, dtype: torch.dtype, sizes: StepSizes = SIZES) -> Ahead:
-    ahead = Ahead(processes=2)
-    precompile(ahead, spec, sizes, dtype=dtype, device=META)
-    return ahead
+def noted(spec: ModelSpec, dtype: torch.dtype, sizes: StepSizes = SIZES) -> Precompiler:
+    precompiler = Precompiler(processes=2)
+    precompile(precompiler, spec, sizes, dtype=dtype, device=META)
+    return precompiler
 
 
 @pytest.mark.parametrize("max_sequences", [8, 128])
@@ -79,15 +79,15 @@ def noted(spec: ModelSpec, dtype: torch.dtype, sizes: StepSizes = SIZES) -> Ahea
 def test_real_tensors_take_the_variants_that_were_noted_on_meta(
     spec: ModelSpec, dtype: torch.dtype, max_sequences: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self.keys.add(key))  # not compiled
+    monkeypatch.setattr(Precompiler, "submit", lambda self, key, *_: self.keys.add(key))  # not compiled
     planned = noted(spec, dtype, SIZES._replace(max_sequences=max_sequences)).keys
     monkeypatch.setattr(linear, "prefers_onednn", lambda *_: False)
     monkeypatch.setattr(CudaOperations, "logits", lambda _, x, weight, __: (x @ weight.dense.T).float())
     cpu = torch.device("cpu")
     model = load(spec, BlankSource(cpu), dtype=dtype, device=cpu, context=SIZES.context)
     paged = PagedModel(model, block_size=SIZES.block_size, ops=CudaOperations(), dtype=dtype)
-    launched = Ahead(processes=1)
-    with launched.noting():
+    launched = Precompiler(processes=1)
+    with launched.collecting():
         for length in (250, 100, 40, 25, 10, 1):
             paged.add([1] * (length + 8))
             paged.step({len(paged.sequences) - 1: length})
@@ -98,7 +98,7 @@ def test_real_tensors_take_the_variants_that_were_noted_on_meta(
 
 
 def test_a_layer_of_each_kind_is_enough(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self.keys.add(key))
+    monkeypatch.setattr(Precompiler, "submit", lambda self, key, *_: self.keys.add(key))
     doubled = replace(spec, num_layers=2 * spec.num_layers, windows=spec.windows * 2)
     assert noted(spec, torch.bfloat16).keys == noted(doubled, torch.bfloat16).keys
 
@@ -107,7 +107,7 @@ def test_a_layer_of_each_kind_is_enough(spec: ModelSpec, monkeypatch: pytest.Mon
 def test_short_steps_take_the_kernels_of_large_ones(
     spec: ModelSpec, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Ahead, "submit", lambda self, key, *_: self.keys.add(key))
+    monkeypatch.setattr(Precompiler, "submit", lambda self, key, *_: self.keys.add(key))
     large = SIZES._replace(context=4 * SHORT, step_tokens=2 * SHORT)
     short = noted(spec, dtype, large).keys  # of large ones no more, as long as nothing is at work
     monkeypatch.setattr("penstock.forward.cuda_startup.SHORT", large.step_tokens)
@@ -116,14 +116,14 @@ def test_short_steps_take_the_kernels_of_large_ones(
 
 @pytest.mark.parametrize("spec", ["qwen3"], indirect=True)  # one is enough: this takes seconds
 def test_what_was_noted_is_compiled_where_triton_looks_for_it(spec: ModelSpec) -> None:
-    ahead = noted(spec, torch.bfloat16, SIZES._replace(max_sequences=2))
-    ahead.wait()
-    for key in ahead.keys:
+    precompiler = noted(spec, torch.bfloat16, SIZES._replace(max_sequences=2))
+    precompiler.wait()
+    for key in precompiler.keys:
         manager = get_cache_manager(key)
         assert any(path.suffix == ".cubin" for path in Path(manager.cache_dir).iterdir())
     again = noted(spec, torch.bfloat16, SIZES._replace(max_sequences=2))
-    assert again.keys == ahead.keys
-    assert not again.at_work  # all of it is there
+    assert again.keys == precompiler.keys
+    assert not again.is_compiling  # all of it is there
 
 
 def fails() -> None:
@@ -134,12 +134,12 @@ def hangs() -> None:
     threading.Event().wait()
 
 
-def begun(compile_it: Callable[[], None]) -> Ahead:
-    ahead = Ahead(processes=1)
-    with ahead.noting():
-        ahead.submit("key", compile_it, None)
-    assert ahead.at_work
-    return ahead
+def begun(compile_it: Callable[[], None]) -> Precompiler:
+    precompiler = Precompiler(processes=1)
+    with precompiler.collecting():
+        precompiler.submit("key", compile_it, None)
+    assert precompiler.is_compiling
+    return precompiler
 
 
 def test_what_cannot_be_compiled_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
@@ -164,12 +164,12 @@ def test_an_error_does_not_wait_for_compilations(monkeypatch: pytest.MonkeyPatch
 
 def test_nothing_new_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.kernels.cuda.precompile.PATIENCE_S", 3600)
-    ahead = begun(hangs)
-    with ahead.noting():
-        ahead.submit("key", hangs, None)
-    assert ahead.at_work
-    ahead.__exit__(MemoryError(), None)
-    assert not ahead.at_work
+    precompiler = begun(hangs)
+    with precompiler.collecting():
+        precompiler.submit("key", hangs, None)
+    assert precompiler.is_compiling
+    precompiler.__exit__(MemoryError(), None)
+    assert not precompiler.is_compiling
 
 
 def test_a_cache_that_is_no_folder_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
