@@ -7,11 +7,10 @@ the rest with a terminal error; a second one ends them at once, a third does not
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -19,18 +18,12 @@ from starlette.types import ASGIApp
 from penstock.http import protocol
 from penstock.http.port import listen
 from penstock.http.service import Service
+from penstock.http.uvicorn_adapter import Server, choose_protocol
 from penstock.observe.observer import Observer
 
 logger = logging.getLogger(__name__)
 
 PARTING_S = 1.0  # after a second signal, for clients to take the last event of their streams
-
-
-class Uvicorn(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are ours: uvicorn would close the connections of running requests first."""
-        yield
 
 
 async def serve(
@@ -46,11 +39,12 @@ async def serve(
     """Serve on a socket that `port.bind` gave, until a signal; gives the exit code. `announce` is told the URL once it
     answers."""
     listen(listener)
+    http = await choose_protocol(protocol.Protocol, protocol.BODY_EXTENSION)
     config = uvicorn.Config(
-        app, loop="none", http=protocol.Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
-        timeout_graceful_shutdown=5,
+        app, loop="none", http=http, ws="none", lifespan="off", log_config=None, access_log=False,
+        timeout_graceful_shutdown=5, h11_max_incomplete_event_size=protocol.MAX_HEAD_BYTES,
     )  # fmt: skip
-    server = Uvicorn(config)
+    server = Server(config)
     stop = asyncio.Event()
     signals = 0
 
