@@ -110,7 +110,7 @@ class CudaBackend:
             return Computed(graphs.chunks.run(batch), starts)
         # Beyond the last attention only the last token of each row matters, unless a request reads all of them.
         if batch.num_single < batch.num_rows and not self._outputs.needs_hidden(rows):
-            batch, starts = replace(batch, wanted=batch.starts[1:] - 1), range(len(rows) + 1)
+            batch, starts = replace(batch, logits_indices=batch.starts[1:] - 1), range(len(rows) + 1)
         return Computed(self._model.forward(self._ops, batch, self._pages), starts)
 
     def _sample(self, rows: Sequence[Row], computed: Computed) -> Draws | None:

@@ -89,7 +89,7 @@ class TorchBackend:
         starts: Sequence[int] = batch.host_starts
         # Beyond the last attention only the last token of each row matters, unless a request reads all of them.
         if batch.num_single < batch.num_rows and not self._outputs.needs_hidden(rows):
-            batch, starts = replace(batch, wanted=batch.starts[1:] - 1), range(len(rows) + 1)
+            batch, starts = replace(batch, logits_indices=batch.starts[1:] - 1), range(len(rows) + 1)
         return self._model.forward(self._ops, batch, self._pages), starts
 
     def _sample(self, rows: Sequence[Row], hidden: Tensor, starts: Sequence[int]) -> Draws | None:

@@ -51,7 +51,7 @@ class Batch:
     # The same for code on the host, as lists, since reading numbers from tensors is slow.
     host_starts: list[int]
     host_lengths: list[int]
-    wanted: Tensor | None = None  # [n] packed tokens whose hidden states are returned, for their logits; None: all
+    logits_indices: Tensor | None = None  # [n] packed tokens whose hidden states are returned; None: all
     # [rows] int32: how many rows from this one on, up to 16, are consecutive tokens of one sequence. None: every row is
     # of another sequence.
     runs: Tensor | None = None

@@ -109,6 +109,6 @@ def test_hidden_states_of_wanted_tokens_are_those_among_all() -> None:
     some = torch.tensor([3, 19])
     with torch.inference_mode():
         hidden = model.forward(TorchOperations(), batch, make_pages(SPEC, 6, 4, torch.float32))
-        chosen = type(batch)(*[some if name == "wanted" else getattr(batch, name) for name in batch.__slots__])
+        chosen = type(batch)(*[some if name == "logits_indices" else getattr(batch, name) for name in batch.__slots__])
         found = model.forward(TorchOperations(), chosen, make_pages(SPEC, 6, 4, torch.float32))
     torch.testing.assert_close(found, hidden[some])

@@ -71,8 +71,8 @@ class Op:
 def record(
     model: Recordable, pages: Sequence[Pages], *, groups: int, head_dim: int, softcap: float, wanted_only: bool
 ) -> Recording:
-    """The model up to the drawn token. `wanted_only`: hidden states of `Batch.wanted` alone, all that a step needs that
-    only draws tokens; otherwise hidden states of all tokens, and logits of the wanted ones."""
+    """The model up to the drawn token. `wanted_only`: hidden states of `Batch.logits_indices` alone, all that a step
+    needs that only draws tokens; otherwise hidden states of all tokens, and logits of the wanted ones."""
     recorder = ProgramRecorder(head_dim)
     hidden = _value(model.forward(recorder, recorder.batch(groups, wanted_only), pages))
     body = len(recorder.ops)
@@ -95,8 +95,8 @@ class ProgramRecorder:
         """A step's inputs, without numbers."""
         tokens = _tensor(self._value(TOKENS, 1))
         self._maps = [BlockMap(tokens, tokens) for _ in range(groups)]
-        wanted = tokens if wanted_only else None
-        return Batch(tokens, tokens, tokens, tokens, tuple(self._maps), 0, 0, [], [], wanted)
+        indices = tokens if wanted_only else None
+        return Batch(tokens, tokens, tokens, tokens, tuple(self._maps), 0, 0, [], [], indices)
 
     def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
         matrix = self._matrix(table)

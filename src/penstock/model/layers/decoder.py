@@ -51,10 +51,11 @@ class Decoder:
         ]
 
     def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor:
-        """Hidden states after the final norm, [tokens, hidden], of all tokens or of `batch.wanted` alone. `pages` is by
-        layer; keys and values are written."""
+        """Hidden states after the final norm, [tokens, hidden], of all tokens or of `batch.logits_indices` alone.
+        `pages` is by layer; keys and values are written."""
         x = ops.embed(batch.tokens, self.embedding, self.embedding_scale)
         last = len(self.layers) - 1
         for number, (layer, layer_pages) in enumerate(zip(self.layers, pages, strict=True)):
-            x = layer.forward(ops, x, LayerStep(batch, layer_pages, batch.wanted if number == last else None))
+            indices = batch.logits_indices if number == last else None
+            x = layer.forward(ops, x, LayerStep(batch, layer_pages, indices))
         return ops.norm(x, self.norm)

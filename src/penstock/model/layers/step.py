@@ -14,8 +14,9 @@ class LayerStep(NamedTuple):
 
     batch: Batch
     pages: Pages  # of this layer
-    wanted: Tensor | None = None  # in the last layer: packed tokens whose hidden states are read; None: all
+    logits_indices: Tensor | None = None  # in the last layer: packed tokens whose hidden states are read; None: all
 
     def select(self, mixed: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens to compute beyond attention: in the last layer only those whose hidden states are read."""
-        return (mixed, residual) if self.wanted is None else (mixed[self.wanted], residual[self.wanted])
+        indices = self.logits_indices
+        return (mixed, residual) if indices is None else (mixed[indices], residual[indices])
