@@ -1,4 +1,4 @@
-"""One rendering of a chat template: how much work it may take, and what its failures mean to a client."""
+"""One rendering of a chat template within a budget of work; its failures become errors for the client."""
 
 from __future__ import annotations
 
@@ -7,46 +7,46 @@ from typing import Any
 import jinja2
 
 from penstock.errors import InvalidRequest, ModelInvalid
-from penstock.prompt.sandbox import Sandbox, TemplateStop, render
-from penstock.prompt.template_meter import CHARS_PER_UNIT, LOOKS, MAX_WORK
+from penstock.prompt.sandbox import Sandbox, TemplateStop, render_metered
+from penstock.prompt.template_meter import CHARS_PER_UNIT, MAX_PASSES, MAX_WORK
 
 MAX_SOURCE = 1 << 20  # characters; the longest published templates have 30,000
-MAX_ERROR = 500  # characters of what a template says
-CHEAP_WORK = 15_000  # units: less than 50 ms, whatever the template does with them
-CHEAP_LOOKS = 8  # at each character of the messages, beside that,
+MAX_ERROR = 500  # characters of a template's error
+CHEAP_WORK = 15_000  # units, which take less than 50 ms
+CHEAP_PASSES = 8  # over each character of the messages, in addition,
 CHEAP_CHARS = 1 << 20  # up to so many characters
 
 
-def compiled(source: str) -> jinja2.Template:
+def compile_template(source: str) -> jinja2.Template:
     if len(source) > MAX_SOURCE:
         raise ModelInvalid(f"the model's chat template has more than {MAX_SOURCE} characters", param="model")
     try:
         return Sandbox().from_string(source)
     except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError) as error:
-        # All but the first where it is nested deeply, or has a number of thousands of digits.
+        # Other errors than TemplateError come from deep nesting, or from numbers of thousands of digits.
         raise ModelInvalid(f"the model's chat template does not compile: {error}", param="model") from None
 
 
-def cheap_work(variables: dict[str, Any]) -> int:
-    """Units that a rendering may take in a thread that others wait for."""
-    return CHEAP_WORK + min(_chars(variables["messages"]), CHEAP_CHARS) * CHEAP_LOOKS // CHARS_PER_UNIT
+def cheap_budget(variables: dict[str, Any]) -> int:
+    """Units for a rendering on the event loop, or in a thread that others wait for."""
+    return CHEAP_WORK + min(_chars(variables["messages"]), CHEAP_CHARS) * CHEAP_PASSES // CHARS_PER_UNIT
 
 
-def full_work(variables: dict[str, Any]) -> int:
-    return MAX_WORK + _chars(variables["messages"]) * LOOKS // CHARS_PER_UNIT
+def full_budget(variables: dict[str, Any]) -> int:
+    return MAX_WORK + _chars(variables["messages"]) * MAX_PASSES // CHARS_PER_UNIT
 
 
-def run(template: jinja2.Template, variables: dict[str, Any], units: int) -> str:
-    """Raises InvalidRequest for whatever goes wrong in there: the template is somebody else's program."""
+def render_bounded(template: jinja2.Template, variables: dict[str, Any], units: int) -> str:
+    """Raises InvalidRequest for every failure: the template is a program that comes with the model."""
     try:
-        return render(template, variables, units)
+        return render_metered(template, variables, units)
     except TemplateStop as error:
         raise _failed("the model's chat template rejects these messages", error) from None
     except jinja2.TemplateError as error:
         raise _failed("the chat template failed", error) from error
     except MemoryError:
         raise _failed("the chat template failed", "it takes too much memory") from None
-    except Exception as error:  # a mistake on messages of a shape that it does not expect
+    except Exception as error:  # the template does not expect messages of this shape
         raise _failed("the chat template cannot show these messages", error) from None
 
 
@@ -55,6 +55,6 @@ def _failed(what: str, why: object) -> InvalidRequest:
 
 
 def _chars(messages: list[Any]) -> int:
-    """Of the texts that are there without looking deeper."""
+    """Characters of the messages' texts, without nested ones."""
     texts = (value for message in messages for value in message.values())
     return sum(len(value) for value in texts if isinstance(value, str))

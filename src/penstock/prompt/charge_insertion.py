@@ -1,8 +1,8 @@
-"""Puts charges into the tree of a chat template before it is compiled.
+"""Inserts charges into the syntax tree of a chat template before it is compiled.
 
-Every block that may be executed more than once, or not at all, begins with a charge for its size; what is written,
-compared, sliced or used as a key passes through a function of the sandbox that charges for it (`sandbox.CHARGED`).
-These functions are filters with names that no template can spell.
+Every block that may run several times, or not at all, begins with a charge for its size. Values that are written,
+compared, sliced or used as a key pass through a filter that charges for them (`sandbox.CHARGE_FILTERS`). The names of
+these filters cannot be written in a template.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORK, WRITE, WEIGH, SLICE, CONTAINS = ("work ()", "write ()", "weigh ()", "slice
 NODES_PER_UNIT = 4  # an attribute of an object takes about a quarter of a microsecond
 
 
-class Instrument(NodeTransformer):
+class ChargeInserter(NodeTransformer):
     def visit_Template(self, node: nodes.Template) -> nodes.Node:
         self.generic_visit(node)
         node.body.insert(0, _charge(node.body))
@@ -29,7 +29,7 @@ class Instrument(NodeTransformer):
         self.generic_visit(node)
         node.body.insert(0, _charge(node.body))
         if node.test is not None:
-            node.test = nodes.Or(_work([node.test]), node.test)  # a charge gives None
+            node.test = nodes.Or(_work([node.test]), node.test)  # the charge returns None
         return node
 
     def visit_If(self, node: nodes.If) -> nodes.Node:
@@ -56,48 +56,48 @@ class Instrument(NodeTransformer):
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:
         self.generic_visit(node)
-        node.nodes = [part if isinstance(part, nodes.TemplateData) else _through(WRITE, part) for part in node.nodes]
+        node.nodes = [part if isinstance(part, nodes.TemplateData) else _apply(WRITE, part) for part in node.nodes]
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        return _through(WRITE, *node.nodes)
+        return _apply(WRITE, *node.nodes)
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
         if any(operand.op in ("in", "notin") for operand in node.ops):
             if len(node.ops) > 1:
-                raise TemplateSyntaxError("`in` cannot be chained with other comparisons here", node.lineno)
-            found = _through(CONTAINS, node.expr, node.ops[0].expr)
+                raise TemplateSyntaxError("`in` cannot be chained in chat templates", node.lineno)
+            found = _apply(CONTAINS, node.expr, node.ops[0].expr)
             return found if node.ops[0].op == "in" else nodes.Not(found)
-        node.expr = _through(WEIGH, node.expr)
+        node.expr = _apply(WEIGH, node.expr)
         for operand in node.ops:
-            operand.expr = _through(WEIGH, operand.expr)
+            operand.expr = _apply(WEIGH, operand.expr)
         return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
         if isinstance(node.arg, nodes.Slice):
-            node.node = _through(SLICE, node.node)
-        elif not _constant(node.arg):  # it is hashed
-            node.arg = _through(WEIGH, node.arg)
+            node.node = _apply(SLICE, node.node)
+        elif not _is_constant(node.arg):  # the key is hashed
+            node.arg = _apply(WEIGH, node.arg)
         return node
 
     def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
         self.generic_visit(node)
-        if not _constant(node.key):
-            node.key = _through(WEIGH, node.key)
+        if not _is_constant(node.key):
+            node.key = _apply(WEIGH, node.key)
         return node
 
     def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier) -> nodes.Node:
-        raise TemplateSyntaxError("autoescape is not for chat templates", node.lineno)
+        raise TemplateSyntaxError("autoescape is not supported in chat templates", node.lineno)
 
 
-def _constant(node: nodes.Expr) -> bool:
+def _is_constant(node: nodes.Expr) -> bool:
     return isinstance(node.node if isinstance(node, nodes.Neg) else node, nodes.Const)
 
 
-def _through(name: str, value: nodes.Expr, *others: nodes.Expr) -> nodes.Filter:
+def _apply(name: str, value: nodes.Expr, *others: nodes.Expr) -> nodes.Filter:
     return nodes.Filter(value, name, list(others), [], None, None)
 
 
@@ -106,17 +106,17 @@ def _charge(body: list[nodes.Node]) -> nodes.ExprStmt:
 
 
 def _work(body: list[nodes.Node] | list[nodes.Expr]) -> nodes.Filter:
-    """A charge for executing this once."""
+    """A charge for one execution."""
     count = chars = 0
     for node in _inline(body):
         count += 1
         if isinstance(node, nodes.TemplateData):
             chars += len(node.data)
-    return _through(WORK, nodes.Const(1 + count // NODES_PER_UNIT + chars // CHARS_PER_UNIT))
+    return _apply(WORK, nodes.Const(1 + count // NODES_PER_UNIT + chars // CHARS_PER_UNIT))
 
 
 def _inline(body: list[nodes.Node] | list[nodes.Expr]) -> Iterator[nodes.Node]:
-    """All nodes but those of blocks that have charges of their own."""
+    """All nodes except those in blocks with their own charge."""
     waiting: list[nodes.Node] = [*body]
     while waiting:
         node = waiting.pop()

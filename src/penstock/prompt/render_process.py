@@ -1,5 +1,4 @@
-"""Renders a chat template with all the work it may take, in a process of its own: `template` starts it, as a
-`system.killable_process.HelperProcess`, for renderings that are not cheap."""
+"""Renders a chat template with the full budget of work, in a killable process that `template` starts."""
 
 from __future__ import annotations
 
@@ -7,19 +6,18 @@ import json
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.prompt.bounded_render import compiled, full_work, run
+from penstock.prompt.bounded_render import compile_template, full_budget, render_bounded
 from penstock.system.killable_process import Answer, answer_questions
 
 
 def prepare(source: bytes) -> Answer:
-    template = compiled(json.loads(source))
+    template = compile_template(json.loads(source))
 
     def answer(line: bytes) -> bytes:
-        """Of the variables {"text": ...}, or {"error": ...} if it cannot be rendered. JSON of ASCII characters, which
-        holds even half of a surrogate pair."""
+        """Template variables -> {"text": ...} or {"error": ...}. ASCII JSON, which can hold lone surrogates."""
         try:
             variables: dict[str, Any] = json.loads(line)
-            return json.dumps({"text": run(template, variables, full_work(variables))}).encode()
+            return json.dumps({"text": render_bounded(template, variables, full_budget(variables))}).encode()
         except InvalidRequest as error:
             return json.dumps({"error": error.message}).encode()
         except MemoryError:  # for the question or the answer itself

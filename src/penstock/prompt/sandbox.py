@@ -1,11 +1,11 @@
-"""A Jinja environment for templates nobody has vetted: they come with the weights.
+"""A Jinja environment for untrusted templates: they come with the weights.
 
-Jinja's own immutable sandbox keeps a template away from Python's internals and from changing its arguments. What it
-does not bound is work. Here every rendering has a `meter`: each block, call, filter, slice and operator is charged with
-the size of what it produces or looks at, and what would make something huge out of something small (`'a' * 10**9`) is
-charged before it is done. A hostile template ends in an error instead of a hang or a full memory.
+Jinja's immutable sandbox keeps a template away from Python's internals and from changing its arguments, but does not
+bound its work. Here every rendering has a meter: each block, call, filter, slice and operator is charged for the size
+of its operands and its result, and operations with a huge result (`'a' * 10**9`) are charged before they run. A
+hostile template ends in an error instead of a hang or exhausted memory.
 
-Only filters and methods that are known here can be called, and no filter gives an iterator: what is lazy would be
+Templates can call only the filters and methods listed here. No filter returns an iterator, since a lazy value would be
 charged when it is made, not when it works.
 """
 
@@ -24,19 +24,19 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from penstock.prompt.charge_insertion import CONTAINS, SLICE, WEIGH, WORK, WRITE, Instrument
+from penstock.prompt.charge_insertion import CONTAINS, SLICE, WEIGH, WORK, WRITE, ChargeInserter
 from penstock.prompt.jinja_internals import Call, filter_call, object_types
 from penstock.prompt.template_meter import (
     CHARS_PER_UNIT,
     ITEMS_PER_UNIT,
     LAZY,
     METER,
-    Meter,
     TemplateNamespace,
-    current,
+    WorkMeter,
+    current_meter,
 )
 
-# What chat templates use. Those marked True turn their value into text, whatever it is.
+# Filters of chat templates. True: it converts its value to text, whatever that is.
 FILTERS = {
     **dict.fromkeys(("capitalize", "e", "escape", "indent", "join", "lower", "replace", "safe", "string"), True),
     **dict.fromkeys(("title", "tojson", "trim", "upper"), True),
@@ -44,9 +44,22 @@ FILTERS = {
     **dict.fromkeys(("items", "last", "length", "list", "map", "max", "min", "reject", "rejectattr"), False),
     **dict.fromkeys(("reverse", "round", "select", "selectattr", "sort", "sum", "unique"), False),
 }
-COMPARING = ("dictsort", "groupby", "max", "min", "sort", "unique")  # what they are given, and may have to look at all
+COMPARING = (
+    "dictsort",
+    "groupby",
+    "max",
+    "min",
+    "sort",
+    "unique",
+)  # compare items with all their contents
 PER_ITEM = ("join", "map", "reject", "rejectattr", "select", "selectattr", "sum", *COMPARING)
-ANY_NUMBER = ("d", "default", "float", "int", "sum")  # take one that is a value, not a width or a count
+ANY_NUMBER = (
+    "d",
+    "default",
+    "float",
+    "int",
+    "sum",
+)  # their numbers are values, not widths or counts
 
 _COPYING = (
     "capitalize",
@@ -70,21 +83,21 @@ METHODS: dict[type, frozenset[str]] = {
     tuple: frozenset(("count", "index")),
 }
 _TYPES = object_types()
-PASSING = (_TYPES.macro, _TYPES.loop, _TYPES.block)  # their calls only pass the arguments on
+PASSING = (_TYPES.macro, _TYPES.loop, _TYPES.block)  # their calls only pass arguments on
 LOOPING = (_TYPES.loop, _TYPES.cycler)
 MAX_DATE_PATTERN = 200  # characters
 
 
 class TemplateStop(jinja2.TemplateError):
-    """`raise_exception(...)` in a template: its author rejects these messages."""
+    """The template called `raise_exception(...)` to reject the messages."""
 
 
-class Drained(list[Any]):
-    """What Jinja's own filter gives as an iterator, and other implementations refuse to write as JSON."""
+class MaterializedList(list[Any]):
+    """The result of a filter that returns an iterator in Jinja, and that `tojson` therefore rejects."""
 
 
 class Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks the assistant's part for training; here it is only its content."""
+    """`{% generation %}…{% endgeneration %}` marks the assistant's part for training; it renders as its content."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -97,12 +110,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
-        # Not optimized: the optimizer would compute constant expressions at once, unmetered.
+        # The optimizer would evaluate constant expressions at compile time, unmetered.
         super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[loopcontrols, Generation])
         calls = {name: filter_call(name, self.filters[name]) for name in FILTERS}
         calls["tojson"] = lambda context, *args, **kwargs: to_json(*args, **kwargs)
         self.filters = {name: _metered(name, calls[name], writes) for name, writes in FILTERS.items()}
-        self.filters.update(CHARGED)
+        self.filters.update(CHARGE_FILTERS)
         tests: dict[str, Any] = self.tests
         tests |= {name: _weighed(name, test) for name, test in tests.items()}
         del self.globals["lipsum"]
@@ -110,46 +123,46 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def from_string(self, source: str | nodes.Template, *args: Any, **kwargs: Any) -> jinja2.Template:
         """Compile a template with charges in it."""
-        tree = Instrument().visit(self.parse(source) if isinstance(source, str) else source)
+        tree = ChargeInserter().visit(self.parse(source) if isinstance(source, str) else source)
         tree.set_environment(self)
         return super().from_string(tree, *args, **kwargs)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        meter = current()
+        meter = current_meter()
         if isinstance(obj, PASSING):
             meter.charge((len(args) + len(kwargs)) // ITEMS_PER_UNIT)
         elif not callable(obj):
-            raise TypeError(f"a chat template calls a {type(obj).__name__}, which is no function")
+            raise TypeError(f"a chat template calls a {type(obj).__name__}, which cannot be called")
         elif (owner := _owner(obj)) is None:
-            meter.weigh([*args, *kwargs.values()])
+            meter.charge_contents([*args, *kwargs.values()])
         else:
             _charge_method(meter, owner, obj.__name__, [*args, *kwargs.values()])
         result = super().call(context, obj, *args, **kwargs)
-        meter.size(result)
+        meter.charge_size(result)
         return result
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        meter = current()
+        meter = current_meter()
         if operator == "**" and not (isinstance(right, int | float) and abs(right) <= 64):
             raise SecurityError("the power is too large for a chat template")
         if operator == "%" and isinstance(left, str):
-            meter.format(left, meter.weigh(right))
+            meter.charge_format(left, meter.charge_contents(right))
         if operator == "*":
             for many, count in ((left, right), (right, left)):
                 if isinstance(many, str | bytes | list | tuple) and isinstance(count, int):
                     meter.charge(count * len(many) // CHARS_PER_UNIT)
         result = super().call_binop(context, operator, left, right)
-        meter.size(result)
+        meter.charge_size(result)
         return result
 
 
-def render(template: jinja2.Template, variables: dict[str, Any], units: int) -> str:
-    """Raises OutOfWork if it takes more than so many units."""
-    token = METER.set(Meter(units))
+def render_metered(template: jinja2.Template, variables: dict[str, Any], units: int) -> str:
+    """Raises BudgetExceeded if it takes more than `units`."""
+    token = METER.set(WorkMeter(units))
     try:
         return template.render(variables)
     except RecursionError:
-        raise SecurityError("the chat template calls itself without end") from None
+        raise SecurityError("the chat template recurses without end") from None
     finally:
         METER.reset(token)
 
@@ -162,8 +175,8 @@ def to_json(
     sort_keys: bool = False,
 ) -> str:
     """Jinja's own `tojson` escapes HTML; models were trained on plain JSON."""
-    if isinstance(value, Drained):
-        raise TypeError("what a filter gives one by one is no JSON; `| list` makes it a list")
+    if isinstance(value, MaterializedList):
+        raise TypeError("the result of this filter is an iterator, which is no JSON; `| list` makes it a list")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -171,56 +184,56 @@ def to_json(
 
 
 def _owner(function: Any) -> Any:
-    """What a method is of; None: it is a function. Jinja wraps str.format."""
+    """The object that a method belongs to; None for a function. Jinja wraps str.format."""
     owner = getattr(function, "__self__", None)
     return owner if owner is not None else getattr(getattr(function, "__wrapped__", None), "__self__", None)
 
 
-def _charge_method(meter: Meter, owner: Any, name: str, args: list[Any]) -> None:
+def _charge_method(meter: WorkMeter, owner: Any, name: str, args: list[Any]) -> None:
     kind = next((kind for kind in METHODS if isinstance(owner, kind)), None)
     if kind is None and isinstance(owner, LOOPING):
-        meter.weigh(args)
+        meter.charge_contents(args)
         return
     if kind is None or name not in METHODS[kind]:
-        raise SecurityError(f"{name} is not for chat templates")
+        raise SecurityError(f"the method {name} is not supported in chat templates")
     if kind is str:
         _charge_text_method(meter, owner, name, args)
         return
-    meter.weigh(args)
-    if kind is not dict and name != "copy":  # they compare
-        meter.weigh(owner)
+    meter.charge_contents(args)
+    if kind is not dict and name != "copy":  # `count` and `index` compare items
+        meter.charge_contents(owner)
 
 
-def _charge_text_method(meter: Meter, owner: str, name: str, args: list[Any]) -> None:
-    meter.arguments(args)
-    extent = meter.weigh(args)
+def _charge_text_method(meter: WorkMeter, owner: str, name: str, args: list[Any]) -> None:
+    meter.check_numbers(args)
+    extent = meter.charge_contents(args)
     if name not in ("endswith", "startswith"):
-        meter.size(owner)
+        meter.charge_size(owner)
     if name in ("format", "format_map"):
-        meter.format(owner, extent)
+        meter.charge_format(owner, extent)
     elif name == "join":
         meter.charge(extent.items * len(owner) // CHARS_PER_UNIT)
     elif name == "replace" and len(args) >= 2:
-        meter.replacement(owner, args[0], args[1])
+        meter.charge_replacement(owner, args[0], args[1])
     for part in args:
         if name in _SCANNING:
-            meter.scan(owner, part)
+            meter.charge_scan(owner, part)
         elif name in _SEARCHING:
-            meter.search(owner, part)
+            meter.charge_search(owner, part)
 
 
 # --- filters and tests
 
 
 def _metered(name: str, plain: Call, writes: bool) -> Callable[..., Any]:
-    """The filter as Jinja knows it, called with the context in front so that it is never computed ahead."""
+    """A filter with charges. It takes the context, so that Jinja never evaluates it at compile time."""
 
     def metered(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
-        meter = current()
+        meter = current_meter()
         if name not in ANY_NUMBER:
-            meter.arguments([*args, *kwargs.values()])
-        meter.weigh([*args, *kwargs.values()])
-        meter.size(value)
+            meter.check_numbers([*args, *kwargs.values()])
+        meter.charge_contents([*args, *kwargs.values()])
+        meter.charge_size(value)
         if isinstance(value, LAZY):
             value = [*value]
         if name in PER_ITEM and isinstance(value, str | list | tuple | dict):
@@ -228,45 +241,45 @@ def _metered(name: str, plain: Call, writes: bool) -> Callable[..., Any]:
         _charge_filter(meter, name, value, args, kwargs, writes=writes)
         result = plain(context, value, *args, **kwargs)
         if isinstance(result, Iterator):
-            result = Drained(result)
-        meter.size(result)
+            result = MaterializedList(result)
+        meter.charge_size(result)
         return result
 
     return jinja2.pass_context(metered)
 
 
-def _charge_filter(meter: Meter, name: str, value: Any, args: Any, kwargs: Any, *, writes: bool) -> None:
-    extent = meter.weigh(value) if writes or name in COMPARING else None
+def _charge_filter(meter: WorkMeter, name: str, value: Any, args: Any, kwargs: Any, *, writes: bool) -> None:
+    extent = meter.charge_contents(value) if writes or name in COMPARING else None
     given = [*args, *kwargs.values()]
     if name == "sum" and not isinstance([*args[1:], kwargs.get("start", 0)][0], int | float):
-        raise SecurityError("only numbers are summed up in a chat template")
+        raise SecurityError("`sum` adds up only numbers in a chat template")
     if extent is None:
         return
     if name == "tojson":
-        meter.margin(extent.items * extent.depth, [*args[1:], kwargs.get("indent")][0] or 0)
+        meter.charge_indentation(extent.items * extent.depth, [*args[1:], kwargs.get("indent")][0] or 0)
         separators = [*args[2:], kwargs.get("separators")][0] or ()
         meter.charge(extent.items * sum(len(str(part)) for part in separators) // CHARS_PER_UNIT)
     elif name == "indent":
-        meter.margin(str(value).count("\n") + 1, [*args, kwargs.get("width", 4)][0])
+        meter.charge_indentation(str(value).count("\n") + 1, [*args, kwargs.get("width", 4)][0])
     elif name == "replace" and len(given) >= 2:
         old, new = [*args, *(kwargs[key] for key in ("old", "new") if key in kwargs)][:2]
-        meter.replacement(str(value), old, new)
-        meter.search(str(value), str(old))
+        meter.charge_replacement(str(value), old, new)
+        meter.charge_search(str(value), str(old))
     elif name == "trim" and given:
-        meter.scan(str(value), str(given[0]))
+        meter.charge_scan(str(value), str(given[0]))
     elif name == "join" and given:
         separator = kwargs["d"] if "d" in kwargs else [*args, ""][0]
         meter.charge(extent.items * len(str(separator)) // CHARS_PER_UNIT)
 
 
 def _weighed(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """The test as Jinja knows it, charged like a comparison."""
-    wants_environment = name in ("filter", "test")  # which ask whether it knows one of that name
+    """A test with the charges of a comparison."""
+    wants_environment = name in ("filter", "test")  # whether a filter or test of that name exists
 
     def weighed(context: Context, value: Any, *others: Any) -> Any:
-        meter = current()
+        meter = current_meter()
         if others or wants_environment:
-            meter.weigh([value, *others])
+            meter.charge_contents([value, *others])
         else:
             meter.charge(1)
         if name == "in" and others:
@@ -276,49 +289,49 @@ def _weighed(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     return jinja2.pass_context(weighed)
 
 
-def _charge_contains(meter: Meter, part: Any, whole: Any) -> None:
-    meter.search(whole, part)
-    if isinstance(whole, range):  # compared one by one, unless with an integer
+def _charge_contains(meter: WorkMeter, part: Any, whole: Any) -> None:
+    meter.charge_search(whole, part)
+    if isinstance(whole, range):  # other values than integers are compared with each item
         meter.charge(len(whole))
 
 
-# --- what `instrument` has put into the template
+# --- filters that `charge_insertion` puts into the template
 
 
 def _work(context: Context, units: int) -> None:
-    current().charge(units)
+    current_meter().charge(units)
 
 
 def _write(context: Context, *values: Any) -> str:
-    """What `{{ }}` and `~` do."""
-    meter = current()
+    """`{{ }}` and `~`."""
+    meter = current_meter()
     for value in values:
-        meter.weigh(value)
+        meter.charge_contents(value)
     return str(values[0]) if len(values) == 1 else "".join(map(str, values))
 
 
 def _weigh(context: Context, value: Any) -> Any:
-    current().weigh(value)
+    current_meter().charge_contents(value)
     return value
 
 
 def _slice(context: Context, value: Any) -> Any:
-    current().size(value)
+    current_meter().charge_size(value)
     return value
 
 
 def _contains(context: Context, part: Any, whole: Any) -> bool:
-    meter = current()
-    meter.weigh(part)
+    meter = current_meter()
+    meter.charge_contents(part)
     if isinstance(whole, dict) and not isinstance(part, tuple):
         meter.charge(1)
     else:
-        meter.weigh(whole)
+        meter.charge_contents(whole)
     _charge_contains(meter, part, whole)
     return part in whole
 
 
-CHARGED = {
+CHARGE_FILTERS = {
     name: jinja2.pass_context(function)
     for name, function in (
         (WORK, _work),

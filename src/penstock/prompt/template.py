@@ -1,7 +1,7 @@
-"""Chat templates: a conversation and the model's own Jinja template give the prompt's text.
+"""The model's chat template: renders messages to the prompt's text.
 
-A rendering that is cheap happens here and now. One that turns out not to be begins anew in a process that is killed if
-it takes too long (`worker`).
+Cheap renderings happen in the calling thread. One that exceeds the small budget starts again in a process that is
+killed if it takes too long (`render_process`).
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import jinja2.meta
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Message
-from penstock.prompt.bounded_render import cheap_work, compiled, run
+from penstock.prompt.bounded_render import cheap_budget, compile_template, render_bounded
 from penstock.prompt.sandbox import Sandbox
-from penstock.prompt.template_meter import OutOfWork
+from penstock.prompt.template_meter import BudgetExceeded
 from penstock.system.killable_process import Crashed, HelperProcess, OutOfTime
 
 RENDER_LIMIT_S = 5.0  # of CPU time
 MEMORY_BYTES = 512 << 20
 
-# Stands at the end of the final message while one that is to be continued is rendered; the prompt is cut there.
+# Put behind the final message if that is to be continued; the prompt is cut there.
 _CUT = "\ue000penstock-continue\ue001"
 
 
 class NeedsRenderProcess(Exception):
-    """This rendering has to wait for another process: ask again from a thread that may wait."""
+    """The rendering is not cheap: render again from a thread that may wait for the render process."""
 
 
 class ChatTemplate:
-    """Compiled once, rendered per request; safe to use from several threads."""
+    """Compiled once, rendered per request; thread-safe."""
 
     def __init__(self, source: str, special_tokens: dict[str, str], *, limit_s: float = RENDER_LIMIT_S) -> None:
-        """`special_tokens` are the names templates know them by: bos_token, eos_token, ..."""
+        """`special_tokens`: by the names of template variables, bos_token, eos_token, ..."""
         self.source = source
         self.special_tokens = special_tokens
-        self.compiled = compiled(source)
+        self.compiled = compile_template(source)
         self._limit_s = limit_s
         self._helper = HelperProcess(
             "penstock.prompt.render_process",
@@ -48,7 +48,7 @@ class ChatTemplate:
 
     @cached_property
     def variables(self) -> frozenset[str]:
-        """What it asks for: messages and tools, and switches that a client may set."""
+        """Variables that the template reads: messages, tools, and others that a client may set."""
         return frozenset(jinja2.meta.find_undeclared_variables(Sandbox().parse(self.source)))
 
     def render(
@@ -61,7 +61,7 @@ class ChatTemplate:
         arguments: dict[str, Any] | None = None,
         may_wait: bool = True,
     ) -> str:
-        """Raises NeedsRenderProcess instead of waiting for another process, unless it `may_wait`."""
+        """`may_wait`: wait for the render process if necessary, instead of raising NeedsRenderProcess."""
         if not messages:
             raise InvalidRequest("messages must not be empty", param="messages")
         if continue_final_message:
@@ -79,44 +79,44 @@ class ChatTemplate:
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
         }
-        text = self._run(variables, may_wait=may_wait)
+        text = self._render(variables, may_wait=may_wait)
         return _cut(text) if continue_final_message else text
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """End the render process, if there is one."""
         self._helper.close()
 
-    def _run(self, variables: dict[str, Any], *, may_wait: bool) -> str:
+    def _render(self, variables: dict[str, Any], *, may_wait: bool) -> str:
         try:
-            return run(self.compiled, variables, cheap_work(variables))
+            return render_bounded(self.compiled, variables, cheap_budget(variables))
         except InvalidRequest as error:
-            if not isinstance(error.__cause__, OutOfWork):
+            if not isinstance(error.__cause__, BudgetExceeded):
                 raise
         if not may_wait:
             raise NeedsRenderProcess
-        return self._run_elsewhere(variables)
+        return self._render_in_process(variables)
 
-    def _run_elsewhere(self, variables: dict[str, Any]) -> str:
+    def _render_in_process(self, variables: dict[str, Any]) -> str:
         try:
             question = json.dumps(variables).encode()
-        except (TypeError, ValueError, RecursionError) as error:  # in a library: HTTP brings nothing else
-            raise InvalidRequest(f"messages must be of what JSON can hold: {error}", param="messages") from None
+        except (TypeError, ValueError, RecursionError) as error:  # only from library users: HTTP bodies are JSON
+            raise InvalidRequest(f"messages must be JSON: {error}", param="messages") from None
         try:
             answer = self._helper.ask(question)
         except OutOfTime:
-            why = f"it takes more than {self._limit_s:g} s"
+            reason = f"it takes more than {self._limit_s:g} s"
         except Crashed:
-            why = "it takes too much memory"
+            reason = "it takes too much memory"
         else:
             rendered: dict[str, str] = json.loads(answer)
             if "text" in rendered:
                 return rendered["text"]
             raise InvalidRequest(rendered["error"], param="messages")
-        raise InvalidRequest(f"the chat template failed: {why}", param="messages")
+        raise InvalidRequest(f"the chat template failed: {reason}", param="messages")
 
 
 def _marked(message: Message) -> Message:
-    """A copy with the mark behind its text. The space behind the mark tells whether the template trims."""
+    """A copy with the marker behind its text. The space behind the marker shows whether the template trims."""
     content = message.get("content")
     if isinstance(content, str):
         return {**message, "content": f"{content}{_CUT} "}

@@ -1,7 +1,7 @@
-"""The work of one rendering: what a chat template is charged for, and when it has to stop.
+"""Counts the work of one rendering, and stops it when its budget is spent.
 
-A unit is about a microsecond of Python, or the copying of a short text. The meter of the rendering under way is held in
-a context variable: it is no variable of the template, and no object that a template can reach refers to it.
+A unit is about a microsecond of Python, or the copying of a short text. A context variable holds the meter of the
+current rendering: it is no variable of the template, and no object within the template's reach refers to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.utils import Namespace
 
 MAX_WORK = 500_000  # units of one rendering; a conversation of a thousand messages needs some ten thousand
-LOOKS = 32  # at each character of the messages, beside that
+MAX_PASSES = 32  # over each character of the messages, in addition
 CHARS_PER_UNIT = 64
 ITEMS_PER_UNIT = 32  # of a list
 ENTRIES_PER_UNIT = 8  # of a dict
@@ -26,7 +26,7 @@ MAX_BITS = 4096  # of an integer that is computed
 MAX_DEPTH = 256  # of containers in each other: hashing a tuple recurses in C, without a bound of its own
 
 _NOTHING: dict[str, str] = {}
-# What a template may have beside containers; it has no iterators.
+# Lazy values that a template can have; it has no iterators.
 LAZY = (range, type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.items()))
 _TEXTS, _LISTS, _HOLDING = (str, bytes), (list, tuple, range), (list, tuple, *LAZY[1:])  # tuples: unions are slow
 
@@ -43,32 +43,32 @@ class TemplateNamespace(Namespace):
         super().__setitem__(name, value)
 
 
-class OutOfWork(SecurityError):
-    """The template has used up its units."""
+class BudgetExceeded(SecurityError):
+    """The template has spent its units."""
 
 
 class Extent(NamedTuple):
-    """Of a value that may be compared, hashed or written out."""
+    """The size of a value with everything in it."""
 
     items: int
     depth: int
     chars: int
 
 
-class Meter:
+class WorkMeter:
     __slots__ = ("left",)
 
     def __init__(self, units: int) -> None:
         self.left = units
 
     def charge(self, units: int) -> None:
-        if units > 0:  # a charge gives nothing back, however it was computed
+        if units > 0:  # a negative charge must not refill the budget
             self.left -= units
         if self.left < 0:
-            raise OutOfWork("the chat template does not come to an end")
+            raise BudgetExceeded("the chat template does not come to an end")
 
-    def size(self, value: Any) -> None:
-        """One unit, and what a text or container that was made or looked at takes; not what lies in it."""
+    def charge_size(self, value: Any) -> None:
+        """For making or looking at a text or container, without its contents."""
         if isinstance(value, _TEXTS):
             self.charge(1 + len(value) // CHARS_PER_UNIT)
         elif isinstance(value, _LISTS):
@@ -82,9 +82,8 @@ class Meter:
         else:
             self.charge(1)
 
-    def weigh(self, value: Any) -> Extent:
-        """What it costs to write a value out, to hash it or to compare it: containers may hold each other many times
-        over."""
+    def charge_contents(self, value: Any) -> Extent:
+        """For writing a value out, hashing it or comparing it. Containers may hold the same one many times over."""
         if isinstance(value, str):
             self.charge(1 + len(value) // CHARS_PER_UNIT)
             return Extent(1, 1, len(value))
@@ -95,7 +94,7 @@ class Meter:
                 raise SecurityError("the chat template nests values too deeply")
             below: list[Any] = []
             for item in level:
-                self.size(item)
+                self.charge_size(item)
                 if isinstance(item, str):
                     chars += len(item)
                 else:
@@ -103,16 +102,16 @@ class Meter:
             items, depth, level = items + len(level), depth + 1, below
         return Extent(items, depth, chars)
 
-    def arguments(self, values: Iterable[Any]) -> None:
+    def check_numbers(self, values: Iterable[Any]) -> None:
         for value in values:
             if isinstance(value, int) and abs(value) > MAX_NUMBER:
                 raise SecurityError("a number is too large for a chat template")
 
-    def margin(self, lines: int, width: Any) -> None:
-        """So many lines are moved to the right, by a number of spaces or by a text."""
+    def charge_indentation(self, lines: int, width: Any) -> None:
+        """`width`: a number of spaces, or a text."""
         self.charge(lines * (width if isinstance(width, int) else len(str(width))) // CHARS_PER_UNIT)
 
-    def format(self, pattern: Any, values: Extent) -> None:
+    def charge_format(self, pattern: Any, values: Extent) -> None:
         """Each field of the pattern may show all values, padded to a width of four digits at most."""
         if not isinstance(pattern, str):
             return
@@ -122,28 +121,28 @@ class Meter:
         width = MAX_NUMBER if re.search(r"\d{3}", pattern) else 100
         self.charge(fields * (width + values.chars + values.items * 8) // CHARS_PER_UNIT)
 
-    def replacement(self, text: str, old: Any, new: Any) -> None:
-        """str.replace may put `new` at every place where `old` is."""
+    def charge_replacement(self, text: str, old: Any, new: Any) -> None:
+        """`new` replaces `old` at every place."""
         self.charge(text.count(str(old)) * len(str(new)) // CHARS_PER_UNIT)
 
-    def search(self, text: Any, part: Any) -> None:
+    def charge_search(self, text: Any, part: Any) -> None:
         """CPython searches short texts forwards in up to len(text) * len(part) steps, long ones in linear time."""
         if isinstance(text, str) and isinstance(part, str):
             long, short = len(text), len(part)
             if long < 2500 or short < 6 or (short < 100 and long < 30_000):
                 self.charge(long * short // COMPARISONS_PER_UNIT)
 
-    def scan(self, text: Any, part: Any) -> None:
-        """Backwards, or for one of many characters, it may take that many steps for texts of any length."""
+    def charge_scan(self, text: Any, part: Any) -> None:
+        """Backwards, or for one of many characters, a search may take len(text) * len(part) steps at any length."""
         if isinstance(text, str) and isinstance(part, str):
             self.charge(len(text) * len(part) // COMPARISONS_PER_UNIT)
 
 
-def current() -> Meter:
+def current_meter() -> WorkMeter:
     return METER.get()
 
 
-METER: ContextVar[Meter] = ContextVar("meter of the rendering")
+METER: ContextVar[WorkMeter] = ContextVar("meter of the rendering")
 
 
 def _inside(item: Any) -> Iterable[Any]:

@@ -8,7 +8,7 @@ import jinja2.filters
 import pytest
 
 from penstock.prompt import jinja_internals
-from penstock.prompt.sandbox import PASSING, Sandbox, render
+from penstock.prompt.sandbox import PASSING, Sandbox, render_metered
 from penstock.system.slow_paths import warn_slow_path
 
 # One filter for each thing that may stand in front of a value, and some that stand for an asynchronous one, too.
@@ -28,7 +28,7 @@ def _fresh() -> Iterator[None]:
 
 
 def shown() -> str:
-    return render(Sandbox().from_string(SOURCE), {"xs": ["a", "b"]}, 10_000)
+    return render_metered(Sandbox().from_string(SOURCE), {"xs": ["a", "b"]}, 10_000)
 
 
 def test_filters_are_called_as_jinja_does(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import InvalidRequest, ModelInvalid
-from penstock.prompt.bounded_render import CHEAP_WORK, compiled, full_work, run
-from penstock.prompt.template_meter import MAX_WORK, Meter, OutOfWork
+from penstock.prompt.bounded_render import CHEAP_WORK, compile_template, full_budget, render_bounded
+from penstock.prompt.template_meter import MAX_WORK, BudgetExceeded, WorkMeter
 
 HI = [{"role": "user", "content": "hi"}]
 BIG = "{% set big = [0] * 5000000 %}"
@@ -25,7 +25,7 @@ TEXT = "{% set text = 'a' * 100000 %}"
 
 def render(source: str, units: int = CHEAP_WORK, **variables: Any) -> str:
     """Here and now, as the event loop does it."""
-    return run(compiled(source), {"messages": HI, **variables}, units)
+    return render_bounded(compile_template(source), {"messages": HI, **variables}, units)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_template_that_wants_too_much_ends_in_an_error(source: str) -> None:
 )
 def test_a_template_that_does_not_compile_is_the_models_fault(source: str) -> None:
     with pytest.raises(ModelInvalid, match="does not compile"):
-        compiled(source)
+        compile_template(source)
 
 
 @pytest.mark.parametrize(
@@ -203,16 +203,16 @@ def test_long_messages_are_no_work_of_the_template() -> None:
     source = "{% for m in messages %}{{ '<' + m.role + '>' + m.content | trim + '\n' }}{% endfor %}"
     long = "word " * 2_000_000
     variables = {"messages": [{"role": "user", "content": long}]}
-    assert run(compiled(source), variables, full_work(variables)) == f"<user>{long.strip()}\n"
+    assert render_bounded(compile_template(source), variables, full_budget(variables)) == f"<user>{long.strip()}\n"
 
 
 def test_work_is_counted_per_rendering() -> None:
-    template = compiled(f"{{% for i in range({MAX_WORK // 200}) %}}{{% endfor %}}")
+    template = compile_template(f"{{% for i in range({MAX_WORK // 200}) %}}{{% endfor %}}")
     for _ in range(25):
-        assert run(template, {"messages": HI}, MAX_WORK // 20) == ""
+        assert render_bounded(template, {"messages": HI}, MAX_WORK // 20) == ""
     with pytest.raises(InvalidRequest) as caught:
-        run(template, {"messages": HI}, MAX_WORK // 400)
-    assert isinstance(caught.value.__cause__, OutOfWork)
+        render_bounded(template, {"messages": HI}, MAX_WORK // 400)
+    assert isinstance(caught.value.__cause__, BudgetExceeded)
 
 
 @pytest.mark.parametrize("name", ["__meter__", "meter", "METER", "_meter", "work", "self.meter", "loop.meter"])
@@ -243,17 +243,17 @@ def test_no_object_of_a_template_refers_to_the_meter() -> None:
     )
     assert render(source, look=look) == ""
     assert len(seen) > 1000  # the environment and all its filters
-    assert not any(isinstance(value, Meter) for value in seen.values())
+    assert not any(isinstance(value, WorkMeter) for value in seen.values())
 
 
 def test_a_charge_is_never_negative() -> None:
-    meter = Meter(10)
+    meter = WorkMeter(10)
     meter.charge(-(10**15))
-    meter.margin(10, -(10**15))
+    meter.charge_indentation(10, -(10**15))
     assert meter.left == 10
-    with pytest.raises(OutOfWork):
+    with pytest.raises(BudgetExceeded):
         meter.charge(11)
-    with pytest.raises(OutOfWork):  # and one that was caught changes nothing
+    with pytest.raises(BudgetExceeded):  # and one that was caught changes nothing
         meter.charge(-100)
 
 
