@@ -29,10 +29,10 @@ def filtered(logits: Tensor, filters: Filters, keys: Tensor, hashes: Tensor) -> 
     tokens, covered = _among_likeliest(logits, filters, keys, hashes, WIDTH)
     if covered.all():
         return tokens
-    open_cuts = filters.are_cuts[:, 0]
-    if len(rest := (~covered & open_cuts).nonzero()[:, 0]):
+    by_threshold = filters.only_thresholds[:, 0]
+    if len(rest := (~covered & by_threshold).nonzero()[:, 0]):
         tokens[rest] = by_rejection(logits[rest], filters.pick(rest), keys[rest], hashes)
-    if len(rest := (~covered & ~open_cuts).nonzero()[:, 0]):
+    if len(rest := (~covered & ~by_threshold).nonzero()[:, 0]):
         tokens[rest], _ = _among_likeliest(logits[rest], filters.pick(rest), keys[rest], hashes, logits.shape[1])
     return tokens
 
@@ -46,7 +46,7 @@ def by_rejection(logits: Tensor, filters: Filters, keys: Tensor, hashes: Tensor)
     """
     scores = scale(logits, logits.amax(dim=-1, keepdim=True), filters.temperature)
     probs = torch.softmax(scores, dim=-1)
-    values = noise.gumbel(keys, hashes).add_(scores).masked_fill_(scores < filters.log_min_p, -math.inf)
+    values = noise.gumbel(keys, hashes).add_(scores).masked_fill_(scores < filters.least_score, -math.inf)
     while True:
         tokens = values.argmax(dim=-1, keepdim=True)
         likelier = scores > scores.gather(1, tokens)

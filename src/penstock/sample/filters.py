@@ -51,44 +51,57 @@ class FilterValues(NamedTuple):
 class Filters:
     """The filter values of n rows, each [n, 1]."""
 
-    temperature: Tensor  # float32
     top_k: Tensor  # int64
+    temperature: Tensor  # float32
     top_p: Tensor  # float32
     log_min_p: Tensor  # float32
     typical_p: Tensor  # float32
-    any_unlimited: bool  # a row has top_p without top_k: it cuts the mass of the whole vocabulary
+    any_unlimited: bool  # a row has top_p without top_k: its mass is that of the whole vocabulary
     any_typical: bool
 
     @classmethod
     def of(cls, params: list[SamplingParams], vocab_size: int, device: torch.device) -> Filters:
-        def column(values: list[float]) -> Tensor:
-            return upload(values, device, np.float32)[:, None]
-
         rows = [FilterValues.of(p, vocab_size) for p in params]
+        columns = zip(FilterValues._fields, zip(*rows, strict=True), strict=True)
         return cls(
-            temperature=column([row.temperature for row in rows]),
-            top_k=upload([row.top_k for row in rows], device)[:, None],
-            top_p=column([row.top_p for row in rows]),
-            log_min_p=column([row.log_min_p for row in rows]),
-            typical_p=column([row.typical_p for row in rows]),
+            **{name: upload(column, device, _dtype(name))[:, None] for name, column in columns},
             any_unlimited=any(row.top_p < math.inf and not row.top_k for row in rows),
             any_typical=any(row.typical_p < math.inf for row in rows),
         )
 
+    @classmethod
+    def stages(cls, params: SamplingParams, vocab_size: int, device: torch.device) -> list[tuple[str, bool, Filters]]:
+        """One request's filters turned on one after the other, in the order in which they act: the name of the newest,
+        whether the request enables it, and all so far."""
+        every = cls.of([params], vocab_size, device)
+        scaled = cls.of([SamplingParams(temperature=params.temperature)], vocab_size, device)
+        with_top_k = replace(scaled, top_k=every.top_k)
+        with_top_p = replace(with_top_k, top_p=every.top_p, any_unlimited=every.any_unlimited)
+        with_min_p = replace(with_top_p, log_min_p=every.log_min_p)
+        return [
+            ("temperature", params.temperature != 1.0, scaled),
+            ("top_k", 0 < params.top_k < vocab_size, with_top_k),
+            ("top_p", params.top_p < 1.0, with_top_p),
+            ("min_p", params.min_p > 0.0, with_min_p),
+            ("typical_p", params.typical_p < 1.0, every),
+        ]
+
     def pick(self, rows: Tensor) -> Filters:
-        return replace(
-            self,
-            temperature=self.temperature[rows],
-            top_k=self.top_k[rows],
-            top_p=self.top_p[rows],
-            log_min_p=self.log_min_p[rows],
-            typical_p=self.typical_p[rows],
-        )
+        return replace(self, **{name: getattr(self, name)[rows] for name in FilterValues._fields})
 
     @property
-    def are_cuts(self) -> Tensor:
-        """[n, 1] bool: rows that top_p and min_p alone filter. See `draw.by_rejection`."""
+    def least_score(self) -> Tensor:
+        """[n, 1]: scores below it are filtered out, regardless of top_k and top_p. The largest score is 0."""
+        return self.log_min_p
+
+    @property
+    def only_thresholds(self) -> Tensor:
+        """[n, 1] bool: rows with no other filters than top_p and a least score. See `draw.by_rejection`."""
         return (self.top_k == 0) & (self.typical_p == math.inf)
+
+
+def _dtype(name: str) -> type[np.generic]:
+    return np.int64 if name == "top_k" else np.float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +143,7 @@ def _cut(scores: Tensor, tokens: Tensor, logits: Tensor, filters: Filters) -> tu
     before = mass.cumsum(dim=-1).roll(1, dims=-1)
     before[:, 0] = 0.0
     last = (kept & (before < filters.top_p)).sum(dim=-1, keepdim=True).sub_(1).clamp_(min=0)
-    threshold = torch.maximum(scores.gather(1, last), filters.log_min_p)  # the largest score is 0
+    threshold = torch.maximum(scores.gather(1, last), filters.least_score)
     kept = scores >= threshold.clamp_(min=_LOWEST)
     covered = covered & (everything | ~kept[:, -1:])
     return scores.masked_fill_(~kept, -math.inf), covered[:, 0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -90,19 +90,8 @@ def _filtered(logits: Tensor, params: SamplingParams, vocab_size: int) -> Sequen
         largest = torch.zeros_like(logits[0])
         largest[logits[0].argmax()] = 1.0
         return [("temperature", True, largest)]
-    whole = Filters.of([params], vocab_size, logits.device)
-    off = Filters.of([SamplingParams(temperature=params.temperature)], vocab_size, logits.device)
-    with_k = replace(off, top_k=whole.top_k)
-    with_p = replace(with_k, top_p=whole.top_p, any_unlimited=whole.any_unlimited)
-    with_min = replace(with_p, log_min_p=whole.log_min_p)
-    steps = [
-        ("temperature", params.temperature != 1.0, off),
-        ("top_k", 0 < params.top_k < vocab_size, with_k),
-        ("top_p", params.top_p < 1.0, with_p),
-        ("min_p", params.min_p > 0.0, with_min),
-        ("typical_p", params.typical_p < 1.0, whole),
-    ]
-    return [(name, on, distribution(logits, filters)) for name, on, filters in steps]
+    stages = Filters.stages(params, vocab_size, logits.device)
+    return [(name, on, distribution(logits, filters)) for name, on, filters in stages]
 
 
 def distribution(logits: Tensor, filters: Filters) -> Tensor:

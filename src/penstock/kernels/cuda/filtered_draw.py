@@ -22,7 +22,6 @@ from penstock.kernels.cuda.draw import noise_of
 from penstock.kernels.cuda.launch import Launcher, wait
 from penstock.kernels.cuda.sampling_params import (
     FEW,
-    LOG_MIN_P,
     TEMPERATURE,
     TOP_K,
     TOP_P,
@@ -30,6 +29,7 @@ from penstock.kernels.cuda.sampling_params import (
     SamplingTables,
     drawn_at,
     integer,
+    least_score,
     noise_key,
     number,
     record,
@@ -164,7 +164,7 @@ def _kernel(
             )
             least = tl.maximum(tl.div_rn(cut, temperature), LOWEST)
         share = top_p * _mass(source, size, top, temperature, least, True, BLOCK)
-        least = tl.maximum(least, number(slot_params, slot, LOG_MIN_P))
+        least = tl.maximum(least, least_score(slot_params, slot))
         # As in `likeliest._among`.
         score = tl.full([], float("-inf"), tl.float32)
         drawn = tl.full([], 0, tl.int32)

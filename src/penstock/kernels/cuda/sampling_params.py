@@ -108,6 +108,12 @@ def has_top_k_top_p(slot_params, slot):
 
 
 @triton.jit
+def least_score(slot_params, slot):
+    """Scores below it are filtered out, regardless of top_k and top_p. The largest score is 0."""
+    return number(slot_params, slot, LOG_MIN_P)
+
+
+@triton.jit
 def noise_key(slot_params, slot, position):
     """`sample.noise.row_keys`, of one row."""
     stream = tl.load((slot_params + slot * WORDS + STREAM).to(tl.pointer_type(tl.int64)))

@@ -20,7 +20,6 @@ from penstock.kernels.cuda.launch import Launcher, let_next_begin, power_of_2, w
 from penstock.kernels.cuda.sampling_params import (
     FEW,
     KEPT,
-    LOG_MIN_P,
     PART,
     TEMPERATURE,
     TOP_K,
@@ -30,6 +29,7 @@ from penstock.kernels.cuda.sampling_params import (
     drawn_at,
     has_top_k_top_p,
     integer,
+    least_score,
     noise_key,
     number,
     record,
@@ -171,7 +171,7 @@ def _parts(
             tl.store(spots + at, found)
             tl.store(masses + at, tl.sum(mass, axis=0))
         else:
-            key, least = noise_key(slot_params, slot, position), number(slot_params, slot, LOG_MIN_P)
+            key, least = noise_key(slot_params, slot, position), least_score(slot_params, slot)
             token = _noisiest(logits, part * PART, top, temperature, least, key, hashes, VOCAB, PART, AT_ONCE)
             tl.store(spots + at, tl.minimum(token, VOCAB - 1))
 
@@ -227,7 +227,7 @@ def _among(scores, tokens, total, everything, slot_params, slot, key, hashes):
         total = tl.sum(tl.where(scores >= least, weights, 0.0), axis=0)
     share = top_p * total
     enough = enough & (everything | (top_k > 0) | (tl.sum(weights, axis=0) >= share))
-    least = tl.maximum(least, number(slot_params, slot, LOG_MIN_P))
+    least = tl.maximum(least, least_score(slot_params, slot))
     noise = noise_of(tl.load(hashes + tokens, mask=scores >= least, other=0), key)
     noisy = tl.where(scores >= least, scores + noise, float("-inf"))
     drawn = tl.full([], -1, tl.int32)
@@ -277,7 +277,7 @@ def _pick(
     if temperature == 0.0:
         token = best_part(tops, places, row, PARTS, P)
     elif has_top_k_top_p(slot_params, slot) == 0:
-        least = number(slot_params, slot, LOG_MIN_P)
+        least = least_score(slot_params, slot)
         token = _best_spot(logits, row, top, spots, temperature, least, key, hashes, VOCAB, PARTS, P)
     elif position > 0:
         part = tl.arange(0, P)

@@ -9,21 +9,11 @@ from penstock.http.api.generation_fields import stop_strings
 from penstock.http.api.openai.schemas import GenerationFields
 from penstock.http.api.recommended_sampling import merge_recommended
 
+# Fields that need more than a copy, or that each API words in its own way.
+_CONVERTED = {"top_k", "logit_bias", "stop", "max_tokens", "prompt_logprobs"}
 # Fields that have the same name, meaning and type on both sides.
-_SAME = (
-    "n",
-    "seed",
-    "temperature",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "min_tokens",
-    "ignore_eos",
-    "skip_special_tokens",
-    "include_stop_str_in_output",
+_SAME = tuple(
+    name for name in SamplingParams.__struct_fields__ if name in GenerationFields.model_fields.keys() - _CONVERTED
 )
 
 
