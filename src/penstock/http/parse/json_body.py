@@ -11,13 +11,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from json import decoder, scanner
-from json.decoder import JSONArray, JSONObject, scanstring  # type: ignore[attr-defined]
-from types import FunctionType
 from typing import Any, NoReturn
 
 from penstock.errors import InvalidRequest
 from penstock.http.parse.error_text import MAX_SHOWN_NAME, FieldPath, describe_value, field_path
+from penstock.http.parse.json_internals import checked, object_scanner, scan_array, scan_string, scanner_factory
 
 MAX_MEMBERS = 1024  # of any object in a body: keeps the errors of one, and the time to find them, few
 MAX_VALUES = 1 << 17  # strings, names included, lists and objects: tens of thousands of messages
@@ -138,9 +136,9 @@ def _string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
                 if (len(before) - len(before.rstrip("\\"))) % 2 == 0:  # else this backslash is itself escaped
                     end -= 6
             if end == at or text[end : end + 1] == '"':  # the last, or wrong
-                last, after = scanstring(text, at, strict)
+                last, after = scan_string(text, at, strict)
                 return ("".join([*parts, last]), after) if parts else (last, after)
-            parts.append(scanstring(f'{text[at:end]}"', 0, strict)[0])
+            parts.append(scan_string(f'{text[at:end]}"', 0, strict)[0])
             at = end
     except json.JSONDecodeError as error:
         if error.msg.startswith("Unterminated"):
@@ -157,22 +155,16 @@ def _space(text: str, begin: int) -> re.Match[str]:
     return found
 
 
-# json's own, with names and white space in pieces, and with a bound on numbers: the rest of a longer one is an error.
-_members = FunctionType(
-    JSONObject.__code__, {**vars(decoder), "scanstring": _string}, "_members", (None, _space, " \t\n\r")
-)
-_make_scanner = FunctionType(scanner.py_make_scanner.__code__, {**vars(scanner), "NUMBER_RE": _NUMBER})  # type: ignore[attr-defined]
-
-
 class _Piecewise(json.JSONDecoder):
     """The same in Python, which lets others run, but for pieces of long texts and lists of numbers."""
 
     def __init__(self) -> None:
         super().__init__(object_pairs_hook=_object, parse_float=_float, parse_constant=_no_number)
         self.parse_array = self._array
-        self.parse_object = _members
+        # json's own, with names and white space in pieces, and bounded numbers: the rest of a longer one is an error.
+        self.parse_object = object_scanner(_string, _space)
         self.parse_string = _string
-        self.scan_once = _make_scanner(self)
+        self.scan_once = scanner_factory(_NUMBER)(self)
 
     def decode(self, s: str, _w: Any = _space) -> Any:
         return super().decode(s, _w)
@@ -190,14 +182,14 @@ class _Piecewise(json.JSONDecoder):
                 break
             numbers += found
             last, end = (text, end), piece.end()
-        rest, after = JSONArray((text, end), scan_once, _space)
+        rest, after = scan_array((text, end), scan_once, _space)
         if numbers and not rest:  # a comma, and then the end of the list
-            JSONArray(last, scan_once, _space)  # raises
+            scan_array(last, scan_once, _space)  # raises
         numbers += rest
         return numbers, after
 
 
-_PIECEWISE = _Piecewise()
+_PIECEWISE = checked(_Piecewise, _DECODER)
 
 
 def _check_characters(body: Any) -> None:
