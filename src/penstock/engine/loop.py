@@ -88,7 +88,7 @@ class EngineLoop:
     def _release(self, wait_s: float = 0.0) -> None:
         """Let those go on whose constraints have been compiled meanwhile."""
         assert self.grammars is not None
-        for constraint, error in self.grammars.finished(wait_s):
+        for constraint, error in self.grammars.take_finished(wait_s):
             for id in self.held.pop(constraint, ()):
                 self.scheduler.release(id, error)
 

@@ -29,8 +29,8 @@ class GrammarCache:
         self._compiled: OrderedDict[Constraint, LLMatcher] = OrderedDict()
         self._threads: list[threading.Thread] = []
         self._preparing: set[Constraint] = set()
-        self._wanted: SimpleQueue[Constraint] = SimpleQueue()
-        self._done: SimpleQueue[tuple[Constraint, LLMatcher | PenstockError]] = SimpleQueue()
+        self._queue: SimpleQueue[Constraint] = SimpleQueue()
+        self._results: SimpleQueue[tuple[Constraint, LLMatcher | PenstockError]] = SimpleQueue()
 
     @property
     def end_tokens(self) -> list[int]:
@@ -41,19 +41,19 @@ class GrammarCache:
         return constraint in self._compiled
 
     def prepare(self, constraint: Constraint) -> None:
-        """Start to compile; `finished` reports it."""
+        """Start to compile; `take_finished` reports it."""
         if constraint not in self._preparing:
             self._preparing.add(constraint)
-            self._wanted.put(constraint)
+            self._queue.put(constraint)
             if len(self._threads) < min(COMPILER_THREADS, len(self._preparing)):
                 self._start()
 
-    def finished(self, wait_s: float = 0.0) -> list[tuple[Constraint, PenstockError | None]]:
+    def take_finished(self, wait_s: float = 0.0) -> list[tuple[Constraint, PenstockError | None]]:
         """Constraints compiled since the last call, with their errors. Waits up to `wait_s` for the first."""
         found: list[tuple[Constraint, PenstockError | None]] = []
         while self._preparing:
             try:
-                constraint, outcome = self._done.get(timeout=wait_s) if wait_s else self._done.get_nowait()
+                constraint, outcome = self._results.get(timeout=wait_s) if wait_s else self._results.get_nowait()
             except Empty:
                 break
             wait_s = 0.0
@@ -88,10 +88,10 @@ class GrammarCache:
 
     def _compile(self) -> None:
         while True:
-            constraint = self._wanted.get()
+            constraint = self._queue.get()
             try:
-                self._done.put((constraint, self._compiler.compile(constraint)))
+                self._results.put((constraint, self._compiler.compile(constraint)))
             except PenstockError as error:
-                self._done.put((constraint, error))
+                self._results.put((constraint, error))
             except Exception as error:  # the sequence waits for an answer
-                self._done.put((constraint, PenstockError(f"compiling the constraint failed: {error}")))
+                self._results.put((constraint, PenstockError(f"compiling the constraint failed: {error}")))

@@ -11,7 +11,7 @@ from penstock.grammar.grammar_cache import GrammarCache
 def settled(grammars: GrammarCache, count: int) -> dict[Constraint, PenstockError | None]:
     found: dict[Constraint, PenstockError | None] = {}
     while len(found) < count:
-        found |= dict(grammars.finished(wait_s=30.0))
+        found |= dict(grammars.take_finished(wait_s=30.0))
     return found
 
 
@@ -25,7 +25,7 @@ def test_prepared_in_the_background(compiler: Compiler) -> None:
     assert outcomes[good] is None
     assert "unclosed group" in str(outcomes[bad])
     assert (grammars.has(good), grammars.has(bad)) == (True, False)
-    assert grammars.finished(wait_s=30.0) == []  # nothing is under way: nothing is waited for
+    assert grammars.take_finished(wait_s=30.0) == []  # nothing is under way: nothing is waited for
 
 
 def test_every_sequence_has_a_matcher_of_its_own(compiler: Compiler) -> None:
