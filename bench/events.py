@@ -23,7 +23,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from penstock.cache import CacheManager, Recall
+from penstock.cache import CacheManager, EvictionHistory
 from penstock.engine.loop import EngineLoop
 from penstock.flow import Frame, RowResult, SamplingParams, StepPlan, StepResult, Submit
 from penstock.flow.messages import FromEngine
@@ -48,8 +48,8 @@ class NoDevice:
 
 
 def loop_of(sequences: int, *, recorded: bool) -> EngineLoop:
-    recall = Recall() if recorded else None
-    cache = CacheManager([CacheGroup(0, (0,))], [2 * CONTEXT], 16, True, recall)
+    history = EvictionHistory() if recorded else None
+    cache = CacheManager([CacheGroup(0, (0,))], [2 * CONTEXT], 16, True, history)
     scheduler = Scheduler(
         cache, step_tokens=512, max_sequences=64, max_waiting=1000, policy="fcfs", lookahead=0, context=CONTEXT,
         recorded=recorded,

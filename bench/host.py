@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from penstock.cache import CacheManager, Recall
+from penstock.cache import CacheManager, EvictionHistory
 from penstock.engine.loop import EngineLoop
 from penstock.flow import Frame, RowResult, SamplingParams, StepPlan, StepResult, Submit
 from penstock.flow.messages import ToEngine
@@ -98,7 +98,9 @@ class Host:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        cache = CacheManager([CacheGroup(0, (0,))], [4 * SEQUENCES * CONTEXT // BLOCK // 16], BLOCK, True, Recall())
+        cache = CacheManager(
+            [CacheGroup(0, (0,))], [4 * SEQUENCES * CONTEXT // BLOCK // 16], BLOCK, True, EvictionHistory()
+        )
         self.scheduler = Scheduler(
             cache, step_tokens=8192, max_sequences=SEQUENCES, max_waiting=1000, policy="fcfs", lookahead=1,
             context=CONTEXT, recorded=True,

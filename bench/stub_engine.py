@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.engine import process
-from penstock.engine.link import Link, PeerGone, engine_link
+from penstock.engine.ipc import IpcLink, PeerGone, open_engine_link
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Ready, Reply, Submit, Timings, record
 from penstock.flow.messages import Stop, ToEngine
 from penstock.observe.trace.journal import Journal
@@ -62,7 +62,7 @@ class Sequence:
 
 
 class StubEngine:
-    def __init__(self, link: Link[ToEngine], step_s: float, prefill_per_s: float) -> None:
+    def __init__(self, link: IpcLink[ToEngine], step_s: float, prefill_per_s: float) -> None:
         self.link = link
         self.step_s = step_s
         self.prefill = max(1, int(step_s * prefill_per_s))  # prompt tokens of a step
@@ -113,7 +113,7 @@ class StubEngine:
 
     def step(self, start: float) -> None:
         self.steps += 1
-        let_in = self.compute_prompts()
+        admissions = self.compute_prompts()
         rows = array("I")
         deltas = []
         for name, sequence in list(self.running.items()):
@@ -123,11 +123,11 @@ class StubEngine:
             if delta.finish is not None:
                 del self.running[name]
         state = (len(self.running), len(self.waiting), 0, 0, 0, 0)
-        packed = record.pack(self.steps, start, (100, 200, 300), state, BLOCKS, let_in, [], rows)
+        packed = record.pack(self.steps, start, (100, 200, 300), state, BLOCKS, admissions, [], rows)
         self.link.send(Frame(deltas, packed).packed())
 
     def compute_prompts(self) -> list[bytes]:
-        left, let_in = self.prefill, []
+        left, admissions = self.prefill, []
         while left > 0 and self.waiting and len(self.running) < MAX_RUNNING:
             first = self.waiting[0]
             count = min(left, first.uncomputed)
@@ -141,11 +141,11 @@ class StubEngine:
             elif first.uncomputed == 0:
                 self.waiting.popleft()
                 self.running[first.submit.id] = first
-                entry = record.LetIn(
+                entry = record.Admission(
                     first.submit.number, first.received, 0, (0,) * len(record.WAITS), 0, 0, record.Finding()
                 )
-                let_in.append(record.pack_let_in(entry))
-        return let_in
+                admissions.append(record.pack_admission(entry))
+        return admissions
 
 
 def serve() -> None:
@@ -201,7 +201,7 @@ def engine(address: str) -> None:
     step_s = float(os.environ.get("STUB_STEP_MS", "5")) / 1000
     prefill = float(os.environ.get("STUB_PREFILL", "280000"))
     with contextlib.suppress(PeerGone):
-        StubEngine(engine_link(address, lifeline=sys.stdin.fileno()), step_s, prefill).run()
+        StubEngine(open_engine_link(address, lifeline=sys.stdin.fileno()), step_s, prefill).run()
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def test_nobody_waits_without_end_for_a_process_that_does_not_let_go(monkeypatch
         raise subprocess.TimeoutExpired("engine", timeout)
 
     monkeypatch.setattr(engine.process, "wait", hangs)
-    with pytest.raises(EngineDied, match="does not let go"):
+    with pytest.raises(EngineDied, match="does not exit"):
         engine.wait_ready()
     ends()
 

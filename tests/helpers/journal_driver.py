@@ -6,7 +6,7 @@ from array import array
 
 from penstock.flow import Delta, FinishReason, record
 from penstock.flow.identity import Source
-from penstock.flow.record import Finding, LetIn
+from penstock.flow.record import Admission, Finding
 from penstock.observe import events
 from penstock.observe.trace.journal import Journal
 
@@ -50,9 +50,9 @@ class JournalDriver:
         rows: dict[str, int],
         *,
         seconds: float = 0.02,
-        let_in: dict[str, Finding] | None = None,
+        admissions: dict[str, Finding] | None = None,
         waits_us: tuple[int, ...] = (0,) * len(record.WAITS),
-        sent_back: tuple[str, ...] = (),
+        preemptions: tuple[str, ...] = (),
         finish: dict[str, FinishReason] | None = None,
         cached: int = 0,
         overtaken: int = 0,
@@ -64,14 +64,14 @@ class JournalDriver:
         self.steps += 1
         start = self.now
         entries = [
-            record.pack_let_in(LetIn(self.open[name], start - 0.001, cached, waits_us, 0, overtaken, finding))
-            for name, finding in (let_in or {}).items()
+            record.pack_admission(Admission(self.open[name], start - 0.001, cached, waits_us, 0, overtaken, finding))
+            for name, finding in (admissions or {}).items()
         ]
         packed = array("I")
         for name, count in rows.items():
             packed.append(self.open[name])
             packed.append(count | record.DECODE if count == 1 else count)
-        back = [(self.open[name], record.BLOCKS) for name in sent_back]
+        back = [(self.open[name], record.BLOCKS) for name in preemptions]
         end = self.later(seconds)
         spans = (50, round(seconds * 1e6) - 50, round(seconds * 1e6))
         state = (len(rows), waiting, 0, 0, 0, blocked)
@@ -95,7 +95,7 @@ class JournalDriver:
     def serve(self, name: str, *, tokens: int = 3, tenant: str = "", **options: object) -> None:
         """Run one request from accept to finish, alone in the batch."""
         self.accept(name, tenant=tenant)
-        self.step({name: 40}, let_in={name: Finding(record.NOTHING_ALIKE)}, **options)  # type: ignore[arg-type]
+        self.step({name: 40}, admissions={name: Finding(record.NOTHING_ALIKE)}, **options)  # type: ignore[arg-type]
         self.write(name)
         for place in range(1, tokens):
             last = place == tokens - 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from penstock.cache import CacheManager, Recall
+from penstock.cache import CacheManager, EvictionHistory
 from penstock.flow import Cancel, Delta, FinishReason, Pooling, SamplingParams, StepPlan, Submit, record
-from penstock.flow.record import LetIn
+from penstock.flow.record import Admission
 from penstock.schedule import Scheduler
 from penstock.schedule.sequence import Sequence, State
 from penstock.store.spec import CacheGroup
@@ -55,11 +55,11 @@ class World:
         """Each group has the blocks that one sequence needs, and `spare_blocks` more."""
         groups = [CacheGroup(window, (index,)) for index, window in enumerate(windows)]
         sizing = CacheManager(groups, [1] * len(groups), block_size, prefix_caching)
-        num_blocks = [1 + needed + spare_blocks for needed in sizing.demand(context, step_tokens)]
+        num_blocks = [1 + needed + spare_blocks for needed in sizing.required_blocks(context, step_tokens)]
         self.context = context
         self.now = 0.0
-        recall = Recall(lambda: self.now, limit=20)
-        self.cache = CacheManager(groups, num_blocks, block_size, prefix_caching, recall)
+        history = EvictionHistory(lambda: self.now, limit=20)
+        self.cache = CacheManager(groups, num_blocks, block_size, prefix_caching, history)
         self.scheduler = Scheduler(
             self.cache,
             step_tokens=step_tokens,
@@ -72,8 +72,8 @@ class World:
             recorded=True,
         )
         self.plans: deque[StepPlan] = deque()  # not settled
-        self.let_in: dict[int, list[LetIn]] = {}  # by number
-        self.sent_back: Counter[int] = Counter()
+        self.admissions: dict[int, list[Admission]] = {}  # by number
+        self.preemptions: Counter[int] = Counter()
         self.device = Device(list(windows), num_blocks, block_size, step_tokens)
         self.clients: dict[str, Client] = {}
         self.planned: bool | None = None  # between the halves of a step: whether there was anything to plan
@@ -138,8 +138,8 @@ class World:
         return busy
 
     def _plan(self) -> None:
-        roster = self.scheduler._roster
-        first, preemptions = next(iter(roster.running), None), roster.preemptions
+        queues = self.scheduler._queues
+        first, preemptions = next(iter(queues.running), None), queues.preemptions
         plan = self.scheduler.plan()
         if plan is not None:
             self.device.launch(plan)
@@ -148,7 +148,7 @@ class World:
         self._check_deadlines()
         if first is not None:
             self._check_first(first, plan)
-        if plan is not None and roster.preemptions > preemptions:
+        if plan is not None and queues.preemptions > preemptions:
             assert not plan.admits, "what was taken from one is given to the next"
 
     def _settle(self) -> None:
@@ -159,7 +159,7 @@ class World:
 
     def cancel(self, id: str, finish: FinishReason = FinishReason.CANCELLED, at_output: int | None = None) -> None:
         message = Cancel(id, finish, at_output)
-        if id in self.scheduler._roster.sequences:  # else it comes too late
+        if id in self.scheduler._queues.sequences:  # else it comes too late
             self.clients[id].cancel = message
         self.scheduler.cancel(message)
         self._receive(self.scheduler.drain())
@@ -208,9 +208,9 @@ class World:
         for number, word, row in zip(found.numbers, found.words, plan.rows, strict=True):
             prompt = self.clients[f"r{number - 1}"].message.tokens
             assert bool(word & record.DECODE) == (row.count == 1 and row.start >= len(prompt))
-        for entry in found.let_in:
-            self.let_in.setdefault(entry.number, []).append(entry)
-        self.sent_back.update(entry.number for entry in found.sent_back)
+        for entry in found.admissions:
+            self.admissions.setdefault(entry.number, []).append(entry)
+        self.preemptions.update(entry.number for entry in found.preemptions)
 
     def _check_first(self, first: Sequence, plan: StepPlan | None) -> None:
         """The first in line is never preempted, and never waits long for blocks."""
@@ -218,12 +218,12 @@ class World:
         if first.state is State.FINISHED or first is not self.first:
             self.first, self.stalled = first, 0
         served = plan is not None and any(row.slot == first.slot for row in plan.rows)
-        scarce = self.device.step_tokens < self.scheduler._roster.slots.count
-        self.stalled = 0 if served or scarce or not first.lacking else self.stalled + 1
+        scarce = self.device.step_tokens < self.scheduler._queues.slots.count
+        self.stalled = 0 if served or scarce or not first.uncomputed else self.stalled + 1
         assert self.stalled <= 2, "the first in line starves"
 
     def _check_deadlines(self) -> None:
-        for sequence in self.scheduler._roster.sequences.values():
+        for sequence in self.scheduler._queues.sequences.values():
             deadline = sequence.message.deadline
             assert deadline is None or deadline > self.now, f"{sequence.id} is overdue"
 
@@ -250,7 +250,7 @@ class World:
             self._check_client(client)
         for usage in self.cache.usage():
             assert usage.held == usage.resting == 0, f"blocks leaked: {usage}"
-        assert len(self.scheduler._roster.slots) == len(self.scheduler._roster.slots.idle())
+        assert len(self.scheduler._queues.slots) == len(self.scheduler._queues.slots.unused())
         self._check_nothing_surplus_cached()
         assert self.scheduler.stats()["output_tokens"] == sum(len(c.counted) for c in self.clients.values())
 
@@ -273,16 +273,16 @@ class World:
         assert (end.timings.first_token is None) == (not client.tokens)
         self._check_logprobs(client)
         self._check_embedding(client, end)
-        if client.message.choice + 1 in self.let_in:  # else a test has planned its steps by hand
+        if client.message.choice + 1 in self.admissions:  # else a test has planned its steps by hand
             self._check_waits(client, end)
 
     def _check_waits(self, client: Client, end: Delta) -> None:
         """It was let in once, and once more each time it was sent back and served again."""
         number = client.message.choice + 1
-        first, *again = self.let_in[number]
+        first, *again = self.admissions[number]
         assert first.cached == end.cached_tokens
         assert end.timings is not None
-        assert len(again) <= self.sent_back[number] <= end.timings.preemptions
+        assert len(again) <= self.preemptions[number] <= end.timings.preemptions
         for entry in (first, *again):
             assert entry.finding.matched <= len(client.message.tokens)
             assert entry.finding.matched >= (entry.cached if entry is first else 0) or entry.finding.reason in UNREAD
@@ -320,4 +320,4 @@ class World:
             chain.grow(tokens, len(tokens) // self.cache.block_size)
             legitimate |= {link.key for link in chain.links}
         for pool in self.cache._pools:
-            assert set(pool._index) <= legitimate, "surplus tokens stayed in the cache"
+            assert set(pool._index._blocks) <= legitimate, "surplus tokens stayed in the cache"

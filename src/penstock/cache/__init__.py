@@ -1,16 +1,17 @@
-"""The KV cache as bookkeeping: which block holds which tokens, and who may use it. No memory is touched here.
+"""The KV cache as bookkeeping: which block holds which tokens, and which sequences use it. No memory is touched here.
 
-manager.CacheManager   what the scheduler talks to: match, claim, extend, advance, forget, release
-pool.Pool              the blocks of one cache group: held, cached, resting or free
-prefix.Chain           the keys under which full blocks are found again
-recall.Recall          what the cache holds and lately held
-explain                why so much of a prompt was found, and no more
-census                 a map of the blocks and the tree of prefixes, for people
+manager.CacheManager               the interface: lookup_prefix, allocate, extend, advance, uncache, release
+pool.Pool                          the blocks of one cache group: held, cached, resting or free; evicts
+prefix_chain.PrefixChain           the hash chain of a sequence's full blocks
+prefix_index.PrefixIndex           prefix lookup: from the keys of a chain to blocks
+eviction_history.EvictionHistory   what the cache holds and lately evicted
+explain                            why so much of a prompt was found, and no more
+snapshot                           a map of the blocks and the tree of prefixes, for the debug API
 """
 
-from penstock.cache.eviction_history import Recall
-from penstock.cache.manager import CacheManager, Hit, Table
+from penstock.cache.eviction_history import EvictionHistory
+from penstock.cache.manager import BlockTable, CacheManager, PrefixHit
 from penstock.cache.pool import Usage
-from penstock.cache.prefix import Chain, Link
+from penstock.cache.prefix_chain import ChainLink, PrefixChain
 
-__all__ = ["CacheManager", "Chain", "Hit", "Link", "Recall", "Table", "Usage"]
+__all__ = ["BlockTable", "CacheManager", "ChainLink", "EvictionHistory", "PrefixChain", "PrefixHit", "Usage"]

@@ -1,8 +1,8 @@
-"""What the cache holds and lately held, by what comes before it: enough to say where a prompt left a known path.
+"""What the cache holds and lately held, by parent: enough to name the token at which a prompt diverged from a prefix.
 
-Entries are full blocks that can be found now, *ghosts* of those that were evicted, and the last, partial blocks of
-sequences that ended. Ghosts and partial blocks are bounded; the oldest go first. Keys depend on tenant and salt
-from the root on, so no path leads from one tenant's entries to another's.
+Entries are the published blocks, *ghosts* of evicted ones, and the last, partial blocks of sequences that ended. Ghosts
+and partial blocks are bounded; the oldest are dropped first. Keys depend on tenant and salt from the root on, so no
+path leads from one tenant's entries to another's.
 """
 
 from __future__ import annotations
@@ -14,51 +14,50 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
-from penstock.cache.prefix import Chain, Link
+from penstock.cache.prefix_chain import ChainLink, PrefixChain
 from penstock.errors import PenstockError
 from penstock.flow.prefix import block_key, pack_tokens
 
-GHOSTS = 4096  # blocks that are remembered after they are gone
-RECENT = 64  # evictions told one by one
+GHOSTS = 4096  # blocks that are remembered after their eviction
+RECENT = 64  # evictions that are listed one by one
 
 _packed = attrgetter("packed")
 
 
 class Ghost(NamedTuple):
-    """A block that cannot be found any more, or never could."""
+    """A block that is not in the prefix index any more, or never was."""
 
-    link: Link
+    link: ChainLink
     since: float  # when it was evicted, or its sequence ended
-    hits: int  # how often it was found while it was there
+    hits: int  # how often it was found while it was cached
     evicted: bool  # else it is the partial block of a sequence that ended
 
 
-class Recall:
+class EvictionHistory:
     def __init__(self, clock: Callable[[], float] = time.monotonic, limit: int = GHOSTS) -> None:
         self.clock = clock
         self.evictions = 0
         self.recent: deque[Ghost] = deque(maxlen=RECENT)  # evictions, oldest first
         self._limit = limit
         self._ghosts: OrderedDict[bytes, Ghost] = OrderedDict()  # oldest first
-        self._children: dict[bytes, list[Link]] = {}  # by parent, in the order of their packed tokens: all entries
+        self._children: dict[bytes, list[ChainLink]] = {}  # by parent, in the order of their packed tokens: all entries
 
-    # --- questions
+    # --- reads
 
     def __len__(self) -> int:
-        """How many blocks are remembered that were evicted."""
+        """How many evicted blocks are remembered."""
         return sum(ghost.evicted for ghost in self._ghosts.values())
 
-    def knows(self, link: Link) -> bool:
-        """Whether this block is cached, or was."""
+    def knows(self, link: ChainLink) -> bool:
+        """Whether this block is cached, or was lately."""
         ghost = self._ghosts.get(link.key)
         return ghost.evicted if ghost is not None else self._find(link)[1]
 
     def ghost(self, key: bytes) -> Ghost | None:
         return self._ghosts.get(key)
 
-    def neighbours(self, parent: bytes, packed: bytes) -> list[Link]:
-        """Of the entries behind `parent`, those next to `packed` in their order: no other begins more like it. So a
-        look at these will do, however many there are."""
+    def neighbours(self, parent: bytes, packed: bytes) -> list[ChainLink]:
+        """The entries behind `parent` that sort next to `packed`: no other shares a longer prefix with it."""
         siblings = self._children.get(parent, [])
         at = bisect_left(siblings, packed, key=_packed)
         return siblings[max(0, at - 1) : at + 1]
@@ -66,24 +65,24 @@ class Recall:
     def ghosts(self) -> Iterable[Ghost]:
         return self._ghosts.values()
 
-    # --- changes; the pool reports its own
+    # --- changes, which the pool reports
 
-    def published(self, link: Link) -> None:
+    def publish(self, link: ChainLink) -> None:
         self._ghosts.pop(link.key, None)
         self._add(link)
 
-    def evicted(self, link: Link, hits: int) -> None:
+    def evict(self, link: ChainLink, hits: int) -> None:
         self.evictions += 1
         ghost = Ghost(link, self.clock(), hits, evicted=True)
         self.recent.append(ghost)
         self._keep(ghost)
 
-    def withdrawn(self, link: Link) -> None:
-        """It should not have been cached: nobody is told of it."""
+    def withdraw(self, link: ChainLink) -> None:
+        """It should not have been cached: it leaves no ghost."""
         self._drop(link)
 
-    def ended(self, chain: Chain, tokens: list[int], settled: int) -> None:
-        """A sequence has gone. The tokens behind its last full block were never cached, but are worth knowing of."""
+    def end_sequence(self, chain: PrefixChain, tokens: list[int], settled: int) -> None:
+        """Keep the tokens behind the last full block of an ended sequence, which are never cached."""
         size = chain.block_size
         full = settled // size
         partial = tokens[full * size : (full + 1) * size]
@@ -91,25 +90,25 @@ class Recall:
             return
         parent = chain.parent_of(full)
         packed = pack_tokens(partial)
-        link = Link(block_key(parent, packed), parent, packed, chain.tenant)
+        link = ChainLink(block_key(parent, packed), parent, packed, chain.tenant)
         if self._add(link):
             self._keep(Ghost(link, self.clock(), 0, evicted=False))
 
-    def check_integrity(self, published: Mapping[bytes, Link]) -> None:
-        """Raise unless the entries are what can be found, and what is remembered."""
+    def check_integrity(self, published: Mapping[bytes, ChainLink]) -> None:
+        """Raise unless the entries are exactly the published blocks and the ghosts."""
         known = {link.key for siblings in self._children.values() for link in siblings}
         if known != published.keys() | self._ghosts.keys() or published.keys() & self._ghosts.keys():
-            raise PenstockError("what is recalled is not what is cached or was")
+            raise PenstockError("the eviction history disagrees with the prefix index")
         if len(self._ghosts) > self._limit:
-            raise PenstockError(f"{len(self._ghosts)} blocks are remembered, {self._limit} are the most")
+            raise PenstockError(f"{len(self._ghosts)} blocks are remembered, the limit is {self._limit}")
 
-    def _find(self, link: Link) -> tuple[int, bool]:
-        """Its place among its siblings, and whether it is there. Of one parent, equal tokens are the same entry."""
+    def _find(self, link: ChainLink) -> tuple[int, bool]:
+        """Its place among its siblings, and whether it is there. With one parent, equal tokens are the same entry."""
         siblings = self._children.get(link.parent, [])
         at = bisect_left(siblings, link.packed, key=_packed)
         return at, at < len(siblings) and siblings[at].packed == link.packed
 
-    def _add(self, link: Link) -> bool:
+    def _add(self, link: ChainLink) -> bool:
         at, is_there = self._find(link)
         if not is_there:
             self._children.setdefault(link.parent, []).insert(at, link)
@@ -121,7 +120,7 @@ class Recall:
             _, oldest = self._ghosts.popitem(last=False)
             self._drop(oldest.link)
 
-    def _drop(self, link: Link) -> None:
+    def _drop(self, link: ChainLink) -> None:
         at, is_there = self._find(link)
         if is_there:
             siblings = self._children[link.parent]

@@ -1,14 +1,14 @@
 """The KV cache as the scheduler sees it: one block table per sequence, over one pool per cache group.
 
-    match ─► claim ─► (extend ─► advance)* ─► [forget] ─► release
+    lookup_prefix ─► allocate ─► (extend ─► advance)* ─► [uncache] ─► release
 
 Why a write never hits a shared block, and copy-on-write is never needed: only full blocks whose keys and values are
-final are published (`advance`), only published blocks are shared (`match`, `claim`), and a match always leaves at least
-the last known token to be computed, so the first position written lies behind every shared block, in a block of the
-sequence's own. `check_integrity` verifies it for every table.
+final are published (`advance`), only published blocks are shared (`lookup_prefix`, `allocate`), and a hit always leaves
+at least the last known token to be computed, so the first position written lies behind every shared block, in a block
+of the sequence's own. `check_integrity` verifies it for every table.
 
-Blocks given up while steps are in flight rest until those have retired (see `pool`); the scheduler reports steps with
-`planned` and `retire`.
+Blocks released while steps are in flight rest until those have retired (see `pool`); the scheduler reports steps with
+`begin_step` and `retire`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.cache.eviction_history import Recall
+from penstock.cache.eviction_history import EvictionHistory
 from penstock.cache.pool import Pool, Usage
-from penstock.cache.prefix import Chain, Link
+from penstock.cache.prefix_chain import ChainLink, PrefixChain
 from penstock.errors import PenstockError
 from penstock.flow.prefix import draw_secret, root_key
 from penstock.store.spec import CacheGroup
 
 
-class Hit(NamedTuple):
-    """What a sequence may start from. Valid until the cache next changes."""
+class PrefixHit(NamedTuple):
+    """The cached prefix that a sequence may start from. Valid until the cache next changes."""
 
     tokens: int  # leading tokens that need not be computed; whole blocks
     blocks: list[list[int]]  # [groups][tokens / block_size]; 0 where the group's window has passed
 
 
 @dataclass(slots=True, eq=False)
-class Table:
-    """The blocks of one sequence, from `claim` to `release`. Written by the manager only."""
+class BlockTable:
+    """The blocks of one sequence, from `allocate` to `release`. Written by the manager only."""
 
     blocks: list[list[int]]  # [groups][blocks] by position // block_size; 0 where the group's window has passed
     first: list[int]  # [groups] index of the first block still held
@@ -51,72 +51,72 @@ class CacheManager:
         num_blocks: Sequence[int],
         block_size: int,
         prefix_caching: bool,
-        recall: Recall | None = None,
+        history: EvictionHistory | None = None,
         secret: bytes | None = None,
     ) -> None:
-        """`num_blocks` counts block 0 of each group, which is never handed out. `recall` follows the first group, whose
-        view is the longest, and lets the cache explain itself. `secret` is the server's (`flow.prefix`); one of its own
-        is drawn where there is no other engine to agree with."""
+        """`num_blocks` counts block 0 of each group, which is never allocated. `history` follows the first group, whose
+        attention reaches furthest, and is what explanations are made of. `secret` is the server's (`flow.prefix`); None
+        draws one, for an engine that shares keys with no other."""
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self._cache_groups = groups
         self.windows = [group.window for group in groups]
-        self.recall = recall if prefix_caching else None
-        self._pools = [Pool(count, None if index else self.recall) for index, count in enumerate(num_blocks)]
+        self.history = history if prefix_caching else None
+        self._pools = [Pool(count, None if index else self.history) for index, count in enumerate(num_blocks)]
         self._groups = list(zip(self.windows, self._pools, strict=True))
-        self._tables: dict[Table, None] = {}  # for check_integrity
+        self._tables: dict[BlockTable, None] = {}  # for check_integrity
         self._planned = 0
         self._secret = secret or draw_secret()
 
-    # --- questions; none of these mutates the cache
+    # --- reads
 
-    def chain(self, tenant: str, salt: str) -> Chain:
-        """Of a sequence that is yet to come: no links so far."""
-        return Chain(root_key(self._secret, tenant, salt), self.block_size, tenant)
+    def chain(self, tenant: str, salt: str) -> PrefixChain:
+        """An empty chain for a new sequence."""
+        return PrefixChain(root_key(self._secret, tenant, salt), self.block_size, tenant)
 
-    def match(self, chain: Chain, tokens: Sequence[int]) -> Hit:
-        """How many of the leading `tokens` are cached, agreed over all groups. Grows the chain to all full blocks.
+    def lookup_prefix(self, chain: PrefixChain, tokens: Sequence[int]) -> PrefixHit:
+        """Prefix lookup: how many of the leading `tokens` are cached in all groups. Grows the chain to all full blocks.
 
         A group with full attention needs every block from the first; one with a window only those that the first
-        computed token will see. The last token is never part of a hit: its logits are what the sequence is run for.
+        computed token attends to. The last token is never part of a hit: its logits are needed.
         """
         if not self.prefix_caching:
-            return self.miss()
+            return self.no_hit()
         chain.grow(tokens, len(tokens) // self.block_size)
         links = chain.links[: (len(tokens) - 1) // self.block_size]
-        whole = {}  # of the groups with full attention
+        full = {}  # blocks, by group with full attention
         for group, (window, pool) in enumerate(self._groups):
             if not window:
-                whole[group] = pool.find_leading(links)
-                del links[len(whole[group]) :]
-        bound = self._agree(links)
+                full[group] = pool.find_leading(links)
+                del links[len(full[group]) :]
+        bound = self._common_bound(links)
         blocks = []
         for group, (window, pool) in enumerate(self._groups):
             first = self._first(window, bound * self.block_size)
-            found = whole[group][:bound] if group in whole else pool.find_leading(links[first:bound])
+            found = full[group][:bound] if group in full else pool.find_leading(links[first:bound])
             assert len(found) == bound - first, "a hit reaches beyond what is cached"
             blocks.append([0] * first + found)
-        return Hit(bound * self.block_size, blocks)
+        return PrefixHit(bound * self.block_size, blocks)
 
-    def miss(self) -> Hit:
-        """Where a sequence starts that reads nothing from the cache."""
-        return Hit(0, [[] for _ in self._pools])
+    def no_hit(self) -> PrefixHit:
+        """For a sequence that starts at position 0."""
+        return PrefixHit(0, [[] for _ in self._pools])
 
-    def will_fit(self, table: Table, tokens: int, position: int) -> bool:
-        """Whether `extend` can succeed once nothing is in flight any more and the table has advanced to `position`."""
+    def will_fit(self, table: BlockTable, tokens: int, position: int) -> bool:
+        """Whether `extend` can succeed once no step is in flight and the table has advanced to `position`."""
         blocks = self._blocks(tokens)
         return all(
             blocks - len(held) <= pool.available + pool.resting + max(0, self._first(window, position) - first)
             for (window, pool), held, first in zip(self._groups, table.blocks, table.first, strict=True)
         )
 
-    def demand(self, context: int, step_tokens: int) -> list[int]:
+    def required_blocks(self, context: int, step_tokens: int) -> list[int]:
         """`CacheGroup.most_blocks` of each group."""
         return [group.most_blocks(context, step_tokens, self.block_size) for group in self._cache_groups]
 
     @property
     def freed(self) -> int:
-        """Grows whenever a block becomes available: as long as it has not, a failed `claim` need not be tried again."""
+        """Grows whenever a block becomes available: until then a failed `allocate` need not be retried."""
         return sum(pool.freed for pool in self._pools)
 
     def usage(self) -> list[Usage]:
@@ -124,44 +124,44 @@ class CacheManager:
 
     @property
     def pools(self) -> Sequence[Pool]:
-        """For those who only look."""
+        """For reads only."""
         return self._pools
 
-    # --- a table's life; all of these mutate
+    # --- changes of a table
 
-    def claim(self, hit: Hit, tokens: int, ahead: int, reserve: int) -> Table | None:
-        """A table that starts from `hit`, whose lists it takes over; None, and nothing has changed, if blocks lack.
+    def allocate(self, hit: PrefixHit, tokens: int, ahead: int, reserve: int) -> BlockTable | None:
+        """A table that starts from `hit`, whose lists it takes over; None, and no change, if there are too few blocks.
 
-        Groups with full attention get blocks for all of `tokens` at once, so that what was begun can be finished; those
-        with a window, whose blocks come and go, for the first `ahead`. `reserve` more must be left in every group.
+        Groups with full attention get blocks for all of `tokens` at once, so that a prefill that begins can finish;
+        those with a window, whose blocks come and go, for the first `ahead`. `reserve` blocks must be left in each.
         """
         targets = [self._blocks(min(tokens, ahead) if window else tokens) for window in self.windows]
         for pool, target, found in zip(self._pools, targets, hit.blocks, strict=True):
             if target - len(found) + pool.count_cached(found) + reserve > pool.available:
                 return None
         for pool, target, found in zip(self._pools, targets, hit.blocks, strict=True):
-            pool.hold(filter(None, found))
-            found.extend(pool.take(target - len(found)))
+            pool.acquire(filter(None, found))
+            found.extend(pool.allocate(target - len(found)))
         first = [self._first(window, hit.tokens) for window in self.windows]
-        table = Table(hit.blocks, first, 0, hit.tokens, 0)
-        self._measure(table)
+        table = BlockTable(hit.blocks, first, 0, hit.tokens, 0)
+        self._update_bounds(table)
         self._tables[table] = None
         return table
 
-    def extend(self, table: Table, tokens: int) -> list[list[int]] | None:
-        """Have blocks for `tokens` in all groups: gives the new ones, or None, and nothing has changed."""
+    def extend(self, table: BlockTable, tokens: int) -> list[list[int]] | None:
+        """Allocate blocks for `tokens` in all groups; returns the new ones; None and no change if too few."""
         blocks = self._blocks(tokens)
         counts = [max(0, blocks - len(held)) for held in table.blocks]
         if any(count > pool.available for count, pool in zip(counts, self._pools, strict=True)):
             return None
-        news = [pool.take(count) for count, pool in zip(counts, self._pools, strict=True)]
-        for held, new in zip(table.blocks, news, strict=True):
+        added = [pool.allocate(count) for count, pool in zip(counts, self._pools, strict=True)]
+        for held, new in zip(table.blocks, added, strict=True):
             held.extend(new)
-        self._measure(table)
-        return news
+        self._update_bounds(table)
+        return added
 
-    def advance(self, table: Table, chain: Chain, tokens: Sequence[int], settled: int) -> None:
-        """The first `settled` of `tokens` are final: publish the blocks they fill, give up those no window reaches."""
+    def advance(self, table: BlockTable, chain: PrefixChain, tokens: Sequence[int], settled: int) -> None:
+        """The first `settled` of `tokens` are final: publish the blocks they fill, release those behind the window."""
         full = settled // self.block_size
         if self.prefix_caching:
             chain.grow(tokens, full)
@@ -172,16 +172,16 @@ class CacheManager:
         for group, (window, pool) in enumerate(self._groups):
             held, begin, end = table.blocks[group], table.first[group], self._first(window, settled)
             if begin < end:
-                pool.drop(held[begin:end], self._planned)
+                pool.release(held[begin:end], self._planned)
                 held[begin:end] = [0] * (end - begin)
                 table.first[group] = end
-        self._measure(table)
+        self._update_bounds(table)
 
-    def forget(self, table: Table | None, chain: Chain, keep: int) -> None:
-        """Leave nothing cached of a sequence beyond its first `keep` tokens. `table` is None when it holds no blocks.
+    def uncache(self, table: BlockTable | None, chain: PrefixChain, keep: int) -> None:
+        """Remove what is cached of a sequence beyond its first `keep` tokens. `table` is None when it holds no blocks.
 
-        A block that another sequence holds stays: it is that one's text too. One that nobody holds goes, whoever has
-        computed it: it may be this sequence's own, given up to the window or at a preemption.
+        A block that another sequence holds stays: it is part of that one too. One without holders is removed, whichever
+        sequence computed it: it may be this one's own, released behind the window or at a preemption.
         """
         for index in range(keep // self.block_size, len(chain.links)):
             for group, pool in enumerate(self._pools):
@@ -192,33 +192,33 @@ class CacheManager:
                 if pool.references(block) == held:
                     pool.unpublish(block)
 
-    def release(self, table: Table) -> None:
-        """The end of a table: its last blocks first, so that what others are likelier to share is evicted later."""
+    def release(self, table: BlockTable) -> None:
+        """Release all blocks of a table, the last ones first, so that shared leading blocks are evicted last."""
         for held, pool in zip(table.blocks, self._pools, strict=True):
-            pool.drop(filter(None, reversed(held)), self._planned)
+            pool.release(filter(None, reversed(held)), self._planned)
         del self._tables[table]
 
-    # --- steps; both mutate
+    # --- steps
 
-    def planned(self, step: int) -> None:
-        """Step `step` is in flight: blocks given up from now on rest until it has retired."""
+    def begin_step(self, step: int) -> None:
+        """Step `step` is in flight: blocks released from now on rest until it has retired."""
         self._planned = step
 
     def retire(self, step: int) -> None:
-        """Step `step` and all before it are over."""
+        """Step `step` and all before it have ended."""
         for pool in self._pools:
             pool.retire(step)
 
     # --- proof
 
     def check_integrity(self) -> None:
-        """Raise if any two things that say the same thing disagree. Does not mutate."""
+        """Raise if the bookkeeping contradicts itself. Does not mutate."""
         for table in self._tables:
             self._check_table(table)
         for group, pool in enumerate(self._pools):
             pool.check_integrity(Counter(block for table in self._tables for block in table.blocks[group] if block))
 
-    def _check_table(self, table: Table) -> None:
+    def _check_table(self, table: BlockTable) -> None:
         for window, pool, held, first in zip(self.windows, self._pools, table.blocks, table.first, strict=True):
             if first != self._first(window, table.settled) or any(held[:first]) or not all(held[first:]):
                 raise PenstockError(f"a table settled to {table.settled} holds {held} in a window of {window}")
@@ -232,10 +232,10 @@ class CacheManager:
         return -(-tokens // self.block_size)
 
     def _first(self, window: int, position: int) -> int:
-        """Index of the first block that a query at `position` sees."""
+        """Index of the first block that a query at `position` attends to."""
         return max(0, position - window + 1) // self.block_size if window else 0
 
-    def _measure(self, table: Table) -> None:
+    def _update_bounds(self, table: BlockTable) -> None:
         size = self.block_size
         table.capacity = min(map(len, table.blocks)) * size
         table.due = (table.settled // size + 1) * size
@@ -243,10 +243,10 @@ class CacheManager:
             if window:
                 table.due = min(table.due, (first + 1) * size + window - 1)
 
-    def _agree(self, links: Sequence[Link]) -> int:
-        """The most of these blocks that every group with a window can start after.
+    def _common_bound(self, links: Sequence[ChainLink]) -> int:
+        """The largest number of these blocks that every group with a window can start after.
 
-        From the end backwards: a block that some window reaches from `bound` and that is gone pulls the bound to it.
+        From the end backwards: a missing block that some window reaches from `bound` lowers the bound to it.
         """
         reaches = [(self._blocks(window - 1), pool) for window, pool in self._groups if window]
         furthest = max((reach for reach, _ in reaches), default=0)

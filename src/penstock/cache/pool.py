@@ -1,18 +1,19 @@
 """The blocks of one cache group. A block is always in exactly one of four states:
 
     held     by one or more sequences (reference count > 0)
-    resting  given up by its last holder while steps are in flight that may still touch it: nobody may write to it yet
-    cached   held by nobody, but full and known by its key: may be held again, or evicted, least recently used first
-    free     held by nobody and worth nothing
+    resting  released by its last holder while steps in flight may still touch it: it must not be written to yet
+    cached   without a holder, but full and in the prefix index: may be acquired again, or evicted, least recently used
+             first
+    free     without a holder and without content
 
-               take                 drop                 retire
-    free ─────────────────► held ─────────────► resting ─────────► cached (published) or free
-    cached ── take (evict) ──┘ ▲                   │ │
-       └────── hold (hit) ─────┴─── hold (hit) ────┘ └ (straight through when nothing is in flight)
+               allocate               release               retire
+    free ───────────────────► held ─────────────► resting ─────────► cached (published) or free
+    cached ─ allocate (evict) ─┘ ▲                   │ │
+       └────── acquire (hit) ────┴── acquire (hit) ──┘ └ (straight through when nothing is in flight)
 
-A published block is full and never written again, so a hit may hold it even while it rests: reading is safe at once.
-Block 0 belongs to nobody: it pads block tables, and padding may write there. Every operation is O(1) per block; those
-of a sequence's life take all its blocks at once, since a long prompt has hundreds.
+A published block is full and never written again, so a hit may acquire it even while it rests: reading is safe at once.
+Block 0 has no owner: it pads block tables, and padding may write there. Every operation is O(1) per block; those that
+concern a whole sequence take all of its blocks at once, since a long prompt has hundreds.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, takewhile
 from typing import NamedTuple
 
-from penstock.cache.eviction_history import Recall
-from penstock.cache.prefix import Link
+from penstock.cache.eviction_history import EvictionHistory
+from penstock.cache.prefix_chain import ChainLink
+from penstock.cache.prefix_index import PrefixIndex
 from penstock.errors import PenstockError
-from penstock.flow.prefix import block_key
 
 
 class Usage(NamedTuple):
-    """How many blocks of a pool are in which state; `total` is their sum. `shared` are those held more than once."""
+    """Blocks of a pool by state; `total` is their sum. `shared` are those with more than one holder."""
 
     total: int
     held: int
@@ -40,25 +41,24 @@ class Usage(NamedTuple):
 
 
 class Pool:
-    def __init__(self, num_blocks: int, recall: Recall | None = None) -> None:
-        """Blocks 1 .. num_blocks - 1 are there to be used. `recall` is told what can be found and what has gone."""
-        self._recall = recall
+    def __init__(self, num_blocks: int, history: EvictionHistory | None = None) -> None:
+        """Blocks 1 .. num_blocks - 1 can be allocated. `history` follows what is published and evicted."""
+        self._history = history
         self._references = [0] * num_blocks
-        self._hits = [0] * num_blocks  # of published blocks: how often they were found
+        self._hits = [0] * num_blocks  # of published blocks: how often they were acquired
         self._shared = 0
-        self._links: list[Link | None] = [None] * num_blocks  # of published blocks
-        self._index: dict[bytes, int] = {}  # key -> published block
+        self._index = PrefixIndex(num_blocks)  # of published blocks
         self._free = list(range(num_blocks - 1, 0, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._resting: OrderedDict[int, int] = OrderedDict()  # block -> the step it rests for, ascending
         self._retired = 0  # the last step known to be over
         self.freed = 0  # how many times a block has become available
 
-    # --- questions; nothing here mutates
+    # --- reads
 
     @property
     def available(self) -> int:
-        """How many blocks `take` can give now."""
+        """How many blocks `allocate` can return now."""
         return len(self._free) + len(self._cached)
 
     @property
@@ -66,26 +66,20 @@ class Pool:
         return len(self._resting)
 
     def find(self, key: bytes) -> int | None:
-        return self._index.get(key)
+        return self._index.find(key)
 
-    def find_leading(self, links: Iterable[Link]) -> list[int]:
-        """The blocks of these links, up to the first that cannot be found."""
-        found = []
-        for link in links:
-            block = self._index.get(link.key)
-            if block is None:
-                break
-            found.append(block)
-        return found
+    def find_leading(self, links: Iterable[ChainLink]) -> list[int]:
+        """The blocks of these links, up to the first that is not published."""
+        return self._index.find_leading(links)
 
     def references(self, block: int) -> int:
         return self._references[block]
 
     def is_published(self, block: int) -> bool:
-        return self._links[block] is not None
+        return self._index.link(block) is not None
 
     def count_cached(self, blocks: Iterable[int]) -> int:
-        """How many of these `available` would lose if they were held."""
+        """How many of these `available` would lose if they were acquired."""
         return sum(map(self._cached.__contains__, blocks))
 
     def usage(self) -> Usage:
@@ -93,18 +87,18 @@ class Pool:
         idle = len(self._resting) + len(self._cached) + len(self._free)
         return Usage(total, total - idle, len(self._resting), len(self._cached), len(self._free), self._shared)
 
-    def link(self, block: int) -> Link | None:
-        return self._links[block]
+    def link(self, block: int) -> ChainLink | None:
+        return self._index.link(block)
 
     def hits(self, block: int) -> int:
         return self._hits[block]
 
-    def published(self) -> Iterator[tuple[int, Link]]:
-        """Blocks that can be found: those held first, then the idle ones, most recently used first."""
+    def published(self) -> Iterator[tuple[int, ChainLink]]:
+        """All published blocks: those held first, then the idle ones, most recently used first."""
         idle = [*reversed(self._resting), *reversed(self._cached)]
-        held = (block for block in self._index.values() if self._references[block])
+        held = (block for block in self._index.blocks() if self._references[block])
         for block in chain(held, idle):
-            if (link := self._links[block]) is not None:
+            if (link := self._index.link(block)) is not None:
                 yield block, link
 
     def idle(self) -> tuple[list[int], list[int]]:
@@ -113,17 +107,17 @@ class Pool:
 
     # --- changes
 
-    def take(self, count: int) -> list[int]:
-        """Blocks to write to, held once. Evicts the least recently used cached ones when no others are left."""
-        taken = []
+    def allocate(self, count: int) -> list[int]:
+        """Blocks to write to, with one holder. Evicts the least recently used cached ones when none is free."""
+        allocated = []
         for _ in range(count):
-            block = self._free.pop() if self._free else self._evict()
+            block = self._free.pop() if self._free else self.evict()
             self._references[block] = 1
-            taken.append(block)
-        return taken
+            allocated.append(block)
+        return allocated
 
-    def hold(self, blocks: Iterable[int]) -> None:
-        """One more holder of these published blocks."""
+    def acquire(self, blocks: Iterable[int]) -> None:
+        """Add a holder to these published blocks."""
         references, hits = self._references, self._hits
         for block in blocks:
             holders = references[block]
@@ -135,8 +129,8 @@ class Pool:
             references[block] = holders + 1
             hits[block] += 1
 
-    def drop(self, blocks: Iterable[int], step: int) -> None:
-        """One holder less. The last one leaves a block resting until `step`, the newest one planned, has retired."""
+    def release(self, blocks: Iterable[int], step: int) -> None:
+        """Remove a holder. Without holders a block rests until `step`, the newest planned one, has retired."""
         references, rests = self._references, step > self._retired
         for block in blocks:
             holders = references[block] = references[block] - 1
@@ -146,52 +140,48 @@ class Pool:
                 if rests:
                     self._resting[block] = step
                 else:
-                    self._lay_down(block)
+                    self._make_available(block)
 
     def retire(self, step: int) -> None:
-        """Step `step` and all before it are over: what rested for them may be written to again."""
+        """Step `step` and all before it have ended: blocks that rested for them may be written to again."""
         self._retired = step
         for block in list(takewhile(lambda block: self._resting[block] <= step, self._resting)):
             del self._resting[block]
-            self._lay_down(block)
+            self._make_available(block)
 
-    def publish(self, block: int, link: Link) -> None:
-        """Let a held, full, final block be found by its key. The first block of a key keeps it."""
-        if self._index.setdefault(link.key, block) == block:
-            self._links[block] = link
-            if self._recall is not None:
-                self._recall.published(link)
+    def publish(self, block: int, link: ChainLink) -> None:
+        """Put a held, full, final block into the index. The first block of a key keeps it."""
+        if self._index.add(block, link) and self._history is not None:
+            self._history.publish(link)
 
     def unpublish(self, block: int) -> None:
-        """The opposite: the block ends as free, at once or when its holders drop it."""
+        """The opposite of `publish`: the block becomes free, at once or when its holders release it."""
         link, _ = self._withdraw(block)
-        if self._recall is not None:
-            self._recall.withdrawn(link)
+        if self._history is not None:
+            self._history.withdraw(link)
         if block in self._cached:
             del self._cached[block]
             self._free.append(block)
 
-    def _evict(self) -> int:
+    def evict(self) -> int:
+        """Take the least recently used cached block out of the index, for another use."""
         block, _ = self._cached.popitem(last=False)
         link, hits = self._withdraw(block)
-        if self._recall is not None:
-            self._recall.evicted(link, hits)
+        if self._history is not None:
+            self._history.evict(link, hits)
         return block
 
-    def _lay_down(self, block: int) -> None:
+    def _make_available(self, block: int) -> None:
         self.freed += 1
-        if self._links[block] is None:
+        if self._index.link(block) is None:
             self._free.append(block)
         else:
             self._cached[block] = None
 
-    def _withdraw(self, block: int) -> tuple[Link, int]:
-        """It cannot be found any more; gives its link and how often it was."""
-        link, hits = self._links[block], self._hits[block]
-        assert link is not None, f"block {block} is not published"
-        self._links[block], self._hits[block] = None, 0
-        del self._index[link.key]
-        return link, hits
+    def _withdraw(self, block: int) -> tuple[ChainLink, int]:
+        """Take it out of the index; returns its link and how often it was found."""
+        hits, self._hits[block] = self._hits[block], 0
+        return self._index.remove(block), hits
 
     # --- proof
 
@@ -219,17 +209,13 @@ class Pool:
         self._check_index()
 
     def _check_index(self) -> None:
-        published = {block: link for block, link in enumerate(self._links) if link is not None}
+        published = self._index.check_integrity()
         free = set(self._free)
-        if {link.key: block for block, link in published.items()} != self._index or len(published) != len(self._index):
-            raise PenstockError("the index and the blocks' own keys disagree")
-        for block, link in published.items():
-            if block_key(link.parent, link.packed) != link.key:
-                raise PenstockError(f"the key of block {block} is not the hash of its tokens")
+        for block in published:
             if block in free:
                 raise PenstockError(f"block {block} is free but can be found by its key")
         for block in self._cached:
             if block not in published:
                 raise PenstockError(f"block {block} is cached but has no key")
-        if self._recall is not None:
-            self._recall.check_integrity({link.key: link for link in published.values()})
+        if self._history is not None:
+            self._history.check_integrity({link.key: link for link in published.values()})

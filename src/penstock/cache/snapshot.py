@@ -1,6 +1,5 @@
-"""Pictures of the cache for people: a map of its blocks, and the tree of prefixes they hold. Nothing here mutates.
-
-Made on request, in the engine's own time: the cost goes with the blocks in use and is bounded.
+"""Snapshots of the cache for the debug API: a map of its blocks, and the tree of prefixes they hold. Nothing here
+mutates. Made on request between two steps: the cost grows with the blocks in use and is bounded.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from penstock.cache.pool import Pool
 FREE, HELD, SHARED, CACHED, RESTING = range(5)
 MAX_CELLS = 65_536  # of a map; in a larger cache a cell stands for several blocks
 MAX_TREE_BLOCKS = 20_000  # of a tree
-MAX_LOOKED_AT = 10 * MAX_TREE_BLOCKS  # for one, tenants' blocks lie among each other's
+MAX_LOOKED_AT = 10 * MAX_TREE_BLOCKS  # to find them among the blocks of other tenants
 
-# Of each sequence its number, or 0 if that is not to be shown, and [groups][blocks] of its table.
+# Of each sequence its number, or 0 if that must not be shown, and [groups][blocks] of its table.
 Owners = Iterable[tuple[int, Sequence[Sequence[int]]]]
 
 
 def page_map(cache: CacheManager, owners: Owners) -> list[dict[str, Any]]:
-    """Of each group the counts, and the map as runs of [cells, state, owner] in block order; owner 0 is nobody, or one
-    that is not to be shown."""
+    """Of each group the counts, and the map as runs of [cells, state, owner] in block order; owner 0 is none, or one
+    that must not be shown."""
     return [
         {
             "window": window,
@@ -39,7 +38,7 @@ def page_map(cache: CacheManager, owners: Owners) -> list[dict[str, Any]]:
 
 def _map(pool: Pool, tables: Sequence[tuple[int, Sequence[int]]]) -> dict[str, Any]:
     total = pool.usage().total
-    states = np.zeros(total + 1, np.int64)  # block 0 is nobody's, and left out below
+    states = np.zeros(total + 1, np.int64)  # block 0 has no owner, and is left out below
     owner = np.zeros(total + 1, np.int64)
     cached, resting = pool.idle()
     states[np.array(cached, np.int64)] = CACHED
@@ -59,7 +58,7 @@ def _map(pool: Pool, tables: Sequence[tuple[int, Sequence[int]]]) -> dict[str, A
 
 
 def _strongest(states: np.ndarray[Any, Any], per_cell: int) -> np.ndarray[Any, Any]:
-    """Of each cell's blocks the state that says most: in use before cached before free."""
+    """The most telling state of each cell's blocks: in use before cached before free."""
     order = np.array([0, 3, 4, 1, 2])  # by state
     strongest = np.maximum.reduceat(order[states], np.arange(0, len(states), per_cell))
     return np.argsort(order)[strongest]
@@ -70,8 +69,8 @@ def tree(cache: CacheManager, tenant: str, own: Sequence[bytes], limit: int) -> 
 
     `own` are the keys of a sequence's blocks: its nodes are marked. There are no texts.
     """
-    pool, recall = cache.pools[0], cache.recall
-    if recall is None:
+    pool, history = cache.pools[0], cache.history
+    if history is None:
         return {"nodes": [], "total": 0, "shown": 0}
     entries: dict[bytes, dict[str, Any]] = {}
     for block, link in islice(pool.published(), MAX_LOOKED_AT):
@@ -82,8 +81,8 @@ def tree(cache: CacheManager, tenant: str, own: Sequence[bytes], limit: int) -> 
         holders = pool.references(block)
         state = "held" if holders else "cached"
         entries[link.key] = {"parent": link.parent, "hits": pool.hits(block), "state": state, "holders": holders}
-    now = recall.clock()
-    for ghost in recall.ghosts():
+    now = history.clock()
+    for ghost in history.ghosts():
         if ghost.link.tenant != tenant or not ghost.evicted:
             continue
         if ghost.link.key not in entries and len(entries) < MAX_TREE_BLOCKS:
@@ -134,7 +133,7 @@ def _alike(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 
 def _with_ancestors(nodes: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
-    """The first `limit` of the nodes and, among them, all that lead there."""
+    """At most `limit` nodes, the first ones with all of their ancestors."""
     by_id = {node["id"]: node for node in nodes}
     shown: dict[str, dict[str, Any]] = {}
     for node in nodes:
@@ -150,26 +149,26 @@ def _with_ancestors(nodes: list[dict[str, Any]], limit: int) -> list[dict[str, A
 
 
 def evictions(cache: CacheManager, tenant: str) -> dict[str, Any]:
-    """How many there were, of all tenants, and of the last ones the tenant's, newest first."""
-    recall = cache.recall
-    if recall is None:
+    """How many there were, of all tenants, and the tenant's recent ones, newest first."""
+    history = cache.history
+    if history is None:
         return {"total": 0, "last_60_s": 0, "recent": [], "ghosts": 0}
-    now = recall.clock()
+    now = history.clock()
     recent = [
         {"at": ghost.since, "tokens": cache.block_size, "depth": _depth(cache, ghost.link.parent), "hits": ghost.hits}
-        for ghost in reversed(recall.recent)
+        for ghost in reversed(history.recent)
         if ghost.link.tenant == tenant
     ]
-    last = sum(now - ghost.since < 60 for ghost in recall.recent)
-    return {"total": recall.evictions, "last_60_s": last, "recent": recent, "ghosts": len(recall)}
+    last = sum(now - ghost.since < 60 for ghost in history.recent)
+    return {"total": history.evictions, "last_60_s": last, "recent": recent, "ghosts": len(history)}
 
 
 def _depth(cache: CacheManager, parent: bytes) -> int:
-    """Blocks before one whose parent this is, as far as they are known."""
-    pool, recall, depth = cache.pools[0], cache.recall, 0
-    assert recall is not None
+    """How many known blocks lead to the one with this parent."""
+    pool, history, depth = cache.pools[0], cache.history, 0
+    assert history is not None
     while True:
-        block, ghost = pool.find(parent), recall.ghost(parent)
+        block, ghost = pool.find(parent), history.ghost(parent)
         link = pool.link(block) if block is not None else ghost.link if ghost is not None else None
         if link is None:
             return depth

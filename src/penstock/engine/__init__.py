@@ -1,8 +1,9 @@
-"""The engine: a loop over plan, forward and settle, in this process or in its own.
+"""The engine: a loop over plan, forward, sample and settle, in the caller's process or in its own.
 
-loop.py      the step, and what the engine answers to
-local.py     the engine in the caller's process: receiving is what turns the loop
+loop.py      one step of the engine, and the queries it answers
+local.py     the engine in the caller's process: `receive` runs the loop
 process.py   the engine in a process of its own, as the frontend sees it
-serve.py     the other end: what runs in that process
-link.py      the socket between the two
+serve.py     the engine process's side: receive, step, send
+worker.py    entry point of the engine process
+ipc.py       the socket between the two processes
 """

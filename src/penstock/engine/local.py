@@ -1,7 +1,7 @@
-"""The engine in the caller's own process. Nothing runs by itself: `receive` turns the loop.
+"""The engine in the caller's own process. It has no thread: `receive` runs the loop.
 
-An interrupt takes effect between two turns: nothing is lost by it, and whoever catches it may go on. One that is
-insisted on during a turn ends the sequences that run (see `EngineLoop.step`), at best.
+Ctrl-C takes effect between two steps: nothing is lost, and a caller that catches it may go on. A second one during a
+step ends the running sequences (see `EngineLoop.step`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.system.signals import held
 class LocalEngine:
     def __init__(self, loop: EngineLoop) -> None:
         self._loop: EngineLoop | None = loop
-        self.news: list[Frame | Reply] = []  # not yet handed out
+        self._messages: list[Frame | Reply] = []  # not received yet
 
     @property
     def loop(self) -> EngineLoop:
@@ -37,25 +37,25 @@ class LocalEngine:
     def query(self, message: Query) -> None:
         reply = self.loop.handle(message)
         assert reply is not None
-        self.news.append(reply)
+        self._messages.append(reply)
 
     def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
-        """Turns the loop until there is news or no work left: `timeout_s` cannot cut a step short."""
-        while not self.news:
+        """Runs the loop until there is a message or no work is left: `timeout_s` cannot cut a step short."""
+        while not self._messages:
             with held():
                 if frame := self.loop.step():
-                    self.news.append(frame)
+                    self._messages.append(frame)
             if not self.loop.has_work:
                 break
-        news, self.news = self.news, []
-        return news
+        messages, self._messages = self._messages, []
+        return messages
 
     def close(self) -> None:
-        """Let go of the loop, and so of the model and its memory. Whoever still waits for an answer is told."""
-        import torch  # is there, since the loop was
+        """Release the loop, and with it the model and its memory. Calls that still wait raise EngineDied."""
+        import torch  # already loaded by the loop
 
         self._loop = None
-        self.news.clear()
-        gc.collect()  # what belongs to a loop knows each other
+        self._messages.clear()
+        gc.collect()  # the parts of a loop refer to each other
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()

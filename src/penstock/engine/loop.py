@@ -13,7 +13,7 @@ from penstock.schedule.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
-MAX_FINDING = 1000  # characters of what is wrong: it may list every block
+MAX_FINDING = 1000  # characters of an integrity error, which may list every block
 COMPILE_WAIT_S = 0.01  # how long an idle loop waits at a time for a constraint to be compiled
 
 
@@ -38,7 +38,7 @@ class EngineLoop:
         return self.scheduler.has_work
 
     def handle(self, message: Submit | Cancel | Query) -> Reply | None:
-        """Take in a message from the frontend; a Query is answered at once. Never raises for what a client did."""
+        """Handle a message of the frontend; a Query is answered at once. Never raises because of a client's mistake."""
         match message:
             case Submit():
                 try:
@@ -52,7 +52,7 @@ class EngineLoop:
         return None
 
     def step(self) -> Frame | None:
-        """One turn: plan a step and launch it, settle the oldest one that is due, and say what has come of it."""
+        """Plan a step and launch it, settle the oldest one if it is due, and return the Deltas and the record."""
         deltas: list[Delta] = []
         try:
             if self.held:
@@ -63,11 +63,11 @@ class EngineLoop:
             if self.scheduler.in_flight > (self.scheduler.lookahead if plan is not None else 0):
                 deltas = self.scheduler.settle(self.backend.collect())
             elif plan is None and self.held:
-                self._release(wait_s=COMPILE_WAIT_S)  # there is nothing else to do
+                self._release(wait_s=COMPILE_WAIT_S)  # there is no other work
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
-                raise  # an interrupt: the sequences that ran have been ended, the engine itself is fit to go on
+                raise  # an interrupt: running sequences have been ended, and the engine can go on
         deltas += self.scheduler.drain()
         record = self.scheduler.take_record()
         return Frame(deltas, record) if deltas or record else None
@@ -86,37 +86,37 @@ class EngineLoop:
         return None
 
     def _release(self, wait_s: float = 0.0) -> None:
-        """Let those go on whose constraints have been compiled meanwhile."""
+        """Queue the sequences whose constraints have been compiled."""
         assert self.grammars is not None
         for constraint, error in self.grammars.take_finished(wait_s):
             for id in self.held.pop(constraint, ()):
                 self.scheduler.release(id, error)
 
     def _answer(self, query: Query) -> Reply:
-        answer = self.queries.get(query.kind)
-        if answer is None:
+        handler = self.queries.get(query.kind)
+        if handler is None:
             return Reply(query.id, error=f"unknown query {query.kind!r}; there are {', '.join(self.queries)}")
         try:
-            return Reply(query.id, value=answer(**query.arguments))
+            return Reply(query.id, value=handler(**query.arguments))
         except PenstockError as error:
             return Reply(query.id, error=error.message)
-        except Exception as error:  # whoever only wants to look must not end the sequences
+        except Exception as error:  # a query must not end sequences
             logger.exception("the query %s failed", query.kind)
             return Reply(query.id, error=f"the query failed: {type(error).__name__}: {error}")
 
     def _check(self) -> str | None:
-        """What is wrong with the scheduler's and the cache's books; None: nothing. Ends nothing either way."""
+        """The integrity error of scheduler and cache, None if there is none. Ends no sequence."""
         try:
             self.scheduler.check_integrity()
         except Exception as error:
             logger.exception("the integrity check has failed")
-            found = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
-            return found[:MAX_FINDING]  # the log has all of it
+            text = error.message if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+            return text[:MAX_FINDING]  # the log has all of it
         return None
 
     def _fail(self, error: BaseException) -> None:
-        """A step went wrong: the sequences that run cannot be continued, but those that wait can."""
-        if isinstance(error, Exception):  # an interrupt is no mistake of ours, and whoever called sees it
+        """A step failed: the running sequences end with an error, the waiting ones go on."""
+        if isinstance(error, Exception):  # an interrupt is no failure, and the caller sees it
             logger.error("a step failed; its sequences end", exc_info=error)
         self.backend.reset()
         self.scheduler.fail(f"the engine failed while computing this request: {type(error).__name__}: {error}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import errors
-from penstock.engine.link import PeerGone, frontend_link
+from penstock.engine.ipc import PeerGone, open_frontend_link
 from penstock.errors import EngineDied
 from penstock.flow import Cancel, Delta, Failure, FinishReason, Frame, Query, Ready, Reply, Start, Submit
 from penstock.flow.messages import FromEngine, Stop
@@ -38,14 +38,14 @@ class ProcessEngine:
         self.folder = tempfile.mkdtemp(prefix="penstock-")  # mode 0700
         address = f"ipc://{Path(self.folder) / 'engine'}"
         read_end, write_end = os.pipe()
-        self.link = frontend_link(address, read_end)
+        self.link = open_frontend_link(address, read_end)
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "penstock.engine.worker", address],
                 stdin=subprocess.PIPE,
                 env=child_environment(),
                 pass_fds=(write_end,),
-                process_group=0,  # out of reach of the terminal's Ctrl-C, also before the worker has said so
+                process_group=0,  # out of reach of the terminal's Ctrl-C from the start
             )
         except OSError:
             self._close_link()
@@ -83,13 +83,13 @@ class ProcessEngine:
     def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
         if timeout_s is None and not self.open and not self.queries:
             timeout_s = 0.0
-        news = self._read(timeout_s)
+        messages = self._read(timeout_s)
         if self.dead is not None:
-            news += self._endings(self.dead)
-        return news
+            messages += self._terminal_messages(self.dead)
+        return messages
 
     def close(self) -> None:
-        """Ask it to stop, and kill it if it does not within its grace."""
+        """Ask it to stop, and kill it if it has not after STOP_GRACE_S."""
         if self.dead is None:
             self._send(Stop())
             try:
@@ -97,7 +97,7 @@ class ProcessEngine:
             except subprocess.TimeoutExpired:
                 self.process.kill()
             self.dead = self.dead or "the engine was closed"
-        with suppress(subprocess.TimeoutExpired):  # a driver that hangs lets nobody go: then it is left behind
+        with suppress(subprocess.TimeoutExpired):  # a hanging GPU driver blocks the exit: leave the process behind
             self.process.wait(STOP_GRACE_S)
         self._release()
 
@@ -106,13 +106,13 @@ class ProcessEngine:
         self.dead = self.dead or why
 
     def kill(self) -> None:
-        """At once, without a word."""
+        """Without asking it to stop."""
         self.process.kill()
         self._note_death()
         self._release()
 
     def _send(self, message: Any) -> None:
-        """To a process that has died nothing is sent; `receive` tells of it."""
+        """Does nothing if the process has died; `receive` reports that."""
         if self.dead is None:
             try:
                 self.link.send(message)
@@ -120,21 +120,21 @@ class ProcessEngine:
                 self._note_death()
 
     def _read(self, timeout_s: float | None) -> list[Frame | Reply]:
-        news: list[Frame | Reply] = []
+        messages: list[Frame | Reply] = []
         for message in self._receive(timeout_s):
             match message:
                 case Frame():
                     self.open.difference_update(delta.id for delta in message.deltas if delta.finish is not None)
-                    news.append(message)
+                    messages.append(message)
                 case Reply():
                     self.queries.discard(message.id)
-                    news.append(message)
+                    messages.append(message)
                 case Ready():
                     self.facts = message.facts
-                    self._remove_folder()  # the two are connected; nobody has to clean up if they are killed
+                    self._remove_folder()  # both are connected: nothing is left to clean up if they are killed
                 case Failure():
                     self.failure = errors.by_code(message.code, message.message, message.param)
-        return news
+        return messages
 
     def _receive(self, timeout_s: float | None) -> list[FromEngine]:
         if self.dead is None:
@@ -149,11 +149,11 @@ class ProcessEngine:
             code = self.process.wait(STOP_GRACE_S)
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
         except subprocess.TimeoutExpired:
-            how = "and does not let go"  # see `close`
+            how = "and does not exit"  # see `close`
         self.dead = f"the engine process died ({how})"
 
-    def _endings(self, why: str) -> list[Frame | Reply]:
-        """What the process can no longer say: a terminal Delta of each open sequence, a Reply to each open query."""
+    def _terminal_messages(self, why: str) -> list[Frame | Reply]:
+        """For a dead process: a terminal Delta of each open sequence, a Reply to each open query."""
         deltas = [
             Delta(id=name, finish=FinishReason.ERROR, error=why, code=EngineDied.code) for name in sorted(self.open)
         ]
@@ -167,7 +167,7 @@ class ProcessEngine:
             raise EngineDied(f"{self.dead}; start a new one")
 
     def _release(self) -> None:
-        """Give back all that the process was reached by, once; its stdin is the lifeline that it watches."""
+        """Close the link and the process's stdin, which is its lifeline, once."""
         if self.process.stdin and not self.process.stdin.closed:
             self.process.stdin.close()
             self._close_link()

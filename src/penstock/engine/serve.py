@@ -1,4 +1,4 @@
-"""What runs in an engine process: build the engine, then serve the frontend until it says stop or is gone."""
+"""The engine process's side: build the engine, then serve the frontend until it sends Stop or is gone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from penstock.engine.link import Link, PeerGone
+from penstock.engine.ipc import IpcLink, PeerGone
 from penstock.engine.loop import EngineLoop
 from penstock.errors import PenstockError
 from penstock.flow import Failure, Ready, Start
@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 Build = Callable[[Settings, bytes], tuple[EngineLoop, dict[str, Any]]]
 
 
-def serve(link: Link[ToEngine], build: Build) -> int:
-    """Runs to the end; gives the process's exit code."""
+def serve(link: IpcLink[ToEngine], build: Build) -> int:
+    """Runs until the end; returns the exit code of the process."""
     try:
         loop = _start(link, build)
         if loop is None:
@@ -31,8 +31,8 @@ def serve(link: Link[ToEngine], build: Build) -> int:
     return 0
 
 
-def _start(link: Link[ToEngine], build: Build) -> EngineLoop | None:
-    start, *others = link.receive(None)  # the frontend waits for Ready before it sends more, unless it gives up
+def _start(link: IpcLink[ToEngine], build: Build) -> EngineLoop | None:
+    start, *others = link.receive(None)  # the frontend waits for Ready before it sends more, unless it stops us
     assert isinstance(start, Start)
     if others:
         return None
@@ -49,8 +49,8 @@ def _start(link: Link[ToEngine], build: Build) -> EngineLoop | None:
     return loop
 
 
-def _turn(link: Link[ToEngine], loop: EngineLoop) -> bool:
-    """Take in what has come (waiting for it only when there is nothing to do), then one step. False: stop."""
+def _turn(link: IpcLink[ToEngine], loop: EngineLoop) -> bool:
+    """Handle the messages that have arrived (wait for one if there is no work), then run a step. False: stop."""
     for message in link.receive(0.0 if loop.has_work else None):
         if isinstance(message, Stop):
             return False

@@ -1,5 +1,4 @@
-"""Entry point of an engine process: `python -m penstock.engine.worker ADDRESS`. Started by engine.process, not by
-people."""
+"""Entry point of an engine process, which `engine.process` starts: `python -m penstock.engine.worker ADDRESS`."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import sys
 from typing import Any
 
 from penstock import assemble
-from penstock.engine.link import engine_link
+from penstock.engine.ipc import open_engine_link
 from penstock.engine.loop import EngineLoop
 from penstock.engine.serve import serve
 from penstock.observe.logs import configure
@@ -18,11 +17,11 @@ from penstock.system.ownership import claim_process
 
 def main() -> int:
     claim_process()
-    # Ctrl-C in a terminal and a service manager's SIGTERM reach the whole group of processes; the frontend decides what
-    # they mean and tells us, and its end is ours.
+    # Ctrl-C in a terminal and a service manager's SIGTERM reach all processes of the group. The frontend handles them
+    # and sends Stop; when the frontend ends, so does this process.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    return serve(engine_link(sys.argv[1], lifeline=sys.stdin.fileno()), build)
+    return serve(open_engine_link(sys.argv[1], lifeline=sys.stdin.fileno()), build)
 
 
 def build(settings: Settings, secret: bytes) -> tuple[EngineLoop, dict[str, Any]]:

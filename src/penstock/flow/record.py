@@ -1,8 +1,8 @@
-"""The record of one engine step, packed: what the scheduler knew, on the Frame that carries the step's news anyway.
+"""The packed record of one engine step, on the Frame that carries the step's Deltas.
 
-    header | per cache group: blocks | per sequence let in | per sequence sent back | per row
+    header | per cache group: blocks | per admission | per preemption | per row
 
-Both ends are here: `pack` is called by the scheduler, once per step, and has to be quick; `unpack` by whoever shows it.
+The scheduler calls `pack` once per step, so it has to be fast; the observer calls `unpack`.
 Times are `time.monotonic()` seconds, spans are microseconds.
 """
 
@@ -12,37 +12,37 @@ import struct
 from array import array
 from typing import NamedTuple
 
-# What keeps a sequence from being let in. "step": nothing but the step under way; "prefix": another one is computing
-# what it begins with; "constraint": its own is being compiled; the others are what was short.
+# Wait reasons: why a sequence is not admitted yet. "step": only the step in flight; "prefix": another sequence computes
+# its prefix; "constraint": its constraint is being compiled; the others are what there was too little of.
 WAITS = ("step", "budget", "slot", "blocks", "prefix", "constraint")
 STEP, BUDGET, SLOT, BLOCKS, PREFIX, CONSTRAINT = range(len(WAITS))
 
-# Why as much, or as little, of a prompt was found in the prefix cache.
+# Why so much of a prompt was found in the prefix cache, and no more.
 FINDINGS = ("none", "full", "diverged", "extends", "evicted", "too_short", "nothing_alike", "off", "not_read")
 NONE, FULL, DIVERGED, EXTENDS, EVICTED, TOO_SHORT, NOTHING_ALIKE, OFF, NOT_READ = range(len(FINDINGS))
 
-DECODE = 1 << 31  # in a row's word: one token that follows from the output so far; the rest is the count of tokens
-LONGEST = 2**32 - 1  # span, in whatever unit
+DECODE = 1 << 31  # flag in a row's word: it decodes one token; the other bits are the number of tokens
+LONGEST = 2**32 - 1  # span, in its unit
 
 # Counts that only grow have 64 bits: a busy engine evicts 2^32 blocks within days.
 _HEADER = struct.Struct("<QdIIIIIIIQBIIIB")
 _BLOCKS = struct.Struct("<IIIII")
-_LET_IN = struct.Struct("<IdIIIIIIIIIBIII")
-_SENT_BACK = struct.Struct("<IB")
+_ADMISSION = struct.Struct("<IdIIIIIIIIIBIII")
+_PREEMPTION = struct.Struct("<IB")
 
 
 class Blocks(NamedTuple):
-    """How many KV blocks of a cache group are in which state, as `cache.Usage` has them."""
+    """KV blocks of a cache group by state, as in `cache.Usage`."""
 
     held: int
-    shared: int  # of the held ones, by more than one sequence
+    shared: int  # of the held ones, those held by more than one sequence
     resting: int
     cached: int
     free: int
 
 
 class Finding(NamedTuple):
-    """Why so much of a prompt was found in the prefix cache, and no more."""
+    """Explains a prefix lookup: why so much of a prompt was found in the cache, and no more."""
 
     reason: int = NONE  # index in FINDINGS
     matched: int = 0  # leading tokens that agree with the nearest prefix, cached or lately evicted
@@ -50,27 +50,27 @@ class Finding(NamedTuple):
     evicted_ms: int = 0  # how long ago
 
 
-class LetIn(NamedTuple):
-    """A sequence is admitted: it takes a slot, for the first time or again."""
+class Admission(NamedTuple):
+    """A sequence gets a slot, for the first time or after a preemption."""
 
     number: int  # Submit.number
-    since: float  # when it got in line: received, or sent back
+    since: float  # when it was queued: received, or preempted
     cached: int
     waits_us: tuple[int, ...]  # as in WAITS
-    ahead: int  # sequences that were before it in line when it came
-    overtaken: int  # at least so many were let in that came later
+    ahead: int  # sequences before it in the queue when it was queued
+    overtaken: int  # at least so many later ones were admitted before it
     finding: Finding
 
 
-class SentBack(NamedTuple):
-    """A sequence is preempted: it gives its slot and blocks back, and gets in line again."""
+class Preemption(NamedTuple):
+    """A sequence gives its slot and blocks back, and is queued again."""
 
     number: int  # Submit.number
     why: int  # index in WAITS
 
 
 class StepRecord(NamedTuple):
-    """What `unpack` gives."""
+    """An unpacked record."""
 
     number: int  # of the step's plan
     start: float
@@ -79,24 +79,24 @@ class StepRecord(NamedTuple):
     settled_us: int
     running: int
     waiting: int
-    parked: int  # of those that wait, for a prefix
-    held: int  # and for their constraints
+    parked: int  # of those waiting: for a prefix
+    held: int  # of those waiting: for their constraints
     evictions: int  # of cached blocks, since the engine started
-    blocked: int  # index in WAITS: why the first in line was not let in; STEP: nobody waits in line
+    blocked: int  # index in WAITS: why the first in the queue was not admitted; STEP: the queue is empty
     blocks: list[Blocks]  # [groups], once the step was settled
-    let_in: list[LetIn]
-    sent_back: list[SentBack]
-    numbers: list[int]  # [rows] whose each row is
-    words: list[int]  # [rows] tokens, and DECODE
+    admissions: list[Admission]
+    preemptions: list[Preemption]
+    numbers: list[int]  # [rows] sequence number
+    words: list[int]  # [rows] number of tokens, and DECODE
 
     @property
     def tokens(self) -> int:
         return sum(word & ~DECODE for word in self.words)
 
 
-def pack_let_in(entry: LetIn) -> bytes:
+def pack_admission(entry: Admission) -> bytes:
     finding = entry.finding
-    return _LET_IN.pack(
+    return _ADMISSION.pack(
         entry.number, entry.since, entry.cached, *entry.waits_us, entry.ahead, entry.overtaken,
         finding.reason, finding.matched, finding.evicted, finding.evicted_ms,
     )  # fmt: skip
@@ -108,32 +108,35 @@ def pack(
     spans_us: tuple[int, int, int],
     state: tuple[int, int, int, int, int, int],
     blocks: list[tuple[int, int, int, int, int]],
-    let_in: list[bytes],
-    sent_back: list[tuple[int, int]],
+    admissions: list[bytes],
+    preemptions: list[tuple[int, int]],
     rows: array[int],
 ) -> bytes:
     """`spans_us` and `state` are the fields of StepRecord in order; `rows` is an array("I"): number, word, number, …"""
-    header = _HEADER.pack(number, start, *spans_us, *state, len(rows) // 2, len(let_in), len(sent_back), len(blocks))
-    parts = [header, *(_BLOCKS.pack(*group) for group in blocks), *let_in]
-    parts += [_SENT_BACK.pack(*entry) for entry in sent_back]
+    header = _HEADER.pack(
+        number, start, *spans_us, *state, len(rows) // 2, len(admissions), len(preemptions), len(blocks)
+    )
+    parts = [header, *(_BLOCKS.pack(*group) for group in blocks), *admissions]
+    parts += [_PREEMPTION.pack(*entry) for entry in preemptions]
     parts.append(rows.tobytes())
     return b"".join(parts)
 
 
 def unpack(data: bytes) -> StepRecord:
-    """What `pack` has made."""
-    *plain, rows, num_let_in, num_sent_back, groups = _HEADER.unpack_from(data)
+    """Unpack what `pack` packed."""
+    *plain, rows, num_admissions, num_preemptions, groups = _HEADER.unpack_from(data)
     offset = _HEADER.size
     blocks = [Blocks._make(_BLOCKS.unpack_from(data, offset + index * _BLOCKS.size)) for index in range(groups)]
     offset += groups * _BLOCKS.size
-    let_in = [_let_in(data, offset + index * _LET_IN.size) for index in range(num_let_in)]
-    offset += num_let_in * _LET_IN.size
-    sent_back = [
-        SentBack._make(_SENT_BACK.unpack_from(data, offset + index * _SENT_BACK.size)) for index in range(num_sent_back)
+    admissions = [_unpack_admission(data, offset + index * _ADMISSION.size) for index in range(num_admissions)]
+    offset += num_admissions * _ADMISSION.size
+    preemptions = [
+        Preemption._make(_PREEMPTION.unpack_from(data, offset + index * _PREEMPTION.size))
+        for index in range(num_preemptions)
     ]
-    offset += num_sent_back * _SENT_BACK.size
+    offset += num_preemptions * _PREEMPTION.size
     packed = array("I", data[offset : offset + 8 * rows])
-    return StepRecord._make((*plain, blocks, let_in, sent_back, packed[::2].tolist(), packed[1::2].tolist()))
+    return StepRecord._make((*plain, blocks, admissions, preemptions, packed[::2].tolist(), packed[1::2].tolist()))
 
 
 def micros(seconds: float) -> int:
@@ -149,7 +152,7 @@ def _span(units: float) -> int:
     return value if 0 <= value <= LONGEST else 0 if value < 0 else LONGEST
 
 
-def _let_in(data: bytes, offset: int) -> LetIn:
-    number, since, cached, *rest = _LET_IN.unpack_from(data, offset)
+def _unpack_admission(data: bytes, offset: int) -> Admission:
+    number, since, cached, *rest = _ADMISSION.unpack_from(data, offset)
     waits_us, (ahead, overtaken, *finding) = tuple(rest[: len(WAITS)]), rest[len(WAITS) :]
-    return LetIn(number, since, cached, waits_us, ahead, overtaken, Finding(*finding))
+    return Admission(number, since, cached, waits_us, ahead, overtaken, Finding(*finding))

@@ -1,13 +1,14 @@
-"""What runs when. Plans steps and settles their results; knows tokens and blocks, but no tensors.
+"""The scheduler: plans steps and settles their results. It knows tokens and KV blocks, but no tensors.
 
-scheduler.Scheduler   the front: submit, cancel, plan, settle, drain, fail
-planner.Planner       shares out the tokens of a step
-roster.Roster         where every sequence is, and the moves between places
-claims.Claims         who computes which prefix right now, and who waits for it
-sequence.Sequence     one sequence's state
-recorder.Recorder     writes down what is decided, for whoever watches
-views.Views           what people may look at while it runs
-policy, order, slots  who goes first; lists in that order; rows of the runner
+scheduler.Scheduler            the interface: submit, cancel, plan, settle, drain, fail
+planner.Planner                divides the token budget of a step
+queues.SequenceQueues          where every sequence is; admit, park, preempt
+queue_policy.SchedulerPolicy   who goes first; policy_order.PolicyOrder is a list in that order
+prefix_claims.PrefixClaims     which sequence computes which prefix now, and which wait for it
+sequence.Sequence              the state of one sequence
+slot_allocator.SlotAllocator   the runner's slots
+step_recorder.StepRecorder     packs a record of each step, for observers
+views.Views                    snapshots for the debug API
 """
 
 from penstock.schedule.scheduler import Scheduler

@@ -1,4 +1,4 @@
-"""Sequences in policy order."""
+"""A list of sequences in policy order."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from penstock.schedule.sequence import Sequence
 _rank = attrgetter("rank")
 
 
-class Ordered:
-    """A list kept sorted by rank. A change costs a binary search and a memmove: microseconds at a thousand entries."""
+class PolicyOrder:
+    """Sorted by rank. A change costs a binary search and a memmove: microseconds at a thousand entries."""
 
     def __init__(self) -> None:
         self._list: list[Sequence] = []
 
     def add(self, sequence: Sequence) -> int:
-        """Gives how many are before it."""
+        """Returns how many are before it."""
         index = bisect_left(self._list, sequence.rank, key=_rank)
         self._list.insert(index, sequence)
         return index
@@ -40,5 +40,5 @@ class Ordered:
         return len(self._list)
 
     def __iter__(self) -> Iterator[Sequence]:
-        """Removing what has not been reached yet is fine while iterating."""
+        """Entries that are still to come may be removed while iterating."""
         return iter(self._list)

@@ -1,34 +1,34 @@
-"""Prefixes that are being computed right now, and who waits for them.
+"""Prefixes that running sequences compute now, and the sequences that wait for them.
 
 A running sequence *claims* the full blocks it is about to compute. A waiting one whose next block is claimed *parks*
-until that block is published, and then finds it in the cache instead of computing it a second time. This is what makes
-the choices of one request, or a burst of requests with one system prompt, compute their common prefix once.
+until that block is published, and then finds it in the cache instead of computing it a second time. So the choices of
+one request, or a burst of requests with one system prompt, compute their common prefix once.
 
 It cannot deadlock: a claim lives exactly as long as its owner runs and the block is not published, so a parked sequence
-always waits for a running one, and running ones never wait for claims. Whatever ends the claim wakes the sequence.
+always waits for a running one, and running ones never wait for claims. The end of a claim wakes the parked sequences.
 """
 
 from __future__ import annotations
 
-from penstock.cache import Link
+from penstock.cache import ChainLink
 from penstock.errors import PenstockError
 from penstock.schedule.sequence import Sequence, State
 
 
-class Claims:
+class PrefixClaims:
     def __init__(self) -> None:
         self._owners: dict[bytes, Sequence] = {}
         self._parked: dict[bytes, set[Sequence]] = {}
 
-    def stake(self, sequence: Sequence, begin: int) -> None:
-        """Claim the blocks of its chain from index `begin` on; what another one has claimed stays with that one."""
+    def claim(self, sequence: Sequence, begin: int) -> None:
+        """Claim the blocks of its chain from index `begin` on, except those that another sequence has claimed."""
         links = sequence.chain.links
         sequence.claimed = range(begin, len(links))
         for index in sequence.claimed:
             self._owners.setdefault(links[index].key, sequence)
 
-    def yield_up(self, sequence: Sequence, end: int | None = None) -> list[Sequence]:
-        """Give up its claims on blocks before index `end` (None: all). Gives the sequences that waited for them."""
+    def release(self, sequence: Sequence, end: int | None = None) -> list[Sequence]:
+        """Release its claims on blocks before index `end` (None: all). Returns the sequences that waited for them."""
         claimed = sequence.claimed
         stop = claimed.stop if end is None else min(end, claimed.stop)
         woken: list[Sequence] = []
@@ -42,7 +42,7 @@ class Claims:
             waiter.parked = None
         return woken
 
-    def last_claimed(self, links: list[Link]) -> bytes | None:
+    def last_claimed(self, links: list[ChainLink]) -> bytes | None:
         """The key of the last of the leading `links` that are claimed without a gap, if the first one is."""
         last = None
         for link in links:
@@ -56,7 +56,7 @@ class Claims:
         self._parked.setdefault(key, set()).add(sequence)
 
     def unpark(self, sequence: Sequence) -> None:
-        """It does not wait any more: it has ended."""
+        """A parked sequence has ended."""
         assert sequence.parked is not None
         waiters = self._parked[sequence.parked]
         waiters.remove(sequence)
@@ -70,6 +70,6 @@ class Claims:
                 raise PenstockError(f"sequence {owner.id} ({owner.state.name}) claims a block it will not compute")
         for key, waiters in self._parked.items():
             if key not in self._owners or not waiters:
-                raise PenstockError("a sequence is parked for a block that nobody computes")
+                raise PenstockError("a sequence is parked for a block that no sequence computes")
             if any(waiter.parked != key or waiter.state is not State.WAITING for waiter in waiters):
                 raise PenstockError("a parked sequence does not know what it is parked for")

@@ -1,36 +1,36 @@
-"""Where every open sequence is, and the moves between those places.
+"""The queues of the scheduler: where every open sequence is, and the moves between them, such as admit and preempt.
 
     WAITING   ready       may be admitted, in policy order
-              parked      until a running sequence has computed the prefix it shares (see `claims`)
+              parked      until a running sequence has computed the prefix it shares (see `prefix_claims`)
               held        until its constraint has been compiled
-              recovering  was preempted with rows in flight, one of which may bring a token: until they are settled
+              recovering  was preempted with rows in flight, one of which may sample a token: until they are settled
     RUNNING   running     holds a slot and blocks, in policy order
 
-Every move takes slot, blocks and claims along, so that nothing outside this module can leave one of them behind.
+Every move takes slot, blocks and claims along, so that no caller can leave one of them behind.
 """
 
 from __future__ import annotations
 
-from penstock.cache import CacheManager, Hit
-from penstock.cache.explain import Kin
+from penstock.cache import CacheManager, PrefixHit
+from penstock.cache.explain import RunningPrefixes
 from penstock.errors import PenstockError
 from penstock.flow import record
-from penstock.schedule.policy_order import Ordered
-from penstock.schedule.prefix_claims import Claims
+from penstock.schedule.policy_order import PolicyOrder
+from penstock.schedule.prefix_claims import PrefixClaims
 from penstock.schedule.sequence import Sequence, State
-from penstock.schedule.slot_allocator import Slots
-from penstock.schedule.step_recorder import Recorder
+from penstock.schedule.slot_allocator import SlotAllocator
+from penstock.schedule.step_recorder import StepRecorder
 
 
-class Roster:
-    def __init__(self, cache: CacheManager, max_sequences: int, recorder: Recorder | None = None) -> None:
+class SequenceQueues:
+    def __init__(self, cache: CacheManager, max_sequences: int, recorder: StepRecorder | None = None) -> None:
         self.cache = cache
         self.recorder = recorder
         self.sequences: dict[str, Sequence] = {}  # all that are open, by id
-        self.ready = Ordered()
-        self.running = Ordered()
-        self.slots = Slots(max_sequences)
-        self.claims = Claims()
+        self.ready = PolicyOrder()
+        self.running = PolicyOrder()
+        self.slots = SlotAllocator(max_sequences)
+        self.claims = PrefixClaims()
         self._newest_step = 0
         self.num_held = 0
         self.preemptions = 0
@@ -41,14 +41,14 @@ class Roster:
 
     # --- moves
 
-    def enter(self, sequence: Sequence, held: bool) -> None:
+    def enqueue(self, sequence: Sequence, held: bool) -> None:
         """-> ready or held"""
         self.sequences[sequence.id] = sequence
         sequence.held = held
         self.num_held += held
         ahead = self.ready.add(sequence) if not held else 0
         if self.recorder is not None:
-            self.recorder.lined_up(sequence, ahead)
+            self.recorder.enqueue(sequence, ahead)
             if held:
                 self.recorder.set_aside(sequence, record.CONSTRAINT)
 
@@ -58,20 +58,22 @@ class Roster:
         self.num_held -= 1
         ahead = self.ready.add(sequence)
         if self.recorder is not None:
-            self.recorder.back_in_line(sequence, ahead)
+            self.recorder.requeue(sequence, ahead)
 
-    def match(self, sequence: Sequence) -> Hit:
-        """What it could start from now."""
-        return self.cache.miss() if sequence.reads_nothing else self.cache.match(sequence.chain, sequence.tokens)
+    def lookup_prefix(self, sequence: Sequence) -> PrefixHit:
+        """The cached prefix it could start from now."""
+        return (
+            self.cache.no_hit() if sequence.skips_cache else self.cache.lookup_prefix(sequence.chain, sequence.tokens)
+        )
 
-    def park(self, sequence: Sequence, hit: Hit) -> bool:
+    def park(self, sequence: Sequence, hit: PrefixHit) -> bool:
         """ready -> parked, if what follows its hit is being computed by a running sequence."""
-        if sequence.reads_nothing:
+        if sequence.skips_cache:
             return False
-        # Blocks a hit could be made of: never the one that holds the last token.
+        # Blocks that a hit can have: never the one with the last token.
         size = self.cache.block_size
-        wanted = sequence.chain.links[hit.tokens // size : (len(sequence.tokens) - 1) // size]
-        key = self.claims.last_claimed(wanted)
+        missing = sequence.chain.links[hit.tokens // size : (len(sequence.tokens) - 1) // size]
+        key = self.claims.last_claimed(missing)
         if key is None:
             return False
         self.ready.remove(sequence)
@@ -80,20 +82,20 @@ class Roster:
             self.recorder.set_aside(sequence, record.PREFIX)
         return True
 
-    def admit(self, sequence: Sequence, hit: Hit, ahead: int) -> bool:
-        """ready -> running, if blocks last: for all it knows, and one more for each sequence that runs already."""
-        table = self.cache.claim(hit, len(sequence.tokens), hit.tokens + ahead, reserve=len(self.running))
+    def admit(self, sequence: Sequence, hit: PrefixHit, ahead: int) -> bool:
+        """ready -> running, if there are blocks for all its tokens and one more for each running sequence."""
+        table = self.cache.allocate(hit, len(sequence.tokens), hit.tokens + ahead, reserve=len(self.running))
         if table is None:
             return False
         self.ready.remove(sequence)
         if self.recorder is not None:
-            self.recorder.admitted(sequence, hit, self)
+            self.recorder.admit(sequence, hit, self)
         self.running.add(sequence)
         sequence.state = State.RUNNING
-        sequence.slot = self.slots.take()
+        sequence.slot = self.slots.allocate()
         sequence.table = table
         sequence.computed = sequence.settled = hit.tokens
-        self.claims.stake(sequence, hit.tokens // self.cache.block_size)
+        self.claims.claim(sequence, hit.tokens // self.cache.block_size)
         return True
 
     def preempt(self, sequence: Sequence) -> None:
@@ -103,7 +105,7 @@ class Roster:
         sequence.preemptions += 1
         self.preemptions += 1
         if self.recorder is not None:
-            self.recorder.preempted(sequence)
+            self.recorder.preempt(sequence)
         if not sequence.in_flight:
             self.ready.add(sequence)
 
@@ -111,11 +113,11 @@ class Roster:
         """recovering -> ready: the last row it had in flight is settled."""
         self.ready.add(sequence)
 
-    def leave(self, sequence: Sequence) -> None:
-        """From wherever it is."""
+    def remove(self, sequence: Sequence) -> None:
+        """From any queue: it has ended."""
         if sequence.state is State.RUNNING:
-            if self.cache.recall is not None:
-                self.cache.recall.ended(sequence.chain, sequence.tokens, sequence.settled)
+            if self.cache.history is not None:
+                self.cache.history.end_sequence(sequence.chain, sequence.tokens, sequence.settled)
             self._stop_running(sequence)
         elif sequence.parked is not None:
             self.claims.unpark(sequence)
@@ -129,9 +131,9 @@ class Roster:
     def _stop_running(self, sequence: Sequence) -> None:
         assert sequence.table is not None
         self.running.remove(sequence)
-        self.slots.give(sequence.slot, self._newest_step)
+        self.slots.free(sequence.slot, self._newest_step)
         self.cache.release(sequence.table)
-        self._wake(self.claims.yield_up(sequence))
+        self._wake(self.claims.release(sequence))
         sequence.slot, sequence.table = -1, None
         sequence.computed = sequence.settled = 0
 
@@ -139,33 +141,33 @@ class Roster:
         for waiter in waiters:
             ahead = self.ready.add(waiter)
             if self.recorder is not None:
-                self.recorder.back_in_line(waiter, ahead)
+                self.recorder.requeue(waiter, ahead)
 
     # --- progress
 
     def advance(self, sequence: Sequence) -> None:
-        """Publish the blocks that its settled tokens fill; whoever waited for them can have them."""
+        """Publish the blocks that its settled tokens fill, and wake the sequences that waited for them."""
         assert sequence.table is not None
         self.cache.advance(sequence.table, sequence.chain, sequence.tokens, sequence.settled)
-        self._wake(self.claims.yield_up(sequence, sequence.settled // self.cache.block_size))
+        self._wake(self.claims.release(sequence, sequence.settled // self.cache.block_size))
 
-    def kin(self) -> Kin:
-        """What those that run are computing now."""
-        kin = Kin()
+    def running_prefixes(self) -> RunningPrefixes:
+        """The blocks that running sequences compute now."""
+        prefixes = RunningPrefixes()
         for sequence in self.running:
-            kin.add(sequence.chain, sequence.tokens, sequence.settled)
-        return kin
+            prefixes.add(sequence.chain, sequence.tokens, sequence.settled)
+        return prefixes
 
     def truncate(self, sequence: Sequence, length: int) -> None:
-        """Tokens beyond `length` are surplus: as if they had never been."""
+        """Drop the tokens beyond `length`, which are surplus, from the sequence and from the cache."""
         if length < len(sequence.tokens):
-            self.cache.forget(sequence.table, sequence.chain, length)
+            self.cache.uncache(sequence.table, sequence.chain, length)
             del sequence.tokens[length:]
 
-    def planned(self, number: int) -> None:
+    def begin_step(self, number: int) -> None:
         """Step `number` is in flight."""
         self._newest_step = number
-        self.cache.planned(number)
+        self.cache.begin_step(number)
 
     def retire(self, number: int) -> None:
         """Step `number` and all before it are over."""
@@ -178,8 +180,8 @@ class Roster:
         self.cache.check_integrity()
         self.claims.check_integrity()
         running, ready = list(self.running), list(self.ready)
-        for line in (running, ready):
-            if line != sorted(line, key=lambda sequence: sequence.rank):
+        for queue in (running, ready):
+            if queue != sorted(queue, key=lambda sequence: sequence.rank):
                 raise PenstockError("sequences are out of policy order")
         for sequence in self.sequences.values():
             here = running if sequence.state is State.RUNNING else ready
@@ -196,5 +198,5 @@ class Roster:
         if any(self.sequences.get(sequence.id) is not sequence for sequence in (*running, *ready)):
             raise PenstockError("a sequence that has ended is still in a queue")
         taken = [sequence.slot for sequence in running]
-        if sorted([*taken, *self.slots.idle()]) != list(range(self.slots.count)):
-            raise PenstockError(f"slots {taken} are taken and {self.slots.idle()} are not: some are lost or doubled")
+        if sorted([*taken, *self.slots.unused()]) != list(range(self.slots.count)):
+            raise PenstockError(f"slots {taken} are in use and {self.slots.unused()} are not: some are lost or doubled")

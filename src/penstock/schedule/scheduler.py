@@ -1,10 +1,10 @@
-"""The scheduler: sequences in, step plans out, results back in, news out.
+"""The scheduler: sequences in, step plans out, results back in, Deltas out.
 
     submit, cancel ─► plan() ─► StepPlan ─► (the runner) ─► StepResult ─► settle() ─► Deltas
 
 Its owner calls `plan` and `settle` in turn, with up to `lookahead` plans not yet settled when it calls `plan`. At depth
 1 the newest token of a sequence is not known when its next row is planned; if it turns out to have ended the sequence,
-that one row was surplus, and its result is dropped here.
+that one row was surplus, and its result is dropped.
 
     plan = scheduler.plan()
     if plan:
@@ -21,17 +21,17 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from penstock.cache import CacheManager, Chain
+from penstock.cache import CacheManager, PrefixChain
 from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError, QueueFull
 from penstock.flow import Cancel, Delta, FinishReason, Row, RowResult, StepPlan, StepResult, Submit, Timings
-from penstock.schedule import policy as policies
 from penstock.schedule.planner import Planner, Step
-from penstock.schedule.queues import Roster
+from penstock.schedule.queue_policy import policy_by_name
+from penstock.schedule.queues import SequenceQueues
 from penstock.schedule.sequence import Sequence, State
-from penstock.schedule.step_recorder import Recorder
+from penstock.schedule.step_recorder import StepRecorder
 from penstock.schedule.views import Views
 
-DEADLINES_KEPT = 1024  # of sequences that have ended, beside one for each that is open
+STALE_DEADLINES = 1024  # of ended sequences, before the heap is rebuilt
 
 
 class Scheduler:
@@ -48,30 +48,30 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         recorded: bool = False,
     ) -> None:
-        """`recorded`: every step leaves a `flow.record`, for `take_record`."""
+        """`recorded`: every step is packed into a `flow.record`, for `take_record`."""
         _check_capacity(cache, context, step_tokens)
         self.lookahead = lookahead
         self._context = context
         self._max_waiting = max_waiting
-        self._policy = policies.named(policy)
+        self._policy = policy_by_name(policy)
         self._clock = clock
-        self._recorder = Recorder(clock) if recorded else None
+        self._recorder = StepRecorder(clock) if recorded else None
         self._record: bytes | None = None  # of the last step settled, until it is taken
-        self._roster = Roster(cache, max_sequences, self._recorder)
-        self._planner = Planner(self._roster, step_tokens)
-        self.views = Views(self._roster, self._planner)
+        self._queues = SequenceQueues(cache, max_sequences, self._recorder)
+        self._planner = Planner(self._queues, step_tokens)
+        self.views = Views(self._queues, self._planner)
         self._steps: deque[Step] = deque()  # in flight, oldest first
         self._number = 0  # of the newest plan
         self._submitted = 0
         self._newest: Sequence | None = None  # submitted since the last plan
         self._output_tokens = 0
         self._deadlines: list[tuple[float, str]] = []  # a heap; ids of ended sequences may still be in it
-        self._news: list[Delta] = []  # not yet handed out
+        self._deltas: list[Delta] = []  # not yet handed out
 
     # --- from the frontend
 
     def submit(self, message: Submit, *, held: bool = False) -> None:
-        """Queue a sequence. Raises, and has kept nothing, if it is refused; see `refuse`. `held`: until `release`."""
+        """Queue a sequence. Raises, and keeps nothing, if it is refused; see `refuse`. `held`: until `release`."""
         self._check(message)
         self._submitted += 1
         sequence = Sequence(
@@ -81,34 +81,34 @@ class Scheduler:
             chain=self._chain(message),
         )
         self._newest = sequence
-        self._roster.enter(sequence, held)
+        self._queues.enqueue(sequence, held)
         if message.deadline is not None:
-            self._remind(message.deadline, message.id)
+            self._add_deadline(message.deadline, message.id)
 
     def release(self, id: str, error: PenstockError | None = None) -> None:
-        """What a held sequence was held for has come, or cannot come. One that has ended meanwhile is ignored."""
-        sequence = self._roster.sequences.get(id)
+        """The constraint of a held sequence is compiled, or failed with `error`. An ended sequence is ignored."""
+        sequence = self._queues.sequences.get(id)
         if sequence is None or not sequence.held:
             return
         if error is None:
-            self._roster.release(sequence)
+            self._queues.release(sequence)
         else:
             self._finish(sequence, FinishReason.ERROR, self._clock(), error=error.message, code=error.code)
 
     def refuse(self, message: Submit, error: PenstockError) -> None:
-        """The terminal Delta of a message that `submit` has raised for."""
+        """Queue the terminal Delta of a message that `submit` raised for."""
         timings = Timings(message.arrival, None, None, self._clock())
-        self._news.append(
+        self._deltas.append(
             Delta(id=message.id, finish=FinishReason.ERROR, error=error.message, code=error.code, timings=timings)
         )
 
     def cancel(self, message: Cancel) -> None:
         """End a sequence; one that is unknown or has ended already is ignored."""
-        sequence = self._roster.sequences.get(message.id)
+        sequence = self._queues.sequences.get(message.id)
         if sequence is None:
             return
         if message.at_output is not None:
-            self._roster.truncate(sequence, sequence.prompt_length + max(0, message.at_output))
+            self._queues.truncate(sequence, sequence.prompt_length + max(0, message.at_output))
         self._finish(sequence, message.finish, self._clock())
 
     # --- the step
@@ -123,19 +123,19 @@ class Scheduler:
         if step is None:
             return None
         self._number += 1
-        self._roster.planned(self._number)
+        self._queues.begin_step(self._number)
         self._steps.append(step)
         if self._recorder is not None:
-            self._recorder.planned(step, now, self._roster)
+            self._recorder.begin_step(step, now, self._queues)
         return step.plan
 
     def settle(self, result: StepResult) -> list[Delta]:
-        """Take in the result of the oldest step in flight; gives all news there are, as `drain` does."""
+        """Apply the result of the oldest step in flight; returns all Deltas, as `drain` does."""
         step = self._steps[0]
         assert result.number == step.plan.number, f"result {result.number} does not answer plan {step.plan.number}"
         self._steps.popleft()
         now = self._clock()
-        self._roster.retire(result.number)
+        self._queues.retire(result.number)
         for sequence, row, outcome in zip(step.sequences, step.plan.rows, result.rows, strict=True):
             sequence.in_flight -= 1
             sequence.pending -= row.sample
@@ -143,76 +143,76 @@ class Scheduler:
                 self._settle_row(sequence, row, outcome, now)
         self._expire(now)
         if self._recorder is not None:
-            self._record = self._recorder.settled(step, now, self._roster)
+            self._record = self._recorder.end_step(step, now, self._queues)
         return self.drain()
 
     def take_record(self) -> bytes | None:
-        """What the step settled last has left, once."""
+        """The record of the step settled last, once."""
         taken, self._record = self._record, None
         return taken
 
     def drain(self) -> list[Delta]:
-        """The news since the last `settle` or `drain`: cancelled, timed out, refused and failed sequences."""
-        news, self._news = self._news, []
-        return news
+        """Deltas since the last `settle` or `drain`: of cancelled, timed out, refused and failed sequences."""
+        deltas, self._deltas = self._deltas, []
+        return deltas
 
     def fail(self, message: str) -> None:
-        """The runner has failed: no step in flight will be answered. Ends all running sequences, with an error."""
+        """The runner has failed, and no step in flight will be settled. Ends all running sequences with an error."""
         now = self._clock()
         self._steps.clear()
         if self._recorder is not None:
-            self._recorder.dropped()
-        self._roster.retire(self._number)
-        for sequence in list(self._roster.running):
+            self._recorder.drop_steps()
+        self._queues.retire(self._number)
+        for sequence in list(self._queues.running):
             self._finish(sequence, FinishReason.ERROR, now, error=message)
-        ready = {sequence.id for sequence in self._roster.ready}
-        for sequence in self._roster.sequences.values():
+        ready = {sequence.id for sequence in self._queues.ready}
+        for sequence in self._queues.sequences.values():
             sequence.in_flight = sequence.pending = 0
             if sequence.id not in ready and sequence.parked is None and not sequence.held:
-                self._roster.recover(sequence)  # preempted: what it had in flight will be computed anew
+                self._queues.recover(sequence)  # preempted: its rows in flight are computed again
 
-    # --- questions
+    # --- reads
 
     @property
     def in_flight(self) -> int:
-        """Plans not settled."""
+        """Plans that are not settled."""
         return len(self._steps)
 
     @property
     def has_work(self) -> bool:
         """Whether there is anything to plan, to settle or to drain."""
-        return bool(self._roster.sequences or self._steps or self._news)
+        return bool(self._queues.sequences or self._steps or self._deltas)
 
     def stats(self) -> dict[str, Any]:
-        """What is going on, and totals since the start. Tokens count when their sequence ends, the prompt's earlier."""
+        """Gauges, and totals since the start. Output tokens count at the end of their sequence."""
         return {
-            "running": len(self._roster.running),
-            "waiting": self._roster.num_waiting,
+            "running": len(self._queues.running),
+            "waiting": self._queues.num_waiting,
             "in_flight": len(self._steps),
             "steps": self._number,
             "submitted": self._submitted,
-            "preemptions": self._roster.preemptions,
+            "preemptions": self._queues.preemptions,
             "prompt_tokens": self._planner.prompt_tokens,
             "prefix_hit_tokens": self._planner.prefix_hit_tokens,
             "output_tokens": self._output_tokens,
-            "blocks": [usage._asdict() for usage in self._roster.cache.usage()],
+            "blocks": [usage._asdict() for usage in self._queues.cache.usage()],
         }
 
     def check_integrity(self) -> None:
-        """Raise if any two things that say the same thing disagree."""
-        self._roster.check_integrity()
+        """Raise if the bookkeeping contradicts itself."""
+        self._queues.check_integrity()
         rows = [pair for step in self._steps for pair in zip(step.sequences, step.plan.rows, strict=True)]
-        for sequence in self._roster.sequences.values():
+        for sequence in self._queues.sequences.values():
             own = [row for owner, row in rows if owner is sequence]
             if (sequence.in_flight, sequence.pending) != (len(own), sum(row.sample for row in own)):
-                raise PenstockError(f"sequence {sequence.id} has lost count of its rows in flight")
+                raise PenstockError(f"sequence {sequence.id} miscounts its rows in flight")
 
     # --- inside
 
     def _check(self, message: Submit) -> None:
-        if self._roster.num_waiting >= self._max_waiting + len(self._roster.slots):
+        if self._queues.num_waiting >= self._max_waiting + len(self._queues.slots):
             raise QueueFull(f"{self._max_waiting} sequences are waiting already; try again later")
-        if message.id in self._roster.sequences:
+        if message.id in self._queues.sequences:
             raise InvalidRequest(f"a sequence with id {message.id!r} is open already", param="id")
         embeds = message.task == "embed"
         field = "input" if embeds else "prompt"
@@ -227,17 +227,17 @@ class Scheduler:
                 param=field,
             )
 
-    def _chain(self, message: Submit) -> Chain:
-        """The choices of a request come one behind the other: their prompt is hashed once."""
-        cache, before = self._roster.cache, self._newest
+    def _chain(self, message: Submit) -> PrefixChain:
+        """The choices of a request are submitted one after the other: their prompt is hashed once."""
+        cache, before = self._queues.cache, self._newest
         if (
             before is not None
             and cache.prefix_caching
-            and message.choice == before.message.choice + 1  # else thousands of tokens would be compared for nothing
+            and message.choice == before.message.choice + 1  # else comparing thousands of tokens is wasted
             and (before.message.tenant, before.message.salt) == (message.tenant, message.salt)
             and before.message.tokens == message.tokens
         ):
-            return before.chain.twin(message.tokens)
+            return before.chain.share(message.tokens)
         return cache.chain(message.tenant, message.salt)
 
     def _settle_row(self, sequence: Sequence, row: Row, outcome: RowResult, now: float) -> None:
@@ -246,18 +246,18 @@ class Scheduler:
         if sequence.table is not None:
             sequence.settled = row.start + row.count
             if sequence.settled >= sequence.table.due:
-                self._roster.advance(sequence)
+                self._queues.advance(sequence)
         elif not sequence.in_flight:
-            self._roster.recover(sequence)
+            self._queues.recover(sequence)
         if outcome.tokens:
             self._append(sequence, outcome, now)
         elif outcome.embedding is not None:
             self._finish(sequence, FinishReason.END, now, Delta(id=sequence.id, embedding=outcome.embedding))
         elif outcome.finish is not None:
-            self._finish(sequence, outcome.finish, now, sequence.drawn(outcome, 0))
+            self._finish(sequence, outcome.finish, now, sequence.delta_of(outcome, 0))
 
     def _append(self, sequence: Sequence, outcome: RowResult, now: float) -> None:
-        """New tokens, up to the one that ends the sequence."""
+        """Append the new tokens, up to the one that ends the sequence."""
         finish: FinishReason | None = None
         count = 0
         for token in outcome.tokens:
@@ -272,9 +272,9 @@ class Scheduler:
                 break
         if sequence.first_token is None:
             sequence.first_token = now
-        delta = sequence.drawn(outcome, count)
+        delta = sequence.delta_of(outcome, count)
         if finish is None:
-            self._news.append(delta)
+            self._deltas.append(delta)
         else:
             self._finish(sequence, finish, now, delta)
 
@@ -288,31 +288,31 @@ class Scheduler:
         error: str | None = None,
         code: str | None = None,
     ) -> None:
-        """End a sequence; `delta` is the news it has yet to tell."""
-        self._roster.leave(sequence)
+        """End a sequence; `delta` has its last tokens, if there are any."""
+        self._queues.remove(sequence)
         self._output_tokens += len(sequence.tokens) - sequence.prompt_length
         delta = delta or Delta(id=sequence.id, cached_tokens=sequence.cached or 0)
         delta.finish, delta.error, delta.code, delta.timings = finish, error, code, sequence.timings(now)
-        self._news.append(delta)
+        self._deltas.append(delta)
 
-    def _remind(self, deadline: float, id: str) -> None:
+    def _add_deadline(self, deadline: float, id: str) -> None:
         heappush(self._deadlines, (deadline, id))
-        open_ones = self._roster.sequences
-        if len(self._deadlines) > 2 * len(open_ones) + DEADLINES_KEPT:
-            self._deadlines = [entry for entry in self._deadlines if entry[1] in open_ones]
+        open_sequences = self._queues.sequences
+        if len(self._deadlines) > 2 * len(open_sequences) + STALE_DEADLINES:
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in open_sequences]
             heapify(self._deadlines)
 
     def _expire(self, now: float) -> None:
         while self._deadlines and self._deadlines[0][0] <= now:
             deadline, id = heappop(self._deadlines)
-            sequence = self._roster.sequences.get(id)
+            sequence = self._queues.sequences.get(id)
             if sequence is not None and sequence.message.deadline == deadline:
                 self._finish(sequence, FinishReason.TIMEOUT, now)
 
 
 def _check_capacity(cache: CacheManager, context: int, step_tokens: int) -> None:
     """One sequence alone must always be able to fill the context."""
-    demand = cache.demand(context, step_tokens)
+    demand = cache.required_blocks(context, step_tokens)
     for window, usage, needed in zip(cache.windows, cache.usage(), demand, strict=True):
         if usage.total < needed:
             view = f"layers with a window of {window}" if window else "layers with full attention"

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from penstock.cache import Chain, Table
+from penstock.cache import BlockTable, PrefixChain
 from penstock.flow import Admit, Delta, FinishReason, RowResult, Submit, Timings, TokenLogprobs
 
 if TYPE_CHECKING:
-    from penstock.schedule.step_recorder import Waiting
+    from penstock.schedule.step_recorder import WaitState
 
 
 class State(Enum):
@@ -40,13 +40,13 @@ class Sequence:
     message: Submit
     rank: tuple[float, ...]  # by policy, then by order of submission: no two are equal
     limit: int  # tokens it may have in all, prompt included
-    chain: Chain
+    chain: PrefixChain
     tokens: list[int] = field(init=False)
     stops: dict[int, FinishReason] = field(init=False)
 
     state: State = State.WAITING
     slot: int = -1  # while RUNNING
-    table: Table | None = None  # while RUNNING
+    table: BlockTable | None = None  # while RUNNING
     settled: int = 0
     computed: int = 0
     pending: int = 0
@@ -59,7 +59,7 @@ class Sequence:
     admitted: float | None = None
     first_token: float | None = None
     preemptions: int = 0
-    waiting: Waiting | None = None  # the recorder's, while it waits
+    waiting: WaitState | None = None  # the recorder's, while it waits
     prompt_logprobs: list[TokenLogprobs] | None = field(init=False)  # collected; None: not asked for, or sent
 
     def __post_init__(self) -> None:
@@ -78,16 +78,16 @@ class Sequence:
 
     @property
     def embeds(self) -> bool:
-        """Whether it ends with its prompt: no token is sampled, and none is pending, ever."""
+        """Whether it is an embedding: it ends with its prompt, and no token is sampled."""
         return self.message.task == "embed"
 
     @property
-    def reads_nothing(self) -> bool:
-        """Whether every position must be computed: neither log-probabilities nor hidden states are in the cache."""
+    def skips_cache(self) -> bool:
+        """Whether every position must be computed: the cache has neither log-probabilities nor hidden states."""
         return self.embeds or self.message.params.prompt_logprobs is not None
 
     @property
-    def lacking(self) -> int:
+    def uncomputed(self) -> int:
         """Tokens to compute before the next one can be sampled; 0 once the last one has been, settled or not.
 
         The last token it may have is not computed, since nothing follows from it; an embedding needs that one too.
@@ -96,7 +96,7 @@ class Sequence:
         return length - self.computed if length < self.limit or self.embeds else 0
 
     def admit(self) -> Admit:
-        """Its row on the device, as of now. A copy: the device side owns it."""
+        """Its slot on the device, as of now. A copy: the device side owns it."""
         assert self.table is not None
         message = self.message
         return Admit(
@@ -113,12 +113,12 @@ class Sequence:
         )
 
     def collect_prompt_logprobs(self, start: int, logprobs: list[TokenLogprobs]) -> None:
-        """Those of prompt tokens start + 1 and on. After a preemption some come a second time."""
+        """Add those of prompt tokens start + 1 and on. After a preemption some come a second time."""
         if self.prompt_logprobs is not None:
             self.prompt_logprobs += logprobs[len(self.prompt_logprobs) - start :]
 
-    def drawn(self, outcome: RowResult, count: int) -> Delta:
-        """News of the first `count` tokens that a row drew, and of the prompt, if those are the first."""
+    def delta_of(self, outcome: RowResult, count: int) -> Delta:
+        """The Delta of the first `count` tokens that a row sampled, with the prompt's logprobs if they come first."""
         delta = Delta(id=self.message.id, tokens=outcome.tokens[:count], cached_tokens=self.cached or 0)
         if outcome.logprobs is None and outcome.inspection is None and self.prompt_logprobs is None:
             if count == 1 and len(self.tokens) > self.prompt_length + 1:

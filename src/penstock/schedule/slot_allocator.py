@@ -1,12 +1,12 @@
-"""The runner's rows: one per running sequence."""
+"""Allocates the runner's slots: one per running sequence."""
 
 from __future__ import annotations
 
 from collections import deque
 
 
-class Slots:
-    """Hands out slots 0 .. count - 1. Like a block, a slot rests while steps in flight may still use it."""
+class SlotAllocator:
+    """Slots 0 .. count - 1. Like a KV block, a slot rests after its release while steps in flight may still use it."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -15,14 +15,14 @@ class Slots:
         self._retired = 0
 
     def __len__(self) -> int:
-        """How many can be taken now."""
+        """How many can be allocated now."""
         return len(self._free)
 
-    def take(self) -> int:
+    def allocate(self) -> int:
         return self._free.pop()
 
-    def give(self, slot: int, step: int) -> None:
-        """`step` is the newest one planned: the slot rests until it has retired."""
+    def free(self, slot: int, step: int) -> None:
+        """`step` is the newest planned step: the slot rests until it has retired."""
         if step > self._retired:
             self._resting.append((step, slot))
         else:
@@ -33,6 +33,6 @@ class Slots:
         while self._resting and self._resting[0][0] <= step:
             self._free.append(self._resting.popleft()[1])
 
-    def idle(self) -> list[int]:
-        """All that no sequence has, resting ones included."""
+    def unused(self) -> list[int]:
+        """Slots without a sequence, resting ones included."""
         return [*self._free, *(slot for _, slot in self._resting)]

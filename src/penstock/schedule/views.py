@@ -1,4 +1,4 @@
-"""What people may look at of a running engine. Made when somebody asks, between two steps; nothing here mutates."""
+"""Snapshots of a running engine for the debug API, made on request between two steps. Nothing here mutates."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from penstock.cache.explain import explain
 from penstock.flow import record
 from penstock.flow.record import Finding
 from penstock.schedule.planner import Planner
-from penstock.schedule.queues import Roster
+from penstock.schedule.queues import SequenceQueues
 
 
 class Views:
-    def __init__(self, roster: Roster, planner: Planner) -> None:
-        self._roster = roster
+    def __init__(self, queues: SequenceQueues, planner: Planner) -> None:
+        self._queues = queues
         self._planner = planner
 
     def page_map(self, tenant: str) -> dict[str, Any]:
-        """Which KV blocks are in which state, and how full they are. Those of the tenant's sequences are named; of the
-        others' there are counts."""
-        cache, size = self._roster.cache, self._roster.cache.block_size
+        """The state and the fill of all KV blocks. Sequences of the tenant are named, others only counted."""
+        cache, size = self._queues.cache, self._queues.cache.block_size
         owners, sequences, held, waste = [], {}, 0, 0
-        for sequence in self._roster.running:
+        for sequence in self._queues.running:
             if sequence.table is None:
                 continue
             own = sequence.message.tenant == tenant
@@ -50,23 +49,22 @@ class Views:
         }
 
     def prefix_tree(self, tenant: str, limit: int, numbers: list[int]) -> dict[str, Any]:
-        """Of what is cached for the tenant and lately was; the nodes of its sequences with these numbers are marked, if
-        they run."""
-        wanted = set(numbers)
+        """What is cached for the tenant, or was lately; nodes of its sequences with these numbers are marked."""
+        marked = set(numbers)
         own = [
             link.key
-            for sequence in self._roster.sequences.values()
-            if sequence.message.number in wanted and sequence.message.tenant == tenant
+            for sequence in self._queues.sequences.values()
+            if sequence.message.number in marked and sequence.message.tenant == tenant
             for link in sequence.chain.links
         ]
-        return snapshot.tree(self._roster.cache, tenant, own, limit)
+        return snapshot.tree(self._queues.cache, tenant, own, limit)
 
     def explain(self, tenant: str, tokens: list[int], salt: str) -> dict[str, Any]:
-        """What of these tokens is cached for this tenant now, and why no more."""
-        cache = self._roster.cache
+        """How many of these tokens are cached for this tenant now, and why no more."""
+        cache = self._queues.cache
         chain = cache.chain(tenant, salt)
-        hit = cache.match(chain, tokens)
+        hit = cache.lookup_prefix(chain, tokens)
         finding = Finding(record.OFF)
-        if cache.recall is not None:
-            finding = explain(chain, tokens, hit.tokens, cache.recall, self._roster.kin)
+        if cache.history is not None:
+            finding = explain(chain, tokens, hit.tokens, cache.history, self._queues.running_prefixes)
         return {"cached": hit.tokens, "block_size": cache.block_size, "finding": list(finding)}

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from penstock.cache import CacheManager, Recall
+from penstock.cache import CacheManager, EvictionHistory
 from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidSetting
 from penstock.forward.backend import BackendConfig, BackendKind, BuiltBackend, StepLimits
@@ -176,10 +176,10 @@ def _kernels(kind: BackendKind) -> str:
 
 def _scheduler(config: BackendConfig, size: CacheSize, secret: bytes | None) -> Scheduler:
     settings = config.settings
-    recall = Recall() if settings.observe.events else None
+    history = EvictionHistory() if settings.observe.events else None
     groups, limits = config.spec.cache_groups, config.limits
     return Scheduler(
-        CacheManager(groups, size.blocks, size.block_size, settings.cache.prefix_caching, recall, secret),
+        CacheManager(groups, size.blocks, size.block_size, settings.cache.prefix_caching, history, secret),
         step_tokens=limits.step_tokens,
         max_sequences=limits.max_sequences,
         max_waiting=settings.schedule.max_waiting,

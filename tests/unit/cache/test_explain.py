@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
-from penstock.cache import CacheManager, Chain, Recall
-from penstock.cache.explain import Kin, explain
+from penstock.cache import CacheManager, EvictionHistory, PrefixChain
+from penstock.cache.explain import RunningPrefixes, explain
 from penstock.flow import record
 from penstock.flow.prefix import pack_tokens
-from penstock.flow.record import FINDINGS, Finding, LetIn
+from penstock.flow.record import FINDINGS, Admission, Finding
 from penstock.store.spec import CacheGroup
 
 SIZE = 4
@@ -19,28 +19,28 @@ class Cache:
 
     def __init__(self, blocks: int = 1000, limit: int = 1000) -> None:
         self.now = 0.0
-        self.recall = Recall(lambda: self.now, limit)
-        self.manager = CacheManager([CacheGroup(0, (0,))], [blocks + 1], SIZE, True, self.recall)
+        self.history = EvictionHistory(lambda: self.now, limit)
+        self.manager = CacheManager([CacheGroup(0, (0,))], [blocks + 1], SIZE, True, self.history)
 
     def run(self, tokens: list[int], salt: str = "") -> None:
-        chain = Chain(salt.encode(), SIZE)
-        hit = self.manager.match(chain, tokens)
-        table = self.manager.claim(hit, len(tokens), len(tokens), 0)
+        chain = PrefixChain(salt.encode(), SIZE)
+        hit = self.manager.lookup_prefix(chain, tokens)
+        table = self.manager.allocate(hit, len(tokens), len(tokens), 0)
         assert table is not None
         self.manager.advance(table, chain, tokens, len(tokens) - 1)
-        self.recall.ended(chain, tokens, len(tokens) - 1)
+        self.history.end_sequence(chain, tokens, len(tokens) - 1)
         self.manager.release(table)
         self.manager.check_integrity()
 
     def explain(
-        self, tokens: list[int], salt: str = "", running: list[tuple[Chain, list[int]]] | None = None
+        self, tokens: list[int], salt: str = "", running: list[tuple[PrefixChain, list[int]]] | None = None
     ) -> Finding:
         """`running`: sequences that have settled nothing yet."""
-        chain, kin = Chain(salt.encode(), SIZE), Kin()
+        chain, kin = PrefixChain(salt.encode(), SIZE), RunningPrefixes()
         for other, others_tokens in running or []:
             kin.add(other, others_tokens, 0)
-        hit = self.manager.match(chain, tokens)
-        return explain(chain, tokens, hit.tokens, self.recall, lambda: kin)
+        hit = self.manager.lookup_prefix(chain, tokens)
+        return explain(chain, tokens, hit.tokens, self.history, lambda: kin)
 
 
 def reason(finding: Finding) -> str:
@@ -89,7 +89,7 @@ def test_tells_what_was_evicted_and_when() -> None:
     assert finding.matched == 22
     assert finding.evicted == 20
     assert finding.evicted_ms == 2500
-    assert cache.recall.evictions == 5
+    assert cache.history.evictions == 5
 
 
 def test_an_eviction_that_nobody_remembers_when_is_still_packed() -> None:
@@ -99,15 +99,15 @@ def test_an_eviction_that_nobody_remembers_when_is_still_packed() -> None:
     cache.now = 1e8  # three years
     finding = cache.explain([*range(22), 999, 999])
     assert finding.evicted_ms == record.LONGEST
-    record.pack_let_in(LetIn(1, 0.0, 0, (0,) * len(record.WAITS), 0, 0, finding))
+    record.pack_admission(Admission(1, 0.0, 0, (0,) * len(record.WAITS), 0, 0, finding))
 
 
 def test_of_many_that_begin_alike_only_the_nearest_are_looked_at() -> None:
     cache = Cache()
     for token in range(200):
         cache.run([7, 7, 7, token, 1, 2])
-    chain = Chain(b"", SIZE)
-    looked_at = cache.recall.neighbours(chain.root, pack_tokens([7, 7, 7, 100]))
+    chain = PrefixChain(b"", SIZE)
+    looked_at = cache.history.neighbours(chain.root, pack_tokens([7, 7, 7, 100]))
     assert {link.tokens[3] for link in looked_at} == {99, 100}
     assert cache.explain([7, 7, 7, 500, 1, 2]) == Finding(record.DIVERGED, 3)
     assert cache.explain([8, 7, 7, 7, 1, 2]) == Finding(record.NOTHING_ALIKE)
@@ -135,18 +135,18 @@ def test_other_reasons(prompt: list[int], expected: str) -> None:
 
 def test_what_runs_now_is_as_good_as_cached() -> None:
     cache = Cache()
-    chain = Chain(b"", SIZE)
+    chain = PrefixChain(b"", SIZE)
     tokens = list(range(30))
-    cache.manager.match(chain, tokens)
+    cache.manager.lookup_prefix(chain, tokens)
     finding = cache.explain([*range(3), 999, *range(20)], running=[(chain, tokens)])
     assert (reason(finding), finding.matched) == ("diverged", 3)
 
 
 def test_of_many_that_run_only_the_nearest_are_looked_at() -> None:
-    cache, kin = Cache(), Kin()
-    chains = [Chain(b"", SIZE) for _ in range(200)]
+    cache, kin = Cache(), RunningPrefixes()
+    chains = [PrefixChain(b"", SIZE) for _ in range(200)]
     for token, chain in enumerate(chains):
-        cache.manager.match(chain, [7, 7, 7, 7, 8, token, 1, 2])
+        cache.manager.lookup_prefix(chain, [7, 7, 7, 7, 8, token, 1, 2])
         kin.add(chain, [7, 7, 7, 7, 8, token, 1, 2], settled=SIZE + 1)
     assert kin.neighbours(chains[0].root, pack_tokens([7, 7, 7, 7])) == []  # that block has been settled
     nearest = kin.neighbours(chains[0].links[0].key, pack_tokens([8, 50, 9]))
@@ -156,8 +156,8 @@ def test_of_many_that_run_only_the_nearest_are_looked_at() -> None:
 def test_one_tenant_learns_nothing_of_anothers() -> None:
     cache = Cache()
     cache.run(list(range(40)), salt="a")
-    running = Chain(b"a", SIZE)
-    cache.manager.match(running, list(range(40)))
+    running = PrefixChain(b"a", SIZE)
+    cache.manager.lookup_prefix(running, list(range(40)))
     for prompt in (list(range(40)), [*range(10), 999, *range(20)]):
         assert cache.explain(prompt, salt="b", running=[(running, list(range(40)))]) == Finding(record.NOTHING_ALIKE)
         assert cache.explain(prompt) == Finding(record.NOTHING_ALIKE)
@@ -169,17 +169,17 @@ def test_memory_of_what_is_gone_is_bounded() -> None:
     random = Random(1)
     for _ in range(200):
         cache.run([random.randrange(1000) for _ in range(random.randrange(5, 38))])
-        assert len(cache.recall) <= 25
-        assert len(cache.recall.recent) <= 64
-    assert cache.recall.evictions > 500
+        assert len(cache.history) <= 25
+        assert len(cache.history.recent) <= 64
+    assert cache.history.evictions > 500
 
 
 def test_what_should_not_have_been_cached_is_not_recalled() -> None:
     cache = Cache()
-    chain, tokens = Chain(b"", SIZE), list(range(20))
-    table = cache.manager.claim(cache.manager.match(chain, tokens), 20, 20, 0)
+    chain, tokens = PrefixChain(b"", SIZE), list(range(20))
+    table = cache.manager.allocate(cache.manager.lookup_prefix(chain, tokens), 20, 20, 0)
     assert table is not None
     cache.manager.advance(table, chain, tokens, 20)
-    cache.manager.forget(table, chain, 6)
+    cache.manager.uncache(table, chain, 6)
     cache.manager.check_integrity()
     assert cache.explain([*range(20), 1, 2]).matched == 4

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cache import CacheManager, Chain, Table
+from penstock.cache import BlockTable, CacheManager, PrefixChain
 from penstock.errors import PenstockError
 from penstock.flow.prefix import root_key
 from penstock.store.spec import CacheGroup
@@ -15,11 +15,11 @@ def manager(*windows: int, blocks: int = 40, prefix_caching: bool = True) -> Cac
     return CacheManager(groups, [blocks + 1] * len(groups), 4, prefix_caching)
 
 
-def start(cache: CacheManager, tokens: list[int]) -> tuple[Table, Chain, int]:
+def start(cache: CacheManager, tokens: list[int]) -> tuple[BlockTable, PrefixChain, int]:
     """Claim for all tokens, as a sequence that may compute them in one step; gives the hit's length too."""
-    chain = Chain(b"", 4)
-    hit = cache.match(chain, tokens)
-    table = cache.claim(hit, len(tokens), len(tokens), reserve=0)
+    chain = PrefixChain(b"", 4)
+    hit = cache.lookup_prefix(chain, tokens)
+    table = cache.allocate(hit, len(tokens), len(tokens), reserve=0)
     assert table is not None
     return table, chain, hit.tokens
 
@@ -33,7 +33,7 @@ def leave_cached(cache: CacheManager, tokens: list[int], upto: int) -> None:
 
 
 def cached(cache: CacheManager, tokens: list[int], salt: str = "") -> int:
-    return cache.match(Chain(salt.encode(), 4), tokens).tokens
+    return cache.lookup_prefix(PrefixChain(salt.encode(), 4), tokens).tokens
 
 
 @pytest.mark.parametrize(("length", "expected"), [(1, 0), (4, 0), (5, 4), (8, 4), (9, 8), (16, 12), (17, 16), (60, 16)])
@@ -61,7 +61,7 @@ def test_what_is_not_settled_cannot_be_matched() -> None:
 def test_a_window_needs_only_the_blocks_it_reaches() -> None:
     cache = manager(6)
     leave_cached(cache, TOKENS[:24], upto=24)
-    hit = cache.match(Chain(b"", 4), TOKENS[:24])
+    hit = cache.lookup_prefix(PrefixChain(b"", 4), TOKENS[:24])
     # The query at 20 sees 15 .. 20: blocks 3 and 4 of the five that are cached.
     assert hit.tokens == 20
     assert [bool(block) for block in hit.blocks[0]] == [False, False, False, True, True]
@@ -71,7 +71,7 @@ def test_groups_agree_on_the_longest_start_that_suits_all() -> None:
     cache = manager(0, 6)
     leave_cached(cache, TOKENS[:24], upto=24)
     full, window = cache._pools
-    chain = Chain(b"", 4)
+    chain = PrefixChain(b"", 4)
     chain.grow(TOKENS, 6)
     keys = [link.key for link in chain.links]
     _evict(window, keys[3])
@@ -102,18 +102,18 @@ def test_a_second_sequence_shares_blocks_and_writes_to_its_own() -> None:
 def test_claim_is_all_or_nothing_and_counts_the_cached_blocks_it_takes() -> None:
     cache = manager(0, 0, blocks=6)
     leave_cached(cache, TOKENS[:16], upto=16)  # four of six blocks are cached, two are free
-    chain = Chain(b"", 4)
+    chain = PrefixChain(b"", 4)
     tokens = TOKENS[:16] + [0] * 8
     before = cache.usage()
-    assert cache.claim(cache.match(chain, tokens), len(tokens), 0, reserve=1) is None
+    assert cache.allocate(cache.lookup_prefix(chain, tokens), len(tokens), 0, reserve=1) is None
     assert cache.usage() == before
-    assert cache.claim(cache.match(chain, tokens), len(tokens), 0, reserve=0) is not None
+    assert cache.allocate(cache.lookup_prefix(chain, tokens), len(tokens), 0, reserve=0) is not None
     assert [usage.held for usage in cache.usage()] == [6, 6]
 
 
 def test_claim_gives_a_window_no_more_than_it_needs_for_a_start() -> None:
     cache = manager(0, 8)
-    table = cache.claim(cache.miss(), 60, ahead=16, reserve=0)
+    table = cache.allocate(cache.no_hit(), 60, ahead=16, reserve=0)
     assert table is not None
     assert [len(blocks) for blocks in table.blocks] == [15, 4]
     assert table.capacity == 16
@@ -122,7 +122,7 @@ def test_claim_gives_a_window_no_more_than_it_needs_for_a_start() -> None:
 def test_extend_is_all_groups_or_nothing() -> None:
     cache = manager(0, 0, blocks=4)
     table, _, _ = start(cache, TOKENS[:8])
-    cache._pools[1].take(1)
+    cache._pools[1].allocate(1)
     before = cache.usage()
     assert cache.extend(table, 16) is None
     assert cache.usage() == before
@@ -146,10 +146,10 @@ def test_the_window_gives_up_blocks_exactly_when_no_query_can_see_them() -> None
 def test_given_up_blocks_rest_while_a_step_is_in_flight() -> None:
     cache = manager(0, blocks=6)
     table, chain, _ = start(cache, TOKENS[:18])
-    cache.planned(1)
+    cache.begin_step(1)
     cache.advance(table, chain, TOKENS[:18], 16)
     cache.release(table)
-    assert cache.claim(cache.miss(), 8, 8, reserve=0) is None, "one block was free before; the others rest"
+    assert cache.allocate(cache.no_hit(), 8, 8, reserve=0) is None, "one block was free before; the others rest"
     again, _, hit = start(cache, TOKENS[:16])
     assert hit == 12, "reading is safe at once"
     cache.retire(1)
@@ -161,13 +161,13 @@ def test_given_up_blocks_rest_while_a_step_is_in_flight() -> None:
 def test_will_fit_counts_what_rests_and_what_the_window_will_give_up() -> None:
     cache = manager(4, blocks=5)
     table, _, _ = start(cache, TOKENS[:16])
-    other = cache.claim(cache.miss(), 4, 4, reserve=0)
+    other = cache.allocate(cache.no_hit(), 4, 4, reserve=0)
     assert other is not None
     assert cache.extend(table, 20) is None
     assert not cache.will_fit(table, 20, position=6)  # the query at 6 sees position 3: block 0 stays
     assert cache.will_fit(table, 20, position=7)
     assert not cache.will_fit(table, 24, position=7)
-    cache.planned(1)
+    cache.begin_step(1)
     cache.release(other)
     assert cache.extend(table, 20) is None
     assert cache.will_fit(table, 24, position=7)
@@ -177,7 +177,7 @@ def test_forget_leaves_only_what_is_kept() -> None:
     cache = manager(0, 6)
     table, chain, _ = start(cache, TOKENS[:24])
     cache.advance(table, chain, TOKENS[:24], 24)
-    cache.forget(table, chain, keep=9)
+    cache.uncache(table, chain, keep=9)
     cache.release(table)
     cache.check_integrity()
     assert [usage.cached for usage in cache.usage()] == [2, 2]
@@ -189,7 +189,7 @@ def test_forget_reaches_blocks_given_up_before() -> None:
     table, chain, _ = start(cache, TOKENS[:24])
     cache.advance(table, chain, TOKENS[:24], 24)
     cache.release(table)
-    cache.forget(None, chain, keep=8)
+    cache.uncache(None, chain, keep=8)
     assert cached(cache, TOKENS[:24]) == 8
 
 
@@ -199,7 +199,7 @@ def test_forget_spares_what_another_sequence_holds() -> None:
     cache.advance(table, chain, TOKENS[:24], 24)
     other, _, hit = start(cache, TOKENS[:17])
     assert hit == 16
-    cache.forget(table, chain, keep=4)
+    cache.uncache(table, chain, keep=4)
     cache.release(table)
     assert cached(cache, TOKENS[:24]) == 16
     cache.release(other)
@@ -215,7 +215,7 @@ def test_forget_reaches_what_was_computed_a_second_time() -> None:
     second, _, hit = start(cache, TOKENS[:24])
     assert hit == 0
     cache.advance(second, chain, TOKENS[:24], 24)
-    cache.forget(second, chain, keep=9)
+    cache.uncache(second, chain, keep=9)
     cache.release(second)
     assert [usage.cached for usage in cache.usage()] == [2, 2]
 
@@ -223,7 +223,7 @@ def test_forget_reaches_what_was_computed_a_second_time() -> None:
 def test_the_tail_of_a_released_table_is_evicted_first() -> None:
     cache = manager(0, blocks=6)
     leave_cached(cache, TOKENS[:24], upto=24)
-    cache.claim(cache.miss(), 8, 8, reserve=0)
+    cache.allocate(cache.no_hit(), 8, 8, reserve=0)
     assert cached(cache, TOKENS[:24]) == 16
 
 
@@ -241,16 +241,16 @@ def test_demand_is_what_one_sequence_really_takes(block_size: int, window: int, 
     context, most = 50, 0
     cache = CacheManager([CacheGroup(window, (0,))], [100], block_size, False)
     for first in range(1, step_tokens + 1):  # every alignment of steps to blocks
-        table = cache.claim(cache.miss(), context, first, reserve=0)
+        table = cache.allocate(cache.no_hit(), context, first, reserve=0)
         assert table is not None
         computed = 0
         while computed < context:
             computed = first if not computed else min(context, computed + step_tokens)
             cache.extend(table, computed)
             most = max(most, cache.usage()[0].held)
-            cache.advance(table, Chain(b"", block_size), TOKENS, computed)
+            cache.advance(table, PrefixChain(b"", block_size), TOKENS, computed)
         cache.release(table)
-    demand = cache.demand(context, step_tokens)[0]
+    demand = cache.required_blocks(context, step_tokens)[0]
     assert most <= demand
     if step_tokens >= block_size:  # then every alignment occurs
         assert most == demand

@@ -6,36 +6,36 @@ import msgspec
 import pytest
 
 from penstock.cache.pool import Pool, Usage
-from penstock.cache.prefix import Chain, Link
+from penstock.cache.prefix_chain import ChainLink, PrefixChain
 from penstock.errors import PenstockError
 
 
-def link(token: int) -> Link:
-    chain = Chain(b"", 1)
+def link(token: int) -> ChainLink:
+    chain = PrefixChain(b"", 1)
     chain.grow([token], 1)
     return chain.links[0]
 
 
 def published(pool: Pool, token: int) -> int:
     """A block that was used and given up, in the cache under a key of this token's."""
-    (block,) = pool.take(1)
+    (block,) = pool.allocate(1)
     pool.publish(block, link(token))
-    pool.drop([block], 0)
+    pool.release([block], 0)
     return block
 
 
 def test_hands_out_every_block_once_but_never_block_0() -> None:
     pool = Pool(6)
-    assert sorted(pool.take(pool.available)) == [1, 2, 3, 4, 5]
+    assert sorted(pool.allocate(pool.available)) == [1, 2, 3, 4, 5]
     assert pool.available == 0
 
 
 def test_evicts_the_least_recently_used_and_only_when_nothing_is_free() -> None:
     pool = Pool(5)
     first, second, third = (published(pool, token) for token in (1, 2, 3))
-    pool.hold([first])
-    pool.drop([first], 0)  # used again: second is the oldest now
-    taken = pool.take(3)
+    pool.acquire([first])
+    pool.release([first], 0)  # used again: second is the oldest now
+    taken = pool.allocate(3)
     assert taken[1:] == [second, third]
     assert [pool.find(link(token).key) for token in (1, 2, 3)] == [first, None, None]
 
@@ -43,20 +43,20 @@ def test_evicts_the_least_recently_used_and_only_when_nothing_is_free() -> None:
 def test_a_block_is_given_up_by_its_last_holder() -> None:
     pool = Pool(2)
     block = published(pool, 1)
-    pool.hold([block])
-    pool.hold([block])
-    pool.drop([block], 0)
+    pool.acquire([block])
+    pool.acquire([block])
+    pool.release([block], 0)
     assert pool.usage() == Usage(total=1, held=1, resting=0, cached=0, free=0)
-    pool.drop([block], 0)
+    pool.release([block], 0)
     assert pool.usage() == Usage(total=1, held=0, resting=0, cached=1, free=0)
 
 
 def test_a_block_rests_until_the_step_that_may_touch_it_has_retired() -> None:
     pool = Pool(3)
-    plain, full = pool.take(2)
+    plain, full = pool.allocate(2)
     pool.publish(full, link(1))
-    pool.drop([plain], step=5)
-    pool.drop([full], step=6)
+    pool.release([plain], step=5)
+    pool.release([full], step=6)
     assert pool.available == 0
     pool.retire(4)
     assert pool.available == 0
@@ -68,11 +68,11 @@ def test_a_block_rests_until_the_step_that_may_touch_it_has_retired() -> None:
 
 def test_a_resting_block_can_be_read_again_and_then_rests_anew() -> None:
     pool = Pool(2)
-    (block,) = pool.take(1)
+    (block,) = pool.allocate(1)
     pool.publish(block, link(1))
-    pool.drop([block], step=1)
-    pool.hold([block])
-    pool.drop([block], step=2)
+    pool.release([block], step=1)
+    pool.acquire([block])
+    pool.release([block], step=2)
     pool.retire(1)
     assert pool.available == 0
     pool.retire(2)
@@ -81,10 +81,10 @@ def test_a_resting_block_can_be_read_again_and_then_rests_anew() -> None:
 
 def test_the_first_block_of_a_key_keeps_it() -> None:
     pool = Pool(3)
-    first, second = pool.take(2)
+    first, second = pool.allocate(2)
     pool.publish(first, link(1))
     pool.publish(second, link(1))
-    pool.drop([second], 0)
+    pool.release([second], 0)
     assert pool.find(link(1).key) == first
     assert pool.usage().free == 1, "the double is worth nothing"
 
@@ -92,12 +92,12 @@ def test_the_first_block_of_a_key_keeps_it() -> None:
 def test_an_unpublished_block_is_free_again() -> None:
     pool = Pool(3)
     cached = published(pool, 1)
-    (held,) = pool.take(1)
+    (held,) = pool.allocate(1)
     pool.publish(held, link(2))
     pool.unpublish(cached)
     pool.unpublish(held)
     assert pool.usage() == Usage(total=2, held=1, resting=0, cached=0, free=1)
-    pool.drop([held], 0)
+    pool.release([held], 0)
     pool.check_integrity({})
     assert pool.usage().free == 2
 
@@ -108,17 +108,20 @@ CORRUPTIONS: dict[str, tuple[Callable[[Pool], object], str]] = {
     "freed while held": (lambda pool: pool._free.append(1), "the pool lists"),
     "cached while held": (lambda pool: pool._cached.update({1: None}), "2 states at once"),
     "reference too many": (lambda pool: pool._references.__setitem__(1, 2), "2 references, but 1 tables"),
-    "key without block": (lambda pool: pool._index.update({b"": 3}), "index"),
-    "block without key": (lambda pool: pool._index.clear(), "index"),
+    "key without block": (lambda pool: pool._index._blocks.update({b"": 3}), "index"),
+    "block without key": (lambda pool: pool._index._blocks.clear(), "index"),
     "wrong key": (
         lambda pool: (
-            pool._links.__setitem__(2, msgspec.structs.replace(link(1), packed=b"else")),
-            pool._index.clear(),
-            pool._index.update({link(1).key: 2}),
+            pool._index._links.__setitem__(2, msgspec.structs.replace(link(1), packed=b"else")),
+            pool._index._blocks.clear(),
+            pool._index._blocks.update({link(1).key: 2}),
         ),
         "not the hash",
     ),
-    "cached without key": (lambda pool: (pool._links.__setitem__(2, None), pool._index.clear()), "has no key"),
+    "cached without key": (
+        lambda pool: (pool._index._links.__setitem__(2, None), pool._index._blocks.clear()),
+        "has no key",
+    ),
     "rests too long": (lambda pool: pool._resting.update({pool._free.pop(): 0}), "still rests"),
 }
 
@@ -126,7 +129,7 @@ CORRUPTIONS: dict[str, tuple[Callable[[Pool], object], str]] = {
 @pytest.mark.parametrize(("corrupt", "message"), CORRUPTIONS.values(), ids=CORRUPTIONS)
 def test_integrity_check_notices(corrupt: Callable[[Pool], object], message: str) -> None:
     pool = Pool(5)
-    assert pool.take(1) == [1]
+    assert pool.allocate(1) == [1]
     assert published(pool, 1) == 2
     pool.check_integrity({1: 1})
     corrupt(pool)

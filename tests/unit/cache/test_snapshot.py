@@ -1,13 +1,13 @@
-from penstock.cache import CacheManager, Chain, Recall, snapshot
+from penstock.cache import CacheManager, EvictionHistory, PrefixChain, snapshot
 from penstock.store.spec import CacheGroup
 
 SIZE = 4
 STATES = ("free", "held", "shared", "cached", "resting")
 
 
-def start(cache: CacheManager, tokens: list[int], tenant: str = "") -> tuple[object, list[list[int]], Chain]:
+def start(cache: CacheManager, tokens: list[int], tenant: str = "") -> tuple[object, list[list[int]], PrefixChain]:
     chain = cache.chain(tenant, "")
-    table = cache.claim(cache.match(chain, tokens), len(tokens), len(tokens), 0)
+    table = cache.allocate(cache.lookup_prefix(chain, tokens), len(tokens), len(tokens), 0)
     assert table is not None
     cache.advance(table, chain, tokens, len(tokens) - 1)
     return table, table.blocks, chain
@@ -20,7 +20,7 @@ def counted(group: dict[str, object]) -> dict[str, int]:
 
 
 def test_the_map_agrees_with_the_counts_and_names_the_owners() -> None:
-    cache = CacheManager([CacheGroup(0, (0,))], [41], SIZE, True, Recall())
+    cache = CacheManager([CacheGroup(0, (0,))], [41], SIZE, True, EvictionHistory())
     gone, *_ = start(cache, [9] * 30)
     cache.release(gone)  # type: ignore[arg-type]
     _, first, _ = start(cache, list(range(17)))
@@ -39,7 +39,7 @@ def test_the_map_agrees_with_the_counts_and_names_the_owners() -> None:
 
 def test_a_large_cache_is_drawn_in_cells_of_several_blocks() -> None:
     blocks = 3 * snapshot.MAX_CELLS
-    cache = CacheManager([CacheGroup(0, (0,))], [blocks + 1], SIZE, True, Recall())
+    cache = CacheManager([CacheGroup(0, (0,))], [blocks + 1], SIZE, True, EvictionHistory())
     _, table, _ = start(cache, list(range(100)))
     (group,) = snapshot.page_map(cache, [(5, table)])
     assert group["cell_blocks"] == 3
@@ -49,7 +49,7 @@ def test_a_large_cache_is_drawn_in_cells_of_several_blocks() -> None:
 
 
 def test_the_tree_joins_blocks_and_branches_where_prompts_part() -> None:
-    cache = CacheManager([CacheGroup(0, (0,))], [100], SIZE, True, Recall())
+    cache = CacheManager([CacheGroup(0, (0,))], [100], SIZE, True, EvictionHistory())
     *_, chain = start(cache, list(range(25)))
     start(cache, [*range(12), *[50] * 13])
     told = snapshot.tree(cache, "", [link.key for link in chain.links], 100)
@@ -63,7 +63,7 @@ def test_the_tree_joins_blocks_and_branches_where_prompts_part() -> None:
 
 
 def test_the_tree_remembers_what_was_evicted() -> None:
-    cache = CacheManager([CacheGroup(0, (0,))], [9], SIZE, True, Recall())
+    cache = CacheManager([CacheGroup(0, (0,))], [9], SIZE, True, EvictionHistory())
     table, *_ = start(cache, list(range(17)))
     cache.release(table)  # type: ignore[arg-type]
     table, *_ = start(cache, list(range(100, 131)))
@@ -75,7 +75,7 @@ def test_the_tree_remembers_what_was_evicted() -> None:
 
 
 def test_a_tenant_sees_its_own_prefixes_and_evictions_among_the_totals() -> None:
-    cache = CacheManager([CacheGroup(0, (0,))], [9], SIZE, True, Recall())
+    cache = CacheManager([CacheGroup(0, (0,))], [9], SIZE, True, EvictionHistory())
     table, *_ = start(cache, list(range(17)), "alice")
     cache.release(table)  # type: ignore[arg-type]
     start(cache, list(range(25)), "bob")  # pushes out two of her blocks

@@ -133,7 +133,7 @@ def test_a_check_that_fails_says_what_is_wrong_and_ends_nothing(world: World, mo
     world.submit("free")
     world.loop.step()
     assert world.loop.handle(Query(1, "check")) == Reply(1)
-    pool = world.loop.scheduler._roster.cache.pools[0]
+    pool = world.loop.scheduler._queues.cache.pools[0]
     taken = pool._free.pop()
     reply = world.loop.handle(Query(2, "check"))
     assert reply is not None

@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow import record
-from penstock.flow.record import Blocks, Finding, LetIn, SentBack, StepRecord
+from penstock.flow.record import Admission, Blocks, Finding, Preemption, StepRecord
 
 WORDS = st.integers(0, 2**32 - 1)
 TOTALS = st.integers(0, 2**64 - 1)  # grow for as long as the engine lives
 SHORTS = st.integers(0, 60)
 TIMES = st.floats(0, 1e9, allow_nan=False)
 LET_IN = st.builds(
-    LetIn, WORDS, TIMES, WORDS, st.tuples(*[WORDS] * len(record.WAITS)), WORDS, WORDS,
+    Admission, WORDS, TIMES, WORDS, st.tuples(*[WORDS] * len(record.WAITS)), WORDS, WORDS,
     st.builds(Finding, st.integers(0, len(record.FINDINGS) - 1), WORDS, WORDS, WORDS),
 )  # fmt: skip
 
@@ -22,15 +22,19 @@ LET_IN = st.builds(
     spans=st.tuples(WORDS, WORDS, WORDS),
     state=st.tuples(WORDS, WORDS, WORDS, WORDS, TOTALS, st.integers(0, 5)),
     blocks=st.lists(st.builds(Blocks, *[WORDS] * 5), max_size=3),
-    let_in=st.lists(LET_IN, max_size=3),
-    sent_back=st.lists(st.builds(SentBack, WORDS, st.integers(0, 4)), max_size=3),
+    admissions=st.lists(LET_IN, max_size=3),
+    preemptions=st.lists(st.builds(Preemption, WORDS, st.integers(0, 4)), max_size=3),
     rows=st.lists(st.tuples(WORDS, WORDS), max_size=20),
 )
-def test_what_is_packed_comes_out_again(number, start, spans, state, blocks, let_in, sent_back, rows) -> None:
+def test_what_is_packed_comes_out_again(number, start, spans, state, blocks, admissions, preemptions, rows) -> None:
     flat = array("I", [value for row in rows for value in row])
-    packed = record.pack(number, start, spans, state, blocks, list(map(record.pack_let_in, let_in)), sent_back, flat)
+    packed = record.pack(
+        number, start, spans, state, blocks, list(map(record.pack_admission, admissions)), preemptions, flat
+    )
     numbers, words = [row[0] for row in rows], [row[1] for row in rows]
-    assert record.unpack(packed) == StepRecord(number, start, *spans, *state, blocks, let_in, sent_back, numbers, words)
+    assert record.unpack(packed) == StepRecord(
+        number, start, *spans, *state, blocks, admissions, preemptions, numbers, words
+    )
 
 
 def test_spans_that_no_word_holds_are_cut_not_wrapped() -> None:

@@ -26,7 +26,7 @@ def test_what_happened_is_what_is_scraped() -> None:
     watched.serve("a", tokens=5)
     watched.accept("b")
     watched.accept("c")
-    watched.step({"b": 40}, let_in={"b": Finding()}, cached=16, waiting=1, blocked=2)
+    watched.step({"b": 40}, admissions={"b": Finding()}, cached=16, waiting=1, blocked=2)
     watched.finish("b", FinishReason.ERROR, code="engine_died")
     watched.tell(events.Accepted("d", watched.now, "q", "chat"))
     watched.tell(events.Rejected("d", watched.now, 429, "queue_full", "later"))

@@ -12,7 +12,7 @@ def test_the_cost_of_a_step_is_found_again() -> None:
     for name in "abcd":
         watched.accept(name)
     for count in (40, 80, 300, 20, 77):
-        watched.step({"a": count}, seconds=0.010 + count * 0.0005, let_in={"a": Finding()})
+        watched.step({"a": count}, seconds=0.010 + count * 0.0005, admissions={"a": Finding()})
     for place in range(40):
         batch = "abcd"[: 1 + place % 4]
         watched.step(dict.fromkeys(batch, 1), seconds=0.010 + 0.002 * len(batch))

@@ -40,7 +40,7 @@ def watched() -> JournalDriver:
         watched.serve(f"{name}1", tenant=name)
         watched.accept(name, tenant=name)
     both = {name: Finding(record.NOTHING_ALIKE) for name in ("alice", "bob")}
-    watched.step({"alice": 40, "bob": 40}, let_in=both, cached=16)
+    watched.step({"alice": 40, "bob": 40}, admissions=both, cached=16)
     watched.step({"alice": 1, "bob": 1})
     return watched
 

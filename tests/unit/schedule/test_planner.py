@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.flow import FinishReason, StepPlan
-from penstock.schedule.queues import Roster
+from penstock.schedule.queues import SequenceQueues
 from penstock.schedule.sequence import Sequence
 from simulation.device import VOCABULARY
 from simulation.world import World
@@ -113,13 +113,13 @@ def test_a_preempted_sequence_finds_its_own_blocks_again_but_reports_what_was_ca
 
 def test_a_pending_token_survives_the_preemption(monkeypatch: pytest.MonkeyPatch) -> None:
     pending: list[int] = []
-    preempt = Roster.preempt
+    preempt = SequenceQueues.preempt
 
-    def spy(self: Roster, sequence: Sequence) -> None:
+    def spy(self: SequenceQueues, sequence: Sequence) -> None:
         pending.append(sequence.pending)
         preempt(self, sequence)
 
-    monkeypatch.setattr(Roster, "preempt", spy)
+    monkeypatch.setattr(SequenceQueues, "preempt", spy)
     world = World(context=32, spare_blocks=4, max_sequences=3, lookahead=1)
     for index in range(3):
         world.submit(prompt(6, index), max_output=24)
@@ -148,7 +148,7 @@ def test_nobody_overtakes_one_that_waits_for_blocks() -> None:
     small = world.submit(prompt(2, 2), max_output=2)
     while world.clients[big].end is None:
         world.step()
-        running = {sequence.id for sequence in world.scheduler._roster.running}
+        running = {sequence.id for sequence in world.scheduler._queues.running}
         assert small not in running or big in running
     world.run()
     world.check_over()
@@ -228,7 +228,7 @@ def test_those_behind_a_parked_sequence_may_go() -> None:
     first = plan(world)
     assert first is not None
     assert [admit.choice for admit in first.admits] == [0, 2]
-    assert parked not in {sequence.id for sequence in world.scheduler._roster.running}
+    assert parked not in {sequence.id for sequence in world.scheduler._queues.running}
     second = plan(world)
     assert second is not None
     assert [admit.choice for admit in second.admits] == [1]
@@ -243,7 +243,7 @@ def test_who_waits_for_a_prefix_goes_on_alone_when_its_owner_ends(end: str) -> N
     owner = world.submit(prompt(30), timeout_s=5.0)
     waiter = world.submit(prompt(30))
     world.step()
-    assert world.scheduler._roster.sequences[waiter].parked is not None
+    assert world.scheduler._queues.sequences[waiter].parked is not None
     if end == "cancel":
         world.cancel(owner)
     elif end == "timeout":
@@ -261,7 +261,7 @@ def test_a_parked_sequence_can_be_cancelled() -> None:
     world.submit(prompt(30))
     first, second = world.submit(prompt(30)), world.submit(prompt(30))
     world.step()
-    assert all(world.scheduler._roster.sequences[id].parked for id in (first, second))
+    assert all(world.scheduler._queues.sequences[id].parked for id in (first, second))
     world.cancel(first)
     world.cancel(second)
     world.run()

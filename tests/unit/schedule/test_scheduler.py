@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cache import CacheManager, prefix
+from penstock.cache import CacheManager, prefix_chain
 from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError, QueueFull
 from penstock.flow import Cancel, FinishReason, RowResult, SamplingParams, StepResult, Submit, Task, TokenLogprobs
 from penstock.flow.prefix import block_key
 from penstock.schedule import Scheduler
-from penstock.schedule.scheduler import DEADLINES_KEPT
+from penstock.schedule.scheduler import STALE_DEADLINES
 from penstock.store.spec import CacheGroup
 from simulation.device import VOCABULARY
 from simulation.world import World
@@ -38,7 +38,7 @@ def test_the_choices_of_a_request_are_hashed_once(monkeypatch: pytest.MonkeyPatc
         hashed += 1
         return block_key(parent, packed)
 
-    monkeypatch.setattr(prefix, "block_key", counted)
+    monkeypatch.setattr(prefix_chain, "block_key", counted)
     world = World(step_tokens=64)
     for tenant, salt in (("", ""), ("", ""), ("", ""), ("", "another"), ("another", "another"), ("another", "another")):
         world.submit(PROMPT, tenant=tenant, salt=salt)
@@ -260,29 +260,29 @@ def test_failure_ends_what_runs_and_spares_what_waits(lookahead: int) -> None:
 def test_failure_within_a_result_loses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even a sequence that was sent back, and waits for nothing but this."""
     world = World()
-    sent_back = world.submit(PROMPT)
+    preemptions = world.submit(PROMPT)
     world.half_step()
-    roster = world.scheduler._roster
-    roster.preempt(roster.sequences[sent_back])
+    queues = world.scheduler._queues
+    queues.preempt(queues.sequences[preemptions])
     with monkeypatch.context() as patched:
         patched.setattr(Scheduler, "_settle_row", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             world.half_step()
     world.fail()
     world.run()
-    assert ending(world, sent_back) == (8, FinishReason.LENGTH)
+    assert ending(world, preemptions) == (8, FinishReason.LENGTH)
     world.check_over()
 
 
 def test_far_deadlines_of_ended_sequences_do_not_pile_up() -> None:
     world = World()
     kept = world.submit(PROMPT, timeout_s=1e9)
-    for number in range(3 * DEADLINES_KEPT):
+    for number in range(3 * STALE_DEADLINES):
         message = Submit(id=f"s{number}", tokens=PROMPT, params=SamplingParams(), seed=0, max_output=4, deadline=1e9)
         world.scheduler.submit(message)
         world.scheduler.cancel(Cancel(message.id))
     world.scheduler.drain()
-    assert len(world.scheduler._deadlines) <= DEADLINES_KEPT + 2
+    assert len(world.scheduler._deadlines) <= STALE_DEADLINES + 2
     world.now = 2e9
     world.run()
     assert ending(world, kept)[1] is FinishReason.TIMEOUT
@@ -489,22 +489,22 @@ def test_integrity_check_notices_a_lost_count() -> None:
     world = World()
     id = world.submit(PROMPT)
     world.scheduler.plan()
-    world.scheduler._roster.sequences[id].in_flight = 0
-    with pytest.raises(PenstockError, match="lost count of its rows"):
+    world.scheduler._queues.sequences[id].in_flight = 0
+    with pytest.raises(PenstockError, match="miscounts its rows"):
         world.scheduler.check_integrity()
 
 
 def test_integrity_check_notices_a_sequence_in_the_wrong_place() -> None:
     world = World()
     id = world.submit(PROMPT)
-    sequence = world.scheduler._roster.sequences[id]
-    world.scheduler._roster.ready.remove(sequence)
+    sequence = world.scheduler._queues.sequences[id]
+    world.scheduler._queues.ready.remove(sequence)
     with pytest.raises(PenstockError, match="WAITING but not where it should be"):
         world.scheduler.check_integrity()
 
 
 def test_integrity_check_notices_a_lost_slot() -> None:
     world = World()
-    world.scheduler._roster.slots.take()
+    world.scheduler._queues.slots.allocate()
     with pytest.raises(PenstockError, match="slots"):
         world.scheduler.check_integrity()

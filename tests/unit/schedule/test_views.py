@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.cache import CacheManager, Recall
+from penstock.cache import CacheManager, EvictionHistory
 from penstock.flow import RowResult, SamplingParams, StepResult, Submit, record
 from penstock.schedule import Scheduler
 from penstock.store.spec import CacheGroup
@@ -13,7 +13,7 @@ NUMBER = 7
 
 def running() -> Scheduler:
     """One sequence, whose prompt has been computed: two full blocks and a half."""
-    cache = CacheManager([CacheGroup(0, (0,))], [17], 4, prefix_caching=True, recall=Recall())
+    cache = CacheManager([CacheGroup(0, (0,))], [17], 4, prefix_caching=True, history=EvictionHistory())
     scheduler = Scheduler(cache, step_tokens=64, max_sequences=4, max_waiting=8, policy="fcfs", lookahead=0, context=32)
     scheduler.submit(Submit(id="x", tokens=PROMPT, params=SamplingParams(), seed=0, max_output=4, number=NUMBER))
     plan = scheduler.plan()

@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.flow import FinishReason
 from penstock.flow.identity import UNNAMED, Source
-from penstock.flow.record import CONSTRAINT, PREFIX, WAITS, LetIn, StepRecord, micros
+from penstock.flow.record import CONSTRAINT, PREFIX, WAITS, Admission, StepRecord, micros
 from penstock.observe import events
 from penstock.observe.epoch import Epoch
 from penstock.observe.trace.records import PRIORITY, Moment, RequestTrace, SequenceTrace
@@ -281,15 +281,15 @@ class Journal:
 
     def _stepped(self, replica: ReplicaTrace, step: StepRecord, settled: float) -> None:
         replica.count_step(step, settled)
-        for entry in step.let_in:
+        for entry in step.admissions:
             if (sequence := self._by_number.get(entry.number)) is not None:
-                self._let_in(replica.totals, sequence, entry, step)
-        for number, why in step.sent_back:
+                self._admit(replica.totals, sequence, entry, step)
+        for number, why in step.preemptions:
             if (sequence := self._by_number.get(number)) is not None:
                 sequence.preemptions.append((step.start, step.number, why))
                 sequence.waiting = True
 
-    def _let_in(self, totals: Totals, sequence: SequenceTrace, entry: LetIn, step: StepRecord) -> None:
+    def _admit(self, totals: Totals, sequence: SequenceTrace, entry: Admission, step: StepRecord) -> None:
         sequence.waiting = False
         if sequence.admitted is not None or sequence.finish is not None:  # it was preempted in between, or has failed
             return

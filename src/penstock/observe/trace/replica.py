@@ -67,7 +67,7 @@ class ReplicaTrace:
         totals.steps += 1
         totals.rows += rows
         totals.step_s += seconds
-        totals.preemptions += len(step.sent_back)
+        totals.preemptions += len(step.preemptions)
         level.t, level.waiting, level.parked, level.blocked = settled, step.waiting, step.parked, step.blocked
         level.evictions, level.blocks, level.held = step.evictions, step.blocks, step.held
         self.step_s.add(seconds)

@@ -107,8 +107,8 @@ def _columns(journal: Journal, groups: list[list[StepRecord]]) -> dict[str, list
 
 
 def _marks(journal: Journal, column: int, step: StepRecord) -> list[dict[str, Any]]:
-    marks = [_mark(column, step, entry.number, "admitted", cached=entry.cached) for entry in step.let_in]
-    marks += [_mark(column, step, number, "preempted", why=WAITS[why]) for number, why in step.sent_back]
+    marks = [_mark(column, step, entry.number, "admitted", cached=entry.cached) for entry in step.admissions]
+    marks += [_mark(column, step, number, "preempted", why=WAITS[why]) for number, why in step.preemptions]
     for number in step.numbers:
         found = journal.sequence(number)
         if found is not None and found[1].last_step == step.number and found[1].finish is not None:

@@ -80,7 +80,7 @@ def serve_slowly(
     watched.accept(name)
     watched.later(queue)
     finding = options.pop("finding", Finding(record.NOTHING_ALIKE))
-    watched.step({name: 40}, let_in={name: finding}, seconds=prefill, **options)
+    watched.step({name: 40}, admissions={name: finding}, seconds=prefill, **options)
     watched.step({name: 1}, finish={name: FinishReason.LENGTH})
     watched.finish(name)
 
@@ -112,7 +112,7 @@ def test_a_slow_answer_may_be_its_readers_fault() -> None:
     for place in range(6):
         name = f"a{place}"
         watch.watched.accept(name)
-        watch.watched.step({name: 40}, let_in={name: Finding()})
+        watch.watched.step({name: 40}, admissions={name: Finding()})
         watch.watched.write(name, seconds=5.0)
         watch.watched.step({name: 1}, finish={name: FinishReason.LENGTH})
         watch.watched.finish(name)
@@ -143,7 +143,7 @@ def test_levels_are_means_over_the_window() -> None:
     watch.watched.accept("a")
     watch.watched.accept("b")
     watch.watched.accept("c")
-    watch.watched.step({"a": 40}, let_in={"a": Finding()}, blocks=(90, 0, 0, 0, 10), waiting=2, blocked=record.SLOT)
+    watch.watched.step({"a": 40}, admissions={"a": Finding()}, blocks=(90, 0, 0, 0, 10), waiting=2, blocked=record.SLOT)
     watch.beat()
     assert {alert["objective"]: alert["cause"] for alert in watch.told} == {"kv_use": "load", "queue_depth": "queue"}
     assert "max_sequences" in watch.told[1]["message"]

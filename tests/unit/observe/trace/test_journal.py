@@ -60,7 +60,7 @@ def test_the_time_between_tokens_is_told_for_each_sequence() -> None:
             starts[name].append(watched.now)
         watched.step(dict.fromkeys(names, tokens), **more)
 
-    step("ab", 40, let_in={"a": Finding(), "b": Finding()})
+    step("ab", 40, admissions={"a": Finding(), "b": Finding()})
     step("ab", 1)
     step("ab", 1)
     watched.later(0.1)
@@ -77,7 +77,7 @@ def test_the_time_between_tokens_is_told_for_each_sequence() -> None:
 def test_no_time_between_tokens_where_there_is_but_one() -> None:
     watched = JournalDriver()
     watched.accept("a")
-    watched.step({"a": 40}, let_in={"a": Finding()})
+    watched.step({"a": 40}, admissions={"a": Finding()})
     (sequence,) = detail_of(watched, "a")["sequences"]
     assert sequence["inter_token_us"] is None
 
@@ -87,7 +87,7 @@ def test_so_do_those_of_one_that_is_cut_short(where: str) -> None:
     watched = JournalDriver()
     watched.accept("a") if where != "accepted" else watched.tell(events.Accepted("a", watched.now, "q", "chat"))
     if where == "running":
-        watched.step({"a": 40}, let_in={"a": Finding()})
+        watched.step({"a": 40}, admissions={"a": Finding()})
     watched.later(0.5)
     request = watched.journal.find("a")
     assert request is not None
@@ -106,11 +106,11 @@ def test_so_do_those_of_one_that_is_cut_short(where: str) -> None:
 def test_a_preempted_request_tells_when_and_why() -> None:
     watched = JournalDriver()
     watched.accept("a")
-    watched.step({"a": 40}, let_in={"a": Finding()})
+    watched.step({"a": 40}, admissions={"a": Finding()})
     watched.accept("b")
-    watched.step({"b": 40}, let_in={"b": Finding()}, sent_back=("a",))
+    watched.step({"b": 40}, admissions={"b": Finding()}, preemptions=("a",))
     assert watched.journal.waiting == 1
-    watched.step({"a": 41, "b": 1}, let_in={"a": Finding()}, finish={"a": FinishReason.LENGTH})
+    watched.step({"a": 41, "b": 1}, admissions={"a": Finding()}, finish={"a": FinishReason.LENGTH})
     watched.finish("a")
     detail = detail_of(watched, "a")
     (sequence,) = detail["sequences"]
@@ -132,7 +132,7 @@ def test_a_preempted_request_tells_when_and_why() -> None:
 def test_says_what_a_request_waited_for(waits_us: tuple[int, ...], overtaken: int, expected: str) -> None:
     watched = JournalDriver()
     watched.accept("a")
-    watched.step({"a": 40}, let_in={"a": Finding()}, waits_us=waits_us, overtaken=overtaken)  # type: ignore[arg-type]
+    watched.step({"a": 40}, admissions={"a": Finding()}, waits_us=waits_us, overtaken=overtaken)  # type: ignore[arg-type]
     assert view(watched).summary(watched.journal.find("a"))["waited_for"] == expected  # type: ignore[arg-type]
 
 
@@ -140,7 +140,9 @@ def test_texts_are_kept_only_where_that_is_allowed() -> None:
     for keep in (False, True):
         watched = JournalDriver(keep_texts=keep)
         watched.accept("a", prompt=45)
-        watched.step({"a": 40}, let_in={"a": Finding(record.DIVERGED, 30)}, finish={"a": FinishReason.END}, cached=16)
+        watched.step(
+            {"a": 40}, admissions={"a": Finding(record.DIVERGED, 30)}, finish={"a": FinishReason.END}, cached=16
+        )
         watched.finish("a")
         request = watched.journal.find("a")
         assert request is not None
@@ -200,7 +202,7 @@ def test_the_end_of_a_request_comes_once() -> None:
 def test_steps_are_bounded_by_number_and_by_bytes() -> None:
     watched = JournalDriver()
     watched.accept("a")
-    watched.step({"a": 40}, let_in={"a": Finding()})
+    watched.step({"a": 40}, admissions={"a": Finding()})
     (delivered,) = [event for event in watched.events if isinstance(event, events.Delivered)]
     assert delivered.record is not None
     few, small = StepRing(max_steps=10), StepRing(max_bytes=4000)
@@ -264,9 +266,9 @@ def test_a_window_of_steps() -> None:
     watched = JournalDriver()
     watched.accept("a")
     watched.accept("b")
-    watched.step({"a": 40}, let_in={"a": Finding()}, cached=16, waiting=1, blocked=record.SLOT)
+    watched.step({"a": 40}, admissions={"a": Finding()}, cached=16, waiting=1, blocked=record.SLOT)
     watched.step({"a": 1}, finish={"a": FinishReason.END}, waiting=1, blocked=record.SLOT)
-    watched.step({"b": 40}, let_in={"b": Finding()})
+    watched.step({"b": 40}, admissions={"b": Finding()})
     told = step_window(watched.journal, 1, 99, 100)
     assert (told["from"], told["to"], told["stride"]) == (1, 3, 1)
     assert told["rows"] == {"column": [0, 1, 2], "seq": [1, 1, 2], "tokens": [40, 1, 40], "kind": [0, 1, 0]}

@@ -1,4 +1,4 @@
-"""The links of a sequence's full blocks: their keys (`flow.prefix`), each computed once and kept with its block."""
+"""The hash chain of a sequence's full blocks: their keys (`flow.prefix`), each computed once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import msgspec
 from penstock.flow.prefix import TOKEN, TOKEN_BYTES, block_key, pack_tokens
 
 
-class Link(msgspec.Struct, frozen=True, gc=False):
-    """One full block's place in a chain. Keeps the tokens, so that the cache can say what it holds, and the tenant, who
-    alone may know. There are as many as blocks; the garbage collector need not go through them, since they refer to
-    nothing but bytes and texts."""
+class ChainLink(msgspec.Struct, frozen=True, gc=False):
+    """One full block in a chain. Has the tokens and the tenant, so that the cache can show its contents to that tenant.
+    There are as many as blocks; gc=False, since they refer to bytes and strings only."""
 
     key: bytes
     parent: bytes
@@ -26,8 +25,8 @@ class Link(msgspec.Struct, frozen=True, gc=False):
         return array(TOKEN, self.packed).tolist()
 
 
-class Chain:
-    """The links of one sequence's full blocks, as far as they were asked for. Only grows."""
+class PrefixChain:
+    """The links of one sequence's full blocks, as far as they are computed. Only grows."""
 
     __slots__ = ("block_size", "links", "root", "tenant")
 
@@ -36,22 +35,22 @@ class Chain:
         self.root = root
         self.block_size = block_size
         self.tenant = tenant
-        self.links: list[Link] = []
+        self.links: list[ChainLink] = []
 
-    def twin(self, tokens: Sequence[int]) -> Chain:
-        """That of another sequence which begins with the same `tokens`: their full blocks are hashed once for both."""
+    def share(self, tokens: Sequence[int]) -> PrefixChain:
+        """A chain for another sequence that begins with the same `tokens`; full blocks are hashed once for both."""
         num_blocks = len(tokens) // self.block_size
         self.grow(tokens, num_blocks)
-        twin = copy(self)
-        twin.links = self.links[:num_blocks]
-        return twin
+        shared = copy(self)
+        shared.links = self.links[:num_blocks]
+        return shared
 
     def parent_of(self, index: int) -> bytes:
-        """The key of all that comes before block `index`."""
+        """The key before block `index`: of the previous block, or the root."""
         return self.links[index - 1].key if index else self.root
 
     def grow(self, tokens: Sequence[int], num_blocks: int) -> None:
-        """Have links for the first `num_blocks` full blocks of `tokens`, which begin with those linked so far."""
+        """Compute links for the first `num_blocks` full blocks of `tokens`, which begin with those linked so far."""
         begin, size = len(self.links), self.block_size
         if num_blocks <= begin:
             return
@@ -61,5 +60,5 @@ class Chain:
         for offset in range(0, len(packed), step):
             piece = packed[offset : offset + step]
             key = block_key(parent, piece)
-            self.links.append(Link(key, parent, piece, tenant))
+            self.links.append(ChainLink(key, parent, piece, tenant))
             parent = key

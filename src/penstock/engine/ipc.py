@@ -1,8 +1,7 @@
-"""The socket between the frontend and an engine process: msgpack of the structs in `flow`, nothing else.
+"""IPC between the frontend and an engine process: msgpack of the structs in `flow` over a ZeroMQ pair.
 
-A pair of sockets on a path in a private folder, so that only this user's processes can reach it. Each end also holds a
-lifeline: a pipe whose other end lives in the other process. It becomes readable when that process is gone, however it
-went.
+The socket is a path in a private folder, so that only this user's processes can reach it. Each end also holds a
+lifeline: a pipe whose other end is in the other process. It becomes readable when that process ends, for any reason.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ class PeerGone(Exception):
     """The process at the other end has died."""
 
 
-class Link(Generic[T]):
+class IpcLink(Generic[T]):
+    """One end of the connection."""
+
     def __init__(self, socket: zmq.Socket[bytes], incoming: Any, lifeline: int) -> None:
         self.socket = socket
         self.lifeline = lifeline
@@ -31,7 +32,7 @@ class Link(Generic[T]):
         self.pollers = {what: self._poller(what) for what in (zmq.POLLIN, zmq.POLLOUT)}
 
     def send(self, message: msgspec.Struct) -> None:
-        """Waits only while the other end is not yet there or far behind. Raises PeerGone."""
+        """Waits only while the other end is not connected yet or its queue is full. Raises PeerGone."""
         data = self.encoder.encode(message)
         while True:
             try:
@@ -41,12 +42,12 @@ class Link(Generic[T]):
                     raise PeerGone from None
 
     def receive(self, timeout_s: float | None) -> list[T]:
-        """All that has arrived; waits for the first up to `timeout_s` (None: without end). Raises PeerGone."""
+        """All messages that have arrived; waits up to `timeout_s` (None: forever) for the first. Raises PeerGone."""
         if messages := list(self._drain()):
             return messages
         ready = self._wait(zmq.POLLIN, timeout_s)
         messages = list(self._drain())
-        if not messages and self.lifeline in ready:  # what it still had to say comes first
+        if not messages and self.lifeline in ready:  # its last messages come first
             raise PeerGone
         return messages
 
@@ -72,22 +73,22 @@ class Link(Generic[T]):
         self.socket.context.term()
 
 
-def frontend_link(address: str, lifeline: int) -> Link[FromEngine]:
-    """The side that connects: what it sends before the engine is there waits in its queue."""
+def open_frontend_link(address: str, lifeline: int) -> IpcLink[FromEngine]:
+    """The side that connects: messages queue here until the engine is there."""
     socket = _pair()
     socket.reconnect_ivl = 10  # ms
-    socket.sndhwm = 0  # what may be queued is bounded by the sender, who must never block on an engine in a long step
+    socket.sndhwm = 0  # no limit: the sender bounds its queue, and must not block on an engine in a long step
     socket.connect(address)
-    return Link(socket, FromEngine, lifeline)
+    return IpcLink(socket, FromEngine, lifeline)
 
 
-def engine_link(address: str, lifeline: int) -> Link[ToEngine]:
+def open_engine_link(address: str, lifeline: int) -> IpcLink[ToEngine]:
     socket = _pair()
     socket.rcvhwm = 0
     socket.bind(address)
-    return Link(socket, ToEngine, lifeline)
+    return IpcLink(socket, ToEngine, lifeline)
 
 
 def _pair() -> zmq.Socket[bytes]:
-    """With a context of its own: the shared instance may belong to the program that uses `LLM`."""
+    """With its own context: the shared one may belong to the program that uses `LLM`."""
     return zmq.Context().socket(zmq.PAIR)

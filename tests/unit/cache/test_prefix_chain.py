@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from penstock.cache.prefix import Chain
+from penstock.cache.prefix_chain import PrefixChain
 
 
 def keys(tokens: list[int], salt: str = "", block_size: int = 4) -> list[bytes]:
-    chain = Chain(salt.encode(), block_size)
+    chain = PrefixChain(salt.encode(), block_size)
     chain.grow(tokens, len(tokens) // block_size)
     return [link.key for link in chain.links]
 
@@ -26,7 +26,7 @@ def test_salts_share_nothing() -> None:
 
 def test_growing_piece_by_piece_gives_the_same_chain() -> None:
     tokens = [t * 37 % 100_000 for t in range(22)]
-    chain = Chain(b"salt", 4)
+    chain = PrefixChain(b"salt", 4)
     for length in range(len(tokens) + 1):
         chain.grow(tokens[:length], length // 4)
         chain.grow(tokens[:length], 0)
@@ -37,9 +37,9 @@ def test_growing_piece_by_piece_gives_the_same_chain() -> None:
 
 def test_twins_share_what_they_begin_with_and_nothing_else() -> None:
     prompt = list(range(10))
-    chain = Chain(b"salt", 4)
+    chain = PrefixChain(b"salt", 4)
     chain.grow([*prompt, 10, 11], 3)
-    twin = chain.twin(prompt)
+    twin = chain.share(prompt)
     assert [link.key for link in twin.links] == keys(prompt, "salt")
 
     twin.grow([*prompt, 20, 21, 22, 23], 3)

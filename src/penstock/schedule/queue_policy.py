@@ -1,4 +1,4 @@
-"""In which order sequences get what is scarce: slots, blocks, tokens of a step."""
+"""Queue policies: the order in which sequences get slots, KV blocks and the token budget of a step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from penstock.errors import InvalidSetting
 from penstock.flow import Submit
 
 
-class Policy(Protocol):
-    """Ranks a sequence when it comes in. Smaller goes first; equal ranks go in the order they came in."""
+class SchedulerPolicy(Protocol):
+    """Ranks a sequence when it is submitted. Smaller goes first; equal ranks go in the order of submission."""
 
     def __call__(self, message: Submit, /) -> tuple[float, ...]: ...
 
@@ -23,10 +23,10 @@ def priority(message: Submit) -> tuple[float, ...]:
     return (message.priority, message.arrival)
 
 
-POLICIES: Mapping[str, Policy] = {"fcfs": first_come, "priority": priority}
+POLICIES: Mapping[str, SchedulerPolicy] = {"fcfs": first_come, "priority": priority}
 
 
-def named(name: str) -> Policy:
+def policy_by_name(name: str) -> SchedulerPolicy:
     if name not in POLICIES:
         raise InvalidSetting(f"unknown policy {name!r}; there are {', '.join(POLICIES)}", param="policy")
     return POLICIES[name]
