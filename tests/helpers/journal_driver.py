@@ -57,10 +57,12 @@ class JournalDriver:
         cached: int = 0,
         overtaken: int = 0,
         blocks: tuple[int, int, int, int, int] = (10, 0, 0, 5, 85),
+        as_numbers: bool = False,
         waiting: int = 0,
         blocked: int = record.STEP,
     ) -> None:
-        """`rows`: request -> tokens computed; each gets a token. One token of a request that was let in is a decode."""
+        """`rows`: request -> tokens computed; each gets a token. One token of a request that was let in is a decode.
+        `as_numbers`: further tokens are delivered as numbers, not as Deltas."""
         self.steps += 1
         start = self.now
         entries = [
@@ -81,7 +83,11 @@ class JournalDriver:
         times = [self.later(0.0001) for _ in deltas]
         assert end < received
         done = times[-1] if times else received
-        self.tell(events.Delivered("", done, received, data, deltas, times, self.source))
+        further = [name for name in rows if as_numbers and self._begun(name)]
+        numbers = array("I", [self.open[name] for name in further])
+        others = [(delta, t) for delta, t in zip(deltas, times, strict=True) if delta.id[:-2] not in further]
+        deltas, times = [delta for delta, _ in others], [t for _, t in others]
+        self.tell(events.Delivered("", done, received, data, deltas, times, self.source, numbers, done))
 
     def write(self, name: str, seconds: float = 0.0005, num_bytes: int = 100) -> None:
         start = self.now
@@ -102,3 +108,7 @@ class JournalDriver:
             self.step({name: 1}, finish={name: FinishReason.LENGTH} if last else None)
             self.write(name)
         self.finish(name)
+
+    def _begun(self, name: str) -> bool:
+        request = self.journal.find(name)
+        return request is not None and request.answered

@@ -31,6 +31,7 @@ class Letters:
 
     vocab_size = 128
     longest = 2  # it has none of these, though
+    fixed_texts = None
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         if not text.isascii():

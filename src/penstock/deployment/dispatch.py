@@ -36,27 +36,27 @@ class Dispatcher:
 
     def dispatch(self, frame: Frame, orphan: Callable[[Delta], bool]) -> None:
         """Deliver all of a frame; `flush` must follow. Deltas that `orphan` takes are not delivered."""
-        start = time.monotonic()
-        numbers, token_times = self._push_tokens(frame) if frame.tokens else ((), ())
+        now = time.monotonic
+        start = now()
+        numbers = self._push_tokens(frame) if frame.tokens else ()
+        end = tokens_done = now() if numbers else start
         times, delivered = [], []
         for delta in frame.deltas:
             if not (delta.code is not None and orphan(delta)) and self.deliver(delta):
                 delivered.append(delta)
-                times.append(time.monotonic())
+                times.append(end := now())
         if self._emit is not None:
-            end = times[-1] if times else token_times[-1] if token_times else start
             self._emit(
-                events.Delivered("", end, start, frame.record, delivered, times, self._source, numbers, token_times)
+                events.Delivered("", end, start, frame.record, delivered, times, self._source, numbers, tokens_done)
             )
 
-    def _push_tokens(self, frame: Frame) -> tuple[array[int], array[float]]:
-        """Returns the sequence numbers, and when the token of each was text."""
+    def _push_tokens(self, frame: Frame) -> array[int]:
+        """Returns the numbers of the sequences that got a token."""
         numbers, tokens = frame.pairs()
-        find, now, lanes = self._by_number.get, time.monotonic, self._lanes
-        times: array[float] = array("d")
-        known: array[int] = array("I")
+        find, lanes, unknown = self._by_number.get, self._lanes, False
         for number, token in zip(numbers, tokens, strict=True):
             if (sequence := find(number)) is None:
+                unknown = True
                 continue
             lane = sequence.lane
             try:
@@ -67,9 +67,7 @@ class Dispatcher:
                 lanes.append(lane)
             else:
                 self.deliver(Delta(id=sequence.id, tokens=[token]))
-            known.append(number)
-            times.append(now())
-        return known, times
+        return array("I", filter(self._by_number.__contains__, numbers)) if unknown else numbers
 
     def deliver(self, delta: Delta) -> bool:
         """Hand a Delta to its ticket; False if the sequence has ended already."""
@@ -90,8 +88,9 @@ class Dispatcher:
         """Write what was delivered. Lanes first: they refuse tokens as soon as their ticket has chunks."""
         if self._lanes:
             lanes, self._lanes = self._lanes, []
+            now = time.monotonic()
             for lane in lanes:
-                lane.flush()
+                lane.flush(now)
         if self._tickets:
             tickets, self._tickets = self._tickets, []
             for ticket in tickets:

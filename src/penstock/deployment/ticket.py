@@ -21,7 +21,7 @@ class TokenLane(Protocol):
     def push(self, token: int) -> bool:
         """Take a token; False, with nothing changed, if it has to go the long way (`Ticket.push`)."""
 
-    def flush(self) -> None:
+    def flush(self, now: float) -> None:
         """Write what was pushed."""
 
 
@@ -49,10 +49,13 @@ class Ticket:
     task for each token would cost more than everything else that happens to it.
     """
 
+    __slots__ = ("_changed", "_open", "active_requests", "chunks", "error", "lanes_open", "left", "sequences", "sink")
+
     def __init__(self, active_requests: list[ActiveRequest]) -> None:
         self.active_requests = active_requests
         self.chunks: Chunks = []
         self.sink: Sink | None = None
+        self.lanes_open = False  # lanes may take tokens: there is a sink, and no chunk has to go first
         self.sequences = {
             submit.id: OpenSequence(submit, self, index)
             for index, active in enumerate(active_requests)
@@ -74,6 +77,7 @@ class Ticket:
         chunk, cancel = active.push(delta)
         if chunk is not None:
             self.chunks.append((index, chunk))
+            self.lanes_open = False
         if delta.finish is not None:
             self._open -= 1
             if active.error is not None and self.error is None:
@@ -86,8 +90,10 @@ class Ticket:
         """Give the chunks to the sink; wake the task if some are left, or if it has to end the answer."""
         if self.sink is not None and self.chunks and self.error is None and self.sink(self.chunks):
             self.chunks = []
+            self.lanes_open = True
         if self.chunks or self.done or self.error is not None:
             self.sink = None
+            self.lanes_open = False
             self._changed.set()
 
     async def take(self, sink: Sink | None = None) -> Chunks:
@@ -110,10 +116,12 @@ class Ticket:
     async def _wait(self, sink: Sink | None) -> None:
         self._changed.clear()
         self.sink = sink
+        self.lanes_open = sink is not None
         try:
             await self._changed.wait()
         finally:
             self.sink = None
+            self.lanes_open = False
 
     def submits(self) -> list[Submit]:
         return [submit for active in self.active_requests for submit in active.submits]
@@ -132,7 +140,7 @@ class _Collect:
     def push(self, token: int) -> bool:
         return self._choice.push_token(token) is not None
 
-    def flush(self) -> None: ...
+    def flush(self, now: float) -> None: ...
 
 
 def _drop(chunks: Chunks) -> bool:

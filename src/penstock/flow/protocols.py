@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.errors import PenstockError
@@ -13,6 +13,11 @@ from penstock.flow.step import StepPlan, StepResult
 
 class TextStream(Protocol):
     """Token ids in, text out, never half a character."""
+
+    @property
+    def fixed_texts(self) -> Mapping[int, str] | None:
+        """Texts of tokens that may come next without a `push`, because neither does their text depend on the tokens
+        before them, nor the other way round. None: there are none such here."""
 
     def push(self, token: int) -> str:
         """The text this token completes; may be empty."""

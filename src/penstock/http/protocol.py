@@ -23,25 +23,26 @@ _CHUNK_HEADS = [b"%x\r\n" % size for size in range(1024)]  # of chunked transfer
 
 
 class DirectBody:
-    """Writes pieces of a streamed answer's body straight to the connection. The head and the end of the answer go
-    through `send`, with all that ASGI's layers do to them; they do nothing to the pieces between, which are most."""
+    """Writes pieces of streamed answers' bodies straight to a connection. The head and the end of an answer go through
+    `send`, with all that ASGI's layers do to them; they do nothing to the pieces between, which are most."""
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._flow = cycle.flow
-        self._write = cycle.transport.write
-        self._is_closing = cycle.transport.is_closing
+    __slots__ = ("_transport", "ready")
 
-    @property
-    def ready(self) -> bool:
-        """Whether the client is there and keeps up; where it does not, `send` waits for it."""
-        return not (self._flow.write_paused or self._cycle.disconnected or self._is_closing())
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.ready = True  # the client is there and keeps up; where it does not, `send` waits for it
+        self._transport = transport
 
     def write(self, data: bytes) -> None:
         """One piece, of a body of unknown length whose head has been sent. Goes out when the loop's turn ends."""
-        size = len(data)
-        head = _CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size
-        self._write(b"".join((head, data, b"\r\n")))
+        self.write_parts(b"", data, b"")
+
+    def write_parts(self, head: bytes, middle: bytes, tail: bytes) -> int:
+        """One piece that has these parts; returns its length."""
+        size = len(head) + len(middle) + len(tail)
+        if not self._transport.is_closing():
+            line = _CHUNK_HEADS[size] if size < len(_CHUNK_HEADS) else b"%x\r\n" % size
+            self._transport.write(b"".join((line, head, middle, tail, b"\r\n")))
+        return size
 
 
 class Protocol(HttpToolsProtocol):
@@ -53,13 +54,17 @@ class Protocol(HttpToolsProtocol):
         self._body_due: float | None = None  # when what has come of a body has taken too long
         self._deadline: asyncio.TimerHandle | None = None
         self._unanswered: list[RequestResponseCycle] = []  # requests, the one that is being answered first
+        self._direct: DirectBody | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._direct = DirectBody(transport)
         self._expect()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect(nothing=True)
+        if self._direct is not None:
+            self._direct.ready = False
         for cycle in self._unanswered:  # uvicorn tells only the last of requests that came behind each other
             if isinstance(exc, TimeoutError):  # the kernel's patience: see `port`
                 cast(dict[str, Any], cycle.scope)["state"]["unread"] = True
@@ -67,6 +72,16 @@ class Protocol(HttpToolsProtocol):
                 cycle.disconnected = True
                 cycle.message_event.set()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._direct is not None:
+            self._direct.ready = False
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._direct is not None:
+            self._direct.ready = True
 
     def data_received(self, data: bytes) -> None:
         self._brought_body = False
@@ -93,7 +108,7 @@ class Protocol(HttpToolsProtocol):
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not None and self.cycle is not before:  # its task has not begun yet
-            cast(dict[str, Any], self.scope).setdefault("extensions", {})[BODY_EXTENSION] = DirectBody(self.cycle)
+            cast(dict[str, Any], self.scope).setdefault("extensions", {})[BODY_EXTENSION] = self._direct
             self._unanswered = [one for one in self._unanswered if not one.response_complete] + [self.cycle]
 
     def on_body(self, body: bytes) -> None:

@@ -139,7 +139,7 @@ class Service:
                 prompt_tokens=len(submit.tokens),
                 cached_tokens=active.cached_tokens,
                 output_tokens=len(answer.tokens),
-                text="".join(answer.text) if self.keep_texts else None,
+                text=answer.text if self.keep_texts else None,
             )
             for active in ticket.active_requests
             for submit, answer in zip(active.submits, active.choices, strict=True)

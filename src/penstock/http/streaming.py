@@ -152,7 +152,7 @@ class EventStream(Response):
         try:
             data = framed([event for prompt, chunk in chunks for event in self._events(prompt, chunk)])
             if data:
-                self.direct.write(data)
+                self.direct.write(data, time.monotonic())
         except Exception as error:  # for the task, which tells the client
             self.broken = error
             return False

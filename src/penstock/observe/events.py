@@ -90,7 +90,7 @@ class Delivered(Event, frozen=True, gc=False):
     times: Sequence[float]
     source: Source = UNNAMED
     numbers: array[int] | tuple[()] = ()  # of sequences, "I"
-    token_times: array[float] | tuple[()] = ()  # when the token of each was text, "d"
+    tokens_done: float = 0.0  # when their tokens were text
 
 
 class Flushed(Event, frozen=True, gc=False):
@@ -103,8 +103,7 @@ class Flushed(Event, frozen=True, gc=False):
 class FlushedTokens(Event, frozen=True):
     """Writes that did not wait: one event for many, since there is a write per token."""
 
-    times: array[float]
-    sizes: array[int]  # bytes
+    writes: array[float]  # "d": when, bytes, …
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):

@@ -44,7 +44,7 @@ class ActiveRequest:
             chunk = answer.push(delta)
         except Exception:  # of one answer, which is not to take others along
             logger.exception("the answer of request %s could not be read", self.id)
-            answer.finish = FinishReason.ERROR
+            answer.fail()
             self.error = self.error or ("what the model wrote could not be read", None)
             return None, None if answer.done else Cancel(delta.id, at_output=len(answer.tokens))
         if chunk is not None and delta.prompt_logprobs is not None:

@@ -7,6 +7,8 @@ Stop strings count in the text that is meant for the reader, not in the reasonin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from penstock.flow import (
     CallDelta,
     Choice,
@@ -27,8 +29,21 @@ from penstock.stream.stops import StopMatcher
 _BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)
 
 
+_NO_TEXTS: Mapping[int, str] = {}
+
+
 class ChoiceStream:
-    """One choice. `finish` is set once the client has all of it, `done` once the engine has let go of it too."""
+    """One choice. `finish` is set once the client has all of it, `done` once the engine has let go of it too.
+
+    Single tokens whose text depends on nothing else take a short way (`push_token`), which only adds to `tokens`: their
+    text follows from them.
+    """
+
+    __slots__ = (
+        "_all_text", "_fixed_texts", "_num_texts", "_texts", "_unfiltered", "calls", "decoder", "done", "finish",
+        "include_stop", "index", "logprobs", "parser", "reasoning", "reasoning_tokens", "stop", "stops", "timings",
+        "tokens",
+    )  # fmt: skip
 
     def __init__(
         self, index: int, params: SamplingParams, text: TextStream, output_format: OutputFormat | None = None
@@ -41,8 +56,10 @@ class ChoiceStream:
         self.include_stop = params.include_stop_str_in_output
         self.stops = StopMatcher(params.stop, include=self.include_stop)
         self._unfiltered = not params.stop and params.logprobs is None
-        self._as_it_comes = self._unfiltered and self.parser is None
-        self.text: list[str] = []
+        self._all_text = self._unfiltered and self.parser is None
+        self._texts: list[str] = []  # of the first `_num_texts` tokens
+        self._num_texts = 0
+        self._fixed_texts = _NO_TEXTS  # of tokens that can take the short way now
         self.reasoning: list[str] | None = None if output_format is None or output_format.reasoning is None else []
         self.calls: list[CallDelta] = []
         self.tokens: list[int] = []
@@ -53,22 +70,64 @@ class ChoiceStream:
         self.timings: Timings | None = None
         self.done = False
 
+    @property
+    def text(self) -> str:
+        self._add_texts()
+        return "".join(self._texts)
+
     def push(self, delta: Delta) -> Chunk | None:
-        """The news for the client, if there is any. Tokens behind a stop string are surplus and dropped."""
+        """The chunk for the client, if there is one. Tokens behind a stop string are surplus and dropped."""
         if delta.finish is not None:
             self.done = True
             self.timings = delta.timings
         if self.finish is not None:
             return None
-        if self._as_it_comes and delta.finish is None:
-            return self._push_text(delta.tokens)
+        self._add_texts()
+        chunk = self._push_text(delta.tokens) if self._all_text and delta.finish is None else self._push_parts(delta)
+        self._num_texts = len(self.tokens)
+        short = self._all_text and self.finish is None
+        self._fixed_texts = (self.decoder.fixed_texts if short else None) or _NO_TEXTS
+        return chunk
+
+    def push_token(self, token: int) -> str | None:
+        """The short way of one further token: returns its text. None, with nothing changed: it needs `push`."""
+        text = self._fixed_texts.get(token)
+        if text is not None:
+            self.tokens.append(token)
+        return text
+
+    def fail(self) -> None:
+        """Its text cannot be read: it ends here."""
+        self._add_texts()
+        self._fixed_texts = _NO_TEXTS
+        self.finish = FinishReason.ERROR
+
+    def _add_texts(self) -> None:
+        """Texts of the tokens that came the short way since the last call."""
+        if len(self.tokens) > self._num_texts:
+            texts = self._fixed_texts
+            self._texts.append("".join([texts[token] for token in self.tokens[self._num_texts :]]))
+            self._num_texts = len(self.tokens)
+
+    def _push_text(self, tokens: list[int]) -> Chunk | None:
+        """Of tokens that are text and nothing else."""
+        if not tokens:
+            return None
+        push = self.decoder.push
+        text = push(tokens[0]) if len(tokens) == 1 else "".join([push(token) for token in tokens])
+        self._texts.append(text)
+        self.tokens += tokens
+        return Chunk(self.index, text, tokens)
+
+    def _push_parts(self, delta: Delta) -> Chunk | None:
+        """Of tokens that may be anything."""
         shown = _Shown()
         used = self._decode(delta, shown)
         tokens = delta.tokens[:used]
         logprobs = delta.logprobs[:used] if delta.logprobs is not None else None
         if self.parser is not None and self.parser.text_only:
-            self._as_it_comes = self._unfiltered
-        self.text.append(shown.text)
+            self._all_text = self._unfiltered
+        self._texts.append(shown.text)
         self.calls += shown.calls
         if self.reasoning is not None:
             self.reasoning.append(shown.reasoning)
@@ -79,25 +138,6 @@ class ChoiceStream:
             return None
         calls = tuple(shown.calls)
         return Chunk(self.index, shown.text, tokens, logprobs, self.finish, self.stop, shown.reasoning, calls)
-
-    def push_token(self, token: int) -> str | None:
-        """The short way of one further token: returns its text. None, with nothing changed: it needs `push`."""
-        if not self._as_it_comes or self.finish is not None:
-            return None
-        text = self.decoder.push(token)
-        self.text.append(text)
-        self.tokens.append(token)
-        return text
-
-    def _push_text(self, tokens: list[int]) -> Chunk | None:
-        """What most Deltas bring: tokens that are text and nothing else. The short way for them."""
-        if not tokens:
-            return None
-        push = self.decoder.push
-        text = push(tokens[0]) if len(tokens) == 1 else "".join([push(token) for token in tokens])
-        self.text.append(text)
-        self.tokens += tokens
-        return Chunk(self.index, text, tokens)
 
     def _decode(self, delta: Delta, shown: _Shown) -> int:
         """What is safe to show, and how many of the delta's tokens it took to get there."""
@@ -143,7 +183,7 @@ class ChoiceStream:
         assert self.finish is not None
         return Choice(
             self.index,
-            "".join(self.text),
+            self.text,
             self.tokens,
             self.finish,
             self.stop,
@@ -176,6 +216,8 @@ def _whole(pieces: list[CallDelta]) -> tuple[ToolCall, ...]:
 
 class NoText:
     """Of a model without a tokenizer: token ids are all there is."""
+
+    fixed_texts = None
 
     def push(self, token: int) -> str:
         return ""

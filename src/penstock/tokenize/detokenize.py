@@ -39,6 +39,10 @@ class ByteStream:
         self._decode(tail)
         self._drop_space = drops_first_space and not tail
 
+    @property
+    def fixed_texts(self) -> Mapping[int, str] | None:
+        return None if self._held or self._drop_space else self._texts
+
     def push(self, token: int) -> str:
         if not self._held and not self._drop_space and (text := self._texts.get(token)) is not None:
             return text
@@ -73,6 +77,10 @@ class WindowStream:
         self._window = list(islice(newest_first, CONTEXT_TOKENS))[::-1]
         self._num_given = len(self._window)
         self._given = decode(self._window)
+
+    @property
+    def fixed_texts(self) -> None:
+        return None
 
     def push(self, token: int) -> str:
         if not self._shows(token):

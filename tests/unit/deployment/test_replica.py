@@ -82,6 +82,8 @@ class Engine:
 
 
 class NoText:
+    fixed_texts = None
+
     def push(self, token: int) -> str:
         return ""
 

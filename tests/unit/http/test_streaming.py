@@ -26,6 +26,8 @@ START, BODY = "http.response.start", "http.response.body"
 class Letters:
     """Token ids are characters."""
 
+    fixed_texts = None
+
     def push(self, token: int) -> str:
         return chr(token)
 
@@ -341,7 +343,9 @@ def test_writes_of_the_direct_way_are_told_together_and_in_order() -> None:
         await settle()
         for _ in range(WRITES_PER_EVENT + 3):
             await bring(ticket, news("b"))
-        assert [len(event.sizes) for event in told if isinstance(event, events.FlushedTokens)] == [WRITES_PER_EVENT]
+        assert [len(event.writes) // 2 for event in told if isinstance(event, events.FlushedTokens)] == [
+            WRITES_PER_EVENT
+        ]
         await bring(ticket, news("z", 0, FinishReason.LENGTH))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -350,7 +354,7 @@ def test_writes_of_the_direct_way_are_told_together_and_in_order() -> None:
     sizes = [
         size
         for event in told
-        for size in ([*event.sizes] if isinstance(event, events.FlushedTokens) else [event.num_bytes])
+        for size in ([*event.writes[1::2]] if isinstance(event, events.FlushedTokens) else [event.num_bytes])
     ]
     assert sizes == [len(data) for _, data in sent]
 

@@ -22,6 +22,8 @@ class Letters:
     def __init__(self, leftover: str = "") -> None:
         self.leftover = leftover
 
+    fixed_texts = None
+
     def push(self, token: int) -> str:
         return chr(token)
 

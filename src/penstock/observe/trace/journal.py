@@ -222,8 +222,9 @@ class Journal:
             if (sequence := by_id.get(delta.id)) is not None
         ]
         if event.record is not None:
-            numbers = array("I", [*event.numbers, *(sequence.number for sequence, _, _ in news)])
-            times = array("d", [*event.token_times, *(t for _, _, t in news)])
+            numbers = array("I", event.numbers)
+            numbers.extend(sequence.number for sequence, _, _ in news)
+            times = array("d", [event.tokens_done, *(t for _, _, t in news)])
             step = replica.steps.add(event.record, start, numbers.tobytes(), times.tobytes())
             settled = step.start + step.settled_us * 1e-6
             self._stepped(replica, step, settled)
@@ -256,8 +257,8 @@ class Journal:
         """One more token for each of `event.numbers`; returns how often each gap between tokens occurred. Most
         sequences got their last token in the same frame, so that there is one gap to work out for all of them."""
         gaps: dict[float, int] = {}
-        find, before, gap, count = self._by_number.get, moment, 0.0, 0
-        for number, t in zip(event.numbers, event.token_times, strict=True):
+        find, done, before, gap, count = self._by_number.get, event.tokens_done, moment, 0.0, 0
+        for number in event.numbers:
             if (sequence := find(number)) is None or sequence.finish is not None:
                 continue
             if sequence.latest is not before:
@@ -266,7 +267,7 @@ class Journal:
                 before, count = sequence.latest, 0
                 gap = moment.settled - before.settled
             count += 1
-            sequence.latest, sequence.text_done = moment, t
+            sequence.latest, sequence.text_done = moment, done
             sequence.output_tokens += 1
         if count:
             gaps[gap] = gaps.get(gap, 0) + count
@@ -312,7 +313,7 @@ class Journal:
 
     def _flushed_tokens(self, event: events.FlushedTokens) -> None:
         if (request := self._requests.get(event.request)) is not None:
-            request.add_writes(event.times, event.sizes)
+            request.add_writes(event.writes[::2], event.writes[1::2])
 
     def _finished(self, event: events.Finished) -> None:
         request = self.open.get(event.request)

@@ -132,19 +132,19 @@ class RequestTrace:
             self.writes[-2] = micros(end - self.accepted) - self.writes[-3]
             self.writes[-1] = min(self.writes[-1] + num_bytes, 2**32 - 1)
 
-    def add_writes(self, times: array[float], sizes: array[int]) -> None:
+    def add_writes(self, times: array[float], sizes: array[float]) -> None:
         """Many writes that did not wait: when, and how many bytes."""
         accepted, count = self.accepted, len(times)
         if len(self.writes) + 3 * count > 3 * MAX_WRITES or times[-1] - accepted > MAX_PLAIN_S:
             for t, num_bytes in zip(times, sizes, strict=True):
-                self.add_write(t, t, num_bytes)
+                self.add_write(t, t, int(num_bytes))
             return
         words = array("I", bytes(12 * count))
         words[::3] = array("I", [int((t - accepted) * 1e6 + 0.5) for t in times])
-        words[2::3] = sizes
+        words[2::3] = array("I", map(int, sizes))
         self.writes += words
         self.num_writes += count
-        self.written += sum(sizes)
+        self.written += int(sum(sizes))
 
     @property
     def state(self) -> str:

@@ -20,8 +20,8 @@ OVERHEAD_BYTES = 200  # of an entry in Python's own memory
 class PackedStep(NamedTuple):
     record: bytes  # as `flow.record.pack` makes it
     received: float  # when the frontend read it
-    numbers: bytes  # array("I") of the sequences that it has tokens for
-    text_times: bytes  # array("d"): when those were text
+    numbers: bytes  # array("I") of its sequences: first those with one further token and nothing else
+    text_times: bytes  # array("d"): when the tokens of all of the first were text, then of each of the others
 
 
 class StepRing:
@@ -63,9 +63,12 @@ class StepRing:
         """The same, each with when it was received and, by sequence number, the microseconds from then until its tokens
         were text."""
         for number, packed in self._slice(begin, end):
-            times = array("d", packed.text_times)
-            microseconds = [int((t - packed.received) * 1e6 + 0.5) for t in times]
-            texts = dict(zip(array("I", packed.numbers), microseconds, strict=True))
+            numbers = array("I", packed.numbers)
+            done, *others = array("d", packed.text_times)
+            first = len(numbers) - len(others)  # they share the time of one pass
+            times = [packed.received + (done - packed.received) * (place + 1) / first for place in range(first)]
+            microseconds = [int((t - packed.received) * 1e6 + 0.5) for t in (*times, *others)]
+            texts = dict(zip(numbers, microseconds, strict=True))
             yield record.unpack(packed.record)._replace(number=number), packed.received, texts
 
     def _slice(self, begin: int, end: int) -> list[tuple[int, PackedStep]]:

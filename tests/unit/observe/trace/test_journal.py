@@ -217,6 +217,34 @@ def test_steps_are_bounded_by_number_and_by_bytes() -> None:
     assert not list(few.between(101, 200))
 
 
+def test_further_tokens_in_numbers_leave_the_trace_that_deltas_leave() -> None:
+    apart, together = JournalDriver(), JournalDriver()
+    for watched, as_numbers in ((apart, False), (together, True)):
+        for name in ("a", "b", "c"):
+            watched.accept(name)
+        watched.step({"a": 40, "b": 40}, let_in={"a": Finding(), "b": Finding()})
+        watched.step({"a": 1, "b": 1}, as_numbers=as_numbers)
+        watched.step({"a": 1, "b": 1, "c": 40}, let_in={"c": Finding()}, as_numbers=as_numbers)
+        watched.step({"b": 1}, seconds=0.05, as_numbers=as_numbers)
+        watched.step({"a": 1, "b": 1, "c": 1}, as_numbers=as_numbers)
+        watched.step({"a": 1}, finish={"a": FinishReason.LENGTH})
+    delivered = [event for event in together.events if isinstance(event, events.Delivered)]
+    assert [len(event.numbers) for event in delivered] == [0, 2, 2, 1, 3, 0]
+    one, other = apart.journal.replica(), together.journal.replica()
+    assert one.totals.output_tokens == other.totals.output_tokens == 12
+    assert one.token_gap_s.cumulative() == other.token_gap_s.cumulative()
+    assert other.token_gap_s.cumulative()[-1] == ("+Inf", 9.0)
+    for name in ("a", "b", "c"):
+        requests = [watched.journal.find(name) for watched in (apart, together)]
+        (one_sequence,), (other_sequence,) = (request.sequences for request in requests if request is not None)
+        for field in ("output_tokens", "last_step", "finish", "last_token", "heard"):
+            assert getattr(other_sequence, field) == pytest.approx(getattr(one_sequence, field)), field
+        one_spans = spans(requests[0], apart.journal)  # type: ignore[arg-type]
+        other_spans = spans(requests[1], together.journal)  # type: ignore[arg-type]
+        assert [(span.stage, span.step) for span in other_spans] == [(span.stage, span.step) for span in one_spans]
+        assert all(span.start <= span.end for span in other_spans)
+
+
 def test_writes_told_together_are_kept_like_those_told_one_by_one() -> None:
     apart, together = JournalDriver(), JournalDriver()
     for watched in (apart, together):
@@ -227,8 +255,8 @@ def test_writes_told_together_are_kept_like_those_told_one_by_one() -> None:
         lot = writes[begin : begin + 64]
         for t, num_bytes in lot:
             apart.tell(events.Flushed("a", t, t, num_bytes))
-        times, sizes = array("d", [t for t, _ in lot]), array("I", [size for _, size in lot])
-        together.tell(events.FlushedTokens("a", times[-1], times, sizes))
+        writes_of_lot = array("d", [number for write in lot for number in write])
+        together.tell(events.FlushedTokens("a", lot[-1][0], writes_of_lot))
     one, other = apart.journal.find("a"), together.journal.find("a")
     assert one is not None
     assert other is not None

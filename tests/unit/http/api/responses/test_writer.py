@@ -41,6 +41,8 @@ class BytesDecoder:
     def __init__(self) -> None:
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
+    fixed_texts = None
+
     def push(self, token: int) -> str:
         return "" if token in Bytes.special_ids else self.decoder.decode(bytes([token]))
 
