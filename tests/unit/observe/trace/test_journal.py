@@ -222,9 +222,9 @@ def test_further_tokens_in_numbers_leave_the_trace_that_deltas_leave() -> None:
     for watched, as_numbers in ((apart, False), (together, True)):
         for name in ("a", "b", "c"):
             watched.accept(name)
-        watched.step({"a": 40, "b": 40}, admitted={"a": Finding(), "b": Finding()})
+        watched.step({"a": 40, "b": 40}, admissions={"a": Finding(), "b": Finding()})
         watched.step({"a": 1, "b": 1}, as_numbers=as_numbers)
-        watched.step({"a": 1, "b": 1, "c": 40}, admitted={"c": Finding()}, as_numbers=as_numbers)
+        watched.step({"a": 1, "b": 1, "c": 40}, admissions={"c": Finding()}, as_numbers=as_numbers)
         watched.step({"b": 1}, seconds=0.05, as_numbers=as_numbers)
         watched.step({"a": 1, "b": 1, "c": 1}, as_numbers=as_numbers)
         watched.step({"a": 1}, finish={"a": FinishReason.LENGTH})
