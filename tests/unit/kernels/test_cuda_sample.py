@@ -24,7 +24,7 @@ from penstock.kernels.cuda import draw as draw_kernel
 from penstock.kernels.cuda import sample as kernels
 from penstock.kernels.cuda import sampling_params
 from penstock.kernels.cuda.sampling_params import TOP_K, TOP_P, DrawScratch, SamplingTables
-from penstock.kernels.cuda.top_k_top_p import draw_likeliest
+from penstock.kernels.cuda.top_k_top_p import draw_top_k_top_p
 from penstock.sample import noise
 from penstock.sample.constraints import StepConstraints
 from penstock.sample.cuda_sampler import CudaSampler
@@ -60,14 +60,14 @@ def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """Whether the likeliest few are tried first. If not, all rows with top_k or top_p seem to need more."""
     if request.param == "likeliest first":
         return
-    likeliest = kernels.draw_likeliest
+    likeliest = kernels.draw_top_k_top_p
 
     def left(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
         likeliest(logits, rows, tables, scratch, tokens)
         own = tables.slot_params[rows[0]]
         tokens[(own[:, TOP_K.value] > 0) | (own[:, TOP_P.value].view(torch.float32) < math.inf)] = -1
 
-    monkeypatch.setattr(kernels, "draw_likeliest", left)
+    monkeypatch.setattr(kernels, "draw_top_k_top_p", left)
 
 
 def admit(slot: int, params: SamplingParams, seed: int, prompt_length: int = 1) -> Admit:
@@ -262,8 +262,8 @@ def test_a_part_with_a_logit_far_below_all_others() -> None:
     sampler._write_params()
     rows, tokens = torch.tensor([[0, 1, 2], [0] * 3, [1] * 3], device=DEVICE), torch.zeros(3, dtype=torch.int64)
     on_device, tokens = logits.to(DEVICE), tokens.to(DEVICE)
-    kernels.find_tops(on_device, rows, sampler.tables, sampler.scratch, mask=False)
-    draw_likeliest(on_device, rows, sampler.tables, sampler.scratch, tokens)
+    kernels.find_part_maxima(on_device, rows, sampler.tables, sampler.scratch, mask=False)
+    draw_top_k_top_p(on_device, rows, sampler.tables, sampler.scratch, tokens)
     assert int(tokens.min()) >= 0
 
 

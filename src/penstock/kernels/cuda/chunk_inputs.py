@@ -1,4 +1,4 @@
-"""The inputs of a step with chunks, from what lies in the slots. The reference: `forward.inputs.gather` on a CPU."""
+"""The inputs of a step with prompt chunks, gathered from the slots. The reference: `forward.inputs.gather`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _kernel(
     AT_ONCE: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """Each program has some tokens of a row, and some of its blocks. There is no `let_next_begin`: what follows may
-    read at once what is written here."""
+    """One program takes some tokens of a row and some of its blocks. No `let_next_begin`: the next kernel may read at
+    once what is written here."""
     wait(OVERLAP)
     row = tl.program_id(0)
     start = tl.load(places + row)
@@ -69,7 +69,8 @@ def gather_chunk_inputs(
     targets: Tensor,  # [tokens] int64
     tables: Tensor,  # [rows, blocks] int32
 ) -> None:
-    """The inputs of the rows as `interface.Batch` has them, for one cache group; what groups share is written alike."""
+    """Write the inputs of the rows, as in `interface.Batch`, for one cache group. All groups write the same tokens and
+    positions."""
     rows, blocks = tables.shape
     arguments = (places, slot_tokens, slot_tables, tokens, positions, targets, tables)
     _launch(

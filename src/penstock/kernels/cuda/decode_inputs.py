@@ -1,4 +1,4 @@
-"""The inputs of a decode step, from slots and positions: what a graph begins with."""
+"""The inputs of a decode step, gathered by slot and position: the first kernel of a decode graph."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def gather_decode_inputs(
     tables: Tensor,  # [rows, blocks] int32, only as far as the row reaches
     targets: Tensor,  # [rows] int64
 ) -> None:
-    """The inputs of `rows`, as `interface.Batch` has them, for one cache group; what groups share is written alike."""
+    """Write the inputs of `rows`, as in `interface.Batch`, for one cache group. All groups write the same tokens,
+    positions, lengths and runs."""
     count = rows.shape[1]
     _kernel[(count,)](
         rows,

@@ -1,7 +1,7 @@
-"""The largest logit of each row, among the tokens that may be drawn; and the noise that draws at random add.
+"""Greedy sampling: the argmax of each row among its allowed tokens; and the Gumbel noise of random draws.
 
-A row is cut into parts, each with a program of its own; a last program takes the largest of the parts. Of equal values
-the smallest id counts.
+Each part of a row has its own program; a last program takes the largest of the parts. Of equal values the smallest
+token id wins.
 """
 
 from __future__ import annotations
@@ -12,9 +12,17 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 from penstock.kernels.cuda.launch import Launcher, let_next_begin, wait
-from penstock.kernels.cuda.sampling_params import MASKED, PART, DrawScratch, SamplingTables, drawn_at, integer, record
+from penstock.kernels.cuda.sampling_params import (
+    MASKED,
+    PART,
+    DrawScratch,
+    SamplingTables,
+    draw_target,
+    load_int,
+    write_token,
+)
 
-ROUGHLY = tl.constexpr(1e-3)  # more than twice of what `rough_noise_of` is off
+ROUGHLY = tl.constexpr(1e-3)  # more than twice the error of `rough_noise_of`
 
 
 @triton.jit
@@ -38,7 +46,7 @@ def noise_of(hashes, key):
 
 @triton.jit
 def rough_noise_of(hashes, key):
-    """The same, a little off, in less than half the time."""
+    """The same with a small error, in less than half the time."""
     to_one = 0.499999940395355224609375 - _bits_of(hashes, key).to(tl.float32) * 1.1920928955078125e-07
     logarithm = tl.where(to_one < 0.015625, to_one + 0.5 * to_one * to_one, -tl.log(1.0 - to_one))
     return -tl.log(logarithm)
@@ -46,7 +54,7 @@ def rough_noise_of(hashes, key):
 
 @triton.jit
 def best_part(values, tokens, row, PARTS: tl.constexpr, P: tl.constexpr):
-    """The token of the part that has the largest value."""
+    """The token of the part with the largest value."""
     part = tl.arange(0, P)
     best = tl.argmax(tl.load(values + row * PARTS + part, mask=part < PARTS, other=float("-inf")), axis=0)
     return tl.load(tokens + row * PARTS + best)
@@ -72,12 +80,12 @@ def _parts(
     part = tl.program_id(1)
     logits += row * VOCAB
     if MASK:
-        # A row of this matrix for each word of the mask.
+        # One row of this matrix for each word of the mask.
         word = part * (PART // 32) + tl.arange(0, PART // 32)[:, None]
         token = word * 32 + tl.arange(0, 32)[None, :]
         values = tl.load(logits + token, mask=token < VOCAB, other=float("-inf"))
         slot = tl.load(rows + row)
-        if integer(slot_params, slot, MASKED):
+        if load_int(slot_params, slot, MASKED):
             words = tl.load(allowed + slot * ((VOCAB + 31) // 32) + word, mask=word * 32 < VOCAB, other=0)
             banned = ((words >> tl.arange(0, 32)[None, :]) & 1) == 0
             tl.store(logits + token, float("-inf"), mask=banned & (token < VOCAB))
@@ -109,15 +117,15 @@ def _best(
     let_next_begin(OVERLAP)
     wait(OVERLAP)
     row = tl.program_id(0)
-    slot, position = drawn_at(rows, row, count)
+    slot, position = draw_target(rows, row, count)
     token = best_part(tops, places, row, PARTS, P)
-    record(tokens, slot_tokens, token, row, slot, position, width)
+    write_token(tokens, slot_tokens, token, row, slot, position, width)
 
 
 _launch_parts, _launch_best = Launcher(_parts), Launcher(_best)
 
 
-def find_tops(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, *, mask: bool) -> None:
+def find_part_maxima(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, *, mask: bool) -> None:
     """Write the largest of each part of `logits` [rows, vocab] float32 to `scratch`. `mask`: tokens that their slots do
     not allow become -inf first."""
     parts = scratch.tops.shape[1]
@@ -130,9 +138,9 @@ def find_tops(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: Dra
     )
 
 
-def take_largest(rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
-    """After `find_tops`: the tokens of the largest logits, to `tokens` [rows] int64 and to the sequences of their
-    slots. rows [3, rows] int64: slots, what does not matter here, positions that the tokens will have, or 0: none."""
+def take_argmax(rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
+    """After `find_part_maxima`: write the tokens of the largest logits to `tokens` [rows] int64 and to the sequences of
+    their slots. `rows` [3, rows] int64: slots, unused, positions of the drawn tokens (0: the row draws none)."""
     count = rows.shape[1]
     _launch_best(
         (count, 1, 1),

@@ -1,14 +1,14 @@
-"""The draw from what top_k, top_p and min_p leave of a row, without sorting it. The reference: `sample.draw.filtered`.
+"""Draws from the tokens that top-k, top-p and min-p keep, without sorting: the slow path for rows that keep many.
+The reference: `sample.draw.filtered`.
 
-All three keep the scores from some value upwards: top_k those that fewer than k are above, top_p those that less than p
-of the mass is above. A program takes a row and searches for the value where top_k cuts by halving the interval it lies
-in; each pass over the row tells how many are above the middle, and which values are next to it. Once few are left above
-the lower end, they are copied together, and all that follows is on those. For top_p draws are made until one is kept.
-Nothing is read back to the host, and a row's sums do not depend on what other rows there are.
+All three filters keep the scores above a threshold: top_k those with fewer than k above them, top_p those with less
+than p of the mass above them. One program per row finds the threshold of top_k by bisection: each pass over the row
+counts the values above the middle and finds the values next to it. Once few candidates are left above the lower end,
+they are copied together, and later passes read only those. For top_p it draws until a draw is kept (rejection). Nothing
+is read back to the host, and a row's sums do not depend on other rows.
 
-It takes the rows that `likeliest` has left, whose cuts lie deep. The search is on differences to the largest logit:
-divided by the temperature they are scores, in the same order, and those that round to the same score are together again
-in the end.
+Takes the rows that `top_k_top_p` leaves. The bisection is over differences to the largest logit: divided by the
+temperature they are scores, in the same order; values that round to the same score end up on the same side.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from penstock.kernels.cuda.sampling_params import (
     TOP_P,
     DrawScratch,
     SamplingTables,
-    drawn_at,
-    integer,
+    draw_target,
     least_score,
+    load_float,
+    load_int,
     noise_key,
-    number,
-    record,
+    write_token,
 )
 from penstock.kernels.cuda.top_k_top_p import LOWEST, gather, largest_of, values_of
 
 
 @triton.jit
 def _above(source, size, top, middle, BLOCK: tl.constexpr):
-    """Of the values above `middle`: how many they are, and the smallest; and the largest of the others."""
+    """Count and smallest of the values above `middle`, and the largest of the others."""
     counts = tl.zeros([BLOCK], tl.int32)
     nexts = tl.full([BLOCK], float("inf"), tl.float32)
     lasts = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -54,7 +54,7 @@ def _above(source, size, top, middle, BLOCK: tl.constexpr):
 
 @triton.jit
 def _mass(source, size, top, temperature, score, ITSELF: tl.constexpr, BLOCK: tl.constexpr):
-    """Of the scores above `score`, and of those equal to it if ITSELF."""
+    """Mass of the scores above `score`; with ITSELF also of those equal to it."""
     masses = tl.zeros([BLOCK], tl.float32)
     for first in range(0, size, BLOCK):
         scores = tl.div_rn(values_of(source, first, top, size, BLOCK), temperature)
@@ -65,26 +65,26 @@ def _mass(source, size, top, temperature, score, ITSELF: tl.constexpr, BLOCK: tl
 
 @triton.jit
 def _gather(source, size, top, low, few_values, few_tokens, BLOCK: tl.constexpr):
-    """The values above `low` and their tokens, in order; gives how many they are."""
+    """Copy the values above `low` and their tokens, in order; gives their number."""
     found = 0
     for first in range(0, size, BLOCK):
         values = values_of(source, first, top, size, BLOCK)
         found += gather(values, values > low, first, few_values + found, few_tokens + found, BLOCK)
-    tl.debug_barrier()  # what one thread has written others will read
+    tl.debug_barrier()  # other threads read what this one has written
     return found
 
 
 @triton.jit
 def _search(logits, few_values, few_tokens, top, k, temperature, VOCAB: tl.constexpr, BLOCK: tl.constexpr):
-    """The smallest value that fewer than k are above. Gives where to look for the kept ones, too: the values that may
-    be, how many they are, the largest among them (0, if they are differences already), and whether they were copied."""
+    """The smallest value with fewer than k above it; and where the candidates are: their values, their number, the
+    largest logit (0, if the values are differences already), and whether they were copied."""
     source = logits
     size = tl.full([], VOCAB, tl.int32)
     gathered = tl.full([], 0, tl.int32)
-    # It is in (low, high].
+    # The threshold is in (low, high].
     low = tl.full([], LOWEST, tl.float32)
     high = tl.full([], 0.0, tl.float32)
-    left = size  # how many are above `low`
+    left = size  # values above `low`
     searching = high > low
     while searching:
         if (left <= BLOCK) & (gathered == 0):
@@ -92,7 +92,7 @@ def _search(logits, few_values, few_tokens, top, k, temperature, VOCAB: tl.const
             source = few_values
             top = tl.full([], 0.0, tl.float32)
             gathered += 1
-        # The middle, but no further down than twice of what is known: intervals may begin at LOWEST.
+        # The middle, but not far below `high`: the interval may begin at LOWEST.
         middle = tl.maximum(low + (high - low) * 0.5, 2.0 * high - 8.0 * temperature)
         middle = tl.where(middle < high, middle, low)
         count, above, last = _above(source, size, top, middle, BLOCK)
@@ -107,13 +107,13 @@ def _search(logits, few_values, few_tokens, top, k, temperature, VOCAB: tl.const
 
 @triton.jit
 def _noisiest(source, size, top, few_tokens, gathered, temperature, least, bar, key, hashes, BLOCK: tl.constexpr):
-    """Of the scores from `least` and above `bar`, the one with the largest sum with noise: that, and where it is."""
+    """The largest score + noise among the scores from `least` and above `bar`, and its index."""
     best = tl.full([], float("-inf"), tl.float32)
     drawn = tl.full([], 0, tl.int32)
     for first in range(0, size, BLOCK):
         scores = tl.div_rn(values_of(source, first, top, size, BLOCK), temperature)
         kept = (scores >= least) & (scores > bar)
-        if tl.max(kept.to(tl.int32), axis=0) > 0:  # noise costs more than all the rest
+        if tl.max(kept.to(tl.int32), axis=0) > 0:  # noise costs more than the rest
             token = first + tl.arange(0, BLOCK)
             if gathered == 1:
                 token = tl.load(few_tokens + token, mask=kept, other=0)
@@ -145,13 +145,13 @@ def _kernel(
 ):
     wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
-    slot, position = drawn_at(rows, row, count)
+    slot, position = draw_target(rows, row, count)
     if (position > 0) & (tl.load(tokens + row) < 0):
         few_values += row * BLOCK
         few_tokens += row * BLOCK
-        temperature = number(slot_params, slot, TEMPERATURE)
-        top_k = integer(slot_params, slot, TOP_K)
-        top_p = number(slot_params, slot, TOP_P)
+        temperature = load_float(slot_params, slot, TEMPERATURE)
+        top_k = load_int(slot_params, slot, TOP_K)
+        top_p = load_float(slot_params, slot, TOP_P)
         key = noise_key(slot_params, slot, position)
         source = logits + row * VOCAB
         size = tl.full([], VOCAB, tl.int32)
@@ -165,7 +165,7 @@ def _kernel(
             least = tl.maximum(tl.div_rn(cut, temperature), LOWEST)
         share = top_p * _mass(source, size, top, temperature, least, True, BLOCK)
         least = tl.maximum(least, least_score(slot_params, slot))
-        # As in `likeliest._among`.
+        # Rejection, as in `top_k_top_p._draw_among`.
         score = tl.full([], float("-inf"), tl.float32)
         drawn = tl.full([], 0, tl.int32)
         drawing = tl.full([], True, tl.int1)
@@ -178,14 +178,14 @@ def _kernel(
             drawing = (heavier >= share) & (best > float("-inf"))
         if gathered == 1:
             drawn = tl.load(few_tokens + drawn)
-        record(tokens, slot_tokens, drawn, row, slot, position, width)
+        write_token(tokens, slot_tokens, drawn, row, slot, position, width)
 
 
 _launch = Launcher(_kernel)
 
 
 def draw_filtered(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
-    """After `likeliest.draw_likeliest`, with the same arguments: the rows that have -1 for a token."""
+    """After `top_k_top_p.draw_top_k_top_p`, with the same arguments: draws the rows whose token is -1."""
     count, vocab = logits.shape
     work = (scratch.tops, scratch.few_values, scratch.few_tokens)
     _launch(

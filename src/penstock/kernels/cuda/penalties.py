@@ -1,8 +1,8 @@
-"""Biases and penalties, on the logits of the rows that have any. The references: `sample.masks`, `sample.penalties`.
+"""Logit biases and penalties, on the rows that have any. The references: `sample.masks`, `sample.penalties`.
 
-A program takes a row after the other. Penalties need to know how often each token of the sequence is in the output: the
-program sets the counters of those tokens to 0, counts, and then takes each counter in exchange for -1, so that of equal
-tokens only the first to come changes the logit.
+Each program takes one row after the other. Penalties need the number of times that each token occurs in the output: the
+program sets the counters of the sequence's tokens to 0, counts, and then exchanges each counter for -1, so that a token
+that occurs twice changes its logit once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from penstock.kernels.cuda.sampling_params import (
     REPETITION,
     DrawScratch,
     SamplingTables,
-    drawn_at,
-    integer,
-    number,
+    draw_target,
+    load_float,
+    load_int,
 )
 
 AT_ONCE = 2048  # tokens
@@ -35,12 +35,12 @@ def _add_biases(logits, tokens, biases, count, AT_ONCE: tl.constexpr):
         at = logits + tl.load(tokens + index, mask=index < count, other=0)
         value = tl.load(at, mask=index < count, other=0.0) + tl.load(biases + index, mask=index < count, other=0.0)
         tl.store(at, value, mask=index < count)
-    tl.debug_barrier()  # what one thread has written others will read
+    tl.debug_barrier()  # other threads read what this one has written
 
 
 @triton.jit
 def _count(counts, tokens, prompt_length, length, AT_ONCE: tl.constexpr):
-    """Each token of the sequence, in its output."""
+    """How often each token of the sequence occurs in its output."""
     for first in range(0, length, AT_ONCE):
         index = first + tl.arange(0, AT_ONCE)
         token = tl.load(tokens + index, mask=index < length, other=0)
@@ -72,17 +72,17 @@ def _kernel(
     wait(OVERLAP)
     counts += tl.program_id(0) * VOCAB
     for row in range(tl.program_id(0), count, tl.num_programs(0)):
-        slot, position = drawn_at(rows, row, count)
+        slot, position = draw_target(rows, row, count)
         length = position.to(tl.int32)
         line = logits + tl.cast(row, tl.int64) * VOCAB
-        biased = tl.where(length > 0, integer(slot_params, slot, NUM_BIASES), 0)
+        biased = tl.where(length > 0, load_int(slot_params, slot, NUM_BIASES), 0)
         _add_biases(line, bias_tokens + slot * MOST_BIASES, biases + slot * MOST_BIASES, biased, AT_ONCE)
-        repetition = number(slot_params, slot, REPETITION)
-        presence = number(slot_params, slot, PRESENCE)
-        frequency = number(slot_params, slot, FREQUENCY)
+        repetition = load_float(slot_params, slot, REPETITION)
+        presence = load_float(slot_params, slot, PRESENCE)
+        frequency = load_float(slot_params, slot, FREQUENCY)
         if (length > 0) & ((repetition != 1.0) | (presence != 0.0) | (frequency != 0.0)):
             tokens = slot_tokens + slot * width
-            _count(counts, tokens, integer(slot_params, slot, PROMPT_LENGTH), length, AT_ONCE)
+            _count(counts, tokens, load_int(slot_params, slot, PROMPT_LENGTH), length, AT_ONCE)
             for first in range(0, length, AT_ONCE):
                 index = first + tl.arange(0, AT_ONCE)
                 token = tl.load(tokens + index, mask=index < length, other=0)
@@ -99,9 +99,9 @@ def _kernel(
 _launch = Launcher(_kernel)
 
 
-def adjust(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch) -> None:
-    """Change `logits` [rows, vocab] float32 in place. `rows` as in `draw.take_largest`: the tokens before the positions
-    that will be drawn are the sequence."""
+def apply_biases_and_penalties(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch) -> None:
+    """Change `logits` [rows, vocab] float32 in place. `rows` as in `draw.take_argmax`: the tokens before the drawn
+    position are the sequence."""
     count, vocab = logits.shape
     _launch(
         (min(count, len(scratch.counts)), 1, 1),

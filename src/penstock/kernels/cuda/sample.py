@@ -1,43 +1,42 @@
-"""The three ways to draw the tokens of a step, as a decode step's graphs have them:
+"""The three ways to sample a step, each captured as a CUDA graph of decode steps:
 
-greedy      the largest logit                                             draw
-filtered    at random, with temperature, top_k, top_p and min_p           likeliest, filter
-full        the same from logits that biases, penalties and masks change  adjust, draw, and so on
+greedy      argmax                                                        draw
+filtered    temperature, top-k, top-p and min-p                           top_k_top_p, filtered_draw
+full        the same after biases, penalties and masks                    penalties, draw, and as filtered
 
-A row gets what its request asks for, whichever of them it is in: a greedy one in a step of filtered ones its largest
-logit.
+Each is right for the requests that need less: in a step with filtered rows a greedy row gets its argmax.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from penstock.kernels.cuda.draw import find_tops, take_largest
+from penstock.kernels.cuda.draw import find_part_maxima, take_argmax
 from penstock.kernels.cuda.filtered_draw import draw_filtered
-from penstock.kernels.cuda.penalties import adjust
+from penstock.kernels.cuda.penalties import apply_biases_and_penalties
 from penstock.kernels.cuda.sampling_params import DrawScratch, SamplingTables
-from penstock.kernels.cuda.top_k_top_p import draw_likeliest
+from penstock.kernels.cuda.top_k_top_p import draw_top_k_top_p
 
 
 def greedy(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
-    """logits [rows, vocab] float32; rows [3, rows] int64: slots, what does not matter here, the positions that tokens
-    will have, or 0 where none is drawn; the tokens go to `tokens` [rows] int64 and to the sequences of the slots."""
-    find_tops(logits, rows, tables, scratch, mask=False)
-    take_largest(rows, tables, scratch, tokens)
+    """logits [rows, vocab] float32; rows [3, rows] int64: slots, unused, positions of the drawn tokens (0: the row
+    draws none). Tokens are written to `tokens` [rows] int64 and to the sequences of the slots."""
+    find_part_maxima(logits, rows, tables, scratch, mask=False)
+    take_argmax(rows, tables, scratch, tokens)
 
 
 def filtered(
     logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor, *, found: bool = False
 ) -> None:
-    """The same arguments. `found`: the largest logits are in `scratch` already."""
+    """The same arguments. `found`: `scratch` has the part maxima already."""
     if not found:
-        find_tops(logits, rows, tables, scratch, mask=False)
-    draw_likeliest(logits, rows, tables, scratch, tokens)
+        find_part_maxima(logits, rows, tables, scratch, mask=False)
+    draw_top_k_top_p(logits, rows, tables, scratch, tokens)
     draw_filtered(logits, rows, tables, scratch, tokens)
 
 
 def full(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
     """The same arguments; `logits` are overwritten."""
-    adjust(logits, rows, tables, scratch)
-    find_tops(logits, rows, tables, scratch, mask=True)
+    apply_biases_and_penalties(logits, rows, tables, scratch)
+    find_part_maxima(logits, rows, tables, scratch, mask=True)
     filtered(logits, rows, tables, scratch, tokens, found=True)

@@ -93,24 +93,24 @@ class DrawScratch(NamedTuple):
 
 
 @triton.jit
-def integer(slot_params, slot, FIELD: tl.constexpr):
+def load_int(slot_params, slot, FIELD: tl.constexpr):
     return tl.load(slot_params + slot * WORDS + FIELD)
 
 
 @triton.jit
-def number(slot_params, slot, FIELD: tl.constexpr):
-    return integer(slot_params, slot, FIELD).to(tl.float32, bitcast=True)
+def load_float(slot_params, slot, FIELD: tl.constexpr):
+    return load_int(slot_params, slot, FIELD).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def has_top_k_top_p(slot_params, slot):
-    return (integer(slot_params, slot, TOP_K) > 0) | (number(slot_params, slot, TOP_P) < float("inf"))
+    return (load_int(slot_params, slot, TOP_K) > 0) | (load_float(slot_params, slot, TOP_P) < float("inf"))
 
 
 @triton.jit
 def least_score(slot_params, slot):
     """Scores below it are filtered out, regardless of top_k and top_p. The largest score is 0."""
-    return number(slot_params, slot, LOG_MIN_P)
+    return load_float(slot_params, slot, LOG_MIN_P)
 
 
 @triton.jit
@@ -124,13 +124,13 @@ def noise_key(slot_params, slot, position):
 
 
 @triton.jit
-def drawn_at(rows, row, count):
+def draw_target(rows, row, count):
     """The slot of a row, and the position of the token it draws; 0: it draws none."""
     return tl.load(rows + row), tl.load(rows + 2 * count + row)
 
 
 @triton.jit
-def record(tokens, slot_tokens, token, row, slot, position, width):
+def write_token(tokens, slot_tokens, token, row, slot, position, width):
     """Write a drawn token. -1: not drawn yet; position 0: the row draws none."""
     tl.store(tokens + row, token.to(tl.int64))
     tl.store(slot_tokens + slot * width + position, token.to(tl.int32), mask=(position > 0) & (token >= 0))

@@ -1,9 +1,10 @@
-"""Draws at random: from all tokens of a row, or from the likeliest few if top_k and top_p leave no others.
+"""Top-k/top-p sampling, the fast path: from all tokens of a row, or from the most likely few where top_k and top_p keep
+no others.
 
-A program takes a part of a row (`_parts`). For a row without top_k and top_p it finds the largest of score + noise.
-For one with them it picks up to KEPT of the largest values of its part, and tells where they end. What is above all of
-these ends is all there is above the highest of them, so if the cuts of top_k and top_p turn out to lie there, nothing
-else matters (`_pick`). Rows for which they do not are left to `filter`, and have -1 for a token until then.
+One program takes one part of a row (`_parts`). For a row without top_k and top_p it finds the largest score + noise.
+With them it collects up to KEPT of the largest values of its part as candidates, and stores the cutoff they are above.
+Candidates above the largest per-part cutoff are complete, so if the thresholds of top_k and top_p lie there, `_pick`
+draws among them. Other rows get the token -1, and `filtered_draw` draws them.
 
 Values are differences to the largest logit: divided by the temperature they are scores, in the same order.
 """
@@ -26,13 +27,13 @@ from penstock.kernels.cuda.sampling_params import (
     TOP_P,
     DrawScratch,
     SamplingTables,
-    drawn_at,
+    draw_target,
     has_top_k_top_p,
-    integer,
     least_score,
+    load_float,
+    load_int,
     noise_key,
-    number,
-    record,
+    write_token,
 )
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # below it is only -inf: banned
@@ -42,37 +43,37 @@ AT_ONCE = 1024  # tokens
 
 @triton.jit
 def largest_of(tops, row, PARTS: tl.constexpr, P: tl.constexpr):
-    """Of a row, from what its parts have."""
+    """The largest value of a row, over its parts."""
     part = tl.arange(0, P)
     return tl.max(tl.load(tops + row * PARTS + part, mask=part < PARTS, other=float("-inf")), axis=0)
 
 
 @triton.jit
 def values_of(source, first, top, size, COUNT: tl.constexpr):
-    """COUNT of them from `first` on, as differences to `top`; -inf beyond `size`."""
+    """COUNT values from `first` on, as differences to `top`; -inf beyond `size`."""
     at = first + tl.arange(0, COUNT)
     return tl.load(source + at, mask=at < size, other=float("-inf")) - top
 
 
 @triton.jit
-def gather(values, wanted, first, to_values, to_tokens, COUNT: tl.constexpr):
-    """Write those of the values that are wanted, and their tokens, which begin with `first`; gives their number."""
-    place = tl.cumsum(wanted.to(tl.int32), axis=0) - 1
-    tl.store(to_values + place, values, mask=wanted)
-    tl.store(to_tokens + place, first + tl.arange(0, COUNT), mask=wanted)
-    return tl.sum(wanted.to(tl.int32), axis=0)
+def gather(values, kept, first, to_values, to_tokens, COUNT: tl.constexpr):
+    """Write the kept values and their tokens, whose ids begin with `first`; gives their number."""
+    place = tl.cumsum(kept.to(tl.int32), axis=0) - 1
+    tl.store(to_values + place, values, mask=kept)
+    tl.store(to_tokens + place, first + tl.arange(0, COUNT), mask=kept)
+    return tl.sum(kept.to(tl.int32), axis=0)
 
 
 @triton.jit
-def _end(values, KEPT: tl.constexpr):
-    """A value that at most KEPT are above, and not many less; LOWEST, if they are no more at all."""
+def _cutoff(values, KEPT: tl.constexpr):
+    """A value with at most, and nearly, KEPT values above it; LOWEST, if there are no more than KEPT."""
     end = tl.full([], LOWEST, tl.float32)
     if tl.sum((values > LOWEST).to(tl.int32), axis=0) > KEPT:
         low = end
         top = tl.max(values, axis=0)
         end = top
         for _ in range(HALVINGS):
-            # The middle, but no further down than twice of what is known: the interval begins at LOWEST.
+            # The middle, but not far below the upper end: the interval begins at LOWEST.
             middle = tl.maximum(low + (end - low) * 0.5, 2.0 * end - top - 4.0)
             if tl.sum((values > middle).to(tl.int32), axis=0) > KEPT:
                 low = middle
@@ -83,7 +84,7 @@ def _end(values, KEPT: tl.constexpr):
 
 @triton.jit
 def _scores(logits, first, top, temperature, least, VOCAB: tl.constexpr, COUNT: tl.constexpr):
-    """Of COUNT tokens of a row; -inf, if they are below `least`."""
+    """Scores of COUNT tokens of a row; -inf below `least`."""
     scores = tl.div_rn(values_of(logits, first, top, VOCAB, COUNT), temperature)
     return tl.where(scores >= least, scores, float("-inf"))
 
@@ -92,8 +93,8 @@ def _scores(logits, first, top, temperature, least, VOCAB: tl.constexpr, COUNT: 
 def _noisiest(
     logits, first, top, temperature, least, key, hashes, VOCAB: tl.constexpr, PART: tl.constexpr, AT_ONCE: tl.constexpr
 ):
-    """The token of the largest score + noise, among the PART from `first` on: roughly, and again if that leaves any
-    doubt."""
+    """The token of the largest score + noise among the PART tokens from `first` on. With rough noise first; exactly, if
+    two are too close to tell."""
     rate = 1.0 / temperature
     best = tl.full([AT_ONCE], float("-inf"), tl.float32)
     second = tl.full([AT_ONCE], float("-inf"), tl.float32)
@@ -150,14 +151,14 @@ def _parts(
     wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
-    slot, position = drawn_at(rows, row, count)
-    temperature = number(slot_params, slot, TEMPERATURE)
+    slot, position = draw_target(rows, row, count)
+    temperature = load_float(slot_params, slot, TEMPERATURE)
     if (position > 0) & (temperature > 0.0):
         logits += row * VOCAB
         top = largest_of(tops, row, PARTS, P)
         at = row * PARTS + part
         if has_top_k_top_p(slot_params, slot):
-            end = _end(values_of(logits, part * PART, top, VOCAB, PART), KEPT)
+            end = _cutoff(values_of(logits, part * PART, top, VOCAB, PART), KEPT)
             few = row * FEW + part * KEPT
             found = tl.full([], 0, tl.int32)
             mass = tl.zeros([AT_ONCE], tl.float32)
@@ -180,7 +181,8 @@ def _parts(
 def _best_spot(
     logits, row, top, spots, temperature, least, key, hashes, VOCAB: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr
 ):
-    """Of the tokens that parts have found, that of the largest score + noise. A part in which none was kept has any."""
+    """The token of the largest score + noise among those that the parts have found. A part that keeps none has an
+    arbitrary one."""
     part = tl.arange(0, P)
     token = tl.load(spots + row * PARTS + part, mask=part < PARTS, other=0)
     values = tl.load(logits + row * VOCAB + token, mask=part < PARTS, other=float("-inf")) - top
@@ -192,12 +194,12 @@ def _best_spot(
 
 @triton.jit
 def _kth(scores, k):
-    """The smallest of the scores that fewer than k are above."""
+    """The smallest score with fewer than k above it."""
     low = tl.full([], LOWEST, tl.float32)
     high = tl.full([], 0.0, tl.float32)
     searching = high > low
     while searching:
-        # The middle, but no further down than twice of what is known: the interval begins at LOWEST.
+        # The middle, but not far below the upper end: the interval begins at LOWEST.
         middle = tl.maximum(low + (high - low) * 0.5, 2.0 * high - 8.0)
         middle = tl.where(middle < high, middle, low)
         above = scores > middle
@@ -211,14 +213,15 @@ def _kth(scores, k):
 
 
 @triton.jit
-def _among(scores, tokens, total, everything, slot_params, slot, key, hashes):
-    """A draw from what top_k, top_p and min_p keep, as an index into `scores`; -1, if these are too few to tell.
-    `scores` are of all tokens above some score (others are -inf), or of `everything`; `total` is the mass of the row.
+def _draw_among(scores, tokens, total, everything, slot_params, slot, key, hashes):
+    """A draw from the tokens that top_k, top_p and min_p keep, as an index into `scores`; -1, if the scores are too few
+    to decide. `scores` are those of all tokens above some score (others are -inf), or of `everything`; `total` is the
+    mass of the row.
 
-    The largest of score + noise of all is that of the kept ones, if it is kept itself, which takes no more than the
-    mass of those likelier than it. If it is not, neither are those no likelier, and the largest of the rest is next."""
-    top_k = integer(slot_params, slot, TOP_K)
-    top_p = number(slot_params, slot, TOP_P)
+    Rejection: the largest score + noise of all tokens is the draw, if top_p keeps that token, which only depends on the
+    mass above it. If not, it and all less likely tokens are out, and the largest of the rest is next."""
+    top_k = load_int(slot_params, slot, TOP_K)
+    top_p = load_float(slot_params, slot, TOP_P)
     weights = tl.exp2(scores * LOG2_E).to(tl.float64)
     least = tl.full([], LOWEST, tl.float32)
     enough = everything | (tl.sum((scores >= LOWEST).to(tl.int32), axis=0) >= top_k)
@@ -269,8 +272,8 @@ def _pick(
     let_next_begin(OVERLAP)
     wait(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
-    slot, position = drawn_at(rows, row, count)
-    temperature = number(slot_params, slot, TEMPERATURE)
+    slot, position = draw_target(rows, row, count)
+    temperature = load_float(slot_params, slot, TEMPERATURE)
     key = noise_key(slot_params, slot, position)
     top = largest_of(tops, row, PARTS, P)
     token = tl.full([], -1, tl.int32)
@@ -293,17 +296,19 @@ def _pick(
         scores = tl.where(scores > low, scores, float("-inf"))
         candidates = tl.load(few_tokens + few, mask=real, other=0)
         total = tl.sum(masses_of.to(tl.float64), axis=0)
-        drawn = _among(scores, candidates, total, everything, slot_params, slot, key, hashes)
-        if drawn >= 0:  # of logits that are no numbers, it may be none of the candidates: then the token is 0
+        drawn = _draw_among(scores, candidates, total, everything, slot_params, slot, key, hashes)
+        if drawn >= 0:  # with NaN logits it may be none of the candidates: then the token is 0
             token = tl.sum(tl.where(index == drawn, candidates, 0), axis=0)
-    record(tokens, slot_tokens, token, row, slot, position, width)
+    write_token(tokens, slot_tokens, token, row, slot, position, width)
 
 
 _launch_parts, _launch_pick = Launcher(_parts), Launcher(_pick)
 
 
-def draw_likeliest(logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor) -> None:
-    """After `draw.find_tops`, with the arguments of that and `draw.take_largest`."""
+def draw_top_k_top_p(
+    logits: Tensor, rows: Tensor, tables: SamplingTables, scratch: DrawScratch, tokens: Tensor
+) -> None:
+    """After `draw.find_part_maxima`; arguments as for that and `draw.take_argmax`."""
     count, vocab = logits.shape
     parts, padded = scratch.parts
     few, kept = (scratch.few_values, scratch.few_tokens), min(KEPT, FEW // parts)
