@@ -1,18 +1,17 @@
-"""The HTTP edge: requests are parsed and checked here, once, and answers take the form clients know.
+"""The HTTP server: parses and checks requests once, at the edge, and writes responses in the form clients know.
 
-The way of a request, in its order:
+In the order of a request:
 
-    server, port, wire       the process and its socket; HTTP/1.1 with bounded headers
-    guards                   before any route: id, origin, key, size of the body
-    app                      which route does what; `described` is what FastAPI is told of them
-    body, decode, parse      bytes -> JSON -> a schema's instance, or an error that names the field
-    openai/, anthropic/,     schemas -> flow.Request, and flow.Chunk -> bodies and events, in the words of each API
-      ollama/
-    visit, service              the events on the way in; what all routes share, and the way to the engine
-    respond, events          answers out, whole or streamed, while the client is watched
-    failure, problems        errors on their way to the client
+    server, port, protocol   the process's life, its socket, HTTP/1.1 with limits on headers and slow clients
+    app                      composes routes, error formats and middleware
+    middleware/              request id, auth, CORS, Host, body limit, admission
+    api/                     openai, anthropic, responses, ollama, and above them what they share: schemas to
+                             flow.Request, flow.Chunk to bodies and events; capacity and tokenizer routes
+    parse/                   bytes to JSON to a schema's instance, or an error that names the field; query strings
+    request_events           the events of a request until it is submitted
+    service                  the model, pipeline and replica that all routes share
+    streaming, sse           responses out, whole or as server-sent events, while the client is watched
+    error_response           from an exception to a response, in the format of the client's API (error_body)
 
-What the APIs' schemas and answers share: fields, unions, inert, wording, turns, answers, recommended. Routes beside
-them: glass, views and lab (what happens inside), plan, ui, docs and openapi; query and trace_context read a URL's
-parameters and trace headers.
+Beside these: debug/ (what happens inside), operations (health, metrics), ui, openapi/ (/openapi.json and /docs).
 """

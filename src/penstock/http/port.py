@@ -1,5 +1,5 @@
-"""The port. It is taken before the model is loaded, since nobody wants to wait for that to be told that it is in use;
-connections are refused until the model is there."""
+"""The listening socket. It is bound before the model is loaded, so that a port in use is an error at once; connections
+are refused until the model is there."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from penstock.errors import InvalidSetting
 from penstock.settings import ServeSettings
 
-BACKLOG = 2048  # connections that nobody has accepted yet
-UNSENT_BYTES = 64 * 1024  # that the kernel takes for a connection
-OPEN_FILES = 65_536  # connections are files; shells start processes with 1024 of them
+BACKLOG = 2048  # connections that are not accepted yet
+UNSENT_BYTES = 64 * 1024  # that the kernel buffers for a connection
+OPEN_FILES = 65_536  # connections are file descriptors; the usual soft limit is 1024
 
 _ADVICE = {
     errno.EADDRINUSE: "; choose another with --port or PENSTOCK_PORT (0 takes a free one), or make serve PORT=8001",
@@ -27,37 +27,37 @@ def bind(settings: ServeSettings) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     listener.setblocking(False)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if sys.platform == "linux":  # every connection inherits these
-        # A client that falls behind is noticed while it is a few events behind, not megabytes.
+    if sys.platform == "linux":  # connections inherit these
+        # A slow client is noticed when it is a few events behind, not megabytes.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        # One that does not read at all would otherwise keep its connection for ever, though we have closed it.
+        # A client that does not read at all would otherwise hold its connection for ever, though it is closed here.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2 * settings.stall_s * 1000))
-    with explain_os_error(listener, f"{settings.host}:{settings.port}"):
+    with _explain_os_error(listener, f"{settings.host}:{settings.port}"):
         listener.bind((settings.host, settings.port))
     return listener
 
 
 def raise_file_limit() -> None:
-    """As many as the system lets us have: beyond it they are closed unheard, and nobody is told."""
+    """Raises the limit on file descriptors: connections beyond it are closed without a log line."""
     try:
         import resource
-    except ImportError:  # not everywhere
+    except ImportError:  # not on all platforms
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < most:
+    limit = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
         with contextlib.suppress(OSError, ValueError):  # some systems allow less than they say
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def listen(listener: socket.socket) -> None:
     raise_file_limit()
-    with explain_os_error(listener, "{}:{}".format(*listener.getsockname()[:2])):
+    with _explain_os_error(listener, "{}:{}".format(*listener.getsockname()[:2])):
         listener.listen(BACKLOG)
 
 
 @contextlib.contextmanager
-def explain_os_error(listener: socket.socket, where: str) -> Iterator[None]:
+def _explain_os_error(listener: socket.socket, where: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -1,5 +1,4 @@
-"""One request on its way in: tells the events between its acceptance and the engine, and of its refusal if it gets no
-further."""
+"""The events of one request from its arrival until it is submitted or rejected."""
 
 from __future__ import annotations
 
@@ -22,16 +21,17 @@ CLIENT_DISCONNECTED = 499  # nginx's status: the client disconnected before its 
 
 
 class RequestEvents:
-    """`with` it until the request has its ticket; whoever answers it then tells its end (`Service.finish`)."""
+    """A context manager around the work until the request has its ticket; an exception inside is its rejection. After
+    that, `Service.finish` emits the last event."""
 
     def __init__(self, scope: Scope, kind: str, emit: Emit | None) -> None:
-        self.name = uuid.uuid4().hex
+        self.name = uuid.uuid4().hex  # the request's id, part of the response's
         self.tenant = tenant_of(scope)
         self._emit = emit
         if emit is not None:
             state = scope["state"]
-            accepted, named, trace = state["accepted"], state["request_id"], state["trace"]
-            emit(events.Accepted(self.name, accepted, named, kind, trace, self.tenant))
+            accepted, request_id, trace = state["accepted"], state["request_id"], state["trace"]
+            emit(events.Accepted(self.name, accepted, request_id, kind, trace, self.tenant))
 
     def parsed(self, *, stream: bool = False) -> None:
         if self._emit is not None:
@@ -40,10 +40,10 @@ class RequestEvents:
     def validated(self, requests: Sequence[Request]) -> None:
         if self._emit is not None:
             params = requests[0].params if requests else SamplingParams()
-            self._emit(events.Validated(self.name, time.monotonic(), _told(params)))
+            self._emit(events.Validated(self.name, time.monotonic(), _loggable(params)))
 
     def answered(self) -> None:
-        """It needs no ticket: the answer is known. Of a request that only wants the model loaded."""
+        """For a request that is answered without the engine, such as one that only asks to load the model."""
         if self._emit is not None:
             self._emit(events.Finished(self.name, time.monotonic(), []))
 
@@ -55,19 +55,20 @@ class RequestEvents:
             return
         match error:
             case PenstockError():
-                told = (error.status, error.code, error.message)
+                reason = (error.status, error.code, error.message)
             case ClientDisconnect():
-                told = (CLIENT_DISCONNECTED, "client_gone", "the client hung up before its request was complete")
+                reason = (CLIENT_DISCONNECTED, "client_gone", "the client disconnected before its request was complete")
             case _:
-                told = (500, PenstockError.code, type(error).__name__)
-        self._emit(events.Rejected(self.name, time.monotonic(), *told))
+                reason = (500, PenstockError.code, type(error).__name__)
+        self._emit(events.Rejected(self.name, time.monotonic(), *reason))
 
 
-def _told(params: SamplingParams) -> dict[str, object]:
-    """Those that are not the defaults; of what is text (stop strings, a constraint) only that it is there."""
-    told = msgspec.to_builtins(params)
-    if "stop" in told:
-        told["stop"] = len(told["stop"])
-    if "constraint" in told:
-        told["constraint"] = True
-    return told  # type: ignore[no-any-return]
+def _loggable(params: SamplingParams) -> dict[str, object]:
+    """The parameters that differ from their defaults. Of the client's texts (stop strings, constraint) only that they
+    are set."""
+    fields = msgspec.to_builtins(params)
+    if "stop" in fields:
+        fields["stop"] = len(fields["stop"])
+    if "constraint" in fields:
+        fields["constraint"] = True
+    return fields  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What a request asked for and does not get, though it is served: a response header, and a line in the log."""
+"""Warnings about fields that are accepted without effect: a response header, and a line in the log."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from penstock.stream.active_request import ActiveRequest
 logger = logging.getLogger(__name__)
 
 HEADER = "x-penstock-warnings"
-MAX_HEADER = 2000  # characters: proxies refuse answers with headers of 4 KiB or more
+MAX_HEADER = 2000  # characters: proxies reject responses with headers of 4 KiB or more
 MAX_WARNING = 400
-MAX_LOGGED = 256  # distinct texts: clients decide what is in them
+MAX_LOGGED = 256  # distinct texts: clients control what is in them
 
 
 def warning_header(active_requests: Iterable[ActiveRequest]) -> dict[str, str]:
-    """The header with the warnings of all prompts, each once; nothing if there are none."""
+    """The header with the distinct warnings of all prompts; empty without any."""
     texts = distinct_warnings(active_requests)
     return {HEADER: shorten("; ".join(texts), MAX_HEADER)} if texts else {}
 
 
 def distinct_warnings(active_requests: Iterable[ActiveRequest]) -> list[str]:
-    """In the order of their first appearance, as text that may stand in a header and in a log line."""
+    """In order of first appearance, as text that is safe in a header and in a log line."""
     seen = dict.fromkeys(warning for active in active_requests for warning in active.warnings)
     return [shorten(ascii_line(warning), MAX_WARNING) for warning in seen]
 
@@ -33,8 +33,8 @@ def ascii_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in escaped)
 
 
-def shorten(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
+def shorten(text: str, max_length: int) -> str:
+    return text if len(text) <= max_length else text[: max_length - 3] + "..."
 
 
 class WarningLog:

@@ -1,7 +1,7 @@
-"""The life of the HTTP server: up, serving, draining, down.
+"""The life of the HTTP server: start, serve, drain, stop.
 
-The first SIGTERM or SIGINT stops the intake (`/ready` turns 503), lets running requests finish up to a deadline, ends
-the rest with a terminal error; a second one ends them at once, a third does not even wait for that to be sent.
+The first SIGTERM or SIGINT stops accepting requests (`/ready` turns 503), lets open ones finish up to a deadline, and
+ends the rest with a terminal error. A second signal ends them at once, a third does not wait until that is sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.observe.observer import Observer
 
 logger = logging.getLogger(__name__)
 
-PARTING_S = 1.0  # after a second signal, for clients to take the last event of their streams
+LAST_EVENT_S = 1.0  # after a second signal, for clients to read the last event of their streams
 
 
 async def serve(
@@ -36,8 +36,8 @@ async def serve(
     drain_s: float,
     hang_s: float,
 ) -> int:
-    """Serve on a socket that `port.bind` gave, until a signal; gives the exit code. `announce` is told the URL once it
-    answers."""
+    """Serves on the socket of `port.bind` until a signal; returns the exit code. Calls `announce` with the URL once the
+    server answers."""
     listen(listener)
     http = await choose_protocol(protocol.Protocol, protocol.BODY_EXTENSION)
     config = uvicorn.Config(
@@ -57,16 +57,16 @@ async def serve(
             service.end_all()
             service.replica.close(at_once=True)
             server.should_exit = True
-            loop.call_later(PARTING_S, leave)
+            loop.call_later(LAST_EVENT_S, force_exit)
         elif signals > 2:
-            leave()
+            force_exit()
 
-    def leave() -> None:
+    def force_exit() -> None:
         server.force_exit = True
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, on_signal)
     supervising = asyncio.create_task(service.replica.supervise(hang_s))
     asks = {service.replica.source: lambda: service.replica.ask("stats")}
     watching = asyncio.create_task(observer.run(asks)) if observer is not None else None

@@ -1,4 +1,4 @@
-"""What the routes have in common: the model, the pipeline in front of the engine, and whether anybody is let in."""
+"""What all routes share: the model, the pipeline, the replica, and whether requests are accepted."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from penstock.stream.active_request import ActiveRequest
 from penstock.tokenize.batch import BatchEncoder
 from penstock.tokenize.tokenizer import Tokenizer
 
-LONG_TEXT = 20_000  # characters: rendering and tokenizing more than that would hold up everybody else's tokens
-MAX_ANSWERS = 4096  # of one request, over all its prompts: so would more of them
+LONG_TEXT = 20_000  # characters: rendering and tokenizing more than that would delay the tokens of running streams
+MAX_CHOICES = 4096  # of one request, over all its prompts: more would delay them too
 CONSTRAINT_THREADS = 8  # more than grammar.checker.MAX_SLOW, so that slow constraints do not occupy all
-MANY_ANSWERS = 64  # are counted off the loop: each takes some 50 µs
+MANY_CHOICES = 64  # more are counted in a thread: each takes some 50 µs
 
 
 class Service:
@@ -56,11 +56,11 @@ class Service:
         self.keep_texts = keep_texts
         self.created = int(time.time())
         self.warnings = WarningLog()
-        # Compiling a constraint may take seconds; those that wait for it hold up nobody else's tokenizing.
+        # Threads of their own: compiling a constraint may take seconds, and must not delay others' tokenizing.
         self._constrained = ThreadPoolExecutor(CONSTRAINT_THREADS, thread_name_prefix="constrained")
         self._encoder = BatchEncoder(tokenizer)
         self.closing = False
-        self.open = 0  # requests whose clients are still there
+        self.open = 0  # requests without a complete response
 
     @property
     def ready(self) -> bool:
@@ -68,26 +68,28 @@ class Service:
 
     @property
     def template_variables(self) -> frozenset[str]:
-        """What the model's chat template can be told beside the messages."""
+        """The variables of the model's chat template."""
         return self.pipeline.template.variables if self.pipeline.template is not None else frozenset()
 
     def check_model(self, name: str | None) -> None:
-        """None: the only one there is."""
-        if name is not None and name.removesuffix(":latest") != self.files.name:  # Ollama's clients add that
+        """Raises ModelNotFound. None stands for the served model."""
+        if name is not None and name.removesuffix(":latest") != self.files.name:  # Ollama's clients add the tag
             raise ModelNotFound(
                 f"the model {name[:128]!r} does not exist; this server has {self.files.name!r}", param="model"
             )
 
     async def submit(self, requests: list[Request], tenant: str) -> Ticket:
-        """All of them or none, for this tenant. The caller must call `finish` with the ticket."""
+        """Submits all requests or none. The caller must call `finish` with the ticket."""
         self._check_open()
         count = sum(request.params.n for request in requests)
-        most = min(MAX_ANSWERS, self.max_waiting + self.replica.facts.get("max_sequences", MAX_ANSWERS))
-        if count > most:  # it would be refused however often it came
-            raise InvalidRequest(f"{count} answers were asked for in one request, {most} are the most", param="n")
+        limit = min(MAX_CHOICES, self.max_waiting + self.replica.facts.get("max_sequences", MAX_CHOICES))
+        if count > limit:  # a retry could never succeed
+            raise InvalidRequest(
+                f"the request asks for {count} choices, n times its prompts; at most {limit}", param="n"
+            )
         active_requests = await self._accept([replace(request, tenant=tenant) for request in requests])
         self.warnings.log(active_requests)
-        self._check_open()  # that may have taken its time
+        self._check_open()  # accepting may have taken long
         ticket = self.replica.submit(active_requests)
         self.open += 1
         return ticket
@@ -97,10 +99,10 @@ class Service:
         self.pipeline.check_length(len(text), "prompt")
         return self.tokenizer.encode(text, add_special=add_special)
 
-    def prompt_tokens(self, asked: Request) -> list[int]:
-        """The prompt alone: nothing is run. Raises what `submit` would, of the prompt."""
-        tokens = self.pipeline.tokenize(asked)
-        check_ids(tokens, self.files.spec.vocab_size, "tokens" if asked.tokens is not None else "prompt")
+    def prompt_tokens(self, request: Request) -> list[int]:
+        """The prompt only, nothing is submitted. Raises the errors of the prompt that `submit` would."""
+        tokens = self.pipeline.tokenize(request)
+        check_ids(tokens, self.files.spec.vocab_size, "tokens" if request.tokens is not None else "prompt")
         if not tokens:
             raise InvalidRequest("the prompt is empty", param="prompt")
         return tokens
@@ -110,11 +112,11 @@ class Service:
         return self.tokenizer.decode(tokens, skip_special=False)
 
     def finish(self, ticket: Ticket, at: float | None = None) -> None:
-        """The client has its answer (since `at`), or has gone. What still runs for it ends; the books are closed."""
+        """The response is sent (since `at`), or the client has disconnected: cancels what still runs, and counts it."""
         self.open -= 1
         if not ticket.done:
             self.replica.cancel(ticket)
-        if sum(len(active.choices) for active in ticket.active_requests) > MANY_ANSWERS:
+        if sum(len(active.choices) for active in ticket.active_requests) > MANY_CHOICES:
             asyncio.get_running_loop().run_in_executor(None, self._count, ticket)
         else:
             self._count(ticket)
@@ -123,33 +125,33 @@ class Service:
 
     def _count(self, ticket: Ticket) -> None:
         for active in ticket.active_requests:
-            for answer in active.choices:
-                reason = answer.finish or FinishReason.CANCELLED
-                # A prompt counts once, however many answers it has, as in `usage`.
-                prompt, cached = (len(active.submits[0].tokens), active.cached_tokens) if answer.index == 0 else (0, 0)
-                counts = (prompt, cached, len(answer.tokens))
-                self.metrics.count_ended(self.replica.source, reason, *counts, answer.timings)
+            for choice in active.choices:
+                reason = choice.finish or FinishReason.CANCELLED
+                # A prompt counts once, however many choices it has, as in `usage`.
+                prompt, cached = (len(active.submits[0].tokens), active.cached_tokens) if choice.index == 0 else (0, 0)
+                counts = (prompt, cached, len(choice.tokens))
+                self.metrics.count_ended(self.replica.source, reason, *counts, choice.timings)
 
     def _finished(self, ticket: Ticket, at: float) -> events.Finished:
         ended = [
             events.Ended(
                 number=submit.number,
-                finish=answer.finish or FinishReason.CANCELLED,
-                stop=answer.stop,
+                finish=choice.finish or FinishReason.CANCELLED,
+                stop=choice.stop,
                 prompt_tokens=len(submit.tokens),
                 cached_tokens=active.cached_tokens,
-                output_tokens=len(answer.tokens),
-                text=answer.text if self.keep_texts else None,
+                output_tokens=len(choice.tokens),
+                text=choice.text if self.keep_texts else None,
             )
             for active in ticket.active_requests
-            for submit, answer in zip(active.submits, active.choices, strict=True)
+            for submit, choice in zip(active.submits, active.choices, strict=True)
         ]
         error = ticket.error
         name = events.http_request_id(ticket.active_requests[0].id)
         return events.Finished(name, at, ended, error.code if error else None, error.message if error else None)
 
     async def drain(self, deadline_s: float) -> None:
-        """Let nobody in, and wait for those inside; after the deadline they are shown out."""
+        """Accept no more requests, and wait for the open ones; after the deadline they end."""
         self.closing = True
         until = time.monotonic() + deadline_s
         while self.open and time.monotonic() < until:
@@ -166,7 +168,7 @@ class Service:
 
     def _check_open(self) -> None:
         if self.closing:
-            raise ShuttingDown("the server is shutting down and takes no more requests")
+            raise ShuttingDown("the server is shutting down and accepts no more requests")
 
     async def _accept(self, requests: list[Request]) -> list[ActiveRequest]:
         def accept() -> list[ActiveRequest]:
@@ -180,7 +182,8 @@ class Service:
         return await asyncio.to_thread(accept)
 
     async def _accept_constrained(self, requests: list[Request]) -> list[ActiveRequest]:
-        """Prompts first: what is too long is refused, and does not wait in line with all of its text."""
+        """Prompts first: one that is too long is rejected, and does not queue for the constraint with all of its
+        text."""
 
         def prompt(request: Request) -> tuple[str, list[int]]:
             text = self.pipeline.render(request)
@@ -193,7 +196,7 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._constrained, take_off)
 
     async def _accept_short(self, request: Request) -> ActiveRequest:
-        """`Pipeline.accept`, with its text tokenized together with those of other requests."""
+        """`Pipeline.accept`, with the text tokenized in one batch with those of other requests."""
         text = self.pipeline.render(request, may_wait=False)
         start = self.pipeline.clock()
         tokens = request.tokens
@@ -201,19 +204,19 @@ class Service:
             try:
                 # A template writes special tokens itself.
                 tokens = await self._encoder.encode(text, add_special=request.messages is None)
-            except InvalidRequest as error:  # it does not know what the client calls the text
+            except InvalidRequest as error:  # the encoder does not know the field's name
                 raise InvalidRequest(error.message, param=prompt_field(request)) from None
         return self.pipeline.take_off(request, text, self.pipeline.tokenized(request, start, tokens))
 
 
 def _may_be_constrained(request: Request) -> bool:
-    """Whether a constraint may have to be compiled for it; even no thoughts at all are a budget."""
+    """Whether a constraint may have to be compiled. A thinking budget needs one too, even 0."""
     return bool(request.params.constraint or request.tools) or request.thinking_budget is not None
 
 
 def is_long(requests: list[Request]) -> bool:
-    """Whether their prompts have more than LONG_TEXT characters, tool calls and thoughts included. An answer takes as
-    long as 20 of them. Looks no further."""
+    """Whether the prompts have more than LONG_TEXT characters, tool calls and reasoning included. Each choice costs as
+    much as 20 characters. Stops counting there."""
     parts: list[Any] = [part for request in requests for part in (request.messages, request.text, request.tokens)]
     seen = 20 * sum(request.params.n for request in requests)
     while parts and seen <= LONG_TEXT:

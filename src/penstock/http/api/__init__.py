@@ -1,1 +1,2 @@
-"""The APIs that clients speak, a package each, and above them what their schemas and answers share."""
+"""The APIs that clients speak, a package each, independent of each other. Modules beside the packages are what they
+share (fields, messages, logprobs, the response store) and the routes of Penstock's own (capacity, tokenizer)."""

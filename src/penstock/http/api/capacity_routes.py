@@ -1,6 +1,7 @@
-"""The planner's routes: what a model would need elsewhere, and what of a context is left. Nothing here asks the engine.
+"""The capacity planner's routes: what a model needs and can do on given hardware, and a prompt's token budget. They do
+not use the engine.
 
-Over HTTP a model is the one that is served, a preset, or numbers: no names of files, and nothing is fetched.
+Over HTTP a model is the served one, a preset, or numbers: file names are not accepted, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from penstock.observe.performance import ENOUGH_STEPS, performance_figures
 from penstock.observe.trace.journal import Journal
 
 MAX_DOCUMENTS = 1024
-MAX_BATCHES = 8  # of which measured figures are shown
+MAX_BATCHES = 8  # batch sizes with measured figures
 
 
 class PresetModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ class PresetFormat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Presets(msgspec.Struct, frozen=True, kw_only=True):
-    """What the planner knows by name, and what it takes for granted where a question does not say."""
+    """What the planner knows by name, and its defaults."""
 
     model: str  # the one that is served; the first of `models`
     models: list[PresetModel]
@@ -111,26 +112,26 @@ def add(app: FastAPI, service: Service, observer: Observer | None) -> None:
 
 
 def encode_plan(service: Service, values: dict[str, Any], seen: Observed | None) -> bytes:
-    """`seen`: what this server has done so far, to stand beside the theory where it is the model asked about."""
-    asked = question(values)
+    """`seen` is this server's measured speed, for comparison if the question is about the served model."""
+    parsed = question(values)
     served = shape.shape_of(service.files.spec)
-    chosen = find_shape(asked.model, {service.files.name: served})
+    chosen = find_shape(parsed.model, {service.files.name: served})
     kind: Literal["cpu", "cuda"] = "cpu" if service.replica.facts.get("device", "cpu") == "cpu" else "cuda"
-    hardware = find_device(asked.hardware, lambda: this_machine(kind))
-    made = plan(question_for(hardware, chosen, values), chosen, hardware)
-    if seen is not None and asked.model == service.files.name:
-        made = replace(made, measured=compare(seen, served, hardware))
-    return msgspec.json.encode(made)
+    hardware = find_device(parsed.hardware, lambda: this_machine(kind))
+    planned = plan(question_for(hardware, chosen, values), chosen, hardware)
+    if seen is not None and parsed.model == service.files.name:
+        planned = replace(planned, measured=compare(seen, served, hardware))
+    return msgspec.json.encode(planned)
 
 
 def observed_speed(service: Service, journal: Journal) -> Observed | None:
-    """What the server's own record says of its speed; None while there is no engine."""
+    """This server's measured speed; None while there is no engine."""
     facts = service.replica.facts
     if not facts:
         return None
     served = shape.shape_of(service.files.spec)
-    asked = [trace for trace in journal.done if trace.kind in ("chat", "completion")]
-    answered = [sequence for trace in asked for sequence in trace.sequences if sequence.output_tokens]
+    traces = [trace for trace in journal.done if trace.kind in ("chat", "completion")]
+    answered = [sequence for trace in traces for sequence in trace.sequences if sequence.output_tokens]
     seen = performance_figures(journal)
     steps = [entry for entry in seen["decode_by_batch"] if entry["batch"] and entry["steps"] >= ENOUGH_STEPS]
     return Observed(
@@ -181,7 +182,7 @@ def _preset_model(one: shape.Shape) -> PresetModel:
 
 
 def encode_budget(service: Service, body: BudgetRequest) -> bytes:
-    """On the served model's own tokenizer and chat template."""
+    """With the served model's tokenizer and chat template."""
 
     def render(messages: list[flow.Message]) -> list[int]:
         return service.pipeline.tokenize(flow.Request(id="", params=flow.SamplingParams(), messages=messages))

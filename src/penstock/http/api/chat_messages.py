@@ -1,4 +1,4 @@
-"""The messages of a conversation, and how chat templates get to see them."""
+"""Chat messages in OpenAI's form, and their translation for the chat template."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class PastCall(StrictModel):
     provider_specific_fields: Any = CLIENT_ONLY
 
 
-# What OpenAI's answers have in an assistant message: clients append it to the conversation as it came.
+# What OpenAI's responses have in an assistant message: clients append it to the conversation unchanged.
 ASSISTANT_MESSAGE = {
     "refusal": IgnoredField(),
     "annotations": IgnoredField(([],)),
@@ -95,7 +95,7 @@ class AssistantMessage(StrictModel):
     )
 
     role: Literal["assistant"]
-    # Ahead of the content, which is null where there are tool calls: the first error is the one a client is told.
+    # Before the content, which is null where there are tool calls: only the first error is reported.
     tool_calls: Annotated[list[PastCall], Field(max_length=MAX_MEMBERS, fail_fast=True)] | None = Field(
         None, description="What the assistant called. Answered by messages of the role `tool`."
     )
@@ -115,14 +115,14 @@ class AssistantMessage(StrictModel):
 
     @model_validator(mode="after")
     def _check_content(self) -> AssistantMessage:
-        if self.content is None and not self.tool_calls and self.thoughts is None:
+        if self.content is None and not self.tool_calls and self.reasoning_text is None:
             raise field_error("is required where there are no tool_calls", "content")
-        if None not in (thoughts := (self.reasoning, self.reasoning_content)) and thoughts[0] != thoughts[1]:
+        if None not in (texts := (self.reasoning, self.reasoning_content)) and texts[0] != texts[1]:
             raise field_error("and reasoning_content, its other name, are not the same", "reasoning")
         return self
 
     @property
-    def thoughts(self) -> str | None:
+    def reasoning_text(self) -> str | None:
         return self.reasoning if self.reasoning_content is None else self.reasoning_content
 
 
@@ -152,7 +152,7 @@ Messages = NonEmptyList[AnyMessage]
 
 
 class ChatTemplateFields(StrictModel):
-    """How the chat template is to make a text of the messages."""
+    """How the chat template renders the messages."""
 
     add_generation_prompt: bool | None = Field(
         None,
@@ -173,12 +173,12 @@ class ChatTemplateFields(StrictModel):
         return self
 
     def template_options(self) -> dict[str, Any]:
-        """As fields of flow.Request."""
-        going_on = bool(self.continue_final_message)
+        """Fields of flow.Request."""
+        continue_message = bool(self.continue_final_message)
         return {
             "template_arguments": self.chat_template_kwargs or {},
-            "continue_final_message": going_on,
-            "add_generation_prompt": not going_on and self.add_generation_prompt is not False,
+            "continue_final_message": continue_message,
+            "add_generation_prompt": not continue_message and self.add_generation_prompt is not False,
         }
 
 
@@ -196,8 +196,8 @@ def _to_template(message: AnyMessage) -> Message:
     elif isinstance(message, AssistantMessage):
         if message.tool_calls:
             shown["tool_calls"] = [call.model_dump() for call in message.tool_calls]
-        if message.thoughts is not None:
-            shown["reasoning_content"] = message.thoughts
+        if message.reasoning_text is not None:
+            shown["reasoning_content"] = message.reasoning_text
     if message.name is not None:
         shown["name"] = message.name
     return shown

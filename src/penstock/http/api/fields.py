@@ -1,4 +1,4 @@
-"""What the schemas of all APIs are made of: a base that refuses what it does not know, and the shapes they share."""
+"""What the schemas of all APIs are built from: a base model that rejects unknown fields, and fields they share."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ MAX_INT = 2**31 - 1
 
 
 def field_error(text: str, param: str | None = None) -> PydanticCustomError:
-    """To raise in a validator: `text` continues a sentence that begins with the field's path. `param` names a field of
-    the model that is checked as a whole."""
+    """To raise in a validator: `text` continues a sentence that begins with the field's path. `param` names the field,
+    in a validator of the whole model."""
     return PydanticCustomError("field", "{text}", {"text": text, "param": param})
 
 
 class StrictModel(BaseModel):
-    """No field it does not know, no "1" for 1, no true for 1; 1 for 1.0 is fine, and 1.0 for 1."""
+    """Rejects unknown fields, and "1" or true for 1. 1 and 1.0 are the same."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
-    # Of what comes in several types, but here in one: that, and what may be asked for.
+    # Where an API has several types of an object and only one is supported: that type, and how errors name it.
     only: ClassVar[tuple[str, str] | None] = None
 
     @model_validator(mode="before")
     @classmethod
     def _check_names(cls, value: Any) -> Any:
-        """Before all else: a misspelt field says more than the one that is missing for it, and of another type it is
-        the type that is wrong, not the names that go with it."""
+        """Runs first: an unknown field explains more than the missing field it was meant to be, and an unsupported type
+        more than the fields that belong to it."""
         if not isinstance(value, dict):
             return value
         if cls.only is not None and isinstance(given := value.get("type"), str) and given != cls.only[0]:
@@ -54,7 +54,7 @@ class StrictModel(BaseModel):
 
 @cache
 def _integer_fields(model: type[BaseModel]) -> frozenset[str]:
-    """The fields that hold an integer, or nothing."""
+    """Names of the fields of type int or int | None."""
     return frozenset(name for name, field in model.model_fields.items() if _holds_integer(field.annotation))
 
 
@@ -65,17 +65,17 @@ def _holds_integer(kind: Any) -> bool:
 
 
 def _with_integers(model: type[BaseModel], value: dict[str, Any]) -> dict[str, Any]:
-    """With 5 for 5.0 where an integer belongs: to JSON they are the same, and some clients have no other numbers."""
+    """With 5 for 5.0 in integer fields: in JSON they are the same, and some clients only have floats."""
     names = [name for name, given in value.items() if type(given) is float and given.is_integer()]
     return {**value, **{name: int(value[name]) for name in names if name in _integer_fields(model)}} if names else value
 
 
-# What client libraries add to their own copy of an answer, such as the object that they read from its text. Clients
-# append that copy to the conversation. It says nothing that the message does not say: templates do not get to see it.
+# What client libraries add to their copy of a response, such as the object parsed from its text. Clients append that
+# copy to the conversation. It is redundant, and not passed to the chat template.
 CLIENT_ONLY: Any = Field(None, exclude=True, description="A client library's own note. Taken as it comes, not used.")
 
 
-# --- a text, whole or in parts
+# --- a text, as a string or in parts
 
 Part = TypeVar("Part")
 NonEmptyList = Annotated[list[Part], Field(min_length=1, fail_fast=True)]
@@ -87,12 +87,12 @@ class HasText(Protocol):
     def text(self) -> str: ...
 
 
-def join_text(given: str | Sequence[HasText]) -> str:
-    """Parts are joined by line breaks."""
-    return given if isinstance(given, str) else "\n".join([part.text for part in given])
+def join_text(text: str | Sequence[HasText]) -> str:
+    """Joins parts with line breaks."""
+    return text if isinstance(text, str) else "\n".join([part.text for part in text])
 
 
-# --- fields that several of them have
+# --- fields that several APIs have
 
 MODEL = Field(None, description="The model, as `GET /v1/models` names it. Default: the one that is served.")
 STREAM = Field(None, description="Send the answer as server-sent events while it is made.")
@@ -121,12 +121,12 @@ def _check_arguments(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-# Of a call that was made before: chat templates write them as JSON.
+# The arguments of an earlier tool call, which chat templates write as JSON.
 Arguments = Annotated[dict[str, Any], AfterValidator(_check_arguments)]
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """Those of a call, if they are an object and not too deep."""
+    """A tool call's arguments; None unless they are a JSON object that is not nested too deeply."""
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):

@@ -34,7 +34,7 @@ ToolChoiceOr = Annotated[
 
 
 class NamedFunctionChoice(Protocol):
-    """An object that names a function, in either of OpenAI's forms."""
+    """A tool choice that names a function, in either of OpenAI's forms."""
 
     @property
     def name(self) -> str: ...
@@ -43,7 +43,7 @@ class NamedFunctionChoice(Protocol):
 def tool_use(
     functions: Sequence[Function], choice: str | NamedFunctionChoice | None, parallel: bool | None
 ) -> ToolUse | None:
-    """None: no tools, or none is to be called."""
+    """None without tools, and with `tool_choice: none`."""
     if not functions or choice == "none":
         return None
     name = None if choice is None or isinstance(choice, str) else choice.name

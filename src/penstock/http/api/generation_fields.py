@@ -1,4 +1,5 @@
-"""Types that several of the schemas share."""
+"""Fields of generation requests that several APIs share: stop strings, seed, logit bias, metadata, template
+arguments."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from penstock.http.parse.json_body import MAX_MEMBERS
 from penstock.http.parse.unions import ByJsonType
 
 MAX_STOPS = 4
-MAX_TOKEN_IDS = 1 << 20  # of a prompt: more than any context
+MAX_TOKEN_IDS = 1 << 20  # more than any context
 MAX_KWARGS_DEPTH = 16
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
 TokenIds = Annotated[
     list[TokenId],
     Field(min_length=1, max_length=MAX_TOKEN_IDS, fail_fast=True),
-    AfterValidator(lambda ids: ids),  # a step in Python, between two lists of many: others can run
+    AfterValidator(lambda ids: ids),  # a step in Python between two long lists: other threads can run
 ]
 
 _Stop = Annotated[str, Field(min_length=1)]
@@ -36,12 +37,12 @@ SEED = Field(None, ge=-(2**63), le=2**63 - 1, description="The same seed gives t
 IGNORE_EOS = Field(None, description="Extension. Go on behind the model's own end.")
 
 
-def stop_strings(given: str | list[str] | None) -> tuple[str, ...]:
-    """The single texts in what a field of type Stop holds."""
-    return (given,) if isinstance(given, str) else tuple(given or ())
+def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
+    """The values of a field of type Stop."""
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
-# --- objects of the client's own making
+# --- objects with names of the client's choice
 
 _TokenKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
 LogitBias = Annotated[
@@ -58,7 +59,7 @@ _RESERVED = ("messages", "tools", "add_generation_prompt", "continue_final_messa
 def _check_kwargs(value: dict[str, Any]) -> dict[str, Any]:
     for name in value:
         if name in _RESERVED or name.endswith("_token"):
-            raise field_error(f"must not set {name[:MAX_SHOWN_NAME]}: the server does")
+            raise field_error(f"must not set {name[:MAX_SHOWN_NAME]}: the server sets it")
     if is_nested_deeper(value, MAX_KWARGS_DEPTH):
         raise field_error(f"is nested more than {MAX_KWARGS_DEPTH} levels deep")
     return value

@@ -1,4 +1,4 @@
-"""The rule for fields that Penstock does not act on: values that ask for nothing are taken, all others refused."""
+"""Fields that Penstock does not support: neutral values are accepted and ignored, all others are rejected."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from penstock.http.api.fields import field_error
 _NEVER = "not supported"
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # `typing` takes equal ones for the same, and 0 equals False
+@dataclass(frozen=True, slots=True, eq=False)  # `typing` caches equal annotations, and 0 == False
 class IgnoredField:
-    """Stands behind a field's type in `Annotated[Any, ...]`: takes null and the values in `accepts`."""
+    """In `Annotated[Any, ...]`: accepts null and the values in `accepts`, which have no effect."""
 
     accepts: tuple[Any, ...] = ()
     refusal: str = _NEVER
@@ -41,15 +41,15 @@ class IgnoredField:
         }
 
 
-# --- of both of OpenAI's APIs
+# --- fields of both of OpenAI's APIs
 
 STREAM_OPTIONS = {
     "include_obfuscation": IgnoredField((False,)),
 }
 
-# Names a client gives to things of its own, for OpenAI's books: any string is taken and nothing is done with it. The
-# cache key is one of them. To OpenAI it is a hint which machine may have the prefix and never changes an answer; here
-# prefixes are found without hints. What keeps prefixes apart is `cache_salt`.
+# Labels for OpenAI's accounting: any string is accepted and ignored. To OpenAI the cache key is a hint which machine
+# may have the prefix, and never changes an answer; here the prefix cache needs no hint. `cache_salt` separates
+# prefixes.
 LABELS = {
     "user": "The client's name for its end user. Taken for compatibility, not used.",
     "safety_identifier": "The client's name for its end user. Taken for compatibility, not used.",

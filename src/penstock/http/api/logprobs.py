@@ -8,7 +8,7 @@ from typing import Protocol
 from penstock.flow import TextStream, TokenLogprobs
 from penstock.http.api.response_bodies import Body
 
-MIN_LOGPROB = -9999.0  # what OpenAI writes where a probability is too small to have a logarithm; JSON has no infinity
+MIN_LOGPROB = -9999.0  # OpenAI's value for a probability of 0: JSON has no infinity
 
 
 class TopLogprob(Body, kw_only=True, frozen=True):
@@ -25,7 +25,7 @@ class TokenLogprob(Body, kw_only=True, frozen=True):
 
 
 class Vocabulary(Protocol):
-    """What answers need of a tokenizer."""
+    """What response writers need of a tokenizer."""
 
     @property
     def special_ids(self) -> Collection[int]: ...
@@ -38,7 +38,7 @@ class Vocabulary(Protocol):
 
 
 def token_logprob(entry: TokenLogprobs, vocabulary: Vocabulary, *, as_ids: bool = False) -> TokenLogprob:
-    """`as_ids`: tokens are called by their ids. Their bytes are what they stand for in any case."""
+    """`as_ids`: `token` is the id instead of the text. The bytes are those of the text in any case."""
     spelling = vocabulary.token_bytes(entry.token)
     return TokenLogprob(
         token=token_id_name(entry.token) if as_ids else spelling.decode(errors="replace"),
@@ -55,5 +55,5 @@ def _top_logprob(token: int, logprob: float, vocabulary: Vocabulary, as_ids: boo
 
 
 def token_id_name(token: int) -> str:
-    """As vLLM writes it."""
+    """vLLM's notation."""
     return f"token_id:{token}"

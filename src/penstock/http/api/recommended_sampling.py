@@ -1,4 +1,4 @@
-"""Sampling as the makers of a model recommend it."""
+"""Sampling parameters that a model recommends (its generation_config)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def merge_recommended(recommended: Mapping[str, float | int], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What the client gives counts; then what the model's makers recommend."""
-    return {**recommended, **{name: value for name, value in asked.items() if value is not None}}
+def merge_recommended(recommended: Mapping[str, float | int], requested: Mapping[str, Any]) -> dict[str, Any]:
+    """The requested parameters, and the recommended ones for those that are None."""
+    return {**recommended, **{name: value for name, value in requested.items() if value is not None}}

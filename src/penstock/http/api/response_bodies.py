@@ -1,4 +1,4 @@
-"""What the bodies of answers are made of, in all APIs."""
+"""Base structs of response bodies, in all APIs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import msgspec
 
 
 class Body(msgspec.Struct, kw_only=True, frozen=True, gc=False):
-    """Base of all of them; they live no longer than it takes to encode them."""
+    """gc=False: they live only until they are encoded."""
 
 
 class TaggedBody(Body, kw_only=True, frozen=True, tag_field="type"):
-    """Base of what says what it is, in the newer APIs: the tag of a struct is its `type`, and the name of an event."""
+    """With a `type` field, as the newer APIs have: the struct's tag, which is also the name of an event."""

@@ -1,4 +1,4 @@
-"""`response_format`: what an answer must look like. OpenAI has the first three kinds; the others are extensions."""
+"""`response_format`: the constraint on an answer. OpenAI has the first three types; the others are extensions."""
 
 from __future__ import annotations
 
@@ -84,16 +84,16 @@ ResponseFormat = Annotated[
 ]
 
 
-def to_constraint(asked: ResponseFormat | None) -> Constraint | None:
-    match asked:
+def to_constraint(requested: ResponseFormat | None) -> Constraint | None:
+    match requested:
         case JsonObjectFormat():
             return Constraint.json_object()
         case JsonSchemaFormat():
-            return Constraint.json_schema(asked.json_schema.form)
+            return Constraint.json_schema(requested.json_schema.form)
         case RegexFormat():
-            return Constraint.regex(asked.regex)
+            return Constraint.regex(requested.regex)
         case ChoiceFormat():
-            return Constraint.choice(asked.choice)
+            return Constraint.choice(requested.choice)
         case GrammarFormat():
-            return Constraint.grammar(asked.grammar)
+            return Constraint.grammar(requested.grammar)
     return None

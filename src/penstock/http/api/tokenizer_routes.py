@@ -1,4 +1,4 @@
-"""POST /tokenize, POST /detokenize and GET /tokenizer_info, which OpenAI does not have."""
+"""POST /tokenize, POST /detokenize and GET /tokenizer_info, as vLLM has them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.http.parse.body import read_body
 from penstock.http.service import Service
 from penstock.store.files import ModelFiles
 
-MAX_IDS = 1 << 18  # to make text of at once: more would hold up everybody else's tokens
+MAX_IDS = 1 << 18  # decoded at once: more would delay the tokens of running streams
 
 
 class TokenizeRequest(ChatTemplateFields):

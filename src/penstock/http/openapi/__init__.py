@@ -1,1 +1,1 @@
-"""/openapi.json and the page made from it."""
+"""/openapi.json, and the /docs page made from it. Knows no API: `http.openapi_bodies` lists their bodies."""

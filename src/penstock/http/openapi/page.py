@@ -1,4 +1,4 @@
-"""/openapi.json, and /docs made from it: one page that needs no script and nothing from elsewhere."""
+"""/openapi.json, and /docs made from it: one page without scripts or external files."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inli
 
 
 def add(app: FastAPI, schemas: dict[str, Any], *, model: str, keyless: Collection[str] | None) -> None:
-    """Examples ask for `model`. `keyless` are the paths that need no key; None if none does."""
+    """`model` is put into the examples. `keyless` are the paths that need no key; None: the server has no keys."""
     for schema in schemas.values():
         if "examples" in schema:
             schema["examples"] = [{**example, "model": model} for example in schema["examples"]]
-    plain = app.openapi
+    fastapi_document = app.openapi
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _completed(plain(), schemas, keyless)
+            app.openapi_schema = _complete(fastapi_document(), schemas, keyless)
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
@@ -44,10 +44,10 @@ def add(app: FastAPI, schemas: dict[str, Any], *, model: str, keyless: Collectio
         return HTMLResponse(page(document()), headers=POLICY)
 
 
-def _completed(made: dict[str, Any], schemas: dict[str, Any], keyless: Collection[str] | None) -> dict[str, Any]:
-    """FastAPI's document with what it cannot know, and without what it only believes: a 422, which nothing sends."""
-    made["components"] = {"schemas": schemas}
-    for path, verbs in made["paths"].items():
+def _complete(document: dict[str, Any], schemas: dict[str, Any], keyless: Collection[str] | None) -> dict[str, Any]:
+    """FastAPI's document with the schemas and the security, and without the 422 responses, which are never sent."""
+    document["components"] = {"schemas": schemas}
+    for path, verbs in document["paths"].items():
         for operation in verbs.values():
             operation["responses"].pop("422", None)
             if keyless is None or path in keyless:
@@ -55,11 +55,11 @@ def _completed(made: dict[str, Any], schemas: dict[str, Any], keyless: Collectio
             else:
                 operation["security"] = [{"key": []}, {"x-api-key": []}]  # either
     if keyless is not None:
-        made["components"]["securitySchemes"] = {
+        document["components"]["securitySchemes"] = {
             "key": {"type": "http", "scheme": "bearer"},
             "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
         }
-    return made
+    return document
 
 
 def page(document: dict[str, Any]) -> str:
@@ -91,10 +91,10 @@ def _operation(verb: str, path: str, operation: dict[str, Any], schemas: dict[st
         for one in operation.get("parameters", ())
         if one["in"] == "query"
     )
-    asked = f"<h4>Parameters</h4><table>{parameters}</table>" if parameters else ""
+    query = f"<h4>Parameters</h4><table>{parameters}</table>" if parameters else ""
     return (
         f"<details><summary><span class=verb>{verb}</span> <code>{html.escape(path)}</code> {text}</summary>"
-        f"{asked}{fields}<h4>Answers</h4><table>{answers}</table></details>"
+        f"{query}{fields}<h4>Answers</h4><table>{answers}</table></details>"
     )
 
 
@@ -102,7 +102,7 @@ def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
     required = schema.get("required", [])
 
     def place(entry: tuple[str, dict[str, Any]]) -> int:
-        """What must be given first, what other servers do not know last."""
+        """Required fields first, extensions last."""
         name, field = entry
         return 0 if name in required else 2 if field.get("description", "").startswith("Extension") else 1
 
@@ -118,7 +118,7 @@ def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
 
 
 def _prose(text: str) -> str:
-    """With what stands in backticks as code."""
+    """Escaped, with backticks as code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 

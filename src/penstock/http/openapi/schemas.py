@@ -1,6 +1,6 @@
-"""The OpenAPI document's account of the bodies: made from the schemas that check requests and the structs of answers.
+"""JSON Schema of the bodies for the OpenAPI document: from pydantic schemas of requests and msgspec structs of answers.
 
-FastAPI is not asked to parse or write them, so it cannot know them by itself.
+FastAPI neither parses nor writes the bodies, so it cannot generate these by itself.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def response(
     events: Sequence[type[Struct]] = (),
     lines: type[Struct] | None = None,
 ) -> dict[str, Any]:
-    """For one status of a route's `responses`. Where the answer can be streamed, `chunk` is the data of an event,
-    `events` are those of events that have names, which are their tags, or `lines` is each line of NDJSON."""
+    """For one status of a route's `responses`. A streamed answer has `chunk` as the data of its events, named `events`
+    (their tags are the names), or `lines` of NDJSON."""
     content: dict[str, Any] = {"application/json": {"schema": _ref(answer)}}
     if chunk is not None:
         content["text/event-stream"] = {"schema": _event(chunk)}
@@ -61,14 +61,14 @@ def _named_event(events: Sequence[type[Struct]]) -> dict[str, Any]:
 
 
 def _event(chunk: type[Struct]) -> dict[str, Any]:
-    told = {
+    data = {
         "type": "string",
         "description": "A chunk, or the error that ends the stream.",
         "contentMediaType": "application/json",
         "contentSchema": {"anyOf": [_ref(chunk), _ref(ErrorBody)]},
     }
     end = {"const": "[DONE]", "description": "The last event of a stream that is whole."}
-    return {"type": "object", "properties": {"data": {"anyOf": [told, end]}}, "required": ["data"]}
+    return {"type": "object", "properties": {"data": {"anyOf": [data, end]}}, "required": ["data"]}
 
 
 def _ref(schema: type[BaseModel] | type[Struct]) -> dict[str, str]:

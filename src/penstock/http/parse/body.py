@@ -1,4 +1,4 @@
-"""The body of a request."""
+"""Reads the body of a request."""
 
 from __future__ import annotations
 
@@ -13,46 +13,45 @@ from penstock.errors import MediaTypeUnsupported
 from penstock.http.parse.json_body import decode_object
 from penstock.http.parse.schema import Schema, parse
 
-LONG_BODY = 64 * 1024  # bytes: checking more than that would hold up everybody else's tokens
-
+LONG_BODY = 64 * 1024  # bytes: more is parsed in a thread, since it would delay the tokens of running streams
 
 Parsed = TypeVar("Parsed")
 
 
 async def read_body(schema: type[Schema], request: Request, *, any_type: bool = False) -> Schema:
-    """Raises InvalidRequest for what the schema does not take. `any_type`: the content-type counts only if the request
-    comes from a page."""
-    return await _read(request, partial(parse, schema), any_type and not _from_page(request))
+    """Raises InvalidRequest if the body does not match the schema. `any_type`: accept any content-type, unless a
+    browser sends the request."""
+    return await _read(request, partial(parse, schema), any_type and not _from_browser(request))
 
 
 async def read_object(request: Request) -> dict[str, Any]:
-    """Whatever it holds. Raises InvalidRequest if it is no JSON object."""
+    """Without a schema. Raises InvalidRequest if the body is not a JSON object."""
     return await _read(request, decode_object)
 
 
-async def _read(request: Request, check: Callable[[bytes], Parsed], any_type: bool = False) -> Parsed:
+async def _read(request: Request, parse_bytes: Callable[[bytes], Parsed], any_type: bool = False) -> Parsed:
     raw = await _json(request, any_type)
     try:
-        return await asyncio.to_thread(check, raw) if len(raw) > LONG_BODY else check(raw)
+        return await asyncio.to_thread(parse_bytes, raw) if len(raw) > LONG_BODY else parse_bytes(raw)
     finally:
         if release := request.scope.get("state", {}).get("release_body"):  # see `body_limit`
             release()
 
 
-def _from_page(request: Request) -> bool:
-    """Whether a browser sent it for a page: they say whose page it is, whatever else the page decides. Those before
-    2020 may not, but no page can make them call themselves otherwise."""
-    told = any(name in request.headers for name in ("origin", "referer", "sec-fetch-site"))
-    return told or request.headers.get("user-agent", "").startswith("Mozilla/")
+def _from_browser(request: Request) -> bool:
+    """Whether a browser sent the request for a web page. Browsers add these headers, and pages cannot remove them.
+    Browsers before 2020 may not, but their pages cannot change the user agent."""
+    has_origin = any(name in request.headers for name in ("origin", "referer", "sec-fetch-site"))
+    return has_origin or request.headers.get("user-agent", "").startswith("Mozilla/")
 
 
 async def _json(request: Request, any_type: bool) -> bytes:
-    """Only what says that it is JSON: anything else a browser would send from any page, without asking first."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and not any_type:
-        given = f", not as {kind[:64]}" if kind else ""
-        raise MediaTypeUnsupported(f"send the body with content-type: application/json{given}")
-    packed = request.headers.get("content-encoding", "identity").strip().lower()
-    if packed != "identity":
-        raise MediaTypeUnsupported(f"send the body as it is, without content-encoding: {packed[:64]}")
+    """Requires a JSON content-type: with any other, a browser sends a page's request without a CORS preflight."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json" and not any_type:
+        found = f", not as {content_type[:64]}" if content_type else ""
+        raise MediaTypeUnsupported(f"send the body with content-type: application/json{found}")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise MediaTypeUnsupported(f"send the body without content-encoding: {encoding[:64]}")
     return await request.body()

@@ -1,4 +1,4 @@
-"""How errors speak of what a client wrote: where it stands, and what it is, in short."""
+"""How error messages name a field and show a value."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 
 from penstock.http.parse.unions import BRANCH
 
-MAX_SHOWN_NAME = 64  # of an unknown field, as errors repeat it
+MAX_SHOWN_NAME = 64  # characters of a client's name or value in an error message
 
 FieldPath = tuple[str | int, ...]
 
 
-def field_path(place: Iterable[str | int]) -> str:
-    """As OpenAI writes it: messages[0].content[1].text"""
-    written = ""
-    for step in place:
+def field_path(steps: Iterable[str | int]) -> str:
+    """In OpenAI's notation: messages[0].content[1].text"""
+    path = ""
+    for step in steps:
         if isinstance(step, int):
-            written += f"[{step}]"
+            path += f"[{step}]"
         elif not step.startswith(BRANCH):
-            written += f".{shorten(step)}" if written else shorten(step)
-    return written
+            path += f".{shorten(step)}" if path else shorten(step)
+    return path
 
 
 def describe_value(value: Any) -> str:
-    """A value, as JSON has it."""
+    """A value as JSON; objects and lists only by their type."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     return shorten(json.dumps(value, ensure_ascii=False))
 
 
 def shorten(text: str) -> str:
-    """Fit to be sent back, whatever the client called it."""
+    """Short and valid Unicode, whatever the client sent."""
     text = text if len(text) <= MAX_SHOWN_NAME else text[:MAX_SHOWN_NAME] + "…"
     return text.encode(errors="replace").decode()

@@ -1,7 +1,7 @@
-"""From the bytes of a body to the JSON object they hold, or to one sentence about what is wrong with them.
+"""Decodes the JSON object of a body, or raises an error that says what is wrong with it.
 
-Long bodies are decoded in a thread (`body`), but native code keeps other threads waiting: neither the decoder, nor a
-search in a long text. So long bodies are decoded in Python, and native code gets them in pieces that take milliseconds.
+Long bodies are decoded in a thread (`body`), but json's C decoder and searches in long texts hold the interpreter lock.
+So long bodies are decoded in Python, and C code gets them in pieces that take milliseconds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from penstock.errors import InvalidRequest
 from penstock.http.parse.error_text import MAX_SHOWN_NAME, FieldPath, describe_value, field_path
 from penstock.http.parse.json_internals import checked, object_scanner, scan_array, scan_string, scanner_factory
 
-MAX_MEMBERS = 1024  # of any object in a body: keeps the errors of one, and the time to find them, few
-MAX_VALUES = 1 << 17  # strings, names included, lists and objects: tens of thousands of messages
-ONE_GO = 1 << 16  # bytes: what is longer is decoded in pieces
+MAX_MEMBERS = 1024  # of any object in a body: bounds the number of errors, and the time to find them
+MAX_VALUES = 1 << 17  # strings (names included), lists and objects: enough for tens of thousands of messages
+SHORT_BODY = 1 << 16  # bytes: longer bodies are decoded in pieces
 PIECE = 1 << 16  # characters of a text or of a list of numbers
 WINDOW = 1 << 20  # characters or bytes that are searched at once
 
-# Escapes that may stand for half a surrogate pair, which is no character, or for a NUL, which no name may have: union
-# branches are marked by it in the location of an error (`unions.BRANCH`).
+# Escapes of half a surrogate pair, which is not a character, or of NUL, which names must not have: it marks union
+# branches in the location of an error (`unions.BRANCH`).
 _SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NOT_IN_NAMES = re.compile("[\x00\ud800-\udfff]")
@@ -36,7 +36,7 @@ _NUMBERS = re.compile(r"[-+.\d\seE,]*,", re.ASCII)
 
 
 def decode_object(raw: bytes) -> dict[str, Any]:
-    """The object a body holds. Raises InvalidRequest, and nothing else."""
+    """Raises InvalidRequest and nothing else."""
     body = _decode(raw)
     if not isinstance(body, dict):
         raise InvalidRequest(f"the body must be a JSON object, got {describe_value(body)}")
@@ -44,11 +44,11 @@ def decode_object(raw: bytes) -> dict[str, Any]:
 
 
 def _decode(raw: bytes) -> Any:
-    if _values(raw) > MAX_VALUES:
+    if _count_values(raw) > MAX_VALUES:
         raise InvalidRequest(f"the body has more than {MAX_VALUES} strings, lists and objects")
     try:
         text = raw.decode()
-        body = (_PIECEWISE if len(raw) > ONE_GO else _DECODER).decode(text)
+        body = (_PIECEWISE if len(raw) > SHORT_BODY else _DECODER).decode(text)
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"the body is not UTF-8: byte {error.start} is wrong") from None
     except json.JSONDecodeError as error:
@@ -57,19 +57,19 @@ def _decode(raw: bytes) -> Any:
         raise InvalidRequest(message) from None
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply") from None
-    except ValueError:  # all that is left: Python converts no longer ones
+    except ValueError:  # the only other cause: Python converts no longer integers
         raise InvalidRequest("the body has an integer of more than 4300 digits") from None
     if _occurs(_SUSPECT_ESCAPE, text):
         _check_characters(body)
     return body
 
 
-def _values(raw: bytes) -> int:
-    """How many strings, lists and objects there are; more, where even that is few enough."""
-    if len(raw) // 2 <= MAX_VALUES:  # none is shorter than two bytes
+def _count_values(raw: bytes) -> int:
+    """How many strings, lists and objects there are, or an upper bound if that is within MAX_VALUES."""
+    if len(raw) // 2 <= MAX_VALUES:  # each has at least two bytes
         return len(raw) // 2
-    if (most := raw.count(b'"') // 2 + raw.count(b"[") + raw.count(b"{")) <= MAX_VALUES:
-        return most
+    if (bound := raw.count(b'"') // 2 + raw.count(b"[") + raw.count(b"{")) <= MAX_VALUES:
+        return bound
     quotes = brackets = 0
     for piece in _windows(raw):
         parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
@@ -82,14 +82,14 @@ def _values(raw: bytes) -> int:
 
 
 def _windows(raw: bytes) -> Iterator[bytes]:
-    """Pieces that no escape is cut by."""
-    begin = 0
-    while begin < len(raw):
-        end = begin + WINDOW
+    """Pieces that do not split an escape."""
+    start = 0
+    while start < len(raw):
+        end = start + WINDOW
         while end < len(raw) and raw[end - 1] == ord("\\"):
             end += 1
-        yield raw[begin:end]
-        begin = end
+        yield raw[start:end]
+        start = end
 
 
 def _occurs(pattern: re.Pattern[str], text: str) -> bool:
@@ -101,13 +101,15 @@ def _occurs(pattern: re.Pattern[str], text: str) -> bool:
 
 
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(members)
+    by_name = dict(members)
     if len(members) > MAX_MEMBERS:
         raise InvalidRequest(f"the body has an object with more than {MAX_MEMBERS} members")
-    if len(found) < len(members):
-        twice = Counter(name for name, _ in members).most_common(1)[0][0]
-        raise InvalidRequest(f"the body has {describe_value(twice)} twice in one object", param=field_path([twice]))
-    return found
+    if len(by_name) < len(members):
+        duplicate = Counter(name for name, _ in members).most_common(1)[0][0]
+        raise InvalidRequest(
+            f"the body has {describe_value(duplicate)} twice in one object", param=field_path([duplicate])
+        )
+    return by_name
 
 
 def _float(text: str) -> float:
@@ -117,15 +119,15 @@ def _float(text: str) -> float:
     return number
 
 
-def _no_number(text: str) -> NoReturn:
-    raise InvalidRequest(f"the body is not valid JSON: there is no {text} in JSON")
+def _reject_constant(text: str) -> NoReturn:
+    raise InvalidRequest(f"the body is not valid JSON: {text} is not a JSON number")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_no_number)
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_reject_constant)
 
 
 def _string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
-    """As `scanstring` of json's, in pieces."""
+    """json's `scanstring`, in pieces."""
     at, parts = begin, list[str]()
     try:
         while True:
@@ -133,9 +135,9 @@ def _string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
             end = piece.end() if piece is not None else at
             if end - at >= 6 and _FIRST_HALF.search(text, end - 6, end):
                 before = text[at : end - 6]
-                if (len(before) - len(before.rstrip("\\"))) % 2 == 0:  # else this backslash is itself escaped
+                if (len(before) - len(before.rstrip("\\"))) % 2 == 0:  # otherwise this backslash is itself escaped
                     end -= 6
-            if end == at or text[end : end + 1] == '"':  # the last, or wrong
+            if end == at or text[end : end + 1] == '"':  # the last piece, or an error
                 last, after = scan_string(text, at, strict)
                 return ("".join([*parts, last]), after) if parts else (last, after)
             parts.append(scan_string(f'{text[at:end]}"', 0, strict)[0])
@@ -147,7 +149,7 @@ def _string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
 
 
 def _space(text: str, begin: int) -> re.Match[str]:
-    """What matches the last of the white space from here on."""
+    """A match that ends where the white space does."""
     found = _SPACE.match(text, begin, begin + WINDOW)
     while found is not None and found.end() - found.start() == WINDOW:
         found = _SPACE.match(text, found.end(), found.end() + WINDOW)
@@ -156,12 +158,13 @@ def _space(text: str, begin: int) -> re.Match[str]:
 
 
 class _Piecewise(json.JSONDecoder):
-    """The same in Python, which lets others run, but for pieces of long texts and lists of numbers."""
+    """json's decoder in Python, which lets other threads run; C code only decodes pieces of texts and lists of
+    numbers."""
 
     def __init__(self) -> None:
-        super().__init__(object_pairs_hook=_object, parse_float=_float, parse_constant=_no_number)
+        super().__init__(object_pairs_hook=_object, parse_float=_float, parse_constant=_reject_constant)
         self.parse_array = self._array
-        # json's own, with names and white space in pieces, and bounded numbers: the rest of a longer one is an error.
+        # json's own functions, with names and white space in pieces and a limit on digits: what follows is an error.
         self.parse_object = object_scanner(_string, _space)
         self.parse_string = _string
         self.scan_once = scanner_factory(_NUMBER)(self)
@@ -176,14 +179,14 @@ class _Piecewise(json.JSONDecoder):
         while piece := _NUMBERS.match(text, end, end + PIECE):
             try:
                 found = _DECODER.decode(f"[{text[end : piece.end() - 1]}]")
-            except ValueError:  # is raised again, with the right place
+            except ValueError:  # raised again below, with the right position
                 break
             if not found:
                 break
             numbers += found
             last, end = (text, end), piece.end()
         rest, after = scan_array((text, end), scan_once, _space)
-        if numbers and not rest:  # a comma, and then the end of the list
+        if numbers and not rest:  # a trailing comma
             scan_array(last, scan_once, _space)  # raises
         numbers += rest
         return numbers, after
@@ -193,21 +196,21 @@ _PIECEWISE = checked(_Piecewise, _DECODER)
 
 
 def _check_characters(body: Any) -> None:
-    """Walks without recursion: the body may be as deep as the decoder lets it."""
+    """Without recursion: the body may be as deep as the decoder allows."""
     open_items: list[tuple[FieldPath, Any]] = [((), body)]
     while open_items:
-        place, value = open_items.pop()
+        path, value = open_items.pop()
         if isinstance(value, str):
             if _occurs(_SURROGATE, value):
-                raise _not_text(place, "half of a surrogate pair")
+                raise _not_text(path, "half of a surrogate pair")
         elif isinstance(value, dict):
             if any(_occurs(_NOT_IN_NAMES, name) for name in value):
-                raise _not_text(place, "a name with a NUL or half of a surrogate pair")
-            open_items += [((*place, name), inner) for name, inner in value.items()]
+                raise _not_text(path, "a name with a NUL or half of a surrogate pair")
+            open_items += [((*path, name), inner) for name, inner in value.items()]
         elif isinstance(value, list):
-            open_items += [((*place, index), inner) for index, inner in enumerate(value)]
+            open_items += [((*path, index), inner) for index, inner in enumerate(value)]
 
 
-def _not_text(place: FieldPath, what: str) -> InvalidRequest:
-    where = field_path(place)
+def _not_text(path: FieldPath, what: str) -> InvalidRequest:
+    where = field_path(path)
     return InvalidRequest(f"{where or 'the body'} is not valid text: it has {what}", param=where or None)

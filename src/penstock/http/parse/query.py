@@ -1,4 +1,4 @@
-"""The part of a URL behind the question mark: each name known, each value in its bounds, or an error that says it."""
+"""Query strings: known names and values within bounds, or an error that names the parameter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """What is written here is what is checked, and what /openapi.json says."""
+    """Checked as declared here; /openapi.json is generated from it."""
 
     name: str
     description: str
@@ -45,15 +45,15 @@ class Parameter:
             return text == "true"
         low, high = self.bounds
         value = _integer(text) if self.type == "integer" else _number(text)
-        if not low <= value <= high:  # nor is what is no number
+        if not low <= value <= high:  # also false for NaN, which stands for what is not a number
             kind = "an integer" if self.type == "integer" else "a number"
             raise InvalidRequest(f"{self.name} must be {kind} from {low:.15g} to {high:.15g}", param=self.name)
         return value
 
 
 def read_query(request: Request, parameters: Sequence[Parameter], *, ignore: str | None = None) -> dict[str, Any]:
-    """The value of each parameter, by its name: what was given, else its default. Of an array, the list of all values;
-    some clients write brackets behind its name. Names that begin with `ignore` are not looked at."""
+    """The value or the default of each parameter, by name; of an array, the list of all values (`name` or `name[]`).
+    Raises InvalidRequest for unknown names, except those that begin with `ignore`."""
     given, known = dict(request.query_params), {parameter.name: parameter for parameter in parameters}
     arrays: dict[str, list[str]] = {}
     for parameter in parameters:
@@ -63,8 +63,8 @@ def read_query(request: Request, parameters: Sequence[Parameter], *, ignore: str
             given = {name: text for name, text in given.items() if name not in names}
     for name in given:
         if name not in known and not (ignore is not None and name.startswith(ignore)):
-            there = f"; there are {', '.join(known)}" if known else ""
-            raise InvalidRequest(f"{name[:64]} is not a known parameter{there}", param=name[:64])
+            accepted = f"; accepted are {', '.join(known)}" if known else ""
+            raise InvalidRequest(f"{name[:64]} is not a known parameter{accepted}", param=name[:64])
     return {
         name: parameter.read(given[name]) if name in given else parameter.default for name, parameter in known.items()
     } | arrays

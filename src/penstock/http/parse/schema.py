@@ -1,4 +1,4 @@
-"""From the bytes of a body to a schema's instance, or to one sentence about what is wrong with them."""
+"""Validates a body against a schema; pydantic's errors become one sentence that names the field."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 def parse(schema: type[Schema], raw: bytes) -> Schema:
-    """Raises InvalidRequest, and nothing else."""
+    """Raises InvalidRequest and nothing else."""
     body = decode_object(raw)
     try:
         return schema.model_validate(body)
     except ValidationError as error:
-        # Of several errors the first in the schema's order will do: unknown fields come before all others.
+        # The first error in the schema's order: unknown fields come before all others.
         raise _invalid(error.errors(include_url=False)[0]) from None
 
 
-# --- what pydantic has to say, in our words
+# --- messages for pydantic's errors
 
 _EXPECTED = {
     "int_type": "an integer",
@@ -51,32 +51,32 @@ _SIZES = {
 
 
 def _invalid(error: ErrorDetails) -> InvalidRequest:
-    place, context = error["loc"], error.get("ctx", {})
+    path, context = error["loc"], error.get("ctx", {})
     predicate = _predicate(error, context)
     if error["type"] == "union_tag_not_found":
-        field = context["discriminator"].strip("'()")  # that the union goes by
-        place, predicate = _untagged(place, field, error["input"])
+        field = context["discriminator"].strip("'()")  # the discriminator
+        path, predicate = _untagged(path, field, error["input"])
     elif error["type"] == "union_tag_invalid":
-        place = (*place, context["discriminator"].strip("'()"))
+        path = (*path, context["discriminator"].strip("'()"))
     elif context.get("param"):
-        place = (*place, context["param"])
-    elif place[-1:] == ("[key]",):
-        place, predicate = place[:-2], f"has the name {describe_value(error['input'])}, which {predicate}"
-    where = field_path(place)
+        path = (*path, context["param"])
+    elif path[-1:] == ("[key]",):
+        path, predicate = path[:-2], f"has the name {describe_value(error['input'])}, which {predicate}"
+    where = field_path(path)
     return InvalidRequest(f"{where} {predicate}", param=where)
 
 
-def _untagged(place: FieldPath, field: str, given: Any) -> tuple[FieldPath, str]:
-    """What is at fault where the branch of a union cannot be chosen by its field: all of it, or the field."""
-    if not isinstance(given, dict):
-        return place, f"must be an object, got {describe_value(given)}"
-    place = (*place, field)
-    return place, f"must be a string, got {describe_value(given[field])}" if field in given else "is required"
+def _untagged(path: FieldPath, field: str, value: Any) -> tuple[FieldPath, str]:
+    """Where a union's branch cannot be chosen: the value is not an object, or its discriminator field is wrong."""
+    if not isinstance(value, dict):
+        return path, f"must be an object, got {describe_value(value)}"
+    path = (*path, field)
+    return path, f"must be a string, got {describe_value(value[field])}" if field in value else "is required"
 
 
 def _predicate(error: ErrorDetails, context: dict[str, Any]) -> str:
-    """What is wrong, as the rest of a sentence that begins with the field."""
-    kind, given = error["type"], describe_value(error["input"])
+    """The rest of a sentence that begins with the field."""
+    kind, value = error["type"], describe_value(error["input"])
     match kind:
         case "field":
             return str(context["text"])
@@ -86,16 +86,16 @@ def _predicate(error: ErrorDetails, context: dict[str, Any]) -> str:
             tag = describe_value(context["tag"].removeprefix(BRANCH))
             return f"must be one of {_quoted(context['expected_tags'])}, got {tag}"
         case "shape":
-            return f"must be {error['msg']}, got {given}"
+            return f"must be {error['msg']}, got {value}"
         case "literal_error":
-            return f"must be {_quoted(context['expected'])}, got {given}"
+            return f"must be {_quoted(context['expected'])}, got {value}"
         case "string_pattern_mismatch":
-            return "is not a token id" if error["loc"][-1] == "[key]" else f"must be a name, got {given}"
+            return "is not a token id" if error["loc"][-1] == "[key]" else f"must be a name, got {value}"
     if kind in _EXPECTED:
-        return f"must be {_EXPECTED[kind]}, got {given}"
+        return f"must be {_EXPECTED[kind]}, got {value}"
     if kind in _BOUNDS:
         words, bound = _BOUNDS[kind]
-        return f"must be {words} {_bound(context[bound])}, got {given}"
+        return f"must be {words} {_bound(context[bound])}, got {value}"
     if kind in _SIZES:
         words, bound, unit = _SIZES[kind]
         return "must not be empty" if context[bound] == 1 else f"must have {words} {context[bound]} {unit}"
@@ -103,7 +103,7 @@ def _predicate(error: ErrorDetails, context: dict[str, Any]) -> str:
 
 
 def _quoted(choices: str) -> str:
-    """As JSON does, where pydantic has them as Python does."""
+    """In JSON's double quotes; pydantic writes Python's."""
     return choices.replace(repr(BRANCH)[1:-1], "").replace("'", '"')
 
 

@@ -1,7 +1,6 @@
-"""Unions in the schemas. Pydantic would tell what each of their branches has to say of a value; here the value chooses
-one of them, and only that is asked.
+"""Discriminated unions in the schemas: the value chooses one branch, and only that branch's errors are reported.
 
-The chosen branch is part of an error's location, where it is of no interest to a client (`wording`).
+Pydantic adds the chosen branch to an error's location; `error_text.field_path` leaves it out.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-BRANCH = "\0"  # in front of its name: no name in a body has it
+BRANCH = "\0"  # prefix of a branch in a location: names in a body cannot have it
 _OTHER = "*"
 _OTHER_BRANCH = BRANCH + _OTHER
 
 
 @dataclass(frozen=True, slots=True)
 class ByField:
-    """Of models: takes the one whose literal `field` is the value's. `default`: where there is no such field. A model
-    whose field is any string takes what no other does."""
+    """A union of models by a discriminator: the literal `field`. `default` is for values without the field. A model
+    whose field is any string takes all other values."""
 
     field: str
     default: str | None = None
@@ -29,7 +28,7 @@ class ByField:
         branches = {
             BRANCH + word: handler.generate_schema(model)
             for model in get_args(source)
-            for word in _words(model.model_fields[self.field].annotation) or [_OTHER]
+            for word in _literal_values(model.model_fields[self.field].annotation) or [_OTHER]
         }
 
         def choose(value: Any) -> str | None:
@@ -38,18 +37,19 @@ class ByField:
                 return None
             return BRANCH + (_OTHER if _OTHER_BRANCH in branches and BRANCH + given not in branches else given)
 
-        choose.__name__ = self.field  # for the error
+        choose.__name__ = self.field  # pydantic puts it into the error
         return core_schema.tagged_union_schema(branches, choose)
 
 
 @dataclass(frozen=True, slots=True)
 class ByJsonType:
-    """Of a string, a list and an object, or two of them: takes the one the value is. `expected`: what it should be."""
+    """A union of a string, a list and an object, or two of them, by the JSON type of the value. `expected` describes it
+    in the error."""
 
     expected: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        kinds = {_kind(branch): handler.generate_schema(branch) for branch in get_args(source)}
+        kinds = {_json_type(branch): handler.generate_schema(branch) for branch in get_args(source)}
         branches = {BRANCH + kind.__name__: schema for kind, schema in kinds.items()}
 
         def choose(value: Any) -> str:
@@ -60,14 +60,14 @@ class ByJsonType:
         )
 
 
-def _words(annotation: Any) -> list[str]:
-    """Of a literal, or one that may be left out."""
+def _literal_values(annotation: Any) -> list[str]:
+    """The values of a literal type, optional or not."""
     literals = [part for part in (annotation, *get_args(annotation)) if get_origin(part) is Literal]
     return [word for literal in literals for word in get_args(literal)]
 
 
-def _kind(branch: Any) -> type:
-    """Which of JSON's types a branch takes."""
+def _json_type(branch: Any) -> type:
+    """The JSON type of a branch."""
     plain = get_args(branch)[0] if get_origin(branch) is Annotated else branch
     if get_origin(plain) is list:
         return list

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidRequest
 from penstock.http.parse import json_body
-from penstock.http.parse.json_body import MAX_VALUES, ONE_GO, decode_object
+from penstock.http.parse.json_body import MAX_VALUES, SHORT_BODY, decode_object
 
 JSON = st.recursive(
     st.none()
@@ -84,7 +84,7 @@ def test_in_pieces_it_is_the_same(value: Any, place: int, noise: str) -> None:
 
 
 def test_a_long_list_of_numbers() -> None:
-    numbers = list(range(2 * ONE_GO))
+    numbers = list(range(2 * SHORT_BODY))
     body = {"prompt": [numbers[::2], numbers[1::2]], "user": "a"}
 
     assert decode_object(json.dumps(body).encode()) == body
@@ -130,11 +130,11 @@ def test_long_bodies_are_not_decoded_in_one_go(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(json_body, "_DECODER", Pieces())
     for value in (
-        ["x" * ONE_GO],
-        [[]] * (ONE_GO // 4),
-        "\\" * ONE_GO,
-        [{"a": {}}] * (ONE_GO // 4),
-        {"\n" * ONE_GO: [9**999] * 99},
+        ["x" * SHORT_BODY],
+        [[]] * (SHORT_BODY // 4),
+        "\\" * SHORT_BODY,
+        [{"a": {}}] * (SHORT_BODY // 4),
+        {"\n" * SHORT_BODY: [9**999] * 99},
     ):
         assert decode_object(json.dumps({"": value}).encode()) == {"": value}
 
@@ -147,7 +147,7 @@ def test_a_suspicious_escape_is_found_wherever_it_is(monkeypatch: pytest.MonkeyP
 
 
 def test_white_space_and_numbers_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_body, "ONE_GO", 0)
+    monkeypatch.setattr(json_body, "SHORT_BODY", 0)
     monkeypatch.setattr(json_body, "WINDOW", 4)
     for count in range(12):
         text = '_{"a":_[1,_[]_]_}_'.replace("_", " " * count)

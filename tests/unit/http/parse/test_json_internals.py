@@ -43,5 +43,5 @@ def test_another_python_decodes_in_one_go(
     assert rebuilt() is found
     assert caplog.text.count("this version of Python has no json decoder as Penstock knows it") == 1
     monkeypatch.setattr(json_body, "_PIECEWISE", found)
-    monkeypatch.setattr(json_body, "ONE_GO", 0)
+    monkeypatch.setattr(json_body, "SHORT_BODY", 0)
     assert json_body.decode_object(b'{"a": [1, "b"]}') == {"a": [1, "b"]}

@@ -36,7 +36,7 @@ def test_what_is_given_and_what_is_not() -> None:
 @pytest.mark.parametrize(
     ("query", "param", "words"),
     [
-        ("words=a", "words", "is not a known parameter; there are word, side, count, share, loud, with"),
+        ("words=a", "words", "is not a known parameter; accepted are word, side, count, share, loud, with"),
         ("side=up", "side", "must be one of left, right"),
         ("loud=1", "loud", "must be true or false"),
         ("with=oil&with[]=sand", "with", "must be one of salt, oil"),

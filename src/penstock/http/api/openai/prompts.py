@@ -25,7 +25,7 @@ def _shape(value: Any) -> str | None:
 
 
 _PROMPT_LIST = Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)
-# What is to be completed or embedded: one text, several, or the same as token ids.
+# To complete or embed: one text, several, or token ids likewise.
 Prompts = Annotated[
     Annotated[str, Tag(_STRING)]
     | Annotated[list[str], _PROMPT_LIST, Tag(_STRINGS)]
@@ -39,13 +39,13 @@ Prompts = Annotated[
 ]
 
 
-def single_prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
-    """The single prompts in what a field of type Prompts holds, in order."""
-    if isinstance(given, str):
-        return [given]
-    if isinstance(given[0], int):
-        return [given]
-    return list(given)
+def single_prompts(prompts: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
+    """The prompts in a field of type Prompts, in order."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts[0], int):
+        return [prompts]
+    return list(prompts)
 
 
 def _not_zero(value: int) -> int:
