@@ -177,7 +177,7 @@ def test_what_was_accepted_without_effect_is_in_a_header(server: Server) -> None
     for stream in (True, False):
         answer = post(server, "/api/chat", {"messages": TALK, "options": options, "stream": stream})
         warned = answer.headers["x-penstock-warnings"]
-        assert f"options.num_ctx is {1 << 20}, but the context of this server holds {LONG_CONTEXT}" in warned
+        assert f"options.num_ctx is {1 << 20}, but this server's context is {LONG_CONTEXT}" in warned
         assert "options.num_gpu has no effect" in warned
     plain = post(server, "/api/chat", {"messages": TALK, "options": {**GREEDY, "num_ctx": 4096}, "keep_alive": -1})
     assert "x-penstock-warnings" not in plain.headers

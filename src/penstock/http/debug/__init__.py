@@ -1,1 +1,2 @@
-"""The debug routes: what happens inside a running server. docs/OBSERVE.md describes them."""
+"""The debug routes, /observe and /slo: what happens inside a running server, by topic. They read the observer and query
+the engine; docs/OBSERVE.md describes them."""

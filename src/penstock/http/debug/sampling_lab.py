@@ -1,4 +1,4 @@
-"""The sampling lab: the model's own logits behind a prompt, through every stage of sampling."""
+"""The sampling lab: the model's logits after a prompt, through every stage of sampling."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def encode_inspection(
     def named(token: int) -> dict[str, Any]:
         return {"id": token, "text": vocabulary.token_bytes(token).decode(errors="replace")}
 
-    told = {
+    inspected = {
         "prompt_tokens": len(prompt),
         "cached_tokens": active.cached_tokens,
         "position": len(tokens),
@@ -124,4 +124,4 @@ def encode_inspection(
         "end_tokens": list(active.submits[0].end_tokens),
         "prompt": [named(token) for token in prompt[-SHOWN_PROMPT:]],
     }
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(inspected)

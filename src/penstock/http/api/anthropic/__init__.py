@@ -1,7 +1,7 @@
-"""Anthropic's API: schemas and pure translations between it and `flow`. No sockets, no event loop.
+"""Anthropic's API: schemas, pure translations between it and `flow`, and its routes.
 
     bytes ──parse──► schemas ──messages──► flow.Request
     bytes ◄──messages── flow.Chunk, flow.Completion
 
-`neutral` lists the fields that are taken without effect.
+`ignored_fields` lists the values that are accepted without effect. Only `routes` knows the event loop.
 """

@@ -1,35 +1,31 @@
-"""Fields of Anthropic's API that Penstock does not act on, and the values of them that ask for nothing.
-
-As `http.api.ignored_fields` has it: these values are accepted, as null is everywhere, and any other is refused with an
-error that names the field.
-"""
+"""Fields of Anthropic's API that Penstock does not support, with their neutral values (`http.api.ignored_fields`)."""
 
 from __future__ import annotations
 
 from penstock.http.api.ignored_fields import IgnoredField
 
 MESSAGES = {
-    # There is one tier and one speed of service, in one place.
+    # There is one service tier, one speed and one location.
     "service_tier": IgnoredField(("auto", "standard_only")),
     "speed": IgnoredField(("standard",)),
     "inference_geo": IgnoredField(),
-    # What Anthropic runs beside the model.
+    # Services that Anthropic runs beside the model.
     "container": IgnoredField(),
     "mcp_servers": IgnoredField(([],)),
     "diagnostics": IgnoredField(),
-    # Conversations are not kept: the error says so in a way on which Anthropic's SDK sends them whole (`problems`).
+    # Conversations are not stored: on this error Anthropic's SDK sends them in full (`error_body`).
     "thread": IgnoredField(),
 }
 
-# `eager_input_streaming` asks for arguments without a check that they are JSON; they are streamed as they are made, and
-# are JSON, either way.
+# `eager_input_streaming` requests arguments that are not validated as JSON; they are always streamed as generated, and
+# are JSON.
 TOOL = {
     "eager_input_streaming": IgnoredField((True, False)),
     "allowed_callers": IgnoredField((["direct"],)),
     "input_examples": IgnoredField(([],)),
 }
 
-# What Anthropic's answers have in their blocks: clients send them back as they came.
+# What Anthropic's responses have in their blocks: clients send them back unchanged.
 TEXT_BLOCK = {
     "citations": IgnoredField(([],)),
 }
@@ -39,7 +35,7 @@ TOOL_USE_BLOCK = {
 }
 
 THINKING = {
-    "display": IgnoredField(("summarized",)),  # the default; thoughts come whole
+    "display": IgnoredField(("summarized",)),  # the default; thinking is never summarized
 }
 
 # Accepted with any value.

@@ -65,11 +65,11 @@ REQUESTS: tuple[type[BaseModel], ...] = (REQUEST, COUNT)
 ANSWERS: tuple[type[msgspec.Struct], ...] = (RESPONSE, COUNTED, *EVENTS, AnthropicErrorBody)
 
 
-# What chat templates call the amount of thinking.
-_WORDS = frozenset(("reasoning_effort", *SWITCHES))
+# Template variables that set the amount of thinking.
+_THINKING_VARIABLES = frozenset(("reasoning_effort", *SWITCHES))
 _BUDGET = "thinking_budget"
-# Claude Code's first system block: an account of the request for Anthropic's books. It differs each time, so that with
-# it in the prompt the prefix cache would find nothing.
+# Claude Code's first system block: accounting data that differs in every request, so that the prefix cache would never
+# hit with it in the prompt.
 _BILLING = re.compile(r"x-anthropic-billing-header:[^\n]*\n*")
 
 _encode = msgspec.json.Encoder().encode
@@ -79,10 +79,10 @@ def to_request(
     body: MessagesRequest, *, request_id: str, recommended: Mapping[str, float | int], variables: Collection[str]
 ) -> Request:
     """`recommended` is ModelFiles.sampling, `variables` those of the model's chat template. Raises InvalidRequest for
-    what the schema cannot tell."""
-    asked = {"temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k}
+    what the schema cannot check."""
+    requested = {"temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k}
     params = SamplingParams(
-        **merge_recommended(recommended, asked),
+        **merge_recommended(recommended, requested),
         max_tokens=body.max_tokens,
         stop=tuple(body.stop_sequences or ()),
         constraint=_constraint(body),
@@ -91,7 +91,7 @@ def to_request(
 
 
 def client_names(body: CountTokensRequest) -> dict[str, str]:
-    """Of what is called otherwise behind `intake`."""
+    """For `client_field_names`."""
     return {
         "continue_final_message": "messages",
         "reasoning_effort": "thinking" if _effort(body) is None else "output_config.effort",
@@ -108,16 +108,16 @@ def to_count(body: CountTokensRequest, *, variables: Collection[str]) -> Request
 def _request(body: CountTokensRequest, request_id: str, params: SamplingParams, variables: Collection[str]) -> Request:
     turns = _turns(body)
     last = turns.messages[-1]
-    going_on = last["role"] == "assistant"
+    continues = last["role"] == "assistant"
     if "tool_calls" in last:
         place = f"messages[{len(body.messages) - 1}]"
-        raise InvalidRequest(f"{place} calls tools: send their results behind it", param=place)
+        raise InvalidRequest(f"{place} calls tools: send their results after it", param=place)
     return Request(
         id=request_id,
         params=params,
         messages=turns.messages,
-        continue_final_message=going_on,
-        add_generation_prompt=not going_on,
+        continue_final_message=continues,
+        add_generation_prompt=not continues,
         tools=_tools(body),
         warnings=_warnings(body, variables),
         **_thinking(body, variables),
@@ -133,7 +133,7 @@ def _turns(body: CountTokensRequest) -> ConversationBuilder:
         if isinstance(content, str):
             turns.add_text(message.role, content)
             continue
-        if not content or message.role == "assistant":  # which may have said nothing
+        if not content or message.role == "assistant":  # which may be empty
             turns.begin_turn(message.role)
         for number, block in enumerate(content):
             _add(turns, message.role, block, f"messages[{place}].content[{number}]")
@@ -142,8 +142,8 @@ def _turns(body: CountTokensRequest) -> ConversationBuilder:
 
 def _system(given: str | list[TextBlock]) -> str:
     texts = [given] if isinstance(given, str) else [block.text for block in given]
-    left = [(text, _BILLING.sub("", text, count=1) if _BILLING.match(text) else text) for text in texts]
-    return "\n".join([kept for text, kept in left if kept or not text])
+    stripped = [(text, _BILLING.sub("", text, count=1) if _BILLING.match(text) else text) for text in texts]
+    return "\n".join([rest for text, rest in stripped if rest or not text])
 
 
 def _add(
@@ -188,18 +188,18 @@ def _tools(body: CountTokensRequest) -> ToolUse | None:
 
 
 def _thinking(body: CountTokensRequest, variables: Collection[str]) -> dict[str, Any]:
-    """How much to think, as fields of flow.Request. What the template has no word for is refused."""
+    """Fields of flow.Request for thinking. The pipeline rejects what the template does not support."""
     effort = _effort(body)
-    switched = not _WORDS.isdisjoint(variables)
+    has_switch = not _THINKING_VARIABLES.isdisjoint(variables)
     match body.thinking:
         case ThinkNot():
             return {"reasoning_effort": "none"}
         case ThinkFreely():
-            return {"reasoning_effort": (effort or "medium") if switched else None}
+            return {"reasoning_effort": (effort or "medium") if has_switch else None}
         case ThinkWithin(budget_tokens=budget):
-            told = {"reasoning_effort": effort or "medium"} if switched else {}
+            effort_field = {"reasoning_effort": effort or "medium"} if has_switch else {}
             hint = {"template_arguments": {_BUDGET: budget}} if _BUDGET in variables else {}
-            return {**told, **hint, "thinking_budget": budget}
+            return {**effort_field, **hint, "thinking_budget": budget}
     return {"reasoning_effort": effort}
 
 
@@ -208,12 +208,14 @@ def _effort(body: CountTokensRequest) -> str | None:
 
 
 def _warnings(body: CountTokensRequest, variables: Collection[str]) -> tuple[str, ...]:
-    """What is taken without effect."""
+    """What is accepted without effect."""
     blocks = [block for turn in body.messages if isinstance(turn.content, list) for block in turn.content]
     edits = body.context_management.edits or () if body.context_management is not None else ()
-    found = {
+    conditions = {
         "output_config.effort has no effect: this model's chat template has no say in how much it reasons": (
-            isinstance(body.thinking, ThinkFreely) and _effort(body) is not None and _WORDS.isdisjoint(variables)
+            isinstance(body.thinking, ThinkFreely)
+            and _effort(body) is not None
+            and _THINKING_VARIABLES.isdisjoint(variables)
         ),
         "context_management has no effect: the conversation stays as it was sent": any(
             isinstance(edit, ClearToolUses) or edit.keep not in ("all", {"type": "all"}) for edit in edits
@@ -225,7 +227,7 @@ def _warnings(body: CountTokensRequest, variables: Collection[str]) -> tuple[str
             isinstance(block, RedactedThinkingBlock) for block in blocks
         ),
     }
-    return tuple(text for text, true in found.items() if true)
+    return tuple(text for text, applies in conditions.items() if applies)
 
 
 def _constraint(body: CountTokensRequest) -> Constraint | None:
@@ -239,16 +241,16 @@ def encode_token_count(tokens: list[int]) -> bytes:
 
 
 class MessageWriter:
-    """Writes the answer to one request, as JSON texts. A stream is `first`, then the chunks as they come, then `last`:
-    of events, each block of the answer between a start and a stop of its own."""
+    """Writes the response to one request as JSON. A stream is `first`, then `chunk` for each chunk, then `last`; each
+    content block is framed by a start and a stop event."""
 
     end: Sequence[Event] = ()
 
     def __init__(self, *, request_id: str, model: str) -> None:
         self._id = f"msg_{request_id}"
         self._model = model
-        self._index = -1  # of the newest block
-        self._open: type[Content] | None = None  # its kind, until it is complete
+        self._index = -1  # of the last block
+        self._open: type[Content] | None = None  # its type, until it is complete
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[Event]:
         message = MessageAnswer(
@@ -264,9 +266,9 @@ class MessageWriter:
     def chunk(self, prompt: int, chunk: Chunk) -> list[Event]:
         events: list[Event] = []
         if chunk.reasoning:
-            events += self._within(ThinkingContent(thinking=""), ThinkingDelta(thinking=chunk.reasoning))
+            events += self._block_delta(ThinkingContent(thinking=""), ThinkingDelta(thinking=chunk.reasoning))
         if chunk.text:
-            events += self._within(TextContent(text=""), TextDelta(text=chunk.text))
+            events += self._block_delta(TextContent(text=""), TextDelta(text=chunk.text))
         for call in chunk.calls:
             events += self._call(call)
         return events
@@ -281,11 +283,11 @@ class MessageWriter:
     def text_event(self, prompt: int, choice: int) -> None:
         return None
 
-    def failed(self, told: RenderedError) -> list[Event]:
-        return [Named("error", told.body)]
+    def failed(self, error: RenderedError) -> list[Event]:
+        return [Named("error", error.body)]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
-        """The answer in one piece, of a completion that did not fail."""
+        """The whole response, of a completion that did not fail."""
         (completion,) = completions
         (choice,) = completion.choices
         stopped = response_bodies.stop_details(choice)
@@ -309,8 +311,8 @@ class MessageWriter:
             events.append(self._delta(InputJsonDelta(partial_json=call.arguments)))
         return events
 
-    def _within(self, block: Content, delta: TextDelta | ThinkingDelta) -> list[Event]:
-        """The piece, behind the beginning of its block if another kind is open."""
+    def _block_delta(self, block: Content, delta: TextDelta | ThinkingDelta) -> list[Event]:
+        """The delta, after the start of a new block if a block of another type is open."""
         opening = self._begin(block) if self._open is not type(block) else []
         return [*opening, self._delta(delta)]
 

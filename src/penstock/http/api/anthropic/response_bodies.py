@@ -1,5 +1,4 @@
-"""The bodies of answers and the events of streams, as msgspec structs: encoded once, and the source of their part of
-/openapi.json."""
+"""Response bodies and stream events as msgspec structs; /openapi.json is generated from them."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from penstock.flow import Choice, Completion, FinishReason
 from penstock.http.api.fields import read_arguments
 from penstock.http.api.response_bodies import Body, TaggedBody
 
-# `dead_end` is ours: no token could have gone on with what `output_config.format` asks for.
+# An extension: `dead_end`, no token could continue what `output_config.format` requires.
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "dead_end"]
 _STOP: dict[FinishReason, StopReason] = {
     FinishReason.END: "end_turn",
@@ -34,7 +33,7 @@ class TextContent(TaggedBody, kw_only=True, frozen=True, tag="text"):
 
 class ThinkingContent(TaggedBody, kw_only=True, frozen=True, tag="thinking"):
     thinking: str
-    signature: Literal[""] = ""  # thoughts are plain text: nothing has to be proven when they come back
+    signature: Literal[""] = ""  # thinking is plain text: there is nothing to verify when it comes back
 
 
 class ToolUseContent(TaggedBody, kw_only=True, frozen=True, tag="tool_use"):
@@ -144,7 +143,7 @@ def stop_details(choice: Choice) -> Stopped:
 
 
 def content(choice: Choice) -> list[Content]:
-    """An answer that says nothing has no blocks."""
+    """Empty output has no blocks."""
     blocks: list[Content] = [ThinkingContent(thinking=choice.reasoning)] if choice.reasoning else []
     if choice.text:
         blocks.append(TextContent(text=choice.text))
@@ -153,5 +152,5 @@ def content(choice: Choice) -> list[Content]:
 
 
 def _input(arguments: str) -> msgspec.Raw:
-    """An empty object stands for arguments that max_tokens cut short: half of one is not JSON."""
+    """An empty object for arguments that max_tokens cut short: part of an object is not JSON."""
     return msgspec.Raw(b"{}" if read_arguments(arguments) is None else arguments.encode())

@@ -1,6 +1,6 @@
-"""The bodies of requests. What is written here is what is checked, and what /openapi.json says.
+"""Schemas of request bodies. Bodies are checked by them, and /openapi.json is generated from them.
 
-Null is as good as leaving a field out, wherever it may be left out.
+Null equals an absent field wherever a field is optional.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class ChooseNone(StrictModel):
 
 Choose = Annotated[ChooseFreely | ChooseAny | ChooseTool | ChooseNone, ByField("type")]
 
-# --- how to think, and what to write
+# --- thinking and output format
 
 
 class ThinkWithin(StrictModel):
@@ -201,7 +201,7 @@ class OutputConfig(StrictModel):
     )
 
 
-# --- how to shorten the conversation
+# --- context management
 
 
 class ClearThinking(StrictModel):

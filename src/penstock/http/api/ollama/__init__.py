@@ -3,6 +3,6 @@
     bytes ──parse──► schemas ──chat, generate, embed──► flow.Request
     bytes ◄──writer── flow.Chunk, flow.Completion
 
-`options` says what becomes of each of Ollama's options. `models` describes the served model as Ollama does, `pull`
-fetches models of the catalogue. Only `routes` knows sockets and the event loop.
+`options` says how each of Ollama's options is handled. `models` describes the served model as Ollama does, `pull`
+downloads models of the catalogue. Only `routes` and `pull` know the event loop.
 """

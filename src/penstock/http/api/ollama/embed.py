@@ -15,14 +15,14 @@ from penstock.http.api.ollama.options import option_warnings
 from penstock.http.api.ollama.response_bodies import OllamaEmbedding, OllamaEmbeddingList
 from penstock.http.api.ollama.schemas import OllamaEmbeddingsRequest, OllamaEmbedRequest
 
-SPECIAL = 8  # tokens, at the most, that are put around a text
+MAX_SPECIAL = 8  # tokens that the tokenizer adds to a text, at most
 
-# What is called otherwise behind `intake`.
+# For `client_field_names`.
 CLIENT_NAMES = {"input": "prompt"}
 
 
 def texts_of(body: OllamaEmbedRequest | OllamaEmbeddingsRequest) -> list[str]:
-    """What is to be embedded: nothing, where a client only wants the model loaded."""
+    """The texts to embed: none if the client only asks to load the model."""
     if isinstance(body, OllamaEmbeddingsRequest):
         return [body.prompt] if body.prompt else []
     if isinstance(body.input, str):
@@ -56,34 +56,34 @@ def embed_requests(
 
 
 def may_need_truncation(body: OllamaEmbedRequest | OllamaEmbeddingsRequest, context: int) -> bool:
-    """Whether a text may be longer than the context and is to be cut then. A token has a byte at least."""
-    wanted = not isinstance(body, OllamaEmbedRequest) or body.truncate is not False
-    return wanted and any(4 * len(text) + SPECIAL > context for text in texts_of(body))
+    """Whether a text may be longer than the context, and may be truncated. A token has at least one byte."""
+    allowed = not isinstance(body, OllamaEmbedRequest) or body.truncate is not False
+    return allowed and any(4 * len(text) + MAX_SPECIAL > context for text in texts_of(body))
 
 
 def truncate(requests: list[Request], tokenizer: Tokenizer, context: int) -> list[Request]:
-    """The same of the first tokens of each text that the context holds."""
+    """With each text truncated to the first tokens that fit the context."""
     return [_truncate(request, tokenizer, context) for request in requests]
 
 
 def _truncate(request: Request, tokenizer: Tokenizer, context: int) -> Request:
-    """Reads no more of the text than it needs."""
+    """Tokenizes no more of the text than needed."""
     text = request.text or ""
-    if len(text.encode()) + SPECIAL <= context:
+    if len(text.encode()) + MAX_SPECIAL <= context:
         return request
     read = 8 * context
     while len(tokens := tokenizer.encode(text[:read], add_special=True)) <= context:
         if read >= len(text):
             return request
         read *= 2
-    warning = f"a text that the context does not hold was cut to its first {context} tokens"
+    warning = f"a text that does not fit the context was truncated to its first {context} tokens"
     return msgspec.structs.replace(request, text=None, tokens=tokens[:context], warnings=(*request.warnings, warning))
 
 
 def encode_embeddings(
     body: OllamaEmbedRequest, vectors: Sequence[bytes], *, prompt_tokens: int, total_duration: int
 ) -> bytes:
-    """The answer; `vectors` are little-endian 32-bit floats."""
+    """`vectors` are little-endian 32-bit floats."""
     return msgspec.json.encode(
         OllamaEmbeddingList(
             model=body.model,
@@ -96,7 +96,7 @@ def encode_embeddings(
 
 
 def encode_embedding(vectors: Sequence[bytes]) -> bytes:
-    """The answer of the older route, to a single text or to none."""
+    """For the older route, which takes one text or none."""
     return msgspec.json.encode(OllamaEmbedding(embedding=_numbers(vectors[0], None) if vectors else []))
 
 

@@ -1,5 +1,5 @@
-"""`keep_alive`: how long a model is to stay loaded after a request. The served model always stays, so every value is
-taken; only 0, which asks to unload it, gets less than it asks for."""
+"""`keep_alive`: how long a model stays loaded after a request. The served model always stays loaded, so every value is
+accepted; 0, which asks to unload it, gets a warning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.http.api.fields import field_error
 
 UNLOAD_WARNING = "keep_alive: 0 asks to unload the model, which stays loaded"
 
-# As Go writes durations: "1h30m", "-1s"; a bare number is in seconds. Each is a quantity of at most so many digits.
+# Go's notation of durations: "1h30m", "-1s"; a bare number is in seconds. The number of digits is bounded.
 _PATTERN = r"^[+-]?([0-9]{1,12}(\.[0-9]{0,12})?(ns|us|µs|ms|s|m|h)){1,8}$|^[+-]?[0-9]{1,12}(\.[0-9]{0,12})?$"
 _DURATION = re.compile(_PATTERN)
 

@@ -1,6 +1,6 @@
-"""The served model as Ollama describes its own: GET /api/tags, POST /api/show, GET /api/ps.
+"""The served model in Ollama's form: GET /api/tags, POST /api/show, GET /api/ps.
 
-A model that has been pulled but is not served is not listed: nobody could use it.
+Models that are downloaded but not served are not listed: requests could not use them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from penstock.prompt.chat_format import ChatFormat
 from penstock.store.files import ModelFiles
 
 LATEST = ":latest"
-# What GET /api/version says: the version of Ollama whose API this is. Clients ask for at least some version of it.
+# For GET /api/version: the version of Ollama with this API. Clients require a minimum version.
 API_LEVEL = "0.12.11"
 
 _NEVER = datetime(2262, 1, 1, tzinfo=UTC)  # nanoseconds since 1970 fit 64 bits until then
 _FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-# SamplingParams' names of what a Modelfile calls otherwise.
+# Modelfile names of SamplingParams' fields, where they differ.
 _PARAMETERS = {"repetition_penalty": "repeat_penalty"}
 
 
@@ -42,13 +42,13 @@ def with_tag(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else name + LATEST
 
 
-def check_served(asked: str, files: ModelFiles) -> None:
-    if with_tag(asked) != with_tag(files.name):
-        raise ModelNotFound(f'model "{asked[:128]}" not found; this server has "{with_tag(files.name)}"', param="model")
+def check_served(name: str, files: ModelFiles) -> None:
+    if with_tag(name) != with_tag(files.name):
+        raise ModelNotFound(f'model "{name[:128]}" not found; this server has "{with_tag(files.name)}"', param="model")
 
 
 class ServedModel:
-    """What does not change while the server runs, worked out once."""
+    """What does not change while the server runs."""
 
     def __init__(self, files: ModelFiles, context: int, chat_format: ChatFormat | None, created: int) -> None:
         """`context` is the server's, `created` when it began: for models without weights."""
@@ -120,7 +120,7 @@ class ServedModel:
         return ["completion", *tools, *(["thinking"] if can_think(self.chat_format) else []), "embedding"]
 
     def _info(self) -> dict[str, Any]:
-        """In GGUF's names, whatever the format. The context is what a request can use."""
+        """GGUF metadata names, whatever the format of the weights. The context is the server's."""
         spec = self.files.spec
         of_architecture = {
             "context_length": self.context,
@@ -145,14 +145,14 @@ class ServedModel:
 
 
 def format_parameters(count: int) -> str:
-    """As Ollama writes numbers of parameters: 134.52M, 1.5B."""
+    """Ollama's notation: 134.52M, 1.5B."""
     if count >= 10**9:
         return f"{count / 10**9:.1f}B"
     return f"{count / 10**6:.2f}M" if count >= 10**6 else f"{count / 10**3:.0f}K"
 
 
 def _digest(files: ModelFiles, sizes: list[int]) -> str:
-    """Of what describes the model, as Ollama's is of its manifest: weights of gigabytes are not read for it."""
+    """A hash of the model's description, as Ollama's is of its manifest: the weights are not read."""
     names = [path.name for path in files.weights]
     described = [files.name, files.format, names, sizes, files.spec, files.chat_template, files.sampling]
     return hashlib.sha256(msgspec.json.encode(described)).hexdigest()

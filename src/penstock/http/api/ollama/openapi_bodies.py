@@ -1,4 +1,4 @@
-"""The bodies of requests and answers, for /openapi.json."""
+"""Request and response bodies, for /openapi.json."""
 
 from __future__ import annotations
 

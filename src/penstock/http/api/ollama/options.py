@@ -1,9 +1,9 @@
-"""`options`: Ollama's parameters of a model, and what becomes of each here.
+"""`options`: Ollama's model parameters, and how each is handled.
 
-honoured   what decides how tokens are drawn and when to stop
-neutral    what asks for nothing that is not so anyway: num_keep, num_ctx up to the server's context, mirostat: 0
-warned of  what cannot be had and never changes which answers are right: how the model is loaded (num_gpu, …)
-refused    what would give other answers: mirostat: 1, tfs_z: 0.5
+honoured   sampling and stop conditions
+ignored    neutral values: num_keep, num_ctx up to the server's context, mirostat: 0
+warned     what has no effect and cannot change the output: how the model is loaded (num_gpu, …)
+rejected   what would change the output: mirostat: 1, tfs_z: 0.5
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Stop = Annotated[
 ]
 Whole = Annotated[int | None, Field(ge=-MAX_INT, le=MAX_INT)]
 
-# What Ollama draws with where neither the request nor the model says. Its repeat_penalty of 1.1 is not among them: it
-# counts for the last 64 tokens there, and over a whole conversation would do harm.
+# Ollama's sampling defaults, where neither the request nor the model sets them. Without its repeat_penalty of 1.1:
+# there it covers the last 64 tokens, over a whole conversation it would do harm.
 DEFAULTS: dict[str, float | int] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 
-# How the model is to be loaded, which the server's own settings decide; with each, what asks for nothing special.
+# Options of loading, which the server's settings decide, with their neutral values.
 LOADING: dict[str, tuple[Any, ...]] = {
     "num_gpu": (-1,),
     "main_gpu": (0,),
@@ -111,12 +111,12 @@ class OllamaOptions(StrictModel):
         if self.num_predict == 0:
             raise field_error("must be at least 1, or -1 or -2 for no bound, got 0", "num_predict")
         if self.penalize_newline is False and self.penalty is not None:
-            raise field_error("is false, but repeat_penalty counts for all tokens alike", "penalize_newline")
+            raise field_error("is false, but repeat_penalty applies to all tokens alike", "penalize_newline")
         return self
 
     @property
     def penalty(self) -> float | None:
-        """What repeat_penalty comes to; None if it changes nothing."""
+        """The effective repeat_penalty; None if it has no effect."""
         return None if self.repeat_last_n == 0 or self.repeat_penalty == 1 else self.repeat_penalty
 
 
@@ -130,39 +130,39 @@ def sampling_params(
     constraint: Constraint | None = None,
     logprobs: int | None = None,
 ) -> SamplingParams:
-    """`recommended` is ModelFiles.sampling, which goes before Ollama's own defaults."""
-    asked = options or NONE
+    """`recommended` is ModelFiles.sampling, which overrides Ollama's defaults."""
+    requested = options or NONE
     given = {
-        "temperature": asked.temperature,
-        "top_k": None if asked.top_k is None else max(asked.top_k, 0),
-        "top_p": asked.top_p,
-        "min_p": asked.min_p,
-        "typical_p": asked.typical_p,
-        "seed": None if asked.seed == -1 else asked.seed,
-        "repetition_penalty": 1.0 if asked.repeat_last_n == 0 else asked.repeat_penalty,
-        "presence_penalty": asked.presence_penalty,
-        "frequency_penalty": asked.frequency_penalty,
+        "temperature": requested.temperature,
+        "top_k": None if requested.top_k is None else max(requested.top_k, 0),
+        "top_p": requested.top_p,
+        "min_p": requested.min_p,
+        "typical_p": requested.typical_p,
+        "seed": None if requested.seed == -1 else requested.seed,
+        "repetition_penalty": 1.0 if requested.repeat_last_n == 0 else requested.repeat_penalty,
+        "presence_penalty": requested.presence_penalty,
+        "frequency_penalty": requested.frequency_penalty,
     }
-    bounded = asked.num_predict is not None and asked.num_predict > 0
+    bounded = requested.num_predict is not None and requested.num_predict > 0
     return SamplingParams(
         **merge_recommended({**DEFAULTS, **recommended}, given),
-        max_tokens=asked.num_predict if bounded else None,
-        stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ()),
+        max_tokens=requested.num_predict if bounded else None,
+        stop=(requested.stop,) if isinstance(requested.stop, str) else tuple(requested.stop or ()),
         constraint=constraint,
         logprobs=logprobs,
     )
 
 
 def option_warnings(options: OllamaOptions | None, context: int) -> tuple[str, ...]:
-    """What was asked for and is not had. `context`: the server's."""
-    asked = options or NONE
+    """Options without effect. `context` is the server's."""
+    requested = options or NONE
     warnings = []
-    if asked.num_ctx is not None and asked.num_ctx > context:
-        warnings.append(f"options.num_ctx is {asked.num_ctx}, but the context of this server holds {context}")
-    if asked.penalty is not None and asked.repeat_last_n is not None and asked.repeat_last_n > 0:
-        warnings.append("options.repeat_last_n has no effect: repeat_penalty counts for the whole text")
+    if requested.num_ctx is not None and requested.num_ctx > context:
+        warnings.append(f"options.num_ctx is {requested.num_ctx}, but this server's context is {context}")
+    if requested.penalty is not None and requested.repeat_last_n is not None and requested.repeat_last_n > 0:
+        warnings.append("options.repeat_last_n has no effect: repeat_penalty applies to the whole text")
     for name, neutral in LOADING.items():
-        value = getattr(asked, name)
+        value = getattr(requested, name)
         if value is not None and value not in neutral:
             warnings.append(f"options.{name} has no effect: the server's settings decide how the model is loaded")
     return tuple(warnings)

@@ -1,7 +1,7 @@
-"""POST /api/pull: fetches models of the catalogue, and tells how far it has come.
+"""POST /api/pull: downloads models of the catalogue, and reports the progress.
 
-One model is fetched at a time, in a thread; clients that want the same one follow the same pull. It ends when it is
-done, or when the last of them has left: what has arrived by then is not fetched again.
+One model is downloaded at a time, in a thread; clients that request the same model follow the same pull. It ends when
+it is complete, or when the last client has disconnected: a later pull resumes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.store.catalogue import CATALOGUE, Entry
 from penstock.store.progress import Progress
 from penstock.store.resolve import resolve
 
-Fetch = Callable[[str, Progress], object]  # a model by its name; `resolve` in earnest
+Fetch = Callable[[str, Progress], object]  # downloads a model by its name; `resolve` outside tests
 
 _encode = msgspec.json.Encoder().encode
 
@@ -33,11 +33,11 @@ class Step(NamedTuple):
 
 
 class Abandoned(Exception):
-    """No client waits for the model any more."""
+    """The last client has disconnected."""
 
 
 class Pull:
-    """One model on its way. All but `_progress` runs in the event loop."""
+    """The download of one model. All but `_progress` runs in the event loop."""
 
     def __init__(self, name: str, fetch: Fetch, executor: ThreadPoolExecutor, closing: Callable[[], bool]) -> None:
         """`closing`: whether the server is shutting down."""
@@ -51,19 +51,19 @@ class Pull:
         self.fetched.add_done_callback(lambda _: self._changed.set())
 
     def _progress(self, what: str, done_bytes: int, total_bytes: int | None) -> None:
-        """In the thread that fetches, which ends if this raises."""
+        """Called in the download's thread, which ends if this raises."""
         if self.abandoned:
             raise Abandoned
         if self._closing():
-            raise ShuttingDown("the server is shutting down; what has arrived is not fetched again")
-        self._loop.call_soon_threadsafe(self._moved, Step(what, done_bytes, total_bytes))
+            raise ShuttingDown("the server is shutting down; a later pull resumes the download")
+        self._loop.call_soon_threadsafe(self._set_step, Step(what, done_bytes, total_bytes))
 
-    def _moved(self, step: Step) -> None:
+    def _set_step(self, step: Step) -> None:
         self.step = step
         self._changed.set()
 
     async def steps(self) -> AsyncIterator[Step]:
-        """The newest each time, until it is done. Raises what kept the model from coming."""
+        """The latest progress, until it is complete. Raises the error of a failed download."""
         shown = None
         while not self.fetched.done():
             if self.step is not None and self.step != shown:
@@ -83,9 +83,9 @@ class Pulls:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="pull")
         self._open: dict[str, Pull] = {}
 
-    async def lines(self, asked: str) -> AsyncIterator[bytes]:
-        """Of a model that `find` knows."""
-        entry = self.find(asked)
+    async def lines(self, requested: str) -> AsyncIterator[bytes]:
+        """Of a model that `find` accepts."""
+        entry = self.find(requested)
         yield _line("pulling manifest")
         if entry is None:
             digest, size = self._served.digest, self._served.size
@@ -97,15 +97,15 @@ class Pulls:
                 yield _line(f"pulled; this server goes on with {self._served.name}: penstock serve {entry.name}")
         yield _line("success")
 
-    def find(self, asked: str) -> Entry | None:
-        """What to fetch; None: the served model, which is there. Raises ModelNotFound for what cannot be had."""
-        name = asked.removesuffix(LATEST)
-        if with_tag(asked) == self._served.name:
+    def find(self, requested: str) -> Entry | None:
+        """The catalogue's entry; None for the served model, which is there. Raises ModelNotFound for any other."""
+        name = requested.removesuffix(LATEST)
+        if with_tag(requested) == self._served.name:
             return None
         if name in CATALOGUE:
             return CATALOGUE[name]
         raise ModelNotFound(
-            f'model "{asked[:128]}" cannot be pulled: it is not in the catalogue ({", ".join(CATALOGUE)})',
+            f'model "{requested[:128]}" cannot be pulled: it is not in the catalogue ({", ".join(CATALOGUE)})',
             param="model",
         )
 
@@ -120,22 +120,22 @@ class Pulls:
         finally:
             pull.followers -= 1
             if pull.followers == 0 and not pull.fetched.done():
-                pull.abandoned = True  # it ends at its next step,
-                pull.fetched.cancel()  # or does not begin
+                pull.abandoned = True  # ends at its next step,
+                pull.fetched.cancel()  # or does not start
 
 
 def _progress_line(entry: Entry, step: Step) -> bytes:
     digest = entry.sha256 or ""
-    if step.what != entry.name:  # fetched, and being looked at; or another process is at it
+    if step.what != entry.name:  # downloaded and being checked, or another process downloads it
         return _line(step.what.partition(": ")[2] or step.what, digest, step.total, step.done)
     return _line(f"pulling {digest[:12]}", digest, step.total, step.done)
 
 
 def _line(status: str, digest: str = "", total: int | None = None, completed: int | None = None) -> bytes:
-    told = OllamaStatus(
+    line = OllamaStatus(
         status=status,
         digest=f"sha256:{digest}" if digest else UNSET,
         total=UNSET if total is None else total,
         completed=UNSET if completed is None else completed,
     )
-    return _encode(told) + b"\n"
+    return _encode(line) + b"\n"

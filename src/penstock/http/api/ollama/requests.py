@@ -19,7 +19,7 @@ from penstock.http.api.ollama.schemas import (
 from penstock.http.api.ollama.think import effort_of
 from penstock.prompt.chat_format import ChatFormat
 
-# What is called otherwise behind `intake`.
+# For `client_field_names`.
 CLIENT_NAMES = {
     "reasoning_effort": "think",
     "constraint.json_object": "format",
@@ -39,18 +39,18 @@ def chat_request(
     context: int,
     chat_format: ChatFormat | None,
 ) -> Request:
-    """Of a conversation that is not empty. `recommended` is ModelFiles.sampling, `context` the server's. Raises
-    InvalidRequest for what the schema cannot tell."""
+    """For a conversation that is not empty. `recommended` is ModelFiles.sampling, `context` the server's. Raises
+    InvalidRequest for what the schema cannot check."""
     messages = to_template(body.messages or [])
     last = messages[-1]
-    going_on = last["role"] == "assistant"
+    continues = last["role"] == "assistant"
     if "tool_calls" in last:
         place = f"messages[{len(messages) - 1}]"
-        raise InvalidRequest(f"{place} calls tools: send their results behind it", param=place)
+        raise InvalidRequest(f"{place} calls tools: send their results after it", param=place)
     prompt = {
         "messages": messages,
-        "continue_final_message": going_on,
-        "add_generation_prompt": not going_on,
+        "continue_final_message": continues,
+        "add_generation_prompt": not continues,
         "tools": _tools(body.tools or []),
     }
     return _request(body, request_id, recommended, context, chat_format, prompt)
@@ -64,7 +64,7 @@ def generate_request(
     context: int,
     chat_format: ChatFormat | None,
 ) -> Request:
-    """The same of a prompt: what the user says, or, if the model has no chat template, a text to be continued."""
+    """The prompt is a user message, or a text to complete if the model has no chat template."""
     prompt: dict[str, Any]
     if body.raw or chat_format is None:
         if body.system:
@@ -112,9 +112,9 @@ def _warnings(body: OllamaGeneration) -> list[str]:
     if asks_to_unload(body.keep_alive):
         warnings.append(UNLOAD_WARNING)
     if body.truncate:
-        warnings.append("truncate has no effect: a prompt that the context does not hold is refused")
+        warnings.append("truncate has no effect: a prompt that does not fit the context is rejected")
     if body.shift:
-        warnings.append("shift has no effect: an answer ends where the context is full")
+        warnings.append("shift has no effect: generation ends when the context is full")
     return warnings
 
 
@@ -138,9 +138,9 @@ def _tools(tools: list[OllamaTool]) -> ToolUse | None:
 
 
 def to_template(messages: list[OllamaMessage]) -> list[Message]:
-    """As chat templates get to see them. Calls without an id are given one, and results find theirs: by the tool's
-    name, or else by their order."""
-    shown: list[Message] = []
+    """Messages for the chat template. Calls without an id get one, and results are matched to calls by the tool's name,
+    otherwise by order."""
+    converted: list[Message] = []
     unanswered: list[tuple[str, str]] = []  # calls: id and name
     for place, message in enumerate(messages):
         entry: Message = {"role": message.role, "content": message.content or ""}
@@ -152,9 +152,9 @@ def to_template(messages: list[OllamaMessage]) -> list[Message]:
             entry["tool_calls"] = _calls(message, place)
             unanswered += [(call["id"], call["function"]["name"]) for call in entry["tool_calls"]]
         if message.role == "tool":
-            entry.update(_answered(message, unanswered))
-        shown.append(entry)
-    return shown
+            entry.update(_matching_call(message, unanswered))
+        converted.append(entry)
+    return converted
 
 
 def _calls(message: OllamaMessage, place: int) -> list[dict[str, Any]]:
@@ -168,8 +168,8 @@ def _calls(message: OllamaMessage, place: int) -> list[dict[str, Any]]:
     ]
 
 
-def _answered(message: OllamaMessage, unanswered: list[tuple[str, str]]) -> dict[str, str]:
-    """Which call a result is of, and of which tool. A conversation may have lost the call: then as far as it says."""
+def _matching_call(message: OllamaMessage, unanswered: list[tuple[str, str]]) -> dict[str, str]:
+    """The call and the tool of a result. If the conversation no longer has the call, what the result itself says."""
     for call in unanswered:
         call_id, name = call
         if message.tool_call_id in (None, "", call_id) and (message.tool_name or name) == name:

@@ -1,5 +1,5 @@
-"""The bodies of answers and the lines of streams, as msgspec structs: encoded once, and the source of their part of
-/openapi.json. Durations are in nanoseconds."""
+"""Response bodies and lines of streams as msgspec structs; /openapi.json is generated from them. Durations are in
+nanoseconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from penstock.http.api.logprobs import TokenLogprob
 from penstock.http.api.response_bodies import Body
 
-# `dead_end` is ours: no token could have gone on with what `format` asks for.
+# An extension: `dead_end`, no token could continue what `format` requires.
 DoneReason = Literal["stop", "length", "load", "dead_end"]
 Count = int | UnsetType
 

@@ -1,4 +1,4 @@
-"""The routes of Ollama's API. Errors have its body on all of them (`problems`)."""
+"""The routes of Ollama's API. Their errors have its body (`error_body`)."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ from penstock.http.service import Service
 from penstock.http.streaming import Whole
 from penstock.stream.active_request import ActiveRequest
 
-Asked = TypeVar("Asked", bound=OllamaGeneration)
+Body = TypeVar("Body", bound=OllamaGeneration)
 
 NDJSON = "application/x-ndjson"
-RUNNING = "Ollama is running"  # clients look for these very words
+RUNNING = "Ollama is running"  # clients look for this text
 _route_docs = partial(route_docs, error=OllamaErrorBody)
 
 
@@ -66,22 +66,22 @@ def add(app: FastAPI, service: Service) -> None:
     _add_embeddings(app, service)
     _add_models(app, service, served)
     _add_pull(app, Pulls(served, lambda: service.closing))
-    _add_refusals(app)
+    _add_unsupported(app)
 
 
 def running() -> Response:
-    """What GET / is to clients that are no browsers."""
+    """GET / for clients that are not browsers."""
     return PlainTextResponse(RUNNING, headers={"vary": "accept"})
 
 
 def _add_generation(app: FastAPI, service: Service) -> None:
-    async def answered(
+    async def generate(
         request: Request,
-        schema: type[Asked],
+        schema: type[Body],
         writer: type[LineWriter],
         to_request: Callable[..., flow.Request],
         names: dict[str, str],
-        is_empty: Callable[[Asked], bool],
+        is_empty: Callable[[Body], bool],
     ) -> Response:
         with RequestEvents(request.scope, "ollama", service.emit) as events:
             body = await read_body(schema, request, any_type=True)
@@ -97,21 +97,21 @@ def _add_generation(app: FastAPI, service: Service) -> None:
                 events.answered()
                 return answer
             with client_field_names(names):
-                asked = to_request(
+                generation = to_request(
                     body,
                     request_id=events.name,
                     recommended=service.files.sampling,
                     context=service.pipeline.context,
                     chat_format=service.pipeline.chat_format,
                 )
-                events.validated([asked])
-                ticket = await service.submit([asked], events.tenant)
+                events.validated([generation])
+                ticket = await service.submit([generation], events.tenant)
             return generation_response(service, ticket, write, stream=body.streamed, content_type=NDJSON)
 
     @app.post("/api/chat", **_route_docs(OllamaChatRequest, OllamaChatAnswer, lines=OllamaChatAnswer))
     async def ollama_chat(request: Request) -> Response:
         """Answer a conversation, in Ollama's way."""
-        return await answered(
+        return await generate(
             request, OllamaChatRequest, ChatLineWriter, requests.chat_request, requests.CLIENT_NAMES,
             lambda body: not body.messages,
         )  # fmt: skip
@@ -119,14 +119,14 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     @app.post("/api/generate", **_route_docs(OllamaGenerateRequest, OllamaGenerateAnswer, lines=OllamaGenerateAnswer))
     async def ollama_generate(request: Request) -> Response:
         """Answer a prompt, in Ollama's way."""
-        return await answered(
+        return await generate(
             request, OllamaGenerateRequest, GenerateLineWriter, requests.generate_request,
             requests.GENERATE_CLIENT_NAMES, lambda body: not body.prompt,
         )  # fmt: skip
 
 
 def _loaded(service: Service, write: LineWriter, body: OllamaGeneration) -> Response:
-    """To a client that wants the model loaded, or unloaded. It is the last line of a stream, too."""
+    """For a client that asks to load or unload the model. Also the only line of a stream."""
     if not service.ready:
         raise EngineDied("the model is not loaded: the engine is starting, or the server is shutting down")
     headers = {HEADER: UNLOAD_WARNING} if asks_to_unload(body.keep_alive) else {}
@@ -135,13 +135,13 @@ def _loaded(service: Service, write: LineWriter, body: OllamaGeneration) -> Resp
 
 
 def _add_embeddings(app: FastAPI, service: Service) -> None:
-    async def embedded(
+    async def embed(
         request: Request,
         schema: type[OllamaEmbedRequest] | type[OllamaEmbeddingsRequest],
         write: Callable[[Any, Sequence[bytes], int, float], bytes],
         names: dict[str, str],
     ) -> Response:
-        """`write` is given the body, the vectors, their tokens, and when the request came."""
+        """`write` takes the body, the vectors, the prompt tokens and the time of arrival."""
 
         def finish(active_requests: Sequence[ActiveRequest]) -> bytes:
             count = sum(len(active.submits[0].tokens) for active in active_requests)
@@ -158,13 +158,13 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
                 return json_response(write(body, [], 0, request.scope["state"]["accepted"]))
             context = service.pipeline.context
             with client_field_names(names):
-                asked = embedding.embed_requests(
+                generation = embedding.embed_requests(
                     body, request_id=events.name, context=context, hidden_size=service.files.spec.hidden_size
                 )
-                events.validated(asked)
+                events.validated(generation)
                 if embedding.may_need_truncation(body, context):
-                    asked = await asyncio.to_thread(embedding.truncate, asked, service.tokenizer, context)
-                return Whole(service, await service.submit(asked, events.tenant), finish)
+                    generation = await asyncio.to_thread(embedding.truncate, generation, service.tokenizer, context)
+                return Whole(service, await service.submit(generation, events.tenant), finish)
 
     def several(body: Any, vectors: Sequence[bytes], count: int, accepted: float) -> bytes:
         spent = nanoseconds(time.monotonic() - accepted)
@@ -173,12 +173,12 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
     @app.post("/api/embed", **_route_docs(OllamaEmbedRequest, OllamaEmbeddingList, uses_engine=True))
     async def ollama_embed(request: Request) -> Response:
         """Turn one or several texts into vectors of unit length, in Ollama's way."""
-        return await embedded(request, OllamaEmbedRequest, several, {})
+        return await embed(request, OllamaEmbedRequest, several, {})
 
     @app.post("/api/embeddings", **_route_docs(OllamaEmbeddingsRequest, OllamaEmbedding, uses_engine=True))
     async def ollama_embeddings(request: Request) -> Response:
         """Turn a text into a vector: the older form of `/api/embed`."""
-        return await embedded(
+        return await embed(
             request, OllamaEmbeddingsRequest, lambda _, vectors, *__: embedding.encode_embedding(vectors),
             embedding.CLIENT_NAMES,
         )  # fmt: skip
@@ -199,7 +199,7 @@ def _add_models(app: FastAPI, service: Service, served: ServedModel) -> None:
     async def ollama_show(request: Request) -> Response:
         """What a model is: its shape, its chat template, what it can do."""
         body = await read_body(OllamaShowRequest, request, any_type=True)
-        check_served(body.asked, service.files)
+        check_served(body.model_name, service.files)
         return json_response(served.shown())
 
     @app.get("/api/version", **_route_docs(None, OllamaVersion, not_found=None))
@@ -213,11 +213,11 @@ def _add_pull(app: FastAPI, pulls: Pulls) -> None:
     async def ollama_pull(request: Request) -> Response:
         """Fetch a model of the catalogue. It is not served by that."""
         body = await read_body(OllamaPullRequest, request, any_type=True)
-        pulls.find(body.asked)
+        pulls.find(body.model_name)
         if body.stream is not False:
-            return StreamingResponse(lines(body.asked, request), media_type=NDJSON)
+            return StreamingResponse(lines(body.model_name, request), media_type=NDJSON)
         last = b""
-        async for line in pulls.lines(body.asked):
+        async for line in pulls.lines(body.model_name):
             last = line
             if await request.is_disconnected():
                 break
@@ -231,14 +231,14 @@ def _add_pull(app: FastAPI, pulls: Pulls) -> None:
             yield report_error(error, request.scope).body + b"\n"
 
 
-def _add_refusals(app: FastAPI) -> None:
-    """What Ollama does with models of its own. They are not in /openapi.json: nothing can come of them."""
+def _add_unsupported(app: FastAPI) -> None:
+    """Ollama's routes for managing models. Always errors, and not in /openapi.json."""
 
-    def refuse(what: str) -> Callable[[], Any]:
-        async def refused() -> Response:
-            raise InvalidRequest(f"{what} is not supported: this server serves the model that it was started with")
+    def reject(what: str) -> Callable[[], Any]:
+        async def unsupported() -> Response:
+            raise InvalidRequest(f"{what} is not supported: this server serves only the model that it was started with")
 
-        return refused
+        return unsupported
 
     for method, path, what in (
         ("POST", "/api/create", "creating a model"),
@@ -247,8 +247,8 @@ def _add_refusals(app: FastAPI) -> None:
         ("POST", "/api/push", "pushing a model"),
         ("POST", "/api/blobs/{digest}", "uploading a blob"),
     ):
-        app.add_api_route(path, refuse(what), methods=[method], include_in_schema=False)
+        app.add_api_route(path, reject(what), methods=[method], include_in_schema=False)
 
-    @app.get("/api/blobs/{digest}", include_in_schema=False)  # asked for by HEAD
+    @app.get("/api/blobs/{digest}", include_in_schema=False)  # requested by HEAD
     async def blob(digest: str) -> Response:
         raise NotFound("there are no blobs here")

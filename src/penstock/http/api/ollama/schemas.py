@@ -1,7 +1,7 @@
-"""The bodies of requests. What is written here is what is checked, and what /openapi.json says.
+"""Schemas of request bodies. Bodies are checked by them, and /openapi.json is generated from them.
 
-Null is as good as leaving a field out, wherever it may be left out. So are "" and [] in many fields: Ollama's clients
-send them for what they do not use.
+Null equals an absent field wherever a field is optional. So do "" and [] in many fields: Ollama's clients send them for
+what they do not use.
 """
 
 from __future__ import annotations
@@ -230,14 +230,14 @@ class OllamaNamed(StrictModel):
     name: str | None = Field(None, description="The older name of `model`.")
 
     @property
-    def asked(self) -> str:
+    def model_name(self) -> str:
         return self.model or self.name or ""
 
     @model_validator(mode="after")
     def _check_name(self) -> OllamaNamed:
-        if not self.asked:
+        if not self.model_name:
             raise field_error("is required", "model")
-        if self.name and self.name != self.asked:
+        if self.name and self.name != self.model_name:
             raise field_error("is not the same as model, its newer name", "name")
         return self
 

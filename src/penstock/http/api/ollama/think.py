@@ -1,4 +1,4 @@
-"""`think`: whether the model is to think before it answers, in the words of its chat template."""
+"""`think`: whether the model reasons before it answers, as variables of its chat template."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def can_think(chat_format: ChatFormat | None) -> bool:
 
 
 def can_switch(chat_format: ChatFormat) -> bool:
-    """Whether the chat template has a say in how much the model thinks."""
+    """Whether the chat template has a variable for it."""
     return chat_format.switch is not None or "reasoning_effort" in chat_format.template.variables
 
 
 def effort_of(think: bool | str | None, chat_format: ChatFormat | None) -> tuple[str | None, tuple[str, ...]]:
-    """`reasoning_effort` of flow.Request, and what to warn of. Raises InvalidRequest where the model cannot think."""
+    """`reasoning_effort` of flow.Request, and warnings. Raises InvalidRequest if the model does not reason."""
     if think is None:
         return None, ()
     if chat_format is None or not can_think(chat_format):

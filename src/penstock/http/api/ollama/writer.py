@@ -1,4 +1,4 @@
-"""Answers to chat and generate, whole or as a stream of lines: JSON objects, of which the last has the counts."""
+"""Responses to chat and generate, whole or as a stream of JSON lines, the last of which has the counts."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ _DONE: dict[FinishReason, DoneReason] = {
     FinishReason.CONTEXT: "length",
     FinishReason.DEAD_END: "dead_end",
 }
-# Their last token ended the answer; it is not part of it.
+# The last token ended the output and is not part of it.
 _BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)
 
 _encode = msgspec.json.Encoder().encode
 
 
 class LineWriter(ABC):
-    """Writes the answer to one request, as JSON texts. A stream is the chunks as they come, then `last`."""
+    """Writes the response to one request as JSON lines. A stream is `chunk` for each chunk, then `last`."""
 
     end: Sequence[Event] = ()
 
     def __init__(self, *, model: str, accepted: float, vocabulary: Vocabulary) -> None:
-        """`model` as the client calls it; `accepted` is when the request came, as time.monotonic() has it."""
+        """`model` is the client's name of it, `accepted` the time.monotonic() of the request's arrival."""
         self._model = model
         self._accepted = accepted
         self._vocabulary = vocabulary
-        self._pieces: list[CallDelta] = []  # of the call that is not yet whole
-        self._called = 0  # calls of a stream that have been whole
+        self._pieces: list[CallDelta] = []  # of the tool call that is not complete
+        self._num_calls = 0  # complete calls of a stream
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[Event]:
         return []
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[Event]:
-        """Nothing if there is nothing to show yet: a call is shown once it is whole."""
-        calls = self._whole_calls(chunk)
+        """Empty if there is nothing to show yet: a tool call is sent once it is complete."""
+        calls = self._complete_calls(chunk)
         logprobs = self._logprobs(chunk.logprobs, chunk.finish)
         if not (chunk.text or chunk.reasoning or calls or logprobs):
             return []
@@ -71,18 +71,18 @@ class LineWriter(ABC):
     def text_event(self, prompt: int, choice: int) -> None:
         return None
 
-    def failed(self, told: RenderedError) -> list[Event]:
-        return [JsonLine(told.body)]
+    def failed(self, error: RenderedError) -> list[Event]:
+        return [JsonLine(error.body)]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
-        """The answer in one piece, of a completion that did not fail."""
+        """The whole response, of a completion that did not fail."""
         (completion,) = completions
         (choice,) = completion.choices
         return _encode(
             self._line(
                 choice.text,
                 choice.reasoning or "",
-                _written(choice.calls),
+                _tool_calls(choice.calls),
                 logprobs=self._logprobs(choice.logprobs, choice.finish),
                 done=True,
                 **self._counts(completion),
@@ -90,7 +90,7 @@ class LineWriter(ABC):
         )
 
     def loaded(self) -> bytes:
-        """The answer to a request that only wants the model loaded."""
+        """The response to a request that only asks to load the model."""
         return _encode(self._line("", "", [], done=True, done_reason="load"))
 
     def _line(self, text: str, thinking: str, calls: list[OllamaToolCall], **more: Any) -> msgspec.Struct:
@@ -99,19 +99,19 @@ class LineWriter(ABC):
     @abstractmethod
     def _answer(self, text: str, thinking: str, calls: list[OllamaToolCall], **more: Any) -> msgspec.Struct: ...
 
-    def _whole_calls(self, chunk: Chunk) -> list[OllamaToolCall]:
-        """Those that this chunk completes: a call is whole when the next begins, or the answer ends."""
-        whole: list[ToolCall] = []
+    def _complete_calls(self, chunk: Chunk) -> list[OllamaToolCall]:
+        """The calls that this chunk completes: a call is complete when the next starts, or the output ends."""
+        complete: list[ToolCall] = []
         for piece in chunk.calls:
             if piece.id is not None:
-                whole += self._taken()
+                complete += self._take_call()
             self._pieces.append(piece)
         if chunk.finish is not None:
-            whole += self._taken()
-        self._called += len(whole)
-        return _written(whole, self._called - len(whole))
+            complete += self._take_call()
+        self._num_calls += len(complete)
+        return _tool_calls(complete, self._num_calls - len(complete))
 
-    def _taken(self) -> list[ToolCall]:
+    def _take_call(self) -> list[ToolCall]:
         pieces, self._pieces = self._pieces, []
         if not pieces:
             return []
@@ -154,8 +154,8 @@ def nanoseconds(seconds: float | None) -> int:
     return max(1, round((seconds or 0.0) * 1e9))
 
 
-def _written(calls: Sequence[ToolCall], first: int = 0) -> list[OllamaToolCall]:
-    """Without one that the length limit cut short: half of an object is not JSON, and nobody should act on it."""
+def _tool_calls(calls: Sequence[ToolCall], first: int = 0) -> list[OllamaToolCall]:
+    """Without a call that max_tokens cut short: part of an object is not JSON, and clients must not act on it."""
     return [
         OllamaToolCall(
             id=call.id,

@@ -1,7 +1,8 @@
-"""OpenAI's API: schemas and pure translations between it and `flow`. No sockets, no event loop.
+"""OpenAI's API: schemas, pure translations between it and `flow`, and its routes.
 
     bytes ──parse──► schemas ──chat, completions, embeddings──► flow.Request
     bytes ◄──chat, completions, embeddings── flow.Chunk, flow.Completion
 
-A field is honoured or refused, never ignored. `neutral` is the list of exceptions, and they ask for nothing.
+Unsupported fields are rejected, never ignored. `ignored_fields` lists the exceptions: neutral values, accepted without
+effect. Only `routes` and `stored_routes` know the event loop.
 """

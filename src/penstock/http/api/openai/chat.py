@@ -46,7 +46,7 @@ CHUNK = ChatCompletionChunk
 
 _encode = msgspec.json.Encoder().encode
 _OPENING = ChatDelta(role="assistant", content="", refusal=None)
-_OPENING_TO_CALL = ChatDelta(role="assistant", content=None, refusal=None)  # it stays null if there is no text
+_OPENING_TO_CALL = ChatDelta(role="assistant", content=None, refusal=None)  # stays null without text
 _NOTHING = ChatDelta()
 
 
@@ -55,12 +55,12 @@ def to_requests(
 ) -> list[Request]:
     """A list of one, as a conversation is one prompt. `recommended` is ModelFiles.sampling.
 
-    Raises InvalidRequest for what the schema cannot tell.
+    Raises InvalidRequest for what the schema cannot check.
     """
     params = sampling_params(
         body,
         recommended,
-        max_tokens=body.most_tokens,
+        max_tokens=body.token_limit,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
     )
@@ -82,8 +82,8 @@ def to_requests(
 
 
 class ChatWriter(Plain):
-    """Writes the answer to one request, as JSON texts. A stream is `first` for each choice, then the chunks as they
-    come, then `last`. The only prompt is number 0."""
+    """Writes the response to one request as JSON. A stream is `first` for each choice, then `chunk` for each chunk,
+    then `last`. The only prompt is number 0."""
 
     def __init__(
         self,
@@ -93,21 +93,23 @@ class ChatWriter(Plain):
         model: str,
         created: int,
         vocabulary: Vocabulary,
-        keep: Callable[[str, StoredResponse], None] | None = None,
+        store: Callable[[str, StoredResponse], None] | None = None,
     ) -> None:
-        """`created` is in seconds since 1970. `keep` takes completions that are to be stored, by their ids."""
+        """`created` is in seconds since 1970. `store` is called with the id of a completion that is to be stored."""
         self._id = f"chatcmpl-{request_id}"
         self._model = model
         self._created = created
         self._vocabulary = vocabulary
         self._options = ResponseOptions(body, vocabulary)
-        self._every_token = bool(body.logprobs or body.return_token_ids)  # even those that complete no character
+        self._every_token = bool(body.logprobs or body.return_token_ids)  # also those that complete no character
         self._opening = _OPENING_TO_CALL if body.tools and body.tool_choice != "none" else _OPENING
         self._include_reasoning = body.include_reasoning is not False
-        self._keep = keep if body.store else None
+        self._store = store if body.store else None
         self._metadata = body.metadata if body.store else UNSET
-        self._said = stored_completions.encode_messages(body.messages, self._id) if self._keep is not None else b""
-        self._called: set[int] = set()  # choices of a stream that have made a call
+        self._conversation = (
+            stored_completions.encode_messages(body.messages, self._id) if self._store is not None else b""
+        )
+        self._with_calls: set[int] = set()  # choices of a stream that have a tool call
         self._text_only = self._options.text_only and not body.logprobs
         self._texts: dict[int, TextEvent] = {}  # by choice
 
@@ -117,36 +119,36 @@ class ChatWriter(Plain):
         return [self._chunk([ChatChunkChoice(index=choice, delta=self._opening)], prompt_token_ids=ids)]
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
-        """Nothing if there is nothing to show yet. Of a sequence that failed, only its text: an error must follow."""
+        """Empty if there is nothing to show yet. Of a failed sequence only the text: an error event follows."""
         if self._text_only and chunk.text and not (chunk.finish or chunk.reasoning or chunk.calls):
             return [self._text_event(chunk.choice).holding(chunk.text)]
-        written = []
+        events = []
         self._options.add_output(len(chunk.tokens))
         deltas = _deltas(chunk, reasoning=self._include_reasoning)
         if not deltas and self._every_token and chunk.tokens:
             deltas = [ChatDelta(content="")]
         for place, delta in enumerate(deltas):
-            first = place == 0  # tokens are told once, whatever they were made into
+            first = place == 0  # token ids and logprobs go with the first delta only
             choice = ChatChunkChoice(
                 index=chunk.choice,
                 delta=delta,
                 logprobs=self._logprobs(self._options.logprobs(chunk.logprobs, chunk.finish)) if first else None,
                 token_ids=self._options.ids(chunk.tokens) if first else UNSET,
             )
-            written.append(self._chunk([choice]))
+            events.append(self._chunk([choice]))
         if chunk.calls:
-            self._called.add(chunk.choice)
-        if (reason := _finish_reason(chunk.finish, chunk.choice in self._called)) is not None:
+            self._with_calls.add(chunk.choice)
+        if (reason := _finish_reason(chunk.finish, chunk.choice in self._with_calls)) is not None:
             stop_reason = UNSET if chunk.stop is None else chunk.stop
             end = ChatChunkChoice(index=chunk.choice, delta=_NOTHING, finish_reason=reason, stop_reason=stop_reason)
-            written.append(self._chunk([end]))
-        return written
+            events.append(self._chunk([end]))
+        return events
 
     def text_event(self, prompt: int, choice: int) -> TextEvent | None:
         return self._text_event(choice) if self._text_only else None
 
     def _text_event(self, choice: int) -> TextEvent:
-        """What most chunks are."""
+        """Most chunks are only text."""
         if (known := self._texts.get(choice)) is None:
             known = self._texts[choice] = TextEvent(
                 lambda text: self._chunk([ChatChunkChoice(index=choice, delta=ChatDelta(content=text))])
@@ -154,16 +156,16 @@ class ChatWriter(Plain):
         return known
 
     def last(self, completions: Sequence[Completion]) -> list[bytes]:
-        """What comes behind all choices: what the client asked to know of the request as a whole."""
+        """After all choices: usage and timings of the request, if requested."""
         options = self._options
-        if self._keep is not None:
+        if self._store is not None:
             self.whole(completions)
         if not (options.stream_usage or options.include_timings):
             return []
         return [self._chunk([], usage=options.usage(completions), timings=options.timings(completions))]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
-        """The answer in one piece, of a completion that did not fail."""
+        """The whole response, of a completion that did not fail."""
         (completion,) = completions
         body = _encode(
             ChatCompletion(
@@ -178,8 +180,8 @@ class ChatWriter(Plain):
                 timings=self._options.timings(completions),
             )
         )
-        if self._keep is not None:
-            self._keep(self._id, StoredResponse(body, self._said))
+        if self._store is not None:
+            self._store(self._id, StoredResponse(body, self._conversation))
         return body
 
     def _choice(self, choice: Choice) -> ChatChoice:
@@ -226,7 +228,7 @@ class ChatWriter(Plain):
 
 
 def _deltas(chunk: Chunk, *, reasoning: bool = True) -> list[ChatDelta]:
-    """What a chunk has to show, in the order in which models write it."""
+    """The deltas of a chunk, in the order in which models generate them."""
     deltas = []
     if chunk.reasoning and reasoning:
         deltas.append(ChatDelta(reasoning_content=chunk.reasoning))
@@ -247,6 +249,6 @@ def _tool_call(call: Call) -> ToolCall:
 
 
 def _finish_reason(reason: FinishReason | None, called: bool) -> Finish | None:
-    """What the client is told; None while there is more to come, and of what failed."""
-    told = FINISH.get(reason)
-    return "tool_calls" if called and told == "stop" else told
+    """None until the choice ends, and if it failed."""
+    finish = FINISH.get(reason)
+    return "tool_calls" if called and finish == "stop" else finish

@@ -1,4 +1,4 @@
-"""POST /v1/completions. Several prompts make several flow.Requests, and one answer with the choices of them all."""
+"""POST /v1/completions. Each prompt is a flow.Request; the response has the choices of all of them."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ _encode = msgspec.json.Encoder().encode
 def to_requests(body: CompletionRequest, *, request_id: str, recommended: Mapping[str, float | int]) -> list[Request]:
     """One for each prompt, in order. `recommended` is ModelFiles.sampling.
 
-    Raises InvalidRequest for what the schema cannot tell.
+    Raises InvalidRequest for what the schema cannot check.
     """
-    asked = [body.prompt_logprobs, body.logprobs if body.echo else None]
+    counts = [body.prompt_logprobs, body.logprobs if body.echo else None]
     params = sampling_params(
         body,
         recommended,
-        max_tokens=DEFAULT_MAX_TOKENS if body.most_tokens is None else body.most_tokens,
+        max_tokens=DEFAULT_MAX_TOKENS if body.token_limit is None else body.token_limit,
         logprobs=body.logprobs,
-        prompt_logprobs=max((count for count in asked if count is not None), default=None),
+        prompt_logprobs=max((count for count in counts if count is not None), default=None),
     )
     prompts = single_prompts(body.prompt)
     return [
@@ -68,19 +68,19 @@ def to_requests(body: CompletionRequest, *, request_id: str, recommended: Mappin
 
 @dataclass(slots=True)
 class PromptEcho:
-    """A prompt on its way back to the client, with its log-probabilities."""
+    """An echoed prompt with its log-probabilities."""
 
     text: str
     tokens: list[int]
-    known: bool = False  # whether there are `lists`, or never will be
+    known: bool = False  # whether `lists` is final
     lists: TextLogprobs | None = None
-    waiting: list[int] = field(default_factory=list)  # choices that have begun
+    waiting: list[int] = field(default_factory=list)  # choices that have started
     held: list[Chunk] = field(default_factory=list)
 
 
 class CompletionWriter(Plain):
-    """Writes the answer to one request, as JSON texts. A stream is `first` for each choice of each prompt, then the
-    chunks as they come, then `last`. Choices are counted through: those of the first prompt, those of the second."""
+    """Writes the response to one request as JSON. A stream is `first` for each choice of each prompt, then `chunk` for
+    each chunk, then `last`. Choices are numbered through: those of the first prompt, then those of the second."""
 
     def __init__(
         self, body: CompletionRequest, *, request_id: str, model: str, created: int, vocabulary: Vocabulary
@@ -94,19 +94,19 @@ class CompletionWriter(Plain):
         self._prompts = single_prompts(body.prompt)
         self._choices_per_prompt = body.n or 1
         self._echo = bool(body.echo)
-        self._keep = body.truncate_prompt_tokens
+        self._truncation = body.truncate_prompt_tokens
         self._k = body.logprobs
         self._every_token = body.logprobs is not None or bool(body.return_token_ids)
         self._logprobs: dict[int, TextLogprobsWriter] = {}  # by choice, of a stream
         self._text_only = self._options.text_only and body.logprobs is None
         self._texts: dict[int, TextEvent] = {}  # by choice
-        # Of a stream that echoes prompts with their log-probabilities, which come with the first token of choice 0.
-        # Until then the choices of a prompt wait.
+        # For a stream that echoes prompts with their log-probabilities: these come with the first token of choice 0,
+        # and until then the choices of the prompt wait.
         self._echoes: dict[int, PromptEcho] = {}
         self._scores_echo = self._echo and self._k is not None
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
-        """The echo, if it is wanted and known."""
+        """The echo, if it is requested and complete."""
         self._options.start_prompt(prompt, len(prompt_tokens), cached_tokens)
         text = self._echoed(prompt, prompt_tokens)
         index = self._index(prompt, choice)
@@ -121,24 +121,24 @@ class CompletionWriter(Plain):
         return [self._echo_chunk(index, text, prompt_tokens)] if text or self._options.token_ids else []
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
-        """Nothing if there is nothing to show yet. Of a sequence that failed, only its text: an error must follow."""
+        """Empty if there is nothing to show yet. Of a failed sequence only the text: an error event follows."""
         if self._text_only and chunk.text and chunk.finish is None:
             return [self._text_event(self._index(prompt, chunk.choice)).holding(chunk.text)]
         if not self._scores_echo or (echo := self._echoes[prompt]).known:
             return self._chunk(prompt, chunk)
         echo.held.append(chunk)
-        # Choice 0 may end without a token, and so without what would have come with it.
+        # Choice 0 may end without a token, and so without the prompt's log-probabilities.
         if chunk.prompt_logprobs is None and not (chunk.choice == 0 and chunk.finish is not None):
             return []
         echo.known = True
         if chunk.prompt_logprobs is not None:
             echo.lists = self._prompt_lists(echo.text, echo.tokens, chunk.prompt_logprobs)
         indices = [self._index(prompt, choice) for choice in echo.waiting]
-        written = [self._echo_chunk(index, echo.text, echo.tokens, echo.lists) for index in indices]
+        events = [self._echo_chunk(index, echo.text, echo.tokens, echo.lists) for index in indices]
         for held in echo.held:
-            written += self._chunk(prompt, held)
+            events += self._chunk(prompt, held)
         echo.held.clear()
-        return written
+        return events
 
     def _chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
         reason = FINISH.get(chunk.finish)
@@ -161,20 +161,20 @@ class CompletionWriter(Plain):
         return self._text_event(self._index(prompt, choice)) if self._text_only else None
 
     def _text_event(self, index: int) -> TextEvent:
-        """What most chunks are."""
+        """Most chunks are only text."""
         if (known := self._texts.get(index)) is None:
             known = self._texts[index] = TextEvent(lambda text: self._body([TextChoice(text=text, index=index)]))
         return known
 
     def last(self, completions: Sequence[Completion]) -> list[bytes]:
-        """What comes behind all choices: what the client asked to know of the request as a whole."""
+        """After all choices: usage and timings of the request, if requested."""
         options = self._options
         if not (options.stream_usage or options.include_timings):
             return []
         return [self._body([], usage=options.usage(completions), timings=options.timings(completions))]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
-        """The answer in one piece, of completions that did not fail, one for each prompt."""
+        """The whole response, of completions that did not fail, one per prompt."""
         choices = [
             self._choice(prompt, completion, choice)
             for prompt, completion in enumerate(completions)
@@ -220,11 +220,11 @@ class CompletionWriter(Plain):
         return prompt * self._choices_per_prompt + choice
 
     def _echoed(self, prompt: int, tokens: list[int]) -> str:
-        """The prompt as it was given; token ids, and what is left of a prompt, as the text they stand for."""
+        """The prompt as it was sent; token ids and a truncated prompt as their text."""
         if not self._echo:
             return ""
         given = self._prompts[prompt]
-        if isinstance(given, str) and self._keep is None:
+        if isinstance(given, str) and self._truncation is None:
             return given
         text = self._vocabulary.decode(tokens, skip_special=False)
         return given if isinstance(given, str) and text.endswith(given) else text

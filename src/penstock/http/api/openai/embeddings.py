@@ -84,9 +84,9 @@ def to_requests(body: EmbeddingRequest, *, request_id: str) -> list[Request]:
 
 
 def encode_embeddings(body: EmbeddingRequest, vectors: Sequence[Vector], *, model: str, prompt_tokens: int) -> bytes:
-    """The answer. `vectors` are in the order of the inputs, `prompt_tokens` of all of them together."""
+    """`vectors` are in the order of the inputs, `prompt_tokens` the sum over all of them."""
     write = _packed if body.encoding_format == "base64" else _listed
-    # One by one: a million numbers at once would let no other thread run for a tenth of a second.
+    # One by one: encoding a million numbers at once holds the interpreter lock for a tenth of a second.
     data = [
         msgspec.Raw(msgspec.json.encode(Embedding(index=index, embedding=write(vector))))
         for index, vector in enumerate(vectors)

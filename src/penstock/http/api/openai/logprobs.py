@@ -10,8 +10,8 @@ from penstock.http.api.openai.response_bodies import TextLogprobs
 
 
 class TextLogprobsWriter:
-    """Of one choice. Keeps count of the characters before each token, for which it decodes the tokens itself: the text
-    of a chunk says nothing about where its tokens begin, and some of it may have been held back."""
+    """The lists of one choice. Counts the characters before each token, for which it decodes the tokens itself: the
+    text of a chunk does not say where its tokens begin, and part of it may be held back."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class TextLogprobsWriter:
         as_ids: bool = False,
         skip_special: bool = True,
     ) -> None:
-        """`offset` is where the answer begins: the length of the echoed prompt. `skip_special`: as in the text."""
+        """`offset` is where the choice begins: the length of the echoed prompt. `skip_special` as in the text."""
         self._vocabulary = vocabulary
         self._stream = vocabulary.text_stream(prompt, skip_special=skip_special)
         self._offset = offset
@@ -45,7 +45,8 @@ def prompt_logprob_lists(
     *,
     as_ids: bool = False,
 ) -> TextLogprobs:
-    """Of an echoed prompt. Special tokens that are not in its text, as one put in front of it, have no width."""
+    """The lists of an echoed prompt. Special tokens that are not in its text, such as a prepended one, have no
+    width."""
     stream = vocabulary.text_stream((), skip_special=False)
     offsets, offset = [], 0
     for token in tokens:
@@ -84,7 +85,7 @@ def _lists(
 
 
 def _ranking(entry: TokenLogprobs, k: int, name: Callable[[int], str]) -> dict[str, float]:
-    """The k likeliest, and the token itself. Of tokens that read the same, the likelier counts."""
+    """The k most likely tokens, and the token itself. Of tokens with the same text, the more likely one counts."""
     ranking: dict[str, float] = {}
     for token, logprob in [*entry.top[:k], (entry.token, entry.logprob)]:
         ranking.setdefault(name(token), max(logprob, MIN_LOGPROB))
@@ -92,7 +93,7 @@ def _ranking(entry: TokenLogprobs, k: int, name: Callable[[int], str]) -> dict[s
 
 
 def _text(spelling: bytes) -> str:
-    """Bytes that are no text on their own are spelt out, as OpenAI does: they would all read alike."""
+    """Bytes that are not valid text are escaped, as OpenAI does: otherwise they would all look the same."""
     try:
         return spelling.decode()
     except UnicodeDecodeError:

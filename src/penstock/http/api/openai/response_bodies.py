@@ -1,6 +1,6 @@
-"""The bodies of answers, as msgspec structs: encoded once per chunk, and the source of their part of /openapi.json.
+"""Response bodies as msgspec structs: encoded once per chunk; /openapi.json is generated from them.
 
-Fields that are UNSET are left out. Those OpenAI does not have are marked as extensions.
+UNSET fields are left out. Fields that OpenAI does not have are marked as extensions.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from penstock.flow import Completion, FinishReason
 from penstock.http.api.logprobs import TokenLogprob
 from penstock.http.api.response_bodies import Body
 
-# `timeout` and `dead_end` are ours: the request's own time limit ended the answer, or no token of the vocabulary could
-# have gone on with what `response_format` asks for. Sequences that failed or were cancelled have none:
-# the client gets an error instead.
+# Extensions: `timeout`, the request's time limit ended the output, and `dead_end`, no token of the vocabulary could
+# continue what `response_format` requires. Failed and cancelled sequences have none: the client gets an error.
 Finish = Literal["stop", "length", "tool_calls", "timeout", "dead_end"]
 FINISH: dict[FinishReason | None, Finish] = {
     FinishReason.END: "stop",

@@ -1,4 +1,4 @@
-"""The optional things a client wants in an answer, of chat and of plain completions alike."""
+"""Optional parts of a response: usage, timings, token ids, logprobs. Shared by chat and completions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from penstock.http.api.openai.response_bodies import (
 from penstock.http.api.openai.schemas import GenerationFields
 from penstock.http.api.openai.timings import RunningUsage, final_timings
 
-# Their last token ended the answer; it is not part of it.
+# The last token ended the output and is not part of it.
 _BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)
 
 
 class ResponseOptions:
-    """What was not asked for is UNSET, and so left out."""
+    """Parts that are not requested are UNSET, and so left out."""
 
     def __init__(self, body: GenerationFields, vocabulary: Vocabulary) -> None:
         options = body.stream_options
@@ -38,7 +38,7 @@ class ResponseOptions:
         self.skip_special = body.skip_special_tokens is not False
         self.include_stop = bool(body.include_stop_str_in_output)
         self.vocabulary = vocabulary
-        # Of every chunk but the last: OpenAI writes null if the last is to have it.
+        # In all chunks but the last: null if the last has it.
         self.chunk_usage: Usage | UnsetType | None = None if self.stream_usage else UNSET
         self.chunk_timings: Timings | UnsetType = UNSET
         self._continuous_usage = options is not None and bool(options.continuous_usage_stats)
@@ -46,21 +46,21 @@ class ResponseOptions:
 
     @property
     def text_only(self) -> bool:
-        """Chunks of a stream are to tell nothing but text."""
+        """Whether chunks of a stream have only text."""
         return not self.token_ids and self._running is None
 
     def start_prompt(self, prompt: int, prompt_tokens: int, cached_tokens: int) -> None:
-        """A choice of this prompt has begun."""
+        """Counts the prompt of a choice that starts."""
         if self._running is not None:
             self._running.start_prompt(prompt, prompt_tokens, cached_tokens)
-            self._count(self._running)
+            self._update(self._running)
 
     def add_output(self, output_tokens: int) -> None:
         if self._running is not None:
             self._running.add_output(output_tokens)
-            self._count(self._running)
+            self._update(self._running)
 
-    def _count(self, running: RunningUsage) -> None:
+    def _update(self, running: RunningUsage) -> None:
         if self._continuous_usage:
             self.chunk_usage = running.usage()
         if self.timings_per_token:
@@ -70,17 +70,16 @@ class ResponseOptions:
         return tokens if self.token_ids else UNSET
 
     def usage(self, completions: Sequence[Completion]) -> Usage | UnsetType | None:
-        """For the last chunk of a stream; a whole answer always has it."""
+        """For the last chunk of a stream; a whole response always has it."""
         return usage(completions) if self.stream_usage else self.chunk_usage
 
     def timings(self, completions: Sequence[Completion]) -> Timings | UnsetType:
-        """Of a whole answer, or for the last chunk of a stream."""
+        """Of a whole response, or for the last chunk of a stream."""
         seconds, per_token = self.include_timings, self.timings_per_token
         return final_timings(completions, seconds=seconds, per_token=per_token) if seconds or per_token else UNSET
 
     def logprobs(self, entries: list[TokenLogprobs] | None, finish: FinishReason | None) -> list[TokenLogprobs] | None:
-        """Those of the tokens that are part of the answer. The token that ended it is among them if it is shown, as an
-        id or in the text."""
+        """Those of the output's tokens, including the one that ended it if that is shown, as an id or in the text."""
         shown = self.token_ids or self.include_stop
         return entries[:-1] if entries and finish in _BY_TOKEN and not shown else entries
 

@@ -58,7 +58,7 @@ def add_generation(app: FastAPI, service: Service, store: ResponseStore) -> None
     @app.post("/v1/chat/completions", **route_docs(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation."""
-        writer = partial(chat.ChatWriter, keep=partial(store.put, tenant_of(request.scope)))
+        writer = partial(chat.ChatWriter, store=partial(store.put, tenant_of(request.scope)))
         return await generate(request, "chat", chat.REQUEST, chat.to_requests, writer)
 
     @app.post("/v1/completions", **route_docs(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))

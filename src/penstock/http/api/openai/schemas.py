@@ -1,7 +1,7 @@
-"""The bodies of requests. What is written here is what is checked, and what /openapi.json says.
+"""Schemas of request bodies. Bodies are checked by them, and /openapi.json is generated from them.
 
-Null is as good as leaving a field out, wherever it may be left out. Fields that OpenAI does not have are marked
-"Extension". Bounds are OpenAI's where it states any.
+Null equals an absent field wherever a field is optional. Fields that OpenAI does not have are marked "Extension".
+Bounds are OpenAI's where it has any.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class GenerationFields(StructuredOutputFields):
         return {**super().client_names(), "stop_tokens": "stop_token_ids", "timeout_s": "timeout"}
 
     @property
-    def most_tokens(self) -> int | None:
-        """By either of its names."""
+    def token_limit(self) -> int | None:
+        """By either name."""
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
 
 
@@ -230,7 +230,7 @@ class ChatCompletionRequest(GenerationFields, ChatTemplateFields):
 
     @property
     def thinking_budget(self) -> int | None:
-        """By either of its names."""
+        """By either name."""
         asked = self.reasoning_budget if self.thinking_token_budget is None else self.thinking_token_budget
         return None if asked == -1 else asked
 

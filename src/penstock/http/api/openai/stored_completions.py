@@ -1,4 +1,4 @@
-"""Chat completions that were kept (`store: true`): how they are listed, changed and shown."""
+"""Stored chat completions (`store: true`): lists, updates and pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StoredDeleted(Body, kw_only=True, frozen=True):
 
 
 class _Head(msgspec.Struct):
-    """What completions are found by."""
+    """The fields that completions are filtered by."""
 
     id: str
     created: int
@@ -47,19 +47,19 @@ class _Head(msgspec.Struct):
 
 
 def encode_messages(given: Sequence[AnyMessage], name: str) -> bytes:
-    """Those of a request, as they are listed later: each with an id, which begins with `name`."""
+    """The messages of a request as they are listed later: each with an id, which begins with `name`."""
     return _encode(
         [{"id": f"{name}-{place}", **message.model_dump(exclude_none=True)} for place, message in enumerate(given)]
     )
 
 
-def message_page(said: bytes, **page: Any) -> bytes:
-    listed = msgspec.json.decode(said, type=list[msgspec.Raw])
+def message_page(messages: bytes, **page: Any) -> bytes:
+    listed = msgspec.json.decode(messages, type=list[msgspec.Raw])
     return _page([(msgspec.json.decode(item)["id"], bytes(item)) for item in listed], **page)
 
 
 def completion_page(bodies: Sequence[bytes], *, model: str | None, metadata: Mapping[str, str], **page: Any) -> bytes:
-    """Those of this model that have all of this metadata, by the time they were created."""
+    """Those of this model with all of this metadata, by creation time."""
     heads = [(msgspec.json.decode(body, type=_Head), body) for body in bodies]
     found = [
         (head.created, head.id, body)
@@ -83,7 +83,7 @@ def _page(entries: list[tuple[str, bytes]], *, after: str | None, limit: int, or
         entries.reverse()
     names = [name for name, _ in entries]
     if after is not None and after not in names:
-        raise InvalidRequest(f"after is {after[:64]!r}, but nothing here has that id", param="after")
+        raise InvalidRequest(f"after is {after[:64]!r}, but no entry has that id", param="after")
     start = 0 if after is None else names.index(after) + 1
     shown = entries[start : start + limit]
     return _encode(

@@ -1,4 +1,4 @@
-"""The routes of chat completions that were stored. They are their tenant's, as responses are."""
+"""The routes of stored chat completions. Each tenant sees its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.http.parse.body import read_body
 from penstock.http.parse.query import Parameter, read_query
 
 NOT_FOUND = "No such completion."
-_METADATA = "metadata["  # as clients write what they look for: metadata[name]=value
+_METADATA = "metadata["  # the filter's syntax is metadata[name]=value
 
 PAGE = (
     Parameter(name="after", description="The id of the entry behind which to begin."),
@@ -33,7 +33,7 @@ def add(app: FastAPI, store: ResponseStore) -> None:
     )
     async def list_completions(request: Request) -> Response:
         """Those that were stored. `metadata[name]=value` finds those that have it."""
-        wanted = {
+        filters = {
             name.removeprefix(_METADATA).removesuffix("]"): value
             for name, value in request.query_params.items()
             if name.startswith(_METADATA) and name.endswith("]")
@@ -41,7 +41,7 @@ def add(app: FastAPI, store: ResponseStore) -> None:
         query = read_query(request, LIST, ignore=_METADATA)
         bodies = [stored.body for stored in store.all(tenant_of(request.scope))]
         return json_response(
-            await asyncio.to_thread(partial(stored_completions.completion_page, bodies, metadata=wanted, **query))
+            await asyncio.to_thread(partial(stored_completions.completion_page, bodies, metadata=filters, **query))
         )
 
     @app.get(

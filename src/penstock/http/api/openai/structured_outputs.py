@@ -1,7 +1,7 @@
-"""The names that other servers have for what an answer must look like: vLLM's `structured_outputs` and the older
-`guided_*`, SGLang's `regex` and `ebnf`, llama.cpp's `grammar` and `json_schema`. `response_format` is OpenAI's.
+"""Other servers' fields for structured output: vLLM's `structured_outputs` and the older `guided_*`, SGLang's `regex`
+and `ebnf`, llama.cpp's `grammar` and `json_schema`. `response_format` is OpenAI's.
 
-At most one of them all may be given.
+A request may have at most one of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.http.parse.unions import ByJsonType
 
 
 def _read(given: dict[str, Any] | str) -> dict[str, Any]:
-    """A schema that came as a text."""
+    """A schema that is sent as a string."""
     if isinstance(given, dict):
         return given
     try:
@@ -34,7 +34,7 @@ def _read(given: dict[str, Any] | str) -> dict[str, Any]:
 
 Schema = Annotated[dict[str, Any] | str, ByJsonType("an object, or its JSON as a string"), AfterValidator(_read)]
 Choices = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=10_000, fail_fast=True)]
-ConstraintField = tuple[str, ConstraintKind, Any]  # the field, and what it asks for
+ConstraintField = tuple[str, ConstraintKind, Any]  # field, kind and value
 
 
 class StructuredOutputs(StrictModel):
@@ -50,7 +50,7 @@ class StructuredOutputs(StrictModel):
     disable_any_whitespace: Annotated[Any, STRUCTURED["disable_any_whitespace"]] = None
     disable_additional_properties: Annotated[Any, STRUCTURED["disable_additional_properties"]] = None
 
-    def asked(self) -> list[ConstraintField]:
+    def constraint_fields(self) -> list[ConstraintField]:
         fields: list[tuple[str, ConstraintKind, Any]] = [
             ("json", "json_schema", self.form),
             ("regex", "regex", self.regex or None),
@@ -86,8 +86,8 @@ class StructuredOutputFields(StrictModel):
 
     @model_validator(mode="after")
     def _check_structured(self) -> StructuredOutputFields:
-        names = [name for name, _, _ in self._asked()]
-        if self.structured_outputs is not None and not self.structured_outputs.asked():
+        names = [name for name, _, _ in self._constraint_fields()]
+        if self.structured_outputs is not None and not self.structured_outputs.constraint_fields():
             raise field_error("must have one of json, regex, choice, grammar and json_object", "structured_outputs")
         if self.response_format is not None and not isinstance(self.response_format, TextFormat):
             names.insert(0, "response_format")
@@ -96,8 +96,8 @@ class StructuredOutputFields(StrictModel):
         return self
 
     def constraint(self) -> Constraint | None:
-        """What was asked for, by whatever name. An empty text asks for nothing."""
-        for _, kind, value in self._asked():
+        """The requested constraint, under any of its names. An empty string requests none."""
+        for _, kind, value in self._constraint_fields():
             match kind:
                 case "json_schema":
                     return Constraint.json_schema(value)
@@ -111,9 +111,9 @@ class StructuredOutputFields(StrictModel):
 
     def client_names(self) -> dict[str, str]:
         """For `client_field_names`."""
-        return {**CLIENT_NAMES, **{f"constraint.{kind}": name for name, kind, _ in self._asked()}}
+        return {**CLIENT_NAMES, **{f"constraint.{kind}": name for name, kind, _ in self._constraint_fields()}}
 
-    def _asked(self) -> list[ConstraintField]:
+    def _constraint_fields(self) -> list[ConstraintField]:
         fields: list[tuple[str, ConstraintKind, Any]] = [
             ("json_schema", "json_schema", self.json_schema),
             ("regex", "regex", self.regex or None),
@@ -124,5 +124,5 @@ class StructuredOutputFields(StrictModel):
             ("guided_choice", "choice", self.guided_choice),
             ("guided_grammar", "grammar", self.guided_grammar or None),
         ]
-        nested = self.structured_outputs.asked() if self.structured_outputs is not None else []
+        nested = self.structured_outputs.constraint_fields() if self.structured_outputs is not None else []
         return [one for one in fields if one[2] is not None] + nested

@@ -1,4 +1,4 @@
-"""Where the time of a request went, as answers tell it."""
+"""Timings of a request, for its response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.http.api.openai.response_bodies import PromptTokensDetails, Timing
 
 
 def final_timings(completions: Sequence[Completion], *, seconds: bool, per_token: bool) -> Timings:
-    """`seconds`: as `include_timings` asks for them. `per_token`: as `timings_per_token` does."""
+    """`seconds`: the fields of `include_timings`. `per_token`: those of `timings_per_token`."""
     choices = [choice for completion in completions for choice in completion.choices]
     times = [choice.timings for choice in choices if choice.timings is not None]
     arrival = min(time.arrival for time in times)
@@ -20,10 +20,10 @@ def final_timings(completions: Sequence[Completion], *, seconds: bool, per_token
     first = min([time.first_token for time in times if time.first_token is not None], default=None)
     decode = None if first is None else finished - first
     cached = sum(completion.cached_tokens for completion in completions)
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if seconds:
-        followers = sum(max(len(choice.tokens) - 1, 0) for choice in choices)  # decoding begins behind a first token
-        told |= {
+        followers = sum(max(len(choice.tokens) - 1, 0) for choice in choices)  # decoding begins after the first token
+        fields |= {
             "queue_seconds": round(admitted - arrival, 6),
             "prefill_seconds": None if first is None else round(first - admitted, 6),
             "decode_seconds": None if decode is None else round(decode, 6),
@@ -33,12 +33,12 @@ def final_timings(completions: Sequence[Completion], *, seconds: bool, per_token
     if per_token:
         prompt = sum(len(completion.prompt_tokens) for completion in completions)
         output = sum(len(choice.tokens) for choice in choices)
-        told |= _per_token(prompt, cached, output, (finished if first is None else first) - arrival, decode or 0.0)
-    return Timings(**told)
+        fields |= _per_token(prompt, cached, output, (finished if first is None else first) - arrival, decode or 0.0)
+    return Timings(**fields)
 
 
 def _per_token(prompt: int, cached: int, output: int, prompt_s: float, output_s: float) -> dict[str, Any]:
-    """Tokens of the prompt, of those cached, tokens drawn, and the seconds that prompt and output took."""
+    """From prompt tokens, cached tokens, output tokens, and the seconds of prefill and decode."""
     computed = prompt - cached
     timed = output > 1 and output_s > 0  # the first token comes with the prompt
     return {
@@ -55,8 +55,8 @@ def _per_token(prompt: int, cached: int, output: int, prompt_s: float, output_s:
 
 
 class RunningUsage:
-    """What a stream has used so far, all its prompts and choices together, for clients that want to know with every
-    chunk. Times are those of the frontend: the engine tells its own when a sequence ends."""
+    """Usage and timings of a stream so far, over all prompts and choices, for every chunk. Times are the frontend's:
+    the engine reports its own when a sequence ends."""
 
     def __init__(self) -> None:
         self._prompts: set[int] = set()

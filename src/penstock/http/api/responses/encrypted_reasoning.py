@@ -1,7 +1,7 @@
-"""Thoughts as `encrypted_content`: agents such as Codex send back nothing else of a reasoning item.
+"""Reasoning as `encrypted_content`: agents such as Codex send back nothing else of a reasoning item.
 
-Here it is no secret, since the same item has the thoughts as text: it is their UTF-8 in base64, behind a mark by which
-it is known again.
+It is not secret here, since the same item has the reasoning as text: a prefix that identifies it, then the UTF-8 text
+in base64.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import base64
 import binascii
 
-_MARK = "penstock-1:"
+_PREFIX = "penstock-1:"
 
 
-def pack(thoughts: str) -> str:
-    return _MARK + base64.b64encode(thoughts.encode()).decode()
+def pack(reasoning: str) -> str:
+    return _PREFIX + base64.b64encode(reasoning.encode()).decode()
 
 
 def unpack(packed: str) -> str | None:
-    """None: it was not packed here."""
-    if not packed.startswith(_MARK):
+    """None if another server made it."""
+    if not packed.startswith(_PREFIX):
         return None
     try:
-        return base64.b64decode(packed[len(_MARK) :], validate=True).decode()
+        return base64.b64decode(packed[len(_PREFIX) :], validate=True).decode()
     except (binascii.Error, ValueError):
         return None

@@ -1,6 +1,6 @@
-"""The items of a response in their order, as events of a stream: while they are written, or again from a kept response.
+"""The numbered events of a response's stream: while it is generated, or replayed from a stored response.
 
-Both number their events alike, so that a stream can be taken up again behind any of them (`starting_after`).
+Both number the events alike, so that a client can resume after any of them (`starting_after`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from penstock.http.api.responses.response_bodies import (
 )
 from penstock.http.sse import Event, named
 
-# Of each item the pieces it was sent in: characters, and log-probabilities.
+# The pieces of each item: characters, and number of log-probabilities.
 Pieces = list[list[tuple[int, int]]]
 
 
 class EventSequence:
     def __init__(self) -> None:
-        self.items: list[Item] = []  # that are complete
-        self.draft: ItemDraft | None = None  # the one that is being written
+        self.items: list[Item] = []  # complete ones
+        self.draft: ItemDraft | None = None  # the item in progress
         self.pieces: Pieces = []
         self._number = 0  # of the next event
 
@@ -57,12 +57,12 @@ class EventSequence:
     def close(self, status: Status) -> list[Event]:
         if self.draft is None:
             return []
-        told = list(map(self._item_event, self.draft.closing()))
+        closing = list(map(self._item_event, self.draft.closing()))
         item = self.draft.item(status)
         done = self.event(OutputItemDone, output_index=len(self.items), item=item)
         self.items.append(item)
         self.draft = None
-        return [*told, done]
+        return [*closing, done]
 
     def end(self, response: Response) -> Event:
         return self.event(
@@ -73,21 +73,21 @@ class EventSequence:
         self._number += 1
         return named(kind(sequence_number=self._number - 1, **fields))
 
-    def _item_event(self, told: EventFields) -> Event:
+    def _item_event(self, event: EventFields) -> Event:
         assert self.draft is not None
-        kind, fields = told
+        kind, fields = event
         return self.event(kind, item_id=self.draft.id, output_index=len(self.items), **fields)
 
 
 def initial_response(response: Response) -> Response:
-    """As it was when nothing had been written."""
+    """The response as it was before any output."""
     return msgspec.structs.replace(
         response, status="in_progress", output=[], usage=None, completed_at=None, incomplete_details=None
     )
 
 
 def replay_events(body: bytes, pieces: bytes) -> list[Event]:
-    """All events of a stream that led, or would have led, to a kept response."""
+    """All events of the stream of a stored response, which may not have been streamed."""
     response = msgspec.json.decode(body, type=Response)
     sequence = EventSequence()
     events = sequence.opening(initial_response(response))
@@ -102,11 +102,11 @@ def replay_events(body: bytes, pieces: bytes) -> list[Event]:
 
 
 def _draft_of(item: Item) -> tuple[ItemDraft, str, Sequence[TokenLogprob]]:
-    """An item to be written anew, and what is to be written."""
+    """A draft of the item, its text and log-probabilities."""
     name = item.id.partition("_")[2]
     if isinstance(item, OutputFunctionCall):
         return CallDraft(name, item.call_id, item.name), item.arguments, ()
     if isinstance(item, OutputMessage):
         (part,) = item.content
         return MessageDraft(name), part.text, part.logprobs
-    return ReasoningDraft(name, packed=isinstance(item.encrypted_content, str)), item.content[0].text, ()
+    return ReasoningDraft(name, encrypted=isinstance(item.encrypted_content, str)), item.content[0].text, ()

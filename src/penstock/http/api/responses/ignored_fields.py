@@ -1,5 +1,4 @@
-"""Fields of this API that Penstock does not act on, and the values of them that ask for nothing; see
-`http.api.openai.ignored_fields`."""
+"""Fields of this API that Penstock does not support, with their neutral values (`http.api.ignored_fields`)."""
 
 from __future__ import annotations
 
@@ -8,11 +7,11 @@ from typing import Literal
 from penstock.http.api.ignored_fields import IgnoredField
 
 RESPONSES = {
-    # A request runs while its client waits, and keeps what it keeps under its own id.
+    # A request runs while its client waits, and is stored under its own id.
     "background": IgnoredField((False,)),
     "conversation": IgnoredField(),
     "prompt": IgnoredField(),
-    # A conversation that does not fit is an error; nothing is left out of it.
+    # A conversation that does not fit the context is rejected, never truncated.
     "truncation": IgnoredField(("disabled",)),
     "context_management": IgnoredField(([],)),
     "service_tier": IgnoredField(("auto", "default")),
@@ -38,15 +37,15 @@ TOOL = {
     "output_schema": IgnoredField(),
 }
 
-# What OpenAI's answers have in their items: clients send them back as they came.
+# What OpenAI's responses have in their items: clients send them back unchanged.
 FUNCTION_CALL = {
     "caller": IgnoredField(({"type": "direct"},)),
 }
 
 LOGPROBS = "message.output_text.logprobs"
-PACKED_THOUGHTS = "reasoning.encrypted_content"
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
-# The others would be more of the results of tools that nobody can call here: there is nothing to add.
+# The others add results of OpenAI's own tools, which are not offered here: they have no effect.
 Includable = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",

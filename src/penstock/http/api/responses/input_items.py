@@ -1,4 +1,4 @@
-"""GET /v1/responses/{id}/input_items: the items that a response answered, in pages."""
+"""GET /v1/responses/{id}/input_items: the input items of a response, in pages."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ class _Identified(msgspec.Struct):
     id: str
 
 
-class _Answered(msgspec.Struct):
+class _Output(msgspec.Struct):
     output: list[msgspec.Raw]
 
 
-def input_items(given: Input | None, name: str, before: bytes | None = None, answer: bytes | None = None) -> bytes:
-    """A JSON list of the items of a request, as they are listed later: each with an id, which begins with `name`
-    where the client gave none. `before` and `answer` are the list and the body of the response it goes on from."""
+def input_items(sent: Input | None, name: str, before: bytes | None = None, answer: bytes | None = None) -> bytes:
+    """A JSON list of the items of a request as they are listed later: each with an id, which begins with `name` where
+    the client sent none. `before` and `answer` are the list and the body of the previous response."""
     earlier = msgspec.json.decode(before, type=list[msgspec.Raw]) if before is not None else []
     if answer is not None:
-        earlier += msgspec.json.decode(answer, type=_Answered).output
-    if isinstance(given, str):
-        given = [MessageItem.model_validate({"role": "user", "content": given})]
-    return _encode([*earlier, *[_listed(item, f"{name}_{place}") for place, item in enumerate(given or ())]])
+        earlier += msgspec.json.decode(answer, type=_Output).output
+    if isinstance(sent, str):
+        sent = [MessageItem.model_validate({"role": "user", "content": sent})]
+    return _encode([*earlier, *[_listed(item, f"{name}_{place}") for place, item in enumerate(sent or ())]])
 
 
 def page(items: bytes, *, after: str | None, limit: int, order: str) -> bytes:

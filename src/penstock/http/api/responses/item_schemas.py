@@ -1,7 +1,7 @@
-"""The items of a conversation, as clients send them: their own, and those of earlier answers as they came.
+"""The items of a conversation: the client's own, and those of earlier responses.
 
-Items of tools that cannot be offered here are taken too, so that a session of a coding agent goes on from wherever it
-began: calls with a result are shown to the model as calls, the others are left out with a warning (`SkippedItem`).
+Items of tools that are not offered here are accepted too, so that a coding agent can continue a session that it started
+elsewhere: calls with a result are shown to the model, others are left out with a warning (`SkippedItem`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.http.parse.unions import ByField, ByJsonType
 
 _ID = Field(None, description="As it came. Not used: items go by their place.")
 _STATUS = Field(None, description="As it came. Not used.")
-_AS_IT_CAME = "As it came. Not shown to the model."
+_NOT_SHOWN = "As it came. Not shown to the model."
 Status = Literal["in_progress", "completed", "incomplete"]
 
 # --- messages
@@ -32,8 +32,8 @@ class InputText(StrictModel):
 class OutputText(StrictModel):
     type: Literal["output_text"]
     text: str
-    annotations: list[dict[str, Any]] | None = Field(None, fail_fast=True, description=_AS_IT_CAME)
-    logprobs: list[dict[str, Any]] | None = Field(None, fail_fast=True, description=_AS_IT_CAME)
+    annotations: list[dict[str, Any]] | None = Field(None, fail_fast=True, description=_NOT_SHOWN)
+    logprobs: list[dict[str, Any]] | None = Field(None, fail_fast=True, description=_NOT_SHOWN)
     parsed: Any = CLIENT_ONLY
 
 
@@ -57,10 +57,10 @@ class MessageItem(StrictModel):
     content: TextOrParts[ItemPart] = Field(description="The text, whole or in parts; parts are joined by line breaks.")
     id: str | None = _ID
     status: Status | None = _STATUS
-    phase: Literal["commentary", "final_answer"] | None = Field(None, description=_AS_IT_CAME)
+    phase: Literal["commentary", "final_answer"] | None = Field(None, description=_NOT_SHOWN)
 
 
-# --- thoughts
+# --- reasoning
 
 
 class SummaryText(StrictModel):

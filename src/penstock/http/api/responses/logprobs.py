@@ -1,5 +1,5 @@
-"""Log-probabilities of a message's tokens. The answer has other tokens too, of thoughts and calls, and its text does
-not say where tokens begin: so the tokens are decoded once more, and the text is looked up in that."""
+"""Log-probabilities of a message's tokens. The output has other tokens too, of reasoning and tool calls, and its text
+does not say where tokens begin: so the tokens are decoded again, and the text is searched in the result."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from penstock.http.api.logprobs import (
     token_logprob,
 )
 
-_BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)  # their last token is not part of the answer
+_BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)  # the last token is not part of the output
 
 
 class TextLogprobs:
     def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int]) -> None:
         self._vocabulary = vocabulary
         self._decoder = vocabulary.text_stream(prompt)
-        self._entries: list[TokenLogprobs | None] = []  # of tokens that no text was found in yet; None: it was taken
-        self._texts: list[str] = []  # of each; "" where it only begins a character. What is left of one that was taken
+        self._entries: list[TokenLogprobs | None] = []  # of tokens whose text is not taken yet; None: only partly
+        self._texts: list[
+            str
+        ] = []  # of each; "" where it only begins a character. The rest, of one that is partly taken
 
     def push(self, entries: Sequence[TokenLogprobs], finish: FinishReason | None) -> None:
         for entry in entries[:-1] if finish in _BY_TOKEN else entries:
@@ -32,11 +34,11 @@ class TextLogprobs:
             self._texts[-1] += self._decoder.flush()
 
     def skip(self, text: str) -> None:
-        """Thoughts."""
+        """Drops the tokens of reasoning."""
         self._find(text)
 
     def take(self, text: str) -> list[TokenLogprob]:
-        """Those of the tokens that this piece of text is made of, each with the first piece it has a part in."""
+        """The log-probabilities of this text's tokens. A token that spans two texts goes with the first."""
         return [token_logprob(entry, self._vocabulary) for entry in self._find(text)]
 
     def _find(self, text: str) -> list[TokenLogprobs]:
@@ -58,7 +60,7 @@ class TextLogprobs:
         return taken
 
     def _scattered(self, text: str) -> list[TokenLogprobs]:
-        """Of a text that has something between its tokens which is not shown, such as a call."""
+        """For a text with hidden tokens in between, such as a tool call."""
         taken, last = [], 0
         for count, (entry, piece) in enumerate(zip(self._entries, self._texts, strict=True), 1):
             if piece and text.startswith(piece):

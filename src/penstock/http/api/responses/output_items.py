@@ -1,4 +1,4 @@
-"""Items of a response while they are being written: which event each piece of one makes, and what it is in the end."""
+"""Items of a response while they are written: the events of their pieces, and the final item."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from penstock.http.api.responses.response_bodies import (
     Status,
 )
 
-# A kind of event and its fields, but for its number and its item.
+# An event's type and its fields, without its number and its item.
 EventFields = tuple[type[Numbered], dict[str, Any]]
 
 
@@ -58,7 +58,7 @@ class ItemDraft(ABC):
 
     @abstractmethod
     def item(self, status: Status) -> Item:
-        """In progress it is empty: what it says comes in pieces."""
+        """Empty while in progress: its text comes in pieces."""
 
 
 class MessageDraft(ItemDraft):
@@ -90,10 +90,10 @@ class MessageDraft(ItemDraft):
 class ReasoningDraft(ItemDraft):
     prefix, delta = "rs", ReasoningTextDelta
 
-    def __init__(self, name: str, *, packed: bool) -> None:
-        """`packed`: the finished item has `encrypted_content`, too."""
+    def __init__(self, name: str, *, encrypted: bool) -> None:
+        """`encrypted`: the final item has `encrypted_content` too."""
         super().__init__(name)
-        self.packed = packed
+        self.encrypted = encrypted
 
     def opening(self) -> list[EventFields]:
         return [(ContentPartAdded, {"part": ReasoningTextPart(text="")})]
@@ -109,7 +109,7 @@ class ReasoningDraft(ItemDraft):
             id=self.id,
             status=status,
             content=[ReasoningTextPart(text=self.text)],
-            encrypted_content=encrypted_reasoning.pack(self.text) if self.packed else UNSET,
+            encrypted_content=encrypted_reasoning.pack(self.text) if self.encrypted else UNSET,
         )
 
 

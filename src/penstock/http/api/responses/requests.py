@@ -1,4 +1,4 @@
-"""From a body and what was kept of an earlier response to flow.Request."""
+"""From a body and the stored previous response to flow.Request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.http.api.responses.item_schemas import (
 )
 from penstock.http.api.responses.schemas import DroppedTool, InputTokensRequest, JsonSchema, ResponseRequest
 
-# What has another name behind `intake`.
+# For `client_field_names`.
 CLIENT_NAMES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -39,7 +39,7 @@ CLIENT_NAMES = {
 
 
 def conversation(body: InputTokensRequest, before: Sequence[Message]) -> ConversationBuilder:
-    """What has been said so far: `before` is what was kept of the previous response. Without the instructions."""
+    """The conversation without the instructions. `before` is that of the previous response."""
     turns = ConversationBuilder(before)
     if isinstance(body.input, str):
         turns.add_text("user", body.input)
@@ -52,31 +52,31 @@ def conversation(body: InputTokensRequest, before: Sequence[Message]) -> Convers
 
 
 def to_request(
-    body: ResponseRequest, said: ConversationBuilder, *, request_id: str, recommended: Mapping[str, float | int]
+    body: ResponseRequest, turns: ConversationBuilder, *, request_id: str, recommended: Mapping[str, float | int]
 ) -> Request:
-    """`said` is the conversation. Raises InvalidRequest for what the schema cannot tell."""
+    """Raises InvalidRequest for what the schema cannot check."""
     top_k = 0 if body.top_k == -1 else body.top_k
-    asked = {"temperature": body.temperature, "top_p": body.top_p, "top_k": top_k}
+    requested = {"temperature": body.temperature, "top_p": body.top_p, "top_k": top_k}
     penalties = {"presence_penalty": body.presence_penalty, "frequency_penalty": body.frequency_penalty}
     params = SamplingParams(
-        **merge_recommended(recommended, asked | penalties | {"seed": body.seed, "ignore_eos": body.ignore_eos}),
+        **merge_recommended(recommended, requested | penalties | {"seed": body.seed, "ignore_eos": body.ignore_eos}),
         stop=stop_strings(body.stop),
         max_tokens=body.max_output_tokens,
         constraint=_constraint(body),
         logprobs=(body.top_logprobs or 0) if body.with_logprobs else None,
     )
-    return _request(body, said, request_id, params)
+    return _request(body, turns, request_id, params)
 
 
-def to_count(body: InputTokensRequest, said: ConversationBuilder) -> Request:
-    return _request(body, said, "", SamplingParams())
+def to_count(body: InputTokensRequest, turns: ConversationBuilder) -> Request:
+    return _request(body, turns, "", SamplingParams())
 
 
-def _request(body: InputTokensRequest, said: ConversationBuilder, request_id: str, params: SamplingParams) -> Request:
+def _request(body: InputTokensRequest, turns: ConversationBuilder, request_id: str, params: SamplingParams) -> Request:
     return Request(
         id=request_id,
         params=params,
-        messages=_instructed(said.messages, body.instructions),
+        messages=_with_instructions(turns.messages, body.instructions),
         tools=tool_use(body.functions, body.tool_choice, body.parallel_tool_calls),
         reasoning_effort=body.reasoning.effort if body.reasoning is not None else None,
         template_arguments=body.chat_template_kwargs or {},
@@ -89,13 +89,13 @@ def _add(turns: ConversationBuilder, item: Item, place: str) -> None:
         case MessageItem():
             turns.add_text("system" if item.role == "developer" else item.role, join_text(item.content))
         case ReasoningItem():
-            if text := _thoughts(item):
+            if text := _reasoning(item):
                 turns.add_reasoning(text)
         case FunctionCallItem():
             given = read_arguments(item.arguments)
-            turns.add_tool_call(item.call_id, _named(item), item.arguments if given is None else given)
+            turns.add_tool_call(item.call_id, _tool_name(item), item.arguments if given is None else given)
         case CustomToolCallItem():
-            turns.add_tool_call(item.call_id, _named(item), {"input": item.input})
+            turns.add_tool_call(item.call_id, _tool_name(item), {"input": item.input})
         case LocalShellCallItem():
             turns.add_tool_call(item.call_id, "local_shell", item.action)
         case FunctionCallOutputItem() | CustomToolCallOutputItem():
@@ -104,37 +104,37 @@ def _add(turns: ConversationBuilder, item: Item, place: str) -> None:
             turns.add_tool_result(item.id, item.output, param=f"{place}.id")
 
 
-def _named(item: FunctionCallItem | CustomToolCallItem) -> str:
+def _tool_name(item: FunctionCallItem | CustomToolCallItem) -> str:
     return item.name if item.namespace is None else f"{item.namespace}.{item.name}"
 
 
-def _thoughts(item: ReasoningItem) -> str:
+def _reasoning(item: ReasoningItem) -> str:
     if item.content:
         return "".join([part.text for part in item.content])
     return encrypted_reasoning.unpack(item.encrypted_content or "") or ""
 
 
 def _warnings(body: InputTokensRequest) -> list[str]:
-    """What is taken without effect."""
-    found = {f"tools of type {tool.type} are left out" for tool in body.tools or () if isinstance(tool, DroppedTool)}
+    """What is accepted without effect."""
+    warnings = {f"tools of type {tool.type} are left out" for tool in body.tools or () if isinstance(tool, DroppedTool)}
     if any(tool.defer_loading for tool in body.functions):
-        found.add("defer_loading has no effect: all tools are shown to the model")
+        warnings.add("defer_loading has no effect: all tools are shown to the model")
     if body.text is not None and body.text.verbosity in ("low", "high"):
-        found.add("text.verbosity has no effect")
+        warnings.add("text.verbosity has no effect")
     if body.reasoning is not None and {body.reasoning.summary, body.reasoning.generate_summary} - {None, "auto"}:
-        found.add("reasoning.summary has no effect: thoughts come whole")
+        warnings.add("reasoning.summary has no effect: reasoning is never summarized")
     if isinstance(body, ResponseRequest) and body.client_metadata:
-        found.add("client_metadata has no effect")
+        warnings.add("client_metadata has no effect")
     for item in body.input if isinstance(body.input, list) else ():
         if isinstance(item, SkippedItem):
-            found.add(f"items of type {item.type} are left out")
-        elif isinstance(item, ReasoningItem) and item.encrypted_content and not _thoughts(item):
-            found.add("encrypted_content is left out: only the server that wrote it can read it")
-    return sorted(found)
+            warnings.add(f"items of type {item.type} are left out")
+        elif isinstance(item, ReasoningItem) and item.encrypted_content and not _reasoning(item):
+            warnings.add("encrypted_content is left out: only the server that wrote it can read it")
+    return sorted(warnings)
 
 
-def _instructed(messages: list[Message], instructions: str | None) -> list[Message]:
-    """Templates want one system message, and that first."""
+def _with_instructions(messages: list[Message], instructions: str | None) -> list[Message]:
+    """Chat templates expect one system message, at the start."""
     if not instructions:
         return messages
     if messages[0]["role"] == "system":

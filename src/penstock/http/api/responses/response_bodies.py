@@ -13,7 +13,7 @@ from penstock.http.api.response_bodies import Body, TaggedBody
 
 Status = Literal["in_progress", "completed", "incomplete"]
 ResponseStatus = Literal[Status, "failed"]
-# All other ends cut an answer short.
+# Any other finish reason cuts the output short.
 _COMPLETE = (FinishReason.END, FinishReason.STOP_TOKEN, FinishReason.STOP_STRING, FinishReason.COMPLETE)
 
 
@@ -49,7 +49,7 @@ class OutputReasoning(TaggedBody, kw_only=True, frozen=True, tag="reasoning"):
     id: str
     summary: tuple[()] = ()
     content: list[ReasoningTextPart]
-    encrypted_content: str | UnsetType = UNSET  # the same again, for clients that send back only this (`thoughts`)
+    encrypted_content: str | UnsetType = UNSET  # the same text, for clients that send back only this
     status: Status
 
 
@@ -82,7 +82,7 @@ class ResponseFailure(Body, kw_only=True, frozen=True):
 
 
 class IncompleteDetails(Body, kw_only=True, frozen=True):
-    reason: Literal["max_output_tokens", "dead_end"]  # the second is ours, as in `http.api.openai.response_bodies`
+    reason: Literal["max_output_tokens", "dead_end"]  # dead_end: an extension, no token could continue the constraint
 
 
 class OfferedFunction(TaggedBody, kw_only=True, frozen=True, tag="function"):

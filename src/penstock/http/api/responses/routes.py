@@ -1,4 +1,4 @@
-"""The routes of OpenAI's Responses API. What is kept is its tenant's: every route finds it through the same store."""
+"""The routes of OpenAI's Responses API. Each tenant sees its own stored responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.http.request_events import RequestEvents
 from penstock.http.service import Service
 from penstock.http.sse import framed
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 NOT_FOUND = "No such response."
 _MAX_EVENT = 2**31 - 1
@@ -60,7 +60,7 @@ LIST = (
 
 def add(app: FastAPI, service: Service, store: ResponseStore) -> None:
     _add_creation(app, service, store)
-    _add_kept(app, store)
+    _add_stored(app, store)
 
 
 def _add_creation(app: FastAPI, service: Service, store: ResponseStore) -> None:
@@ -76,23 +76,25 @@ def _add_creation(app: FastAPI, service: Service, store: ResponseStore) -> None:
             body = await read_body(responses.REQUEST, request)
             events.parsed(stream=bool(body.stream))
             service.check_model(body.model)
-            name = secrets.token_hex(16)  # not the one that the glass box shows: it opens the conversation
-            earlier = _earlier(store, events.tenant, body)
-            said, listed = await _beside(request, earlier, lambda: _conversation(body, earlier, name))
+            name = secrets.token_hex(16)  # not the id in the debug routes: this one gives access to the conversation
+            previous = _previous(store, events.tenant, body)
+            turns, listed = await _in_thread_if_long(request, previous, lambda: _conversation(body, previous, name))
             with client_field_names(requests.CLIENT_NAMES):
-                asked = requests.to_request(body, said, request_id=events.name, recommended=service.files.sampling)
-                events.validated([asked])
+                generation = requests.to_request(
+                    body, turns, request_id=events.name, recommended=service.files.sampling
+                )
+                events.validated([generation])
                 writer = responses.ResponseWriter(
                     body,
-                    asked.params,
-                    said,
+                    generation.params,
+                    turns,
                     request_id=name,
                     model=service.files.name,
                     vocabulary=service.tokenizer,
-                    keep=None if body.store is False else partial(store.put, events.tenant),
+                    store=None if body.store is False else partial(store.put, events.tenant),
                     items=listed,
                 )
-                ticket = await service.submit([asked], events.tenant)
+                ticket = await service.submit([generation], events.tenant)
             return generation_response(service, ticket, writer, stream=body.stream)
 
     @app.post("/v1/responses/input_tokens", **route_docs(responses.COUNT, responses.COUNTED, not_found=not_found))
@@ -100,16 +102,16 @@ def _add_creation(app: FastAPI, service: Service, store: ResponseStore) -> None:
         """How many tokens the prompt of such a request has."""
         body = await read_body(responses.COUNT, request)
         service.check_model(body.model)
-        earlier = _earlier(store, tenant_of(request.scope), body)
-        said = await _beside(
-            request, earlier, lambda: requests.conversation(body, earlier.messages() if earlier is not None else ())
+        previous = _previous(store, tenant_of(request.scope), body)
+        turns = await _in_thread_if_long(
+            request, previous, lambda: requests.conversation(body, previous.messages() if previous is not None else ())
         )
         with client_field_names(requests.CLIENT_NAMES):
-            tokens = await asyncio.to_thread(service.pipeline.tokenize, requests.to_count(body, said))
+            tokens = await asyncio.to_thread(service.pipeline.tokenize, requests.to_count(body, turns))
         return json_response(responses.encode_token_count(tokens))
 
 
-def _add_kept(app: FastAPI, store: ResponseStore) -> None:
+def _add_stored(app: FastAPI, store: ResponseStore) -> None:
     @app.get(
         "/v1/responses/{response_id}",
         **route_docs(
@@ -122,17 +124,17 @@ def _add_kept(app: FastAPI, store: ResponseStore) -> None:
         ),
     )
     async def retrieve_response(request: Request, response_id: str) -> Response:
-        """One that was kept, as it was sent, or the events of a stream that led to it."""
+        """One that was stored, as it was sent, or the events of a stream that led to it."""
         query = read_query(request, RETRIEVE)
-        kept = store.get(tenant_of(request.scope), response_id)
-        if ignored_fields.LOGPROBS in query["include"] and not responses.has_logprobs(kept.body):
-            raise InvalidRequest(f"include: {ignored_fields.LOGPROBS} must be asked for at creation", param="include")
+        stored = store.get(tenant_of(request.scope), response_id)
+        if ignored_fields.LOGPROBS in query["include"] and not responses.has_logprobs(stored.body):
+            raise InvalidRequest(f"include: {ignored_fields.LOGPROBS} must be requested at creation", param="include")
         if not query["stream"]:
             if query["starting_after"] is not None:
                 raise InvalidRequest("starting_after goes with stream=true only", param="starting_after")
-            return json_response(kept.body)
+            return json_response(stored.body)
         first = 0 if query["starting_after"] is None else query["starting_after"] + 1
-        events = await asyncio.to_thread(lambda: framed(replay_events(kept.body, kept.pieces)[first:]))
+        events = await asyncio.to_thread(lambda: framed(replay_events(stored.body, stored.pieces)[first:]))
         return Response(events, headers={"cache-control": "no-cache"}, media_type="text/event-stream; charset=utf-8")
 
     @app.get(
@@ -142,16 +144,16 @@ def _add_kept(app: FastAPI, store: ResponseStore) -> None:
     async def list_input_items(request: Request, response_id: str) -> Response:
         """The items that it answered, those of the responses before it included."""
         query = read_query(request, LIST)
-        kept = store.get(tenant_of(request.scope), response_id)
+        stored = store.get(tenant_of(request.scope), response_id)
         page = {name: query[name] for name in ("after", "limit", "order")}
-        return json_response(await asyncio.to_thread(partial(input_items.page, kept.items, **page)))
+        return json_response(await asyncio.to_thread(partial(input_items.page, stored.items, **page)))
 
     @app.post(
         "/v1/responses/{response_id}/cancel",
         **route_docs(None, responses.RESPONSE, not_found=NOT_FOUND, may_reject=True),
     )
     async def cancel_response(request: Request, response_id: str) -> Response:
-        """For responses in the background, of which there are none: one that is kept is finished."""
+        """For responses in the background, of which there are none: one that is stored is finished."""
         store.get(tenant_of(request.scope), response_id)
         raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
 
@@ -162,25 +164,25 @@ def _add_kept(app: FastAPI, store: ResponseStore) -> None:
         return json_response(responses.encode_deleted(response_id))
 
 
-def _earlier(store: ResponseStore, tenant: str, body: InputTokensRequest) -> StoredResponse | None:
-    """What the request goes on from."""
+def _previous(store: ResponseStore, tenant: str, body: InputTokensRequest) -> StoredResponse | None:
+    """The stored response that the request continues."""
     name = body.previous_response_id
     return None if name is None else store.get(tenant, name, param="previous_response_id")
 
 
 def _conversation(
-    body: ResponseRequest, earlier: StoredResponse | None, name: str
+    body: ResponseRequest, previous: StoredResponse | None, name: str
 ) -> tuple[ConversationBuilder, bytes]:
-    """As messages for the model, and as items for those who ask for them later."""
-    said = requests.conversation(body, earlier.messages() if earlier is not None else ())
+    """As messages for the model, and as input items to store."""
+    turns = requests.conversation(body, previous.messages() if previous is not None else ())
     if body.store is False:
-        return said, b"[]"
-    before, answer = (earlier.items, earlier.body) if earlier is not None else (None, None)
-    return said, input_items.input_items(body.input, f"item_{name}", before, answer)
+        return turns, b"[]"
+    before, answer = (previous.items, previous.body) if previous is not None else (None, None)
+    return turns, input_items.input_items(body.input, f"item_{name}", before, answer)
 
 
-async def _beside(request: Request, earlier: StoredResponse | None, make: Callable[[], Made]) -> Made:
-    """What `make` gives: made in a thread, where a long conversation would hold up everybody else's tokens."""
+async def _in_thread_if_long(request: Request, previous: StoredResponse | None, make: Callable[[], Result]) -> Result:
+    """Calls `make`, in a thread for a long conversation: it would delay the tokens of running streams."""
     length = request.headers.get("content-length", "")
-    long = not length.isdecimal() or int(length) > LONG_BODY or (earlier is not None and earlier.size > LONG_BODY)
-    return await asyncio.to_thread(make) if long else make()
+    is_long = not length.isdecimal() or int(length) > LONG_BODY or (previous is not None and previous.size > LONG_BODY)
+    return await asyncio.to_thread(make) if is_long else make()

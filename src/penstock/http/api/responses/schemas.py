@@ -1,4 +1,4 @@
-"""The bodies of requests. What is written here is what is checked, and what /openapi.json says."""
+"""Schemas of request bodies. Bodies are checked by them, and /openapi.json is generated from them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NamedFunction(StrictModel):
 
 ToolChoice = ToolChoiceOr[NamedFunction]
 
-# --- what to write
+# --- output format and reasoning
 
 
 class JsonSchema(NamedSchema):
@@ -130,7 +130,7 @@ class InputTokensRequest(StrictModel):
 
     @property
     def functions(self) -> list[ResponseTool]:
-        """The tools that the model is told of."""
+        """The tools that the model sees."""
         return [tool for tool in self.tools or () if isinstance(tool, ResponseTool)]
 
     @model_validator(mode="after")
@@ -198,9 +198,9 @@ class ResponseRequest(InputTokensRequest):
         return ignored_fields.LOGPROBS in (self.include or ())
 
     @property
-    def with_thoughts_packed(self) -> bool:
-        """Whether thoughts also come in the form that clients without a kept conversation send back."""
-        return self.store is False or ignored_fields.PACKED_THOUGHTS in (self.include or ())
+    def with_encrypted_reasoning(self) -> bool:
+        """Whether reasoning items have `encrypted_content`, for clients that do not use stored conversations."""
+        return self.store is False or ignored_fields.ENCRYPTED_REASONING in (self.include or ())
 
     @model_validator(mode="after")
     def _check_pairs(self) -> ResponseRequest:

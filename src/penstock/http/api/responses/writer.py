@@ -1,4 +1,4 @@
-"""Writes the answer to one request: the response, or the events that lead up to it."""
+"""Writes the response to one request, whole or as a stream of events."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ EVENTS = response_bodies.EVENTS
 REQUESTS: tuple[type[BaseModel], ...] = (REQUEST, COUNT)
 ANSWERS: tuple[type[msgspec.Struct], ...] = (RESPONSE, DELETED, COUNTED, LISTED, *EVENTS)
 
-Keep = Callable[[str, StoredResponse], None]
+Store = Callable[[str, StoredResponse], None]
 
 _encode = msgspec.json.Encoder().encode
 
 
 class ResponseWriter:
-    """A stream is `first`, then the chunks as they come, then `last`. `keep` is given the response's id and what can be
-    gone on from, once it is whole."""
+    """A stream is `first`, then `chunk` for each chunk, then `last`. `store` is called with the id and the complete
+    response."""
 
     end: Sequence[Event] = ()
 
@@ -63,24 +63,24 @@ class ResponseWriter:
         self,
         body: ResponseRequest,
         params: SamplingParams,
-        said: ConversationBuilder,
+        turns: ConversationBuilder,
         *,
         request_id: str,
         model: str,
         vocabulary: Vocabulary,
-        keep: Keep | None,
+        store: Store | None,
         items: bytes = b"[]",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`items`: the conversation, as in Kept. `clock` gives seconds since 1970."""
+        """`items`: the input items, as in StoredResponse. `clock` returns seconds since 1970."""
         self._name = request_id
-        self._said = said
-        self._keep = keep
+        self._turns = turns
+        self._store = store
         self._items = items
         self._clock = clock
-        self._asked = _asked(body, params, stored=keep is not None)
-        self._asked |= {"id": f"resp_{request_id}", "created_at": int(clock()), "model": model}
-        self._packed = body.with_thoughts_packed
+        self._echoed_fields = _request_fields(body, params, stored=store is not None)
+        self._echoed_fields |= {"id": f"resp_{request_id}", "created_at": int(clock()), "model": model}
+        self._encrypted = body.with_encrypted_reasoning
         self._vocabulary = vocabulary if body.with_logprobs else None
         self._tokens: TextLogprobs | None = None
         self._sequence = EventSequence()
@@ -95,7 +95,7 @@ class ResponseWriter:
             tokens.push(chunk.logprobs or (), chunk.finish)
         if chunk.reasoning:
             if not isinstance(sequence.draft, ReasoningDraft):
-                events += sequence.begin(ReasoningDraft(self._item_name(), packed=self._packed))
+                events += sequence.begin(ReasoningDraft(self._item_name(), encrypted=self._encrypted))
             events.append(sequence.add_piece(chunk.reasoning))
             if tokens is not None:
                 tokens.skip(chunk.reasoning)
@@ -118,16 +118,16 @@ class ResponseWriter:
     def text_event(self, prompt: int, choice: int) -> None:
         return None
 
-    def failed(self, told: RenderedError) -> list[Event]:
+    def failed(self, error: RenderedError) -> list[Event]:
         closing = self._sequence.close("incomplete")
-        error = ResponseFailure(
-            code="rate_limit_exceeded" if told.status == 429 else "server_error", message=told.message
+        failure = ResponseFailure(
+            code="rate_limit_exceeded" if error.status == 429 else "server_error", message=error.message
         )
-        response = self._response("failed", error=error)
+        response = self._response("failed", error=failure)
         return [*closing, self._sequence.event(ResponseFailed, response=response)]
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
-        """The answer in one piece, of a completion that did not fail: made as a stream of one chunk would be."""
+        """The whole response, of a completion that did not fail: written as a stream of one chunk."""
         (completion,) = completions
         self._look_up_tokens(completion.prompt_tokens)
         self.chunk(0, _as_chunk(completion.choices[0]))
@@ -143,9 +143,9 @@ class ResponseWriter:
             incomplete_details=response_bodies.incomplete_details(choice),
             completed_at=int(self._clock()) if status == "completed" else None,
         )
-        if self._keep is not None:
-            said, pieces = _encode(_with(self._said, choice)), _encode(self._sequence.pieces)
-            self._keep(response.id, StoredResponse(_encode(response), said, self._items, pieces))
+        if self._store is not None:
+            conversation, pieces = _encode(_with_answer(self._turns, choice)), _encode(self._sequence.pieces)
+            self._store(response.id, StoredResponse(_encode(response), conversation, self._items, pieces))
         return closing, response
 
     def _look_up_tokens(self, prompt_tokens: Sequence[int]) -> None:
@@ -156,7 +156,7 @@ class ResponseWriter:
         return f"{self._name}_{len(self._sequence.pieces)}"
 
     def _response(self, status: ResponseStatus, *, usage: ResponseUsage | None = None, **more: Any) -> Response:
-        return Response(**self._asked, **more, status=status, usage=usage, output=list(self._sequence.items))
+        return Response(**self._echoed_fields, **more, status=status, usage=usage, output=list(self._sequence.items))
 
 
 def encode_deleted(name: str) -> bytes:
@@ -168,13 +168,13 @@ def encode_token_count(tokens: Sequence[int]) -> bytes:
 
 
 def has_logprobs(body: bytes) -> bool:
-    """Of a kept response."""
+    """Whether a stored response has log-probabilities."""
     messages = [item for item in msgspec.json.decode(body, type=Response).output if isinstance(item, OutputMessage)]
     return any(part.logprobs for message in messages for part in message.content)
 
 
-def _asked(body: ResponseRequest, params: SamplingParams, *, stored: bool) -> dict[str, Any]:
-    """What a response says of its request, with the defaults that were taken."""
+def _request_fields(body: ResponseRequest, params: SamplingParams, *, stored: bool) -> dict[str, Any]:
+    """The request's fields that the response repeats, with defaults filled in."""
     choice = body.tool_choice
     form = body.text.format if body.text is not None else None
     return {
@@ -214,9 +214,9 @@ def _as_chunk(choice: Choice) -> Chunk:
     )
 
 
-def _with(said: ConversationBuilder, choice: Choice) -> list[Message]:
-    """The conversation with its answer. The arguments of a call that was cut short are what there is of them."""
-    turns = ConversationBuilder(said.messages)
+def _with_answer(before: ConversationBuilder, choice: Choice) -> list[Message]:
+    """The conversation with its answer. Arguments that were cut short stay a string."""
+    turns = ConversationBuilder(before.messages)
     if choice.reasoning:
         turns.add_reasoning(choice.reasoning)
     if choice.text or not choice.calls:

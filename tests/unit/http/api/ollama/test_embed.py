@@ -69,7 +69,7 @@ def test_the_beginning_of_a_text_that_is_too_long() -> None:
     made, _ = cut(short, fits, long)
     assert [one.text for one in made] == [short, fits, None]
     assert made[2].tokens == [0, *[ord("c")] * (CONTEXT - 1)]
-    warned = (f"a text that the context does not hold was cut to its first {CONTEXT} tokens",)
+    warned = (f"a text that does not fit the context was truncated to its first {CONTEXT} tokens",)
     assert [one.warnings for one in made] == [(), (), warned]
 
 

@@ -144,10 +144,10 @@ def test_neutral_values_are_not_worth_a_word(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"num_ctx": 513}, "options.num_ctx is 513, but the context of this server holds 512"),
+        ({"num_ctx": 513}, "options.num_ctx is 513, but this server's context is 512"),
         (
             {"repeat_last_n": 64, "repeat_penalty": 1.1},
-            "options.repeat_last_n has no effect: repeat_penalty counts for the whole text",
+            "options.repeat_last_n has no effect: repeat_penalty applies to the whole text",
         ),
         *[
             ({name: value}, f"options.{name} has no effect: the server's settings decide how the model is loaded")

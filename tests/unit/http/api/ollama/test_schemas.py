@@ -202,4 +202,4 @@ def test_images_are_refused_in_plain_words() -> None:
 
 def test_the_older_name_of_a_model() -> None:
     for given in ({"name": "m"}, {"model": "m", "name": ""}, {"model": "m", "name": "m"}):
-        assert Checked(OllamaShowRequest).takes(given).asked == "m"
+        assert Checked(OllamaShowRequest).takes(given).model_name == "m"

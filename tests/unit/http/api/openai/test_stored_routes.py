@@ -27,7 +27,7 @@ DONE = [completion([1], choice(0, "Hi", [2]))]
 def writer(kept: ResponseStore, name: str, **fields: object) -> ChatWriter:
     body = parse(ChatCompletionRequest, raw({**CHAT, **fields}))
     return ChatWriter(
-        body, request_id=name, model="tiny", created=1_700_000_000, vocabulary=None, keep=partial(kept.put, "alice")
+        body, request_id=name, model="tiny", created=1_700_000_000, vocabulary=None, store=partial(kept.put, "alice")
     )  # type: ignore[arg-type]
 
 

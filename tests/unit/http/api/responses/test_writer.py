@@ -58,7 +58,7 @@ def make(kept: dict[str, StoredResponse] | None = None, **fields: Any) -> Respon
     )
     return ResponseWriter(
         body, params, requests.conversation(body, []), request_id="1", model="tiny", vocabulary=vocabulary,
-        keep=None if kept is None else kept.__setitem__, items=b"[7]", clock=lambda: 1_700_000_000.9,
+        store=None if kept is None else kept.__setitem__, items=b"[7]", clock=lambda: 1_700_000_000.9,
     )  # fmt: skip
 
 
