@@ -9,6 +9,7 @@ answer_grammar       the grammar of a whole response
 template             the chat template: cheap renderings here, others in the process of `render_process`
 bounded_render       one rendering within a budget of work
 sandbox              the Jinja environment, which bounds what a template can reach and do
+jinja_internals      what the sandbox uses of Jinja beyond its documented API
 template_meter       counts the work of a rendering
 charge_insertion     puts charges into the template's syntax tree
 """

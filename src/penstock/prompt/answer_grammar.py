@@ -108,7 +108,7 @@ class _GrammarWriter:
         if not syntax.opening:
             return f"TEXT | {calls.first}"
         openings = {syntax.opening: f"{calls.first} {calls.more}", **calls.other_openings}
-        return " | ".join(["TEXT", *(f"{self.rules.up_to('TEXT', mark)} {body}" for mark, body in openings.items())])
+        return " | ".join(["TEXT", *(f"{self.rules.up_to('TEXT', each)} {body}" for each, body in openings.items())])
 
     def _formatted(self, response_format: Constraint) -> str:
         source = response_format.source

@@ -1,6 +1,8 @@
-"""Tool-call syntaxes: one module for each way in which a family of models writes tool calls, with all that belongs to
-it: the signs by which its chat templates are recognised, how calls are written into a prompt, the grammar that
-constrains them, and the incremental parser. `prompt` and `stream` use them; this package knows `flow` and `grammar`.
+"""Tool-call syntaxes and their parsers: one module for each way in which a family of models writes tool calls.
+
+A module has the signs by which its chat templates are recognised, the writer of calls in a prompt, the grammar that
+constrains them, and the incremental tool-call parser. `prompt` and `stream` use this package; it knows `flow` and
+`grammar` only.
 
 registry         all syntaxes, and the one of a chat template
 syntax           the interface of a syntax
