@@ -135,7 +135,7 @@ def server(
     def adopt(facts: dict[str, Any]) -> None:
         pipeline.context = facts["context"]  # less than the model's, if memory is short; the next engine may have more
 
-    replica.on_ready = adopt
+    replica.add_ready_listener(adopt)
     service = Service(
         files,
         pipeline,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -42,9 +43,14 @@ def test_recommendations_out_of_bounds_are_ignored_and_named(
 class FakeReplica:
     """Of a server whose engine is yet to come."""
 
-    on_ready = None
     source = Source()
     facts: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[dict[str, Any]], None]] = []
+
+    def add_ready_listener(self, listener: Callable[[dict[str, Any]], None]) -> None:
+        self.listeners.append(listener)
 
 
 def test_the_context_is_what_the_engine_found_room_for(tmp_path: Path) -> None:
@@ -54,8 +60,8 @@ def test_the_context_is_what_the_engine_found_room_for(tmp_path: Path) -> None:
     app, desk, _ = assemble.server(chosen, files, cast(Replica, replica))
     with closing(desk), TestClient(app, base_url="http://127.0.0.1") as client:
         assert client.get("/v1/models").json()["data"][0]["max_model_len"] == files.spec.context
-        assert replica.on_ready is not None
-        replica.on_ready({"context": 48})
+        (listener,) = replica.listeners
+        listener({"context": 48})
         assert client.get("/v1/models").json()["data"][0]["max_model_len"] == 48
     with pytest.raises(ContextOverflow, match="the context holds 48"):
         desk.pipeline.accept(Request(id="a", params=SamplingParams(max_tokens=8), tokens=[5] * 41))

@@ -55,7 +55,7 @@ class Replica:
         """`spawn` starts an engine process and does not wait for it. `source` names the replica in events."""
         self.source = source
         self._emit = emit
-        self.on_ready: Callable[[dict[str, Any]], None] | None = None  # gets the facts of every engine that comes up
+        self._ready_listeners: list[Callable[[dict[str, Any]], None]] = []
         self.state = State.STARTING
         self.facts: dict[str, Any] = {}
         self.restarts = 0
@@ -79,6 +79,10 @@ class Replica:
         return len(self._dispatcher.sequences)
 
     # --- the engine process
+
+    def add_ready_listener(self, listener: Callable[[dict[str, Any]], None]) -> None:
+        """Call it with the facts of every engine that becomes ready from now on."""
+        self._ready_listeners.append(listener)
 
     async def start(self) -> None:
         """Wait for the first engine; raises what keeps it from starting. `supervise` goes on from there."""
@@ -146,8 +150,8 @@ class Replica:
     def _ready(self) -> None:
         assert self._engine.facts is not None
         self.facts = self._engine.facts
-        if self.on_ready is not None:
-            self.on_ready(self.facts)
+        for listener in self._ready_listeners:
+            listener(self.facts)
         self.state = State.READY
         orphans, self._orphans = self._orphans, []
         for submit in orphans:

@@ -1,10 +1,11 @@
-"""What moves between the stages of a request, and the protocols the stages meet through.
+"""The structs that pass between the stages of a request, and the protocols that the stages implement.
 
     Request ──prompt, tokenize──► Submit ──engine──► Delta ──stream──► Chunk ──► Completion (or Embedding)
                                     │                  ▲
                           schedule: StepPlan ──► forward: StepResult
 
-Plain msgspec structs: no torch, no HTTP, nothing that cannot cross a process border.
+Only plain msgspec structs that can be sent to another process, and functions on them that frontend and engine share: no
+torch, no HTTP.
 """
 
 from penstock.flow.constraint import Constraint

@@ -1,4 +1,4 @@
-"""What an answer must look like, whatever the model would rather say."""
+"""Constraints on the output: a JSON schema, a regex, choices or a grammar."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ KINDS: tuple[str, ...] = get_args(ConstraintKind)
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """The drawn tokens spell a text of this language, or the beginning of one if they are cut short.
+    """The output is a text of this language, or the beginning of one if max_tokens truncates it.
 
     `SamplingParams(constraint=Constraint.json_schema({"type": "object", ...}))`
     """
 
     kind: ConstraintKind
-    # The schema or the list of choices as JSON, the expression, or the grammar in Lark's notation; "" for json_object.
+    # The schema or the list of choices as JSON, the regex, or the grammar in Lark or EBNF; "" for json_object.
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class Constraint(msgspec.Struct, frozen=True):
 
     @property
     def param(self) -> str:
-        """What an error about it names."""
+        """The parameter that an error about it names."""
         return f"constraint.{self.kind}"
 
     @classmethod
@@ -44,7 +44,7 @@ class Constraint(msgspec.Struct, frozen=True):
 
     @classmethod
     def json_schema(cls, schema: dict[str, Any] | bool) -> Constraint:
-        """JSON that is valid by this schema; its properties come in the order in which the schema has them."""
+        """JSON that is valid by this schema, with properties in the order of the schema."""
         try:
             return cls("json_schema", json.dumps(schema, ensure_ascii=False))
         except RecursionError:
@@ -52,7 +52,7 @@ class Constraint(msgspec.Struct, frozen=True):
 
     @classmethod
     def regex(cls, expression: str) -> Constraint:
-        """A text that the expression matches from its first character to its last."""
+        """A text that the whole expression matches."""
         return cls("regex", expression)
 
     @classmethod
@@ -62,5 +62,5 @@ class Constraint(msgspec.Struct, frozen=True):
 
     @classmethod
     def grammar(cls, text: str) -> Constraint:
-        """A text of this grammar: Lark's notation, or EBNF as llama.cpp has it."""
+        """A text of this grammar, in Lark's notation or llama.cpp's GBNF."""
         return cls("grammar", text)

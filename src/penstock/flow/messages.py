@@ -1,4 +1,4 @@
-"""What crosses the border between the frontend and an engine. Times are `time.monotonic()` seconds."""
+"""The messages between the frontend and an engine. Times are `time.monotonic()` seconds."""
 
 from __future__ import annotations
 
@@ -11,69 +11,69 @@ import msgspec
 from penstock.flow.params import SamplingParams
 
 Task = Literal["generate", "embed"]
-Pooling = Literal["mean", "last"]  # of the hidden states of all tokens, or that of the last one
+Pooling = Literal["mean", "last"]  # the mean of all tokens' hidden states, or the last token's
 
 
 class FinishReason(StrEnum):
     """Why a sequence ended. `str` values: `choice.finish == "length"`."""
 
-    END = "end"  # the model's own end-of-sequence token; of an embedding: it is complete
+    END = "end"  # an end-of-sequence token of the model; of an embedding: it is complete
     STOP_TOKEN = "stop_token"  # noqa: S105
     STOP_STRING = "stop_string"
     LENGTH = "length"  # max_tokens reached
     CONTEXT = "context"  # the context is full
-    COMPLETE = "complete"  # the constraint is fulfilled and lets nothing follow; unlike END, no token says so
-    DEAD_END = "dead_end"  # the constraint is not fulfilled, and no token can follow
+    COMPLETE = "complete"  # the constraint is fulfilled and allows no further token
+    DEAD_END = "dead_end"  # the constraint is not fulfilled, and allows no token
     TIMEOUT = "timeout"  # params.timeout_s has passed
     CANCELLED = "cancelled"
     ERROR = "error"
 
 
 class Wire(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """Base of everything that crosses: a tagged array on the wire."""
+    """Base of all messages: a tagged array on the wire."""
 
 
 # --- to the engine
 
 
 class Start(Wire, frozen=True):
-    """First message to an engine process: the resolved settings, as `settings.to_wire` writes them, and the secret."""
+    """The first message to an engine process: the settings, from `settings.to_wire`, and the server's secret."""
 
     settings: dict[str, Any]
-    secret: bytes  # of the server: see `flow.prefix`
+    secret: bytes  # see `flow.prefix`
 
 
 class Submit(Wire, frozen=True):
-    """One sequence to run: the frontend sends n of them for n choices. Answered by exactly one terminal Delta.
+    """One sequence to run: the frontend sends n of them for n choices. Each gets exactly one terminal Delta.
 
-    The sender has checked it: token ids are in the vocabulary, `tokens` and `max_output` fit the context. One to embed
-    produces nothing: it ends when all of `tokens` have been computed, and may fill the context with them.
+    The sender has validated it: token ids are in the vocabulary, `tokens` and `max_output` fit the context. An
+    embedding has no output: it ends when all of `tokens` are computed, and they may fill the context.
     """
 
     id: str
     tokens: list[int]
     params: SamplingParams
-    seed: int  # params.seed, or the one drawn for the request
-    max_output: int  # tokens it may produce: params.max_tokens (1 if that is 0), or what fits; 0 to embed
+    seed: int  # params.seed, or a random one
+    max_output: int  # limit of output tokens: params.max_tokens (1 if that is 0), or what fits; 0 for an embedding
     choice: int = 0
-    end_tokens: tuple[int, ...] = ()  # end-of-sequence ids that count for this request
+    end_tokens: tuple[int, ...] = ()  # end-of-sequence ids that end it; none with ignore_eos
     priority: int = 0
     salt: str = ""
-    tenant: str = ""  # whose it is: nothing in the cache is shared between tenants, nor shown to another
+    tenant: str = ""  # its owner: the cache shares nothing between tenants, and shows it to no other
     arrival: float = 0.0
     deadline: float | None = None
     task: Task = "generate"
-    pooling: Pooling = "mean"  # of an embedding
-    number: int = 0  # what step records call it; 0: nobody asked
-    forced: int = 0  # of `tokens`, the last so many count as output for penalties
-    inspect: int = 0  # how many of the likeliest tokens to show, with the first output, through every stage of sampling
+    pooling: Pooling = "mean"  # for embeddings
+    number: int = 0  # names it in step records; unique per server (`flow.identity`)
+    forced: int = 0  # the last so many of `tokens` count as output for penalties
+    inspect: int = 0  # with the first output, show this many top tokens after every stage of sampling
 
 
 class Cancel(Wire, frozen=True):
-    """End a sequence. Its terminal Delta carries `finish`.
+    """End a sequence. Its terminal Delta has this `finish`.
 
-    `at_output` is how many output tokens the client was given: what the engine produced beyond is surplus, which is
-    neither counted nor left in the prefix cache.
+    `at_output` is how many output tokens the client has got: later ones are surplus, which are neither counted nor kept
+    in the prefix cache.
     """
 
     id: str
@@ -82,7 +82,7 @@ class Cancel(Wire, frozen=True):
 
 
 class Query(Wire, frozen=True):
-    """Ask the engine about itself. `kind` is one of those `engine.loop` knows; answered by one Reply."""
+    """A question about the engine. `kind` is one of `EngineLoop.queries`; answered by one Reply."""
 
     id: int
     kind: str
@@ -90,20 +90,20 @@ class Query(Wire, frozen=True):
 
 
 class Stop(Wire, frozen=True):
-    """Leave the loop. Nothing is said of the sequences that are open: whoever sends this has given up on them."""
+    """End the engine process. Open sequences get no terminal Delta: the sender has given them up."""
 
 
 # --- from the engine
 
 
 class Ready(Wire, frozen=True):
-    """The engine is up. `facts` are for people and for the frontend: dtype, device, cache capacity, load times."""
+    """The engine is up. `facts` for users and the frontend: dtype, device, context, cache capacity, load times."""
 
     facts: dict[str, Any]
 
 
 class Failure(Wire, frozen=True):
-    """The engine could not start; the fields rebuild the exception on the other side."""
+    """The engine could not start; the frontend raises the error that these fields describe."""
 
     code: str
     message: str
@@ -111,38 +111,38 @@ class Failure(Wire, frozen=True):
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True):
-    """Log-probabilities at one position, of the model's own distribution (before penalties and temperature)."""
+    """Log-probabilities at one position, of the model's distribution before penalties and temperature."""
 
     token: int
     logprob: float
-    rank: int  # 1: the likeliest
-    top: list[tuple[int, float]]  # the k likeliest, best first
+    rank: int  # 1: the most likely token
+    top: list[tuple[int, float]]  # the k most likely, best first
 
 
 class Stage(msgspec.Struct, array_like=True, frozen=True):
-    """A row of logits behind one stage of sampling, as a distribution."""
+    """The distribution after one stage of sampling."""
 
     name: str  # "model", then those of `penstock.sample` in their order
-    on: bool  # whether the request asks for it
-    kept: int  # tokens that can still be drawn
+    on: bool  # whether the request uses it
+    kept: int  # tokens with a probability above 0
     entropy_bits: float
-    probs: list[float]  # of the inspection's tokens
+    probs: list[float]  # of `Inspection.tokens`
 
 
 class Inspection(msgspec.Struct, array_like=True, frozen=True):
-    """How one token came to be drawn."""
+    """How one token was sampled, stage by stage."""
 
-    tokens: list[int]  # those shown, likeliest first as the model has it
-    logits: list[float]  # the model's, of those
+    tokens: list[int]  # those shown, most likely first by the model's logits
+    logits: list[float]  # of the model, for these tokens
     stages: list[Stage]
     drawn: int
 
 
 class Timings(msgspec.Struct, array_like=True, frozen=True):
-    """When things happened to a sequence, and from that how many seconds each part took."""
+    """Instants of a sequence, and the durations between them."""
 
     arrival: float
-    admitted: float | None  # first scheduled; None if it never was
+    admitted: float | None  # first admitted; None: never
     first_token: float | None
     finished: float
     preemptions: int = 0
@@ -165,7 +165,7 @@ class Timings(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Delta(msgspec.Struct, array_like=True, kw_only=True):
-    """News of one sequence. The last one of every sequence, and only that, has `finish`."""
+    """What a step adds to one sequence. The last Delta of every sequence, and only that one, has `finish`."""
 
     id: str
     tokens: list[int] = []
@@ -176,16 +176,16 @@ class Delta(msgspec.Struct, array_like=True, kw_only=True):
     error: str | None = None
     code: str | None = None  # of the error class, see penstock.errors
     timings: Timings | None = None  # with `finish`
-    embedding: bytes | None = None  # with END, if that was the task: little-endian float32, of unit length
+    embedding: bytes | None = None  # with END, for embeddings: little-endian float32, of unit length
     inspection: Inspection | None = None  # of the first output, on request
-    number: int = 0  # Submit.number, if one further token is all there is: `Frame.packed` can take it
+    number: int = 0  # Submit.number, if it has one token and nothing else, so that `Frame.packed` can pack it
 
 
 class Frame(Wire, frozen=True):
-    """Everything one step has to say. `record` is a packed `flow.record`, where they are wanted.
+    """All Deltas of one step, and its packed `flow.record` if steps are recorded.
 
-    Most sequences of a step have one further token and nothing else. On the wire these are pairs in `tokens`, which
-    cost a tenth of a Delta to read.
+    Most Deltas have one token and nothing else. On the wire these are pairs in `tokens`, which cost a tenth of a Delta
+    to decode.
     """
 
     deltas: list[Delta]
@@ -193,7 +193,7 @@ class Frame(Wire, frozen=True):
     tokens: bytes = b""  # array("I"): sequence number, token id, …
 
     def packed(self) -> Frame:
-        """For the wire: Deltas of a single token become pairs."""
+        """For the wire: Deltas with one token and nothing else become pairs."""
         others: list[Delta] = []
         pairs: list[int] = []
         for delta in self.deltas:
@@ -210,7 +210,7 @@ class Frame(Wire, frozen=True):
 
 
 class Reply(Wire, frozen=True):
-    """The answer to a Query: a value, or what went wrong."""
+    """The answer to a Query: a value, or an error message."""
 
     id: int  # of the Query
     value: Any = None

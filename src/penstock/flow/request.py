@@ -1,4 +1,4 @@
-"""The two ends of the pipeline: what a client asks, and what it gets back."""
+"""The two ends of the pipeline: a client's request, and the chunks and the completion it gets back."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from penstock.flow.params import SamplingParams
 from penstock.flow.tools import CallDelta, ToolCall, ToolUse
 
 # A chat message as templates see it: {"role": ..., "content": ..., ...}. Templates of different families read
-# different keys, so it stays a mapping; `intake` and `offline` check it before it comes here.
+# different keys, so it stays a mapping; `http` and `offline` validate it.
 Message = dict[str, Any]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One parsed request. Exactly one of `text`, `tokens` and `messages` is set.
 
-    Of the parameters of one to embed only the timeout matters: it draws no tokens.
+    An embedding samples no tokens: of its `params` only the timeout counts.
     """
 
     id: str
@@ -29,35 +29,35 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     template_arguments: dict[str, Any] = {}
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    fit_context: bool = False  # `max_tokens` is cut to what the context holds, instead of being refused
+    fit_context: bool = False  # lower `max_tokens` to what fits the context, instead of rejecting the request
     priority: int = 0  # smaller runs first, under the priority policy
     salt: str = ""  # cached prefixes are shared among requests of the same tenant and salt only
-    tenant: str = ""  # whose it is; "": of the only one there is
+    tenant: str = ""  # its owner; "": the default tenant
     task: Task = "generate"
-    pooling: Pooling = "mean"  # of an embedding
+    pooling: Pooling = "mean"  # for embeddings
     tools: ToolUse | None = None
-    reasoning_effort: str | None = None  # for templates that know it
-    thinking_budget: int | None = None  # most tokens of the reasoning, which is closed there; 0: none
-    enable_thinking: bool | None = None  # for templates that have a switch; None: as the template has it
+    reasoning_effort: str | None = None  # for templates that have it
+    thinking_budget: int | None = None  # limit of reasoning tokens, after which the reasoning is closed; 0: none
+    enable_thinking: bool | None = None  # for templates that have the switch; None: the template's default
     forced: int = 0  # as in Submit
     inspect: int = 0  # as in Submit
-    truncate_prompt_tokens: int | None = None  # keep the last so many; -1: those that fit; None: all, or it is refused
-    warnings: tuple[str, ...] = ()  # what was accepted without effect, for the client to read
+    truncate_prompt_tokens: int | None = None  # keep the last so many; -1: those that fit; None: all, or reject
+    warnings: tuple[str, ...] = ()  # for the client: fields that were accepted without effect
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """A request's place in a distributed trace, as W3C Trace Context has it: lower-case hex."""
+    """A request's place in a distributed trace (W3C Trace Context), in lower-case hex."""
 
     id: str
-    span: str  # its own
-    parent: str | None  # its client's span
+    span: str  # of the request itself
+    parent: str | None  # the client's span
     flags: int  # 1: sampled
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """A piece of one choice, ready to be shown: text that no later token can change or take back.
+    """A piece of one choice that can be sent: text that no later token can change.
 
-    `text` is the answer itself, without the reasoning before it and without tool calls.
+    `text` is the answer, without reasoning and tool calls.
     """
 
     choice: int
@@ -72,16 +72,16 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct):
-    """One finished answer."""
+    """One finished output of a request."""
 
     index: int  # 0 .. n - 1
-    text: str  # the answer itself, without reasoning, tool calls and the stop string
-    tokens: list[int]  # all that were drawn, what `text` leaves out included
+    text: str  # the answer, without reasoning, tool calls and the stop string
+    tokens: list[int]  # all output tokens, also of what `text` leaves out
     finish: FinishReason  # why it ended
     stop: str | int | None = None  # the stop string or stop token that ended it
-    logprobs: list[TokenLogprobs] | None = None  # [tokens], if asked for
+    logprobs: list[TokenLogprobs] | None = None  # [tokens], if requested
     timings: Timings | None = None
-    reasoning: str | None = None  # None: the model's family does not reason aloud
+    reasoning: str | None = None  # None: the model's output has no reasoning part
     calls: tuple[ToolCall, ...] = ()
     reasoning_tokens: int = 0  # of `tokens`
 
@@ -94,7 +94,7 @@ class Choice(msgspec.Struct):
 
 
 class Completion(msgspec.Struct):
-    """The whole result of one request. `text`, `tokens`, `calls` and `finish` are those of its first choice."""
+    """The result of one request. `text`, `tokens`, `calls` and `finish` are those of its first choice."""
 
     id: str
     prompt_tokens: list[int]
@@ -103,7 +103,7 @@ class Completion(msgspec.Struct):
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # the first prompt token has none
     error: str | None = None  # set if a choice finished with FinishReason.ERROR
     error_code: str | None = None
-    warnings: tuple[str, ...] = ()  # what of the request was accepted without effect
+    warnings: tuple[str, ...] = ()  # fields of the request that were accepted without effect
 
     @property
     def text(self) -> str:
@@ -123,7 +123,7 @@ class Completion(msgspec.Struct):
 
 
 class Embedding(msgspec.Struct, frozen=True):
-    """What a text means to the model: its hidden states behind the final norm, pooled."""
+    """The embedding of a text: its hidden states after the final norm, pooled and normalized."""
 
     vector: list[float]  # of unit length
-    prompt_tokens: int  # how many the text has
+    prompt_tokens: int

@@ -235,7 +235,7 @@ def test_the_facts_of_every_engine_are_handed_on() -> None:
     told: list[dict[str, Any]] = []
 
     async def story(replica: Replica, engines: list[Engine]) -> None:
-        replica.on_ready = told.append
+        replica.add_ready_listener(told.append)
         engines[0].die()
         await until(lambda: len(engines) == 2 and replica.state is State.READY)
         assert told == [engines[1].facts]
