@@ -42,31 +42,31 @@ logger = logging.getLogger(__name__)
 
 
 def model(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
-    """The model's files, fetched if need be, for whoever takes requests. Of the sampling that its makers recommend only
-    what a request could ask for is left."""
-    files = _found(settings, pulling)
+    """The model's files for a frontend, downloaded if need be. Recommended sampling parameters that are out of bounds
+    are dropped with a warning."""
+    files = _resolve(settings, pulling)
     sampling = {}
     for name, value in files.sampling.items():
         try:
             SamplingParams(**{name: value})  # type: ignore[arg-type]
         except InvalidRequest as error:
-            logger.warning("%s recommends a sampling that cannot be, and is ignored: %s", files.name, error.message)
+            logger.warning("ignored a recommended sampling parameter of %s: %s", files.name, error.message)
         else:
             sampling[name] = value
     return msgspec.structs.replace(files, sampling=sampling)
 
 
-def _found(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
+def _resolve(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
     return resolve(settings.model.model, progress=pulling, weights=settings.model.load_format != "dummy")
 
 
 def pipeline(settings: Settings, files: ModelFiles) -> Pipeline:
-    """The frontend's stages, for a library: nobody listens to their events."""
+    """The pipeline of a library: without events."""
     return _pipeline(settings, files, Tokenizer.load(files.tokenizer) if files.tokenizer is not None else None)
 
 
 def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
-    """An engine that is ready, in this process or in its own, for a library, and facts about it. Nobody watches it."""
+    """For a library: an engine that is ready, in this process or in its own, and its facts. It records no events."""
     settings = msgspec.structs.replace(settings, observe=ObserveSettings(events=False))
     if settings.engine.isolate:
         from penstock.engine.process import ProcessEngine
@@ -80,10 +80,10 @@ def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
 
 
 def engine_loop(settings: Settings, secret: bytes | None = None) -> tuple[EngineLoop, dict[str, Any]]:
-    """An engine without a driver: a process of its own runs it in `engine.serve`, this one in `engine.local`. `secret`
-    is the server's, where there is one (`flow.prefix`)."""
+    """The loop of an engine: `engine.serve` runs it in a process of its own, `engine.local` in this one. `secret` is
+    the server's (`flow.prefix`)."""
     begun = time.monotonic()
-    files = _found(settings)  # at no cost: whoever asks for an engine has found it before
+    files = _resolve(settings)  # no download: the frontend has resolved it before
     with process_tuning.fast_start():
         with process_tuning.fast_import(cuda=settings.model.device != "cpu"):
             from penstock.startup import build  # torch: a second or more
@@ -109,10 +109,10 @@ def journal(settings: Settings, source: Source) -> Journal | None:
 
 
 def replica(settings: Settings, source: Source, journal: Journal | None = None) -> Replica:
-    """An engine process for a server: it has been started, is yet to be waited for, and will be kept running."""
+    """A supervised engine process for a server: started, but not yet waited for."""
     from penstock.engine.process import ProcessEngine
 
-    secret = draw_secret()  # the same for each that follows
+    secret = draw_secret()  # the same for each process after a restart
     return Replica(lambda: ProcessEngine(settings, secret), source, None if journal is None else journal.record)
 
 
@@ -133,7 +133,7 @@ def server(
     pipeline = _pipeline(settings, files, tokenizer, emit, settings.serve.default_max_tokens, SequenceNumbers())
 
     def adopt(facts: dict[str, Any]) -> None:
-        pipeline.context = facts["context"]  # less than the model's, if memory is short; the next engine may have more
+        pipeline.context = facts["context"]  # less than the model's if memory is short; may change with a restart
 
     replica.add_ready_listener(adopt)
     service = Service(

@@ -35,7 +35,7 @@ def test_recommendations_out_of_bounds_are_ignored_and_named(
     SamplingParams(**found.sampling)  # type: ignore[arg-type]
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 4
-    assert all(text.startswith("x recommends a sampling that cannot be, and is ignored: ") for text in told)
+    assert all(text.startswith("ignored a recommended sampling parameter of x: ") for text in told)
     for words in ("temperature must be in [0.0, 100.0], got -1.0", "top_k must be", "min_p", "repetition_penalty"):
         assert sum(words in text for text in told) == 1
 

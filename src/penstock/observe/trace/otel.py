@@ -30,12 +30,12 @@ else:
         span_id: int | None = None
 
         def generate_trace_id(self) -> int:
-            given, self.trace_id = self.trace_id, None
-            return given or super().generate_trace_id()
+            trace_id, self.trace_id = self.trace_id, None
+            return trace_id or super().generate_trace_id()
 
         def generate_span_id(self) -> int:
-            given, self.span_id = self.span_id, None
-            return given or super().generate_span_id()
+            span_id, self.span_id = self.span_id, None
+            return span_id or super().generate_span_id()
 
 
 class Spans:
@@ -52,14 +52,14 @@ class Spans:
     def export(self, request: RequestTrace) -> None:
         if request.trace is None or request.end is None:
             return
-        given = request.trace
+        own = request.trace
         context = None
-        if given.parent is not None:
+        if own.parent is not None:
             parent = trace.SpanContext(
-                int(given.id, 16), int(given.parent, 16), is_remote=True, trace_flags=trace.TraceFlags(given.flags)
+                int(own.id, 16), int(own.parent, 16), is_remote=True, trace_flags=trace.TraceFlags(own.flags)
             )
             context = trace.set_span_in_context(trace.NonRecordingSpan(parent))
-        self._ids.trace_id, self._ids.span_id = int(given.id, 16), int(given.span, 16)
+        self._ids.trace_id, self._ids.span_id = int(own.id, 16), int(own.span, 16)
         span = self._tracer.start_span(
             f"{request.kind} {request.source.model}",
             context,

@@ -50,8 +50,8 @@ def _sentence(finding: Finding, prompt_tokens: int, cached: int, block_size: int
         return f"All that can be shared of the {prompt_tokens} tokens was cached: {cached}, in blocks of {block_size}."
     if reason == record.DIVERGED:
         return (
-            f"The prompt left the nearest cached prefix at token {matched}; {cached} tokens in whole blocks before it "
-            "were reused."
+            f"The prompt diverges from the nearest cached prefix at token {matched}; {cached} tokens in full blocks "
+            "before it were reused."
         )
     if reason == record.EXTENDS:
         return f"The prompt continues where the nearest cached prefix ends, at token {matched}; {cached} were reused."
