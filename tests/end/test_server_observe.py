@@ -105,9 +105,12 @@ def test_who_waits_is_shown_and_what_for(http: httpx.Client, watched: Server) ->
             until(queued, "somebody who waits")
             until(lambda: ticks(http, lambda tick: True)["stats"]["waiting_by_reason"]["slot"] == 1, "and what for")
             since = time.monotonic()
-            window = shown(http, "/observe/steps", last=5)
-            assert set(window["steps"]["blocked"]) == {"slot"}
-            assert set(window["steps"]["rows"]) == {2}
+
+            def blocked() -> set[str | None]:
+                return set(shown(http, "/observe/steps", last=5)["steps"]["blocked"])
+
+            until(lambda: blocked() == {"slot"}, "five steps of it")
+            assert set(shown(http, "/observe/steps", last=5)["steps"]["rows"]) == {2}
             # Its way to the engine is waiting, too, but for no slot: let that be the smaller part on any machine.
             until(lambda: time.monotonic() - since > 20 * (since - begun), "a wait that is long beside its way here")
             seen_us = (time.monotonic() - since) * 1e6

@@ -88,7 +88,7 @@ class Engine:
     def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
         replies, self.replies = self.replies, []
         frame = self.loop.step()
-        return [*replies, *([frame] if frame else [])]
+        return [*replies, *([frame.packed()] if frame else [])]
 
     def end(self, why: str) -> None: ...
 
