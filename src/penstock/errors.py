@@ -1,8 +1,8 @@
-"""Every error Penstock raises on purpose, and what each one means to a client.
+"""Every error Penstock raises on purpose, with its HTTP status.
 
     PenstockError                    500  internal
     ├── InvalidRequest               400  a field is invalid; `param` names it
-    │   └── ContextOverflow          400  prompt and requested output do not fit the context
+    │   └── ContextOverflow          400  prompt and max_tokens exceed the context
     ├── InvalidSetting               400  a setting is invalid; `param` names it
     ├── Unauthorized                 401  missing or invalid API key
     ├── NotFound                     404  no such route, method or object
@@ -16,7 +16,7 @@
     ├── RequestTooLarge              413  the body exceeds max_body
     ├── HostNotAllowed               421  the Host header is not an accepted name
     ├── MediaTypeUnsupported         415  the content type is not JSON
-    ├── QueueFull                    429
+    ├── QueueFull                    429  max_waiting sequences are waiting
     ├── EngineDied                   503  the engine process died; the request may be retried
     └── ShuttingDown                 503  the server accepts no more requests
 
@@ -125,11 +125,11 @@ class ShuttingDown(PenstockError):
 
 def by_code(code: str | None, message: str, param: str | None = None) -> PenstockError:
     """The error class of a code that another process sent."""
-    return _leaves(PenstockError).get(code or "", PenstockError)(message, param=param)
+    return _by_code(PenstockError).get(code or "", PenstockError)(message, param=param)
 
 
-def _leaves(root: type[PenstockError]) -> dict[str, type[PenstockError]]:
-    found = {root.code: root}
+def _by_code(root: type[PenstockError]) -> dict[str, type[PenstockError]]:
+    errors = {root.code: root}
     for child in root.__subclasses__():
-        found |= _leaves(child)
-    return found
+        errors |= _by_code(child)
+    return errors

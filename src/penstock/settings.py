@@ -28,7 +28,7 @@ NO_SETTINGS = frozenset({"PENSTOCK_CACHE", "PENSTOCK_CPU"})  # read by `store` a
 _SECRET = re.compile(r"(\w+_)?(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS|HEADERS)(_\w+)?", re.IGNORECASE)
 # Variables that Kubernetes sets in every container for a service called penstock, or penstock-something.
 _OF_A_SERVICE = re.compile(r"PENSTOCK_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
-_SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")  # as PENSTOCK_PORT, too
+_SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")  # also the value of PENSTOCK_PORT there
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -37,7 +37,7 @@ Positive = Annotated[int, Meta(ge=1)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One stage's settings."""
+    """The settings of one stage: a table of the TOML file."""
 
 
 class ModelSettings(Section, frozen=True):
@@ -202,7 +202,7 @@ def load(
     values: dict[str, dict[str, Any]] = {field: {} for field in Settings.__struct_fields__}
     for section, entries in (_read(file) if file else {}).items():
         if section not in values or not isinstance(entries, dict):
-            raise InvalidSetting(f"{file}: unknown section [{section}]; there are {', '.join(values)}", param=section)
+            raise InvalidSetting(f"{file}: unknown section [{section}]; known: {', '.join(values)}", param=section)
         values[section].update(entries)
     for name, section in SECTIONS.items():
         text = environ.get(ENV_PREFIX + name.upper())
@@ -210,7 +210,7 @@ def load(
             values[section][name] = text
     for name, value in (arguments or {}).items():
         if name not in SECTIONS:
-            raise InvalidSetting(f"unknown setting {name!r}; there are {', '.join(SECTIONS)}", param=name)
+            raise InvalidSetting(f"unknown setting {name!r}; known: {', '.join(SECTIONS)}", param=name)
         if value is not None:
             values[SECTIONS[name]][name] = value
     try:
@@ -264,15 +264,15 @@ def from_wire(values: dict[str, Any]) -> Settings:
         what, _, path = str(error).partition(" - at ")
         unknown = re.search(r"unknown field `(\w+)`", what)
         param = unknown[1] if unknown else path.strip("`").rpartition(".")[2]
-        said = _misplaced(param, path.strip("`").removeprefix("$.")) if unknown else f"{param} {_in_words(what)}"
-        raise InvalidSetting(said, param=param) from None
+        message = _misplaced(param, path.strip("`").removeprefix("$.")) if unknown else f"{param} {_in_words(what)}"
+        raise InvalidSetting(message, param=param) from None
 
 
 def _in_words(what: str) -> str:
     """Of "Expected `int` <= 65535": "must be a whole number <= 65535"."""
     names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
-    told = re.sub(r"`(\w+)(?: \| null)?`", lambda match: names.get(match[1], match[1]), what)
-    return told.replace("Expected", "must be")
+    text = re.sub(r"`(\w+)(?: \| null)?`", lambda match: names.get(match[1], match[1]), what)
+    return text.replace("Expected", "must be")
 
 
 def _misplaced(name: str, section: str) -> str:
