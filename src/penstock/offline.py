@@ -1,4 +1,5 @@
-"""Penstock as a library: the same pipeline and engine as the server's, driven by a plain loop.
+"""Penstock as a library: the pipeline and engine of the server, driven by a plain loop. It changes no process-wide
+state (`system.ownership`).
 
 with LLM("smollm2") as llm:
     print(llm.generate("The capital of France is").text)
@@ -38,23 +39,23 @@ Conversation = list[Message]
 Params = SamplingParams | Sequence[SamplingParams] | None
 T = TypeVar("T")
 
-MAX_OPEN = 4096  # sequences of batches that are with the engine at once
+MAX_OPEN = 4096  # sequences of batches that the engine has at once
 
 
 class LLM:
     """A model, loaded and ready. One prompt gives one result; a list gives a list in the same order, computed together.
 
     Settings are those of `penstock.settings` by their flat names: `LLM("smollm2", context=2048, isolate=True)`.
-    Without params a request is sampled as the model's makers recommend. Threads may share an LLM; they take turns.
-    Use it in a `with`, or call `close` at the end.
+    Without params a request uses the sampling parameters that the model recommends. Threads may share an LLM; they take
+    turns. Use it in a `with`, or call `close` at the end.
     """
 
     def __init__(
         self, model: str | None = None, *, config: Path | None = None, pulling: Progress | None = None, **values: Any
     ) -> None:
-        """Finds the model, fetches it if it is not here yet, and loads it; raises a PenstockError that says what keeps
-        it from that. `model` is a catalogue name, a folder, a `.gguf` file, a hub id or `pypi:…` (README.md). `config`
-        is a TOML file of settings; `pulling` is told how a download comes along.
+        """Finds the model, downloads it if needed, and loads it; raises a PenstockError if that fails. `model` is a
+        catalogue name, a folder, a `.gguf` file, a hub id or `pypi:…` (README.md). `config` is a TOML file of settings;
+        `pulling` receives the progress of a download.
         """
         self.settings = settings.load({"model": model, **values}, file=config)
         if ignored := settings.strays():
@@ -70,7 +71,7 @@ class LLM:
         self._numbers = itertools.count()
 
     def _before_load(self) -> None:
-        """For subclasses: what else can be wrong is said before the model is loaded."""
+        """For subclasses: further checks before the model is loaded."""
 
     @overload
     def generate(self, prompts: Prompt, params: Params = ..., *, progress: bool | None = ...) -> Completion: ...
@@ -83,10 +84,10 @@ class LLM:
     ) -> Completion | list[Completion]:
         """Continue plain texts or lists of token ids.
 
-        `params` are for all prompts, or a list with one for each. Bad ones raise InvalidRequest before anything is
-        computed; what goes wrong with a single request later is in its Completion's `error`. Long batches show
+        `params` are for all prompts, or a list with one for each. Invalid ones raise InvalidRequest before anything
+        is computed; an error of a single request later is in its Completion's `error`. Long batches show
         their progress on standard error, as a bar or, where that is no terminal, a line every ten seconds; `progress`
-        True or False says so of any batch.
+        True or False turns that on or off for any batch.
         """
         single = _is_single(prompts)
         batch: list[Any] = [prompts] if single else list(prompts)
@@ -119,7 +120,9 @@ class LLM:
         else is as in `generate`.
         """
         if not isinstance(messages, list | tuple):
-            raise InvalidRequest(f"messages is a list of messages, or of those, not {messages!r}", param="messages")
+            raise InvalidRequest(
+                f"messages must be a list of messages, or a list of such lists, got {messages!r}", param="messages"
+            )
         single = len(messages) == 0 or isinstance(messages[0], dict)
         batch: list[Any] = [messages] if single else list(messages)
         active_requests = self._accept(batch, params, lambda turns: {"messages": turns, **options}, single)
@@ -136,12 +139,12 @@ class LLM:
         self, texts: Prompt | Prompts, *, pooling: Pooling = "mean", progress: bool | None = None
     ) -> Embedding | list[Embedding]:
         """Vectors of unit length for texts or lists of token ids: the hidden states behind the final norm, their mean
-        or the last one (`pooling`). Raises if the engine fails: there is no such thing as a part of a vector."""
+        or the last one (`pooling`). Raises if the engine fails."""
         single = _is_single(texts)
         batch: list[Any] = [texts] if single else list(texts)
 
         def fields(text: Any) -> dict[str, Any]:
-            kind = _plain_kind(text, "an input is a text or a list of token ids", "input")
+            kind = _plain_kind(text, "an input must be a text or a list of token ids", "input")
             return {kind: text, "task": "embed", "pooling": pooling}
 
         active_requests = self._accept(batch, SamplingParams(), fields, single, "input")
@@ -158,17 +161,17 @@ class LLM:
         return self._driver.chunks(active)
 
     def stats(self) -> dict[str, Any]:
-        """Sequences running and waiting, KV blocks free, cached and in use, and what was counted since the start."""
+        """Sequences running and waiting, KV blocks free, cached and in use, and counters since the start."""
         return dict(self._driver.ask("stats"))
 
     def check_integrity(self) -> None:
-        """Raises if the engine's books do not balance. For tests and the curious; costs a pass over all blocks."""
+        """Raises if the engine's state is inconsistent. For tests; takes a pass over all KV blocks."""
         if wrong := self._driver.ask("check"):
             raise PenstockError(wrong)
 
     def close(self) -> None:
-        """End the engine, and its process if it has one: its memory is free again, and what is asked of it from now on
-        raises EngineDied, as does what is under way in other threads."""
+        """End the engine, and its process if it has one, and free its memory. Later calls raise EngineDied, as do calls
+        that are running in other threads."""
         self.pipeline.close()
         self._driver.close()
 
@@ -186,7 +189,7 @@ class LLM:
         single: bool,
         noun: str = "prompt",
     ) -> list[ActiveRequest]:
-        """All of them or none: a bad prompt in a batch is reported before any model time is spent."""
+        """All of them or none: an invalid prompt of a batch is reported before anything is computed."""
         active_requests = []
         for place, (prompt, one) in enumerate(zip(batch, self._spread(params, len(batch)), strict=True)):
             try:
@@ -217,26 +220,28 @@ def _embedding(active: ActiveRequest) -> Embedding:
 
 
 def _typed(fields: dict[str, Any]) -> dict[str, Any]:
-    """Tools may be given in several ways."""
+    """Tools as a ToolUse, whatever form they came in."""
     return {**fields, "tools": ToolUse.of(fields["tools"])} if fields.get("tools") is not None else fields
 
 
 def _is_single(prompts: Prompt | Prompts) -> bool:
     if not isinstance(prompts, Sequence):
-        raise InvalidRequest(f"give a text, a list of token ids, or a list of those, not {prompts!r}", param="prompt")
+        raise InvalidRequest(
+            f"prompt must be a text, a list of token ids, or a list of those, got {prompts!r}", param="prompt"
+        )
     return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
 
 
 def _kind(prompt: Any) -> str:
-    """Which field of Request a prompt belongs in; raises on what is none."""
+    """The field of Request that takes the prompt; raises if it is not one."""
     if isinstance(prompt, list) and prompt and all(isinstance(message, dict) for message in prompt):
         return "messages"
-    return _plain_kind(prompt, "a prompt is a text, a list of token ids or a list of messages", "prompt")
+    return _plain_kind(prompt, "a prompt must be a text, a list of token ids or a list of messages", "prompt")
 
 
 def _plain_kind(given: Any, expected: str, param: str) -> str:
     if isinstance(given, str):
         return "text"
-    if isinstance(given, list) and {*map(type, given)} <= {int}:  # of thousands, so no loop of Python's
+    if isinstance(given, list) and {*map(type, given)} <= {int}:  # no Python loop: there may be thousands
         return "tokens"
     raise InvalidRequest(expected, param=param)

@@ -234,7 +234,7 @@ def test_what_is_no_prompt_at_all_is_told(llm: LLM) -> None:
         for given in (5, None):
             with pytest.raises(InvalidRequest, match=f"not {given}"):
                 call(given)  # type: ignore[operator]
-    with pytest.raises(InvalidRequest, match="messages is a list"):
+    with pytest.raises(InvalidRequest, match="messages must be a list"):
         llm.chat("a text")
     for stop in (5, "text", (3,)):
         with pytest.raises(InvalidRequest, match="stop is a tuple of strings"):

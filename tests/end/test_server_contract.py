@@ -463,7 +463,7 @@ def test_another_host_needs_a_key(tiny: Path) -> None:
 def test_or_says_that_none_is_wanted(tiny: Path) -> None:
     """127.0.0.2 is as foreign as any other address, but nobody else can reach it."""
     with Server(tiny, "--host", "127.0.0.2", "--unprotected") as server:
-        assert "warning: anybody who can reach 127.0.0.2 can use this server" in server.log
+        assert "warning: every client that reaches 127.0.0.2 can use this server" in server.log
         assert server.status("/ready") == 200
 
 

@@ -320,7 +320,7 @@ def test_a_signal_before_it_is_ready(tiny: Path, tmp_path: Path, number: int) ->
         while "loading weights" not in process.stderr.readline():
             assert process.poll() is None
         os.killpg(process.pid, number)
-        assert process.stderr.read().endswith("stopped before it was ready\n")
+        assert process.stderr.read().endswith("stopped before the server was ready\n")
         assert process.wait(PATIENCE_S) == 0
     assert not list(tmp_path.glob("penstock-*"))
 

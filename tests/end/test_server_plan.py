@@ -147,8 +147,8 @@ def test_top_lives_in_a_terminal_until_it_is_interrupted(locked: Server) -> None
 
 def test_top_says_what_it_lacks(locked: Server) -> None:
     for arguments, expected in (
-        ((locked.url, "--once"), "wants an API key"),
-        ((locked.url, "--once", "--api-key", "wrong"), "does not know this API key"),
+        ((locked.url, "--once"), "requires an API key"),
+        ((locked.url, "--once", "--api-key", "wrong"), "rejects this API key"),
         (("http://127.0.0.1:1", "--once"), "no server at http://127.0.0.1:1"),
         ((locked.url, "--api-key", "a-key"), "no terminal"),
     ):

@@ -15,19 +15,19 @@ from penstock.system.ownership import claim_process
 
 # command -> module of this package with a click command of the same name; listed in this order
 COMMANDS = {
-    "serve": "Serve a model over HTTP: OpenAI's and Anthropic's APIs.",
-    "run": "Answer one prompt.",
-    "chat": "Talk with a model in the terminal.",
-    "plan": "Compute what a model needs and how fast it can be.",
-    "budget": "Count a prompt's tokens against the context.",
+    "serve": "Serve a model over HTTP: OpenAI, Anthropic and Ollama APIs.",
+    "run": "Generate an answer to one prompt.",
+    "chat": "Chat with a model in the terminal.",
+    "plan": "Plan capacity: memory, speed, replicas and cost of a model.",
+    "budget": "Count the tokens of a prompt's parts against the context.",
     "top": "Watch a running server in the terminal.",
-    "pull": "Fetch a model into the cache.",
-    "models": "List the models that are known or here.",
+    "pull": "Download a model into the cache.",
+    "models": "List the models of the catalogue and on this machine.",
 }
 
 
 class Commands(click.Group):
-    """Loads a command's module when it is asked for."""
+    """Imports a command's module when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -47,7 +47,7 @@ class Commands(click.Group):
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="penstock")
 def penstock() -> None:
-    """Penstock: from the prompt to the token, on your machine.
+    """Penstock: LLM inference from the prompt to the token, on your machine.
 
     Every setting can also come from a TOML file (--config) or from the environment (PENSTOCK_<NAME>).
     """
@@ -66,7 +66,7 @@ def main() -> None:
         code = 130
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:  # the reader of our output has gone, as in `penstock run … | head`
+    except BrokenPipeError:  # the reader of our output is gone, as in `penstock run … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except PenstockError as error:

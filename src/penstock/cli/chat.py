@@ -25,9 +25,9 @@ HELP = "/reset forgets the conversation, /system TEXT sets the system message, /
 @sampling_options
 @settings_options(*ENGINE)
 def chat(system: str | None, **values: Any) -> None:
-    """Talk with a model. Ctrl-C stops an answer, Ctrl-D leaves."""
+    """Chat with a model. Ctrl-C stops an answer, Ctrl-D leaves."""
     if sys.stdin is None:
-        raise InvalidRequest("standard input is closed: there is nobody to talk with")
+        raise InvalidRequest("standard input is closed: chat needs one to read messages from")
     sampling_params({}, dict(values))
     with open_model(values) as llm:
         if llm.pipeline.template is None:
@@ -62,7 +62,7 @@ class Chat:
                     self.answer(line)
 
     def answer(self, line: str) -> None:
-        """One turn. It joins the history only if there is an answer, be it one that was stopped halfway."""
+        """One turn. It joins the history if it has an answer, even one that was stopped halfway."""
         system: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
         question: Message = {"role": "user", "content": line}
         text, show = "", Shower()
@@ -86,7 +86,7 @@ class Chat:
 
 @contextmanager
 def interruptible() -> Iterator[Any]:
-    """Ctrl-C inside sets a flag, which is looked at between two chunks, so that no step is torn apart."""
+    """Ctrl-C inside the block sets a flag, which is checked between two chunks: no step is interrupted."""
     pressed = []
     before = signal.getsignal(signal.SIGINT)
 

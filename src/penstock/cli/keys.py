@@ -1,4 +1,4 @@
-"""Single keys, as programs that take the whole screen read them."""
+"""Single key presses of a full-screen command."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ QUIT = (b"q", b"Q")
 
 @contextlib.contextmanager
 def quitting_on_q() -> Iterator[None]:
-    """Inside, q ends the block, whatever the main thread waits for. Keys are not shown. Where standard input is no
-    terminal, nothing is read."""
+    """Inside the block, q ends it, even while the main thread waits. Keys are not echoed. Does nothing where standard
+    input is not a terminal."""
     if sys.stdin is None or not sys.stdin.isatty():
         yield
         return

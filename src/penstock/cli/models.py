@@ -1,4 +1,4 @@
-"""penstock models: what is known and what is here."""
+"""penstock models: the catalogue and the models on this machine."""
 
 from __future__ import annotations
 

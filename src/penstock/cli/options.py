@@ -1,4 +1,4 @@
-"""Options that several commands share, made from the settings and sampling parameters themselves."""
+"""Options that several commands share, derived from the settings and sampling parameters."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def debug_option(command: Command) -> Command:
-    option = click.option("--debug", is_flag=True, expose_value=False, help="Show the whole trace of an error.")
+    option = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
     return option(command)
 
 
 def settings_options(*sections: str, but: Collection[str] = ()) -> Callable[[Command], Command]:
-    """One option per setting of these sections (`but` some), None when not given, and --config for a file of them."""
+    """One option per setting of these sections (`but` some), None when absent, and --config for a settings file."""
 
     def decorate(command: Command) -> Command:
         for name, section in reversed(SECTIONS.items()):
@@ -43,7 +43,7 @@ def settings_options(*sections: str, but: Collection[str] = ()) -> Callable[[Com
 
 
 def struct_options(kind: type[msgspec.Struct]) -> Callable[[Command], Command]:
-    """One option per field of `kind` that has a default, None when not given."""
+    """One option per field of `kind` that has a default, None when absent."""
 
     def decorate(command: Command) -> Command:
         hints = get_type_hints(kind, include_extras=True)
@@ -61,16 +61,20 @@ def given_settings(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def sampling_options(command: Command) -> Command:
-    """What people change from the command line. None when not given: then the model's own defaults hold."""
+    """The common sampling parameters. None when absent: the model's own defaults apply."""
     options = [
-        click.option("--max-tokens", type=int, help="Most tokens of the answer."),
-        click.option("--temperature", type=float, help="0 is greedy, 2 the most."),
-        click.option("--top-p", type=float, help="Keep the likeliest tokens that make up this share."),
-        click.option("--top-k", type=int, help="Keep the k likeliest tokens."),
-        click.option("--min-p", type=float, help="Keep tokens at least this likely, relative to the likeliest."),
-        click.option("--repetition-penalty", type=float, help="Above 1: against tokens already seen."),
-        click.option("--stop", multiple=True, help="End the answer before this text; may be given several times."),
-        click.option("--seed", type=int, help="Make the answer repeatable."),
+        click.option("--max-tokens", type=int, help="Maximum tokens to generate."),
+        click.option("--temperature", type=float, help="Sampling temperature, 0 (greedy) to 2."),
+        click.option(
+            "--top-p", type=float, help="Nucleus sampling: keep the most likely tokens up to this total probability."
+        ),
+        click.option("--top-k", type=int, help="Keep the k most likely tokens."),
+        click.option(
+            "--min-p", type=float, help="Keep tokens with at least this probability, relative to the most likely one."
+        ),
+        click.option("--repetition-penalty", type=float, help="Penalty on tokens already seen; 1 is none."),
+        click.option("--stop", multiple=True, help="Stop string: generation ends before it; may be repeated."),
+        click.option("--seed", type=int, help="Seed for reproducible sampling."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -90,15 +94,17 @@ def sampling_params(defaults: dict[str, Any], values: dict[str, Any], **extra: A
 
 
 def constraint_options(command: Command) -> Command:
-    """What the answer must look like; one of them at most."""
+    """Structured output; at most one of them."""
     options = [
         click.option(
             "--schema",
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Answer in JSON that is valid by the JSON Schema in this file.",
+            help="Generate JSON that matches the JSON Schema in this file.",
         ),
-        click.option("--regex", help="Answer with a text that the whole of this expression matches."),
-        click.option("--choice", multiple=True, help="Answer with this text, or with another one that is given so."),
+        click.option("--regex", help="Generate text that this regular expression matches as a whole."),
+        click.option(
+            "--choice", multiple=True, help="Generate this text or one of the other choices; may be repeated."
+        ),
     ]
     for option in reversed(options):
         command = option(command)

@@ -1,4 +1,4 @@
-"""penstock plan: what a model needs of a machine, and how fast it can be there."""
+"""penstock plan: capacity of a model on given hardware."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.settings import parse_bytes
 from penstock.store.catalogue import DEFAULT
 from penstock.store.resolve import resolve
 
-# what people write -> the fields of plan.question.DeviceNumbers
+# key on the command line -> field of capacity.question.DeviceNumbers
 DEVICE_FIELDS = {"memory": "memory_bytes", "bandwidth": "bandwidth_bytes_s", "flops": "flops", "link": "link_bytes_s"}
 
 
@@ -32,13 +32,13 @@ DEVICE_FIELDS = {"memory": "memory_bytes", "bandwidth": "bandwidth_bytes_s", "fl
     "--hardware",
     default=THIS,
     show_default=True,
-    help="A preset, `this` for the machine itself, or memory=80GB,bandwidth=2TB,flops=312T[,link=300GB].",
+    help="A preset, `this` for this machine, or memory=80GB,bandwidth=2TB,flops=312T[,link=300GB].",
 )
 @struct_options(Question)
-@click.option("--server", metavar="URL", help="Ask a running server: its measured figures are shown beside the theory.")
+@click.option("--server", metavar="URL", help="Ask a running server, and show its measured figures beside the theory.")
 @key_option
-@click.option("--list", "listed", is_flag=True, help="List the presets of models and hardware.")
-@click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON.")
+@click.option("--list", "listed", is_flag=True, help="List model and hardware presets.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole plan as JSON.")
 @debug_option
 def plan(
     model: str | None,
@@ -49,7 +49,7 @@ def plan(
     as_json: bool,
     **values: Any,
 ) -> None:
-    """Compute memory, speed, replicas and cost of MODEL on some hardware; nothing is run.
+    """Compute memory, TTFT, TPOT, throughput, replicas and cost of MODEL on given hardware; nothing is run.
 
     MODEL is a preset (--list), a catalogue name, a folder, a .gguf file, or its numbers, such as
     layers=32,hidden=4096,intermediate=14336,heads=32,kv_heads=8,vocab=128256,context=8192.
@@ -71,14 +71,14 @@ def plan(
 
 def _here(model: str, asked: dict[str, Any]) -> Plan:
     numbers = _numbers(model, "model")
-    first = question({**asked, "model": numbers or model}, strict=False)  # what is wrong with it comes before all else
+    first = question({**asked, "model": numbers or model}, strict=False)  # its errors come first
     hardware = find_device(first.hardware, this_machine)
     shape = find_shape(first.model, {} if numbers else _local(model))
     return compute(question_for(hardware, shape, {**asked, "model": first.model}, strict=False), shape, hardware)
 
 
 def _local(model: str) -> dict[str, shape.Shape]:
-    """A model on this machine. Presets need none, and nothing is fetched."""
+    """A model on this machine, unless a preset is named; nothing is downloaded."""
     if model in shape.PRESETS:
         return {}
     try:

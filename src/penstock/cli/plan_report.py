@@ -1,4 +1,4 @@
-"""A plan as a person reads it."""
+"""Prints a plan as tables."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def _memory(made: Plan) -> Table:
     table, memory, kv = _facts("memory of one device"), made.memory, made.kv
     table.add_row("parameters", f"{count_text(made.model.parameters)}")
     table.add_row("weights", size_text(memory.weights_bytes))
-    table.add_row("a step's workspace", size_text(memory.workspace_bytes))
+    table.add_row("workspace of a step", size_text(memory.workspace_bytes))
     if memory.fits:
         table.add_row(
             "left for KV", f"{size_text(memory.kv_bytes)} of {size_text(memory.budget_bytes)}: {kv.tokens:,} tokens"
         )
     else:
-        table.add_row("does not fit", Text(f"{size_text(memory.missing_bytes)} are missing", style="bold red"))
+        table.add_row("does not fit", Text(f"{size_text(memory.missing_bytes)} short", style="bold red"))
     over = f", over all {made.devices} devices" if made.devices > 1 else ""
     table.add_row("KV per token", f"{size_text(kv.bytes_per_token)}{over}")
     table.add_row("KV of a request", f"{size_text(kv.request_bytes)} at {kv.request_tokens:,} tokens{over}")
@@ -75,13 +75,15 @@ def _memory(made: Plan) -> Table:
 
 def _prefill(made: Plan) -> Table:
     table, prefill = _facts("prefill"), made.prefill
-    table.add_row("time", f"{time_text(prefill.expected_s)} expected, {time_text(prefill.ceiling_s)} at the ceiling")
-    table.add_row("speed", f"{count_text(prefill.tokens_per_s)} tokens/s, bound by {prefill.bound}")
+    table.add_row(
+        "prefill time", f"{time_text(prefill.expected_s)} expected, {time_text(prefill.ceiling_s)} at the ceiling"
+    )
+    table.add_row("prompt tok/s", f"{count_text(prefill.tokens_per_s)}, bound by {prefill.bound}")
     return table
 
 
 def _decode(made: Plan) -> Table:
-    table = _table("decode, batch", "step", "tokens/s", "per request", "ceiling", "bound by")
+    table = _table("decode, batch", "TPOT", "tok/s", "per request", "ceiling", "bound by")
     for point in made.decode.curve:
         table.add_row(
             str(point.batch),
@@ -95,7 +97,7 @@ def _decode(made: Plan) -> Table:
 
 
 def _parallel(made: Plan) -> Table:
-    table = _table("devices", "weights", "KV/token", "requests", "reduced", "prefill", "step", "tokens/s")
+    table = _table("devices", "weights", "KV/token", "requests", "all-reduce", "prefill", "TPOT", "tok/s")
     for one in made.parallel:
         if one.weights_bytes is None or one.prefill_s is None or one.decode_s is None:
             continue  # not possible; the caption says why
@@ -117,19 +119,17 @@ def _parallel(made: Plan) -> Table:
 def _speculation(made: Plan) -> Table:
     table, gain = _facts("speculation"), made.speculation
     table.add_row(
-        f"{gain.drafts} drafts, {gain.acceptance:.0%} right",
-        f"{gain.tokens_per_verification:.2f} tokens a verification, {gain.speedup:.2f} times as fast alone, "
-        f"{gain.by_batch[-1].speedup:.2f} times at batch {gain.by_batch[-1].batch}",
+        f"{gain.drafts} drafts, {gain.acceptance:.0%} accepted",
+        f"{gain.tokens_per_verification:.2f} tokens per verification, {gain.speedup:.2f}x at batch 1, "
+        f"{gain.by_batch[-1].speedup:.2f}x at batch {gain.by_batch[-1].batch}",
     )
-    best = (
-        f"{gain.best_drafts} drafts: {gain.best_speedup:.2f} times as fast" if gain.best_drafts else "no drafts at all"
-    )
-    table.add_row("best alone", best)
+    best = f"{gain.best_drafts} drafts: {gain.best_speedup:.2f}x" if gain.best_drafts else "no drafts"
+    table.add_row("best at batch 1", best)
     return table
 
 
 def _profiles(made: Plan) -> Table:
-    table = _table("profile", "batch", "first", "tok/s each", "tok/s", "requests/s", "request", "per M")
+    table = _table("profile", "batch", "TTFT", "tok/s each", "tok/s", "requests/s", "request", "per M")
     for one in made.profiles:
         table.add_row(
             one.name,
@@ -148,13 +148,13 @@ def _replicas(made: Plan) -> Table:
     table = _facts("under load")
     if (fleet := made.replicas) is not None:
         table.add_row(f"for {fleet.rate:g} requests/s", f"{fleet.replicas} replicas, {fleet.devices} devices")
-        table.add_row("used", f"{fleet.utilisation:.0%}, {fleet.in_flight:.1f} requests running on each")
-        table.add_row("wait", f"{fleet.wait_probability:.1%} wait; 95% no longer than {time_text(fleet.wait_p95_s)}")
-        table.add_row("first token, request", f"{time_text(fleet.first_token_s)}, {time_text(fleet.request_s)}")
+        table.add_row("utilisation", f"{fleet.utilisation:.0%}, {fleet.in_flight:.1f} requests running per replica")
+        table.add_row("queue wait", f"{fleet.wait_probability:.1%} of requests; p95 {time_text(fleet.wait_p95_s)}")
+        table.add_row("TTFT, whole request", f"{time_text(fleet.first_token_s)}, {time_text(fleet.request_s)}")
     if (cost := made.cost) is not None:
-        table.add_row("a million tokens", f"{cost.input_per_million:.3g} in, {cost.output_per_million:.3g} out")
+        table.add_row("cost of 1M tokens", f"{cost.input_per_million:.3g} in, {cost.output_per_million:.3g} out")
         if cost.at_rate_per_million is not None:
-            table.add_row("at that rate", f"{cost.at_rate_per_million:.3g}, in and out alike")
+            table.add_row("at that rate", f"{cost.at_rate_per_million:.3g}, input and output alike")
     return table
 
 

@@ -13,8 +13,7 @@ from penstock.store.progress import Progress as Report
 
 @contextmanager
 def download_bar(say: Callable[[str], None] | None = None) -> Iterator[Report]:
-    """Nothing is shown until there is something to show. Without a terminal, one line per phase; with `say`, too, and
-    that is told them."""
+    """Shows nothing before the first report. Without a terminal, one line per phase; with `say`, through that."""
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console

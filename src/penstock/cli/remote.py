@@ -1,4 +1,4 @@
-"""A running server, as commands ask it. No HTTP library: a request now and then needs none."""
+"""A client of a running server for commands, on the standard library."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ TIMEOUT_S = 10.0
 
 
 class ServerSilent(PenstockError):
-    """Nobody answers there, or nobody that is understood."""
+    """No server answers there, or not a Penstock server."""
 
     status = 503
     code = "server_silent"
 
 
 def key_option(command: Command) -> Command:
-    option = click.option("--api-key", envvar="PENSTOCK_API_KEY", help="The server's key, where it wants one.")
+    option = click.option("--api-key", envvar="PENSTOCK_API_KEY", help="API key of the server, if it requires one.")
     return option(command)
 
 
 class Remote:
     def __init__(self, url: str, key: str | None = None) -> None:
-        """`url` may be what the server prints: with or without /v1."""
+        """`url`: with or without /v1."""
         self.url = _checked(url if "://" in url else f"http://{url}")
         self.headers = {"authorization": f"Bearer {key.split(',')[0].strip()}"} if key else {}
 
@@ -82,11 +82,11 @@ class Remote:
     def _refused(self, status: int, path: str, body: bytes) -> PenstockError:
         if status == 401:
             if self.headers:
-                return Unauthorized(f"{self.url} does not know this API key (from --api-key, or PENSTOCK_API_KEY)")
-            return Unauthorized(f"{self.url} wants an API key: give --api-key, or set PENSTOCK_API_KEY")
+                return Unauthorized(f"{self.url} rejects this API key (from --api-key or PENSTOCK_API_KEY)")
+            return Unauthorized(f"{self.url} requires an API key: pass --api-key, or set PENSTOCK_API_KEY")
         try:
-            told = msgspec.json.decode(body)["error"]
-            return by_code(told["code"], told["message"], told.get("param"))
+            sent = msgspec.json.decode(body)["error"]
+            return by_code(sent["code"], sent["message"], sent.get("param"))
         except (msgspec.DecodeError, KeyError, TypeError):
             return ServerSilent(f"{self.url}{path} answered {status}: is that a Penstock server?")
 

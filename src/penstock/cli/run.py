@@ -23,8 +23,8 @@ from penstock.flow import Completion, Message
 
 @click.command()
 @click.argument("prompt")
-@click.option("--system", help="A system message before the prompt.")
-@click.option("--raw", is_flag=True, help="Continue the prompt as it is, without the chat template.")
+@click.option("--system", help="System message before the prompt.")
+@click.option("--raw", is_flag=True, help="Continue the prompt itself, without the chat template.")
 @click.option("--n", type=int, default=1, help="Number of answers.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 @constraint_options
@@ -36,9 +36,9 @@ def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, **val
     if not text.strip():
         raise InvalidRequest("the prompt is empty", param="prompt")
     if raw and system:
-        raise InvalidRequest("--system has no place in a --raw prompt", param="system")
+        raise InvalidRequest("--system cannot be combined with --raw: a raw prompt has no messages", param="system")
     constraint = constraint_of(values)
-    sampling_params({}, dict(values), n=n)  # what is wrong with these is said before anything is loaded
+    sampling_params({}, dict(values), n=n)  # errors come before anything is loaded
     with open_model(values, constraint) as llm:
         params = sampling_params(llm.defaults, values, n=n, constraint=constraint)
         question = text if raw or llm.pipeline.template is None else _conversation(system, text)

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# How long a thread keeps the interpreter while others wait for it. With Python's 5 ms, one that parses a long body
-# holds up the event loop for twice as long (bench/stalls_json.py).
+# Switch interval of the interpreter. With Python's 5 ms, a thread that parses a long body stalls the event loop twice
+# as long (bench/stalls_json.py).
 THREAD_TURN_S = 0.001
 
 
 @click.command()
 @click.argument("model", required=False)
-@settings_options("serve", "observe", *ENGINE, but=("model", "isolate"))  # it always does
+@settings_options("serve", "observe", *ENGINE, but=("model", "isolate"))  # always isolated
 def serve(**values: Any) -> None:
     """Serve MODEL (a catalogue name, folder, .gguf file, hub id or pypi: source) over HTTP."""
     with _errors_as_objects() if _log_format(values) == "json" else contextlib.nullcontext():
@@ -68,14 +68,14 @@ def _start(values: dict[str, Any]) -> None:
     if ignored := strays():
         warn(ignored)
     if settings.serve.host not in LOOPBACK and not settings.serve.keys:
-        warn(f"anybody who can reach {settings.serve.host} can use this server")
+        warn(f"every client that reaches {settings.serve.host} can use this server: no api_key is set")
     if "*" in settings.serve.origins and not settings.serve.keys:
-        warn("any web page that is open in a browser here can use this server")
+        warn("every web page in a browser on this machine can use this server: allow_origin is * and no api_key is set")
     if settings.observe.events and settings.observe.otel_endpoint is not None:
         from penstock.observe.trace.otel import exporter_class
 
-        exporter_class()  # or it would be missed only once an engine has been started
-    check_name(settings.model.model)  # before the port: who mistypes both is told of the first word first
+        exporter_class()  # raises here if the package is missing, not after the engine has started
+    check_name(settings.model.model)  # before the port: an unknown model is reported first
     listener = bind(settings.serve)
     with download_bar(None if for_people else say) as bar:
         files = assemble.model(settings, bar)
@@ -85,7 +85,7 @@ def _start(values: dict[str, Any]) -> None:
 
 
 def _log_format(values: dict[str, Any]) -> Any:
-    """What the settings will say, told without them: it may be they that are wrong."""
+    """The log format, before the settings are loaded: their errors are logged in it, too."""
     if given := values["log_format"] or os.environ.get(f"{ENV_PREFIX}LOG_FORMAT"):
         return given
     try:
@@ -96,7 +96,7 @@ def _log_format(values: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _errors_as_objects() -> Iterator[None]:
-    """Where every line of the log is an object, so is the one that says why there is no server."""
+    """With JSON logs, the error that ends the start is a JSON line, too."""
     configure("json")
     try:
         yield
@@ -111,7 +111,7 @@ def _errors_as_objects() -> Iterator[None]:
 async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket, say: Callable[[str], None]) -> int:
     this = asyncio.current_task()
     assert this is not None
-    for number in (signal.SIGTERM, signal.SIGINT):  # until the server has its own
+    for number in (signal.SIGTERM, signal.SIGINT):  # until the server installs its own
         asyncio.get_running_loop().add_signal_handler(number, this.cancel)
     source = Source(files.name)
     journal = assemble.journal(settings, source)
@@ -125,7 +125,7 @@ async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket,
             try:
                 await replica.start()
             except asyncio.CancelledError:
-                say("stopped before it was ready")
+                say("stopped before the server was ready")
                 replica.close(at_once=True)
                 return 0
             gc_control.tune_for_server()

@@ -1,4 +1,4 @@
-"""A loaded model for the length of a command, with its progress told on standard error."""
+"""A model, loaded for the duration of a command, with progress on standard error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.offline import LLM
 
 
 class Shower:
-    """Shows one answer as it comes: its reasoning dim and on standard error, so that what is piped on is the answer."""
+    """Prints one answer as it streams: reasoning dim and on standard error, so that a pipe receives the answer only."""
 
     def __init__(self) -> None:
         self.thinking = False
@@ -34,7 +34,7 @@ class Shower:
 
 
 class _Checked(LLM):
-    """Refuses a constraint that cannot be compiled before the weights are loaded."""
+    """Rejects a constraint that cannot be compiled before the weights are loaded."""
 
     def __init__(self, constraint: Constraint | None, **options: Any) -> None:
         self._constraint = constraint
@@ -51,7 +51,7 @@ class _Checked(LLM):
 
 @contextmanager
 def open_model(values: dict[str, Any], constraint: Constraint | None = None) -> Iterator[LLM]:
-    """`values` are those of settings_options; sampling values are left in it. `constraint` is of what will be asked."""
+    """`values` are those of settings_options; sampling values stay in it. `constraint`: of the coming request."""
     config = values.get("config")
     settings = given_settings(values)
     started = time.monotonic()
