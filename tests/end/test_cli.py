@@ -99,7 +99,7 @@ def test_standard_input_may_be_closed(command: str) -> None:
     ("arguments", "says"),
     [
         (["nonesuch"], "no model 'nonesuch'"),
-        (["FOLDER", "--kv-memory", "1KiB"], "kv_memory: 1.0 KiB were asked for"),
+        (["FOLDER", "--kv-memory", "1KiB"], "kv_memory: 1.0 KiB hold no sequence"),
         (["--kv-memory", "much"], "kv_memory must be a size"),
         (["--config", "/nonexistent.toml"], "cannot read settings file"),
     ],

@@ -1,14 +1,15 @@
-"""Capacity arithmetic: what a model needs and what a machine can give, before either is there. No torch, no engine.
+"""Capacity planning: memory, TTFT, TPOT, prompt and output tok/s, replicas and cost of a model on given hardware, from
+arithmetic alone. No torch, no engine.
 
 question ──► planner ──► answer
               ├── memory       weights, KV per token, longest context, concurrent requests
               ├── speed        prefill and decode from arithmetic and bandwidth
               ├── parallel     the same split over several devices
-              ├── speculation  what drafts gain
+              ├── speculation  the gain of draft tokens
               ├── load         requests per second, replicas, cost
               └── measured     a running server's own figures beside the theory
 
-`shape` and `device` are what goes in, with presets of both; `budget` shares out a context among the parts of a prompt.
+`shape` and `device` are the inputs, with presets of both; `budget` counts the parts of a prompt against the context.
 The formulas and where they come from are in docs/PLANNER.md.
 """
 

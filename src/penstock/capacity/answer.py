@@ -1,4 +1,4 @@
-"""What the planner answers. Units are in the names; seconds, bytes and tokens throughout."""
+"""The planner's result. Units are in the names: seconds, bytes and tokens throughout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.capacity.speed import Bound
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of its parts."""
+    """Base of the parts of a plan."""
 
 
 class PlannedModel(Answer, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class PlannedModel(Answer, frozen=True, kw_only=True):
     head_dim: int
     vocab: int
     context: int
-    weights_bytes: float  # all of it, in the format asked for
+    weights_bytes: float  # in the chosen format, over all devices
 
 
 class FormatBytes(Answer, frozen=True, kw_only=True):
@@ -39,24 +39,24 @@ class Memory(Answer, frozen=True, kw_only=True):
     budget_bytes: float
     weights_bytes: float
     workspace_bytes: float
-    kv_bytes: float  # what is left
-    fits: bool  # a request of the workload's length, beside weights and workspace
+    kv_bytes: float  # the memory left
+    fits: bool  # whether one request of the workload fits beside weights and workspace
     missing_bytes: float
     formats: list[FormatBytes]
 
 
 class Kv(Answer, frozen=True, kw_only=True):
-    bytes_per_token: float  # over all devices, each KV head once
-    bytes_per_token_late: float  # beyond every window
+    bytes_per_token: float  # over all devices, each KV head counted once
+    bytes_per_token_late: float  # of positions beyond every sliding window
     request_tokens: int
     request_bytes: float
-    tokens: int  # that the memory left holds
+    tokens: int  # that fit kv_bytes
     longest_context: int
     concurrent_requests: int
 
 
 class Prefill(Answer, frozen=True, kw_only=True):
-    tokens: float  # to compute: those not found in the cache
+    tokens: float  # computed: without cached ones
     flop: float
     ceiling_s: float
     expected_s: float
@@ -66,10 +66,10 @@ class Prefill(Answer, frozen=True, kw_only=True):
 
 class DecodePoint(Answer, frozen=True, kw_only=True):
     batch: int
-    ceiling_s: float  # a step
+    ceiling_s: float  # of a step: TPOT
     expected_s: float
     ceiling_tokens_per_s: float
-    tokens_per_s: float  # expected, of all requests together
+    tokens_per_s: float  # expected, of the whole batch
     request_tokens_per_s: float
     bound: Bound
 
@@ -81,7 +81,7 @@ class Decode(Answer, frozen=True, kw_only=True):
 
 
 class Degree(Answer, frozen=True, kw_only=True):
-    """A model split over so many devices; figures of one of them."""
+    """Tensor parallelism of this degree; figures are per device."""
 
     degree: int
     possible: bool
@@ -92,7 +92,7 @@ class Degree(Answer, frozen=True, kw_only=True):
     concurrent_requests: int = 0
     allreduce_bytes_per_token: float | None = None
     prefill_s: float | None = None
-    decode_s: float | None = None  # a step at batch 1
+    decode_s: float | None = None  # TPOT at batch 1
     tokens_per_s: float | None = None  # at the largest batch
 
 
@@ -109,7 +109,7 @@ class BatchGain(Answer, frozen=True, kw_only=True):
 
 
 class Speculation(Answer, frozen=True, kw_only=True):
-    """At batch 1, but for `by_batch`."""
+    """At batch 1, except `by_batch`."""
 
     acceptance: float
     drafts: int
@@ -135,25 +135,25 @@ class Replicas(Answer, frozen=True, kw_only=True):
     replicas: int
     devices: int
     batch: int  # slots of a replica
-    capacity_per_s: float  # requests a second that one replica can take
+    capacity_per_s: float  # requests per second of one replica
     utilisation: float
     in_flight: float  # requests running on a replica, on average
     wait_probability: float
     wait_mean_s: float
     wait_p95_s: float
-    first_token_s: float
+    first_token_s: float  # TTFT
     request_s: float
     sizes: list[FleetSize]
 
 
 class Cost(Answer, frozen=True, kw_only=True):
-    """Of a million tokens, in the currency of hour_price, with devices that are fully used but for the last one."""
+    """Of a million tokens, in the currency of hour_price, with fully used devices except in `at_rate_per_million`."""
 
     hour_price: float
     input_per_million: float
     output_per_million: float
     blended_per_million: float
-    at_rate_per_million: float | None  # with the replicas that the rate needs, idle times included
+    at_rate_per_million: float | None  # with the replicas that `rate` needs, idle time included
 
 
 class Profile(Answer, frozen=True, kw_only=True):
@@ -173,11 +173,11 @@ class MeasuredRow(Answer, frozen=True, kw_only=True):
     unit: str
     theory: float | None  # the ceiling
     measured: float
-    ratio: float | None  # share of the ceiling that was reached
+    ratio: float | None  # measured / theory
 
 
 class Measured(Answer, frozen=True, kw_only=True):
-    """What a running server did, on average over its requests so far."""
+    """Averages of a running server over its requests so far."""
 
     requests: int
     prompt_tokens: float

@@ -1,4 +1,4 @@
-"""How a context is shared out among the parts of a prompt and the answer that is to come."""
+"""Token budget: the parts of a prompt and the reserved output against the context."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[BudgetPart]
     prompt_tokens: int
     used_tokens: int
-    free_tokens: int  # below 0: so many too many
+    free_tokens: int  # negative: tokens over the context
     fits: bool
     longest_output: int
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """Its parts, in the order in which they are sent; documents stand before the user's own words."""
+    """Its parts in order; documents come before the user's text."""
 
     system: str = ""
     history: Sequence[Message] = ()
@@ -53,9 +53,9 @@ def budget(
     reserved_output: int,
     context: int,
 ) -> Budget:
-    """`render` has the tokens of a conversation in its chat template; None: there is no template, texts just follow.
+    """`render` gives the tokens of a conversation in its chat template; None: no template, texts are concatenated.
 
-    What the whole has beyond its parts is the template's. Where it trims or merges text, that can be below 0.
+    `template` is the prompt's tokens beyond its parts; negative where the template trims or merges text.
     """
 
     def count(text: str) -> int:

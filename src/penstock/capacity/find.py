@@ -1,4 +1,4 @@
-"""What the names in a question stand for."""
+"""Looks up the model and hardware that a question names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THIS = "this"
 
 
 def find_shape(given: str | ModelNumbers, here: Mapping[str, shape.Shape]) -> shape.Shape:
-    """`here` are the models at hand besides the presets; they come first."""
+    """`here`: models on this machine; they take precedence over the presets."""
     if isinstance(given, ModelNumbers):
         return given.shape()
     known = {**shape.PRESETS, **here}
@@ -23,7 +23,7 @@ def find_shape(given: str | ModelNumbers, here: Mapping[str, shape.Shape]) -> sh
 
 
 def find_device(given: str | DeviceNumbers, this: Callable[[], device.Device]) -> device.Device:
-    """`this` says what the machine itself is."""
+    """`this` measures the machine it runs on."""
     if isinstance(given, DeviceNumbers):
         return given.device()
     if given == THIS:
@@ -36,4 +36,4 @@ def find_device(given: str | DeviceNumbers, this: Callable[[], device.Device]) -
 def _unknown(what: str, given: str, known: Collection[str]) -> str:
     close = difflib.get_close_matches(given[:64].lower(), known, n=1, cutoff=0.5)
     guess = f" (did you mean {close[0]}?)" if close else ""
-    return f"{what}: {given[:64]!r} is not known{guess}; there are {', '.join(known)}, or give its numbers"
+    return f"{what}: {given[:64]!r} is unknown{guess}; known: {', '.join(known)}; or give its numbers"

@@ -1,4 +1,4 @@
-"""A replica under load: how many requests a second it takes, how long they wait, how many replicas that needs.
+"""A replica under load: requests per second, queueing delay, and the number of replicas for a rate.
 
 With b requests in flight, each costs the device its prefill and its share of `output` decode steps:
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from penstock.capacity.speed import Speed
 
-TAIL = 0.05  # waits are told at the 95th percentile
+TAIL = 0.05  # waits are given at the 95th percentile
 MAX_REPLICAS = 1_000_000
 
 
@@ -50,15 +50,15 @@ class Replica:
         return batch * self.device_s(batch)
 
     def request_tokens_per_s(self, batch: float) -> float:
-        """Of one request once it has begun to answer, with the prefills of the others in between."""
+        """Of one request after its first token, with the prefills of others in between."""
         return self.work.output_tokens / (self.stay_s(batch) - self.prefill_s)
 
     def first_token_s(self, batch: float) -> float:
-        """Behind the queue: the step that is under way, and its own prefill."""
+        """TTFT without queueing: the rest of the running step, and the request's own prefill."""
         return self.prefill_s + (self.step_s(batch) if batch > 1 else 0.0)
 
     def largest_batch(self, most: int, at_least: float | None) -> int:
-        """The largest up to `most` at which every request still gets `at_least` tokens a second; 0: not even one."""
+        """The largest batch up to `most` at which each request gets `at_least` tokens per second; 0: none does."""
         if at_least is None:
             return most
         low, high = 0, most
@@ -71,7 +71,7 @@ class Replica:
         return low
 
     def in_flight(self, rate: float, most: int) -> float:
-        """The batch that `rate` requests a second keep running: b = rate · S(b). `rate` is below what it can take."""
+        """The mean batch at `rate` requests per second, which must be below capacity: b = rate · S(b)."""
         low, high = 0.0, float(most)
         for _ in range(60):
             middle = (low + high) / 2
@@ -115,7 +115,7 @@ def queue(rate: float, slots: int, stay_s: float) -> Queue:
 
 
 def replicas_for(rate: float, slots: int, stay_s: float, *, utilisation: float, wait_p95_s: float) -> int | None:
-    """The fewest, each with its share of the rate, that stay below both; None: more than MAX_REPLICAS."""
+    """The fewest replicas that keep both limits, each with its share of the rate; None: more than MAX_REPLICAS."""
 
     def enough(count: int) -> bool:
         one = queue(rate / count, slots, stay_s)
@@ -134,5 +134,5 @@ def replicas_for(rate: float, slots: int, stay_s: float, *, utilisation: float, 
 
 
 def per_million(hour_price: float, devices: float, seconds_per_token: float) -> float:
-    """Price of a million tokens that take the devices so long each."""
+    """Cost of a million tokens, each of which takes the devices `seconds_per_token`."""
     return hour_price / 3600 * devices * seconds_per_token * 1e6

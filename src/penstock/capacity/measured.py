@@ -1,4 +1,4 @@
-"""A running server's own figures beside the ceilings of the hardware it runs on."""
+"""Measured figures of a running server beside the ceilings of its hardware."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StepSeen(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a server. Lengths are means over its requests; None: nothing of the kind has happened yet."""
+    """Figures of a server. Lengths are means over its requests; None: not measured yet."""
 
     weights: str  # the format they are kept in
     kv: str
@@ -91,5 +91,5 @@ def _rate(name: str, label: str, theory: float, measured: float) -> MeasuredRow:
 
 
 def _efficiency(ratio: float | None) -> float | None:
-    """As a question takes it: no measurement says more than 1 but by a wrong idea of the hardware."""
+    """Within the bounds of a question: a ratio above 1 means wrong figures of the hardware."""
     return None if ratio is None else min(1.0, max(0.001, ratio))

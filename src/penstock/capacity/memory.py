@@ -1,4 +1,4 @@
-"""What has to lie in a device's memory. `degree` is over how many devices the model is split; figures are of one."""
+"""Device memory: weights, KV cache, workspace. Figures are per device; `degree`: of tensor parallelism."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def weights_bytes(shape: Shape, format: Format, degree: int = 1) -> float:
 
 
 def read_bytes(shape: Shape, format: Format, degree: int = 1) -> float:
-    """Of the weights, what one step reads: all but the embedding table, of which it takes a few rows."""
+    """Weight bytes that a step reads: all but the embedding table, of which it reads a few rows."""
     bits = (shape.layers * shape.layer_matrices * format.bits + shape.table * format.table_bits) / degree
     return (bits + shape.vectors * format.vector_bits) / 8
 
@@ -36,14 +36,14 @@ def kv_bytes(shape: Shape, kv_bits: float, tokens: float, degree: int = 1) -> fl
 
 
 def workspace_bytes(shape: Shape, step_tokens: int, max_sequences: int, number_bytes: int, degree: int = 1) -> float:
-    """What a step computes with: the residual stream, its norm and its sum; q, k and v; gate and up; and the logits."""
+    """Activations of a step: the residual stream, its norm and sum; q, k and v; gate and up; and the logits."""
     split = (shape.heads + 2 * shape.kv_heads) * shape.head_dim + 2 * shape.intermediate
     activations = step_tokens * (3 * shape.hidden + split / degree) * number_bytes
     return activations + min(max_sequences, step_tokens) * shape.vocab * LOGIT_BYTES / degree
 
 
 def longest_context(shape: Shape, kv_bits: float, room_bytes: float, degree: int = 1) -> int:
-    """Tokens of a sequence that has the room for itself, up to what the model was made for."""
+    """Tokens of a single sequence that fit, up to the model's context."""
 
     def blocks_bytes(blocks: int) -> float:
         return kv_bytes(shape, kv_bits, blocks * BLOCK_TOKENS, degree)

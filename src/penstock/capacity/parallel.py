@@ -1,4 +1,4 @@
-"""One model split over several devices by columns and rows of its matrices (tensor parallelism)."""
+"""Tensor parallelism: one model split over several devices by columns and rows of its matrices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DEGREES = (1, 2, 4, 8, 16)
 
 
 def problem(shape: Shape, device: Device, degree: int) -> str | None:
-    """Why it cannot be split over so many; None if it can."""
+    """Why this degree is impossible; None if it is possible."""
     if degree == 1:
         return None
     if shape.heads % degree:

@@ -1,4 +1,4 @@
-"""From a question to its answer: each part of the arithmetic in its turn."""
+"""From a question to its plan, one part after the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DRAFTS = range(1, 9)
 
 
 def plan(asked: Question, shape: Shape, device: Device) -> answer.Plan:
-    """`shape` and `device` are what the question's `model` and `hardware` stand for."""
+    """`shape` and `device`: the question's `model` and `hardware`, looked up."""
     asked.check(shape)
     if why := parallel.problem(shape, device, asked.tensor_parallel):
         raise InvalidRequest(f"tensor_parallel {asked.tensor_parallel}: {why}", param="tensor_parallel")
@@ -150,7 +150,7 @@ class _Planner:
         )
 
     def _batches(self) -> list[int]:
-        """1, 2, 4, … and the largest that fits; 1 even where none does, since speed is then still of interest."""
+        """1, 2, 4, … and the largest that fits; 1 even if none fits: speed is of interest all the same."""
         most = max(1, self.concurrent)
         return sorted({most, *(1 << power for power in range(most.bit_length()))})
 
@@ -235,7 +235,7 @@ class _Planner:
         count = load.replicas_for(asked.rate, batch, stay_s, utilisation=asked.utilisation, wait_p95_s=asked.wait_p95_s)
         if count is None:
             raise InvalidRequest(
-                f"rate: {asked.rate} requests a second would need more than {load.MAX_REPLICAS} replicas", param="rate"
+                f"rate: {asked.rate} requests per second need more than {load.MAX_REPLICAS} replicas", param="rate"
             )
         share = asked.rate / count
         one = load.queue(share, batch, stay_s)
@@ -289,7 +289,7 @@ class _Planner:
         return load.per_million(self.asked.hour_price, self.asked.tensor_parallel, seconds_per_token)
 
     def _profiles(self) -> list[answer.Profile]:
-        """Alone; as many as leave each half the speed it has alone; as many as fit."""
+        """Batch 1; the largest batch at which each request keeps half of its speed alone; the largest that fits."""
         if not self.batch:
             return []
         half = self.replica.request_tokens_per_s(1) / 2
@@ -317,9 +317,9 @@ class _Planner:
     def _notes(self) -> list[str]:
         asked = self.asked
         notes = [
-            f"Computed, not measured: what is expected takes {asked.compute_efficiency:.0%} of the device's arithmetic "
-            f"and {asked.bandwidth_efficiency:.0%} of its bandwidth; ceilings take all of both.",
-            f"Decode is told at {self.work.context:,.0f} tokens of context: the prompt and half of the output.",
+            f"Computed, not measured: expected figures use {asked.compute_efficiency:.0%} of the device's FLOP/s and "
+            f"{asked.bandwidth_efficiency:.0%} of its bandwidth, ceilings 100% of both.",
+            f"Decode figures are at {self.work.context:,.0f} tokens of context: the prompt and half of the output.",
         ]
         if not self.concurrent:
             smaller = [one.degree for one in map(self._degree, parallel.DEGREES) if one.fits]
@@ -327,7 +327,7 @@ class _Planner:
             notes.append(f"It does not fit into the {asked.memory_fraction:.0%} of the memory that may be used{hint}.")
         elif not self.batch:
             notes.append(
-                f"Even alone a request gets fewer than the {asked.min_tokens_per_s:g} tokens a second asked for."
+                f"Even alone a request gets fewer than the {asked.min_tokens_per_s:g} tokens per second requested."
             )
         elif self.concurrent == asked.max_sequences:
             notes.append("max_sequences, not memory, bounds the requests that run at once.")

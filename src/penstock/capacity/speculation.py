@@ -1,7 +1,7 @@
-"""What drafting tokens and verifying them in one step gains.
+"""The gain of speculative decoding.
 
-Of k drafts, each right with probability a as long as all before it were, the first i are right with a^i; one more token
-comes from the verification itself. So a verification yields 1 + a + … + a^k tokens on average.
+Each of k draft tokens is accepted with probability a if all before it were, so the first i are accepted with a^i; the
+verification itself yields one more token: 1 + a + … + a^k tokens per verification on average.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def verify_cost(speed: Speed, batch: float, context: float, drafts: int) -> floa
 
 
 def best_drafts(speed: Speed, batch: float, context: float, acceptance: float, draft_cost: float) -> tuple[int, float]:
-    """How many drafts gain the most, and how much; (0, 1) where none gain anything."""
+    """The best number of drafts and its speedup; (0, 1) if drafts gain nothing."""
     gains = [
         (speedup(acceptance, drafts, draft_cost, verify_cost(speed, batch, context, drafts)), drafts)
         for drafts in range(1, MAX_DRAFTS + 1)

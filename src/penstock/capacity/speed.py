@@ -1,6 +1,6 @@
-"""How long a step takes: the longer of reading its bytes and doing its arithmetic, and then what the link takes.
+"""Roofline of a step: the longer of reading its bytes and computing its FLOPs, plus the all-reduces over the link.
 
-With both efficiencies at 1 these are ceilings, which no program can pass; below 1 they are what to expect.
+With both efficiencies at 1 the figures are ceilings; below 1 they are expectations.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Speed:
         return linear + 4 * shape.heads * shape.head_dim * pairs
 
     def reduce_bytes(self, tokens: float = 1.0) -> float:
-        """What a device sends in the all-reduces of a step, as a ring does them: each payload 2 (n - 1) / n times."""
+        """Bytes that a device sends in the ring all-reduces of a step: each payload 2 (n - 1) / n times."""
         payload = tokens * self.shape.hidden * self.number_bytes
         return REDUCES_PER_LAYER * self.shape.layers * payload * 2 * (self.degree - 1) / self.degree
 
     def balance_batch(self, context: float) -> float | None:
-        """The batch from which on arithmetic takes longer than reading; None: the KV cache keeps reading longer."""
+        """The batch from which on a step is compute-bound; None: reading the KV cache always takes longer."""
         read_s = memory.read_bytes(self.shape, self.format, self.degree) / self._bandwidth
         kv_s = memory.kv_bytes(self.shape, self.kv_bits, context, self.degree) / self._bandwidth
         compute_s = self.step_flop(1, context) / self.degree / self._flops

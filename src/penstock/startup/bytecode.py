@@ -1,9 +1,9 @@
 """Bytecode for packages that were installed without it.
 
-Python compiles a module when it is imported for the first time and keeps the result beside it, if it may. Many images
-of containers come without, and forbid it, too: each start then compiles a thousand modules of torch, which takes longer
-than all else about importing it. Here that is done by several processes, ahead of the import, and kept in a folder of
-our own where Python may not keep it.
+Python compiles a module at its first import and stores the bytecode beside it, if it may. Many container images come
+without bytecode and forbid writing it: every start then compiles a thousand modules of torch, which takes longer than
+the rest of the import. Here several processes compile ahead of the import, into a folder of our own where Python may
+not write beside the sources.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from penstock.store.disk import cache_root
 from penstock.system.fork_pool import ForkPool
 from penstock.system.resources import cores
 
-LARGE = ("torch", "triton")  # what takes long to compile
+LARGE = ("torch", "triton")  # packages that take long to compile
 VARIABLES = ("PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
-PATIENCE_S = 60  # for all that is compiled ahead, a second or two of many processes
+PATIENCE_S = 60  # for all of it, which takes many processes a second or two
 
 
 @contextmanager
 def kept(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
-    """What is imported within this, and by processes that are started within, is not compiled again the next time. If
-    these packages, the large ones, have their bytecode, or Python may write it where it belongs, there is nothing to
-    do."""
+    """Imports inside the block, and in processes started inside it, store their bytecode. Does nothing if these
+    packages have their bytecode, or Python may write it where it belongs. Process-wide: see `process_tuning`."""
     roots = _without(packages)
     if not roots or (not sys.dont_write_bytecode and _writable(*roots)) or (folder := _folder(roots[0].parent)) is None:
         yield
@@ -53,30 +52,30 @@ def kept(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
 
 @contextmanager
 def compiled_ahead(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
-    """If these packages have no bytecode yet, they get it from other processes while they are imported within this.
-    Those near the root come first: they are most likely to be needed."""
+    """Forked processes compile these packages, if they have no bytecode yet, while the block imports them. Modules near
+    the root come first: they are most likely to be needed."""
     modules = [module for root in _without(packages) for module in _modules(root)]
     if not modules or sys.dont_write_bytecode:
         yield
         return
     modules.sort(key=lambda path: len(path.parts))
-    copies = ForkPool([partial(_compile, module) for module in modules], cores() - 1, patience_s=PATIENCE_S)
+    pool = ForkPool([partial(_compile, module) for module in modules], cores() - 1, patience_s=PATIENCE_S)
     try:
         yield
     finally:
-        copies.stop()
+        pool.stop()
 
 
 def _without(packages: tuple[str, ...]) -> list[Path]:
-    """Those packages that are yet to be imported and have no bytecode where Python looks for it now."""
+    """Folders of the packages that are not imported yet and have no bytecode where Python looks for it."""
     specs = [importlib.util.find_spec(package) for package in packages if package not in sys.modules]
     sources = [spec.origin for spec in specs if spec is not None and spec.has_location and spec.origin is not None]
     return [Path(one).parent for one in sources if not Path(importlib.util.cache_from_source(one)).exists()]
 
 
 def _folder(site: Path) -> Path | None:
-    """Ours, if we can have one: nobody else may write there what we are going to run. Another one for other versions of
-    what is installed: Python itself looks at the time and size of a source, and some images have one time for all."""
+    """Our folder for bytecode, or None: other users must not be able to write what we run. Each set of installed
+    versions has its own: Python compares only time and size of a source, and some images give all files one time."""
     try:
         installed = "\n".join(sorted(path.name for path in site.glob("*.dist-info")))
         folder = cache_root() / "bytecode" / hashlib.sha256(installed.encode()).hexdigest()[:12]
@@ -103,6 +102,6 @@ def _modules(package: Path) -> Iterator[Path]:
 
 
 def _compile(module: Path) -> None:
-    """As an import would, but for running it. Some are for another version of Python, and nobody imports them."""
+    """Compile as an import would. Sources for other versions of Python fail, and are never imported."""
     with suppress(SyntaxError, ValueError):
         SourceFileLoader(module.stem, str(module)).get_code(module.stem)

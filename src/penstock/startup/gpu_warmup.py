@@ -1,5 +1,4 @@
-"""What a start on a GPU waits for, begun while Python is busy with imports. A thread does it, and needs the interpreter
-for little of it."""
+"""Prepares the CUDA driver and Triton in a thread while Python imports torch; it rarely holds the interpreter lock."""
 
 from __future__ import annotations
 
@@ -20,15 +19,15 @@ _waking: threading.Thread | None = None
 
 
 def wake_device() -> None:
-    """Have the driver and Triton set up what every user of the first device shares; without a device, nothing."""
+    """Start preparing the first device; does nothing without one."""
     global _waking
-    if _waking is None and importlib.util.find_spec("triton") is not None:  # with it comes a torch that can use a GPU
+    if _waking is None and importlib.util.find_spec("triton") is not None:  # comes with CUDA builds of torch
         _waking = threading.Thread(target=_wake, name="wake", daemon=True)
         _waking.start()
 
 
 def wait_awake() -> None:
-    """Until what `wake_device` began is done, if it was called."""
+    """Wait until the device is prepared, if `wake_device` was called."""
     if _waking is not None:
         _waking.join()
 
@@ -37,12 +36,12 @@ def _wake() -> None:
     if _retain():
         try:
             _prepare()
-        except Exception as error:  # whatever it is, the first launch will meet it again
+        except Exception as error:  # the first launch will meet it again
             logger.debug("Triton could not be prepared: %s", error)
 
 
 def _retain() -> bool:
-    """The driver's context, for as long as the process lives: half a second. False if there is no device."""
+    """Create the driver's primary context, which takes half a second, and keep it. False if there is no device."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -62,10 +61,9 @@ def _prepare() -> None:
 
 
 def _key(package: str) -> str | None:
-    """Differs if any of its files does. Triton's own such key is a hash over half a gigabyte, which takes a second
-    where the disk has to be read. This one takes the hashes that the package came with, if it did, and what can be seen
-    of files without reading them."""
-    from importlib import metadata  # takes long to import, and whoever only asks for a thread need not wait for it
+    """A key that changes with any file of the package. Triton's own is a hash over half a gigabyte, a second of reading
+    from disk. This one hashes the package's RECORD, and path, size and time of its files; None without a RECORD."""
+    from importlib import metadata  # slow to import: here it runs in the thread
 
     spec = importlib.util.find_spec(package)
     try:

@@ -1,6 +1,6 @@
-"""Settings that can only fail with this model on this machine, found out before torch is imported or weights are read.
+"""Rejects settings that must fail with this model on this machine, before torch is imported or weights are read.
 
-The engine decides with exact figures (`start`, `forward.memory`); what is checked here is at least as lenient.
+The engine checks again with exact figures (`startup.build`, `forward.memory`); the checks here are at most as strict.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.store.spec_check import chosen_context
 from penstock.system import resources
 
 DRIVER = "libcuda.so.1"
-LEAST_CONTEXT = 256  # tokens: a model that can be asked less is of no use, and no context is shortened below it
+LEAST_CONTEXT = 256  # tokens: the context is never shortened below this to fit memory
 LEAST_KV_ITEMSIZE = {"auto": 2, "float32": 4, "float16": 2, "int8": 1}
 
 
@@ -24,21 +24,21 @@ def check(settings: Settings, spec: ModelSpec) -> None:
     device = settings.model.device
     if device == "cuda" and not _has_driver():
         raise InvalidSetting(
-            f"device: there is no CUDA device here: the NVIDIA driver ({DRIVER}) is missing", param="device"
+            f"device: no CUDA device: the NVIDIA driver ({DRIVER}) is missing; use device cpu or auto", param="device"
         )
     if settings.cache.kv_memory is not None:
         asked = parse_bytes(settings.cache.kv_memory, "kv_memory")
         _check_least(asked, settings, spec)
-        if device == "cpu" or not _has_driver():  # else it is the device's memory that counts: the engine knows it
+        if device == "cpu" or not _has_driver():  # else the device's memory counts, which the engine knows
             check_most(asked, resources.host_bytes())
 
 
 def check_most(asked_bytes: int, free_bytes: int) -> None:
-    """Of an explicit kv_memory: no part of it is left out in silence."""
+    """An explicit kv_memory is never reduced silently."""
     if asked_bytes > free_bytes:
         raise OutOfMemory(
-            f"kv_memory: {readable(asked_bytes)} were asked for, but only {readable(free_bytes)} are free; lower it, "
-            "or leave it out to use a share of what is free",
+            f"kv_memory: {readable(asked_bytes)} exceed the free memory of {readable(free_bytes)}; lower it, or leave "
+            "it out to use a share of the free memory",
             param="kv_memory",
         )
 
@@ -48,14 +48,14 @@ def _check_least(asked_bytes: int, settings: Settings, spec: ModelSpec) -> None:
     least_bytes = _least_bytes(spec, settings.cache, context)
     if asked_bytes < least_bytes:
         raise OutOfMemory(
-            f"kv_memory: {readable(asked_bytes)} were asked for, but a sequence of {context} tokens takes "
+            f"kv_memory: {readable(asked_bytes)} hold no sequence of {context} tokens, which takes "
             f"{readable(least_bytes)} or more: {readable(least_bytes - asked_bytes)} are missing",
             param="kv_memory",
         )
 
 
 def _least_bytes(spec: ModelSpec, settings: CacheSettings, context: int) -> int:
-    """Of KV blocks, for one sequence computed token by token, and the block of each group that is nobody's."""
+    """KV blocks of one sequence computed token by token, and the padding block of each cache group."""
     itemsize = LEAST_KV_ITEMSIZE[settings.kv_dtype]
     return sum(
         (group.most_blocks(context, 1, settings.block_size) + 1)
@@ -73,7 +73,7 @@ def _has_driver() -> bool:
 
 
 def readable(count: int) -> str:
-    """Bytes, for people."""
+    """A size such as 1.50 GiB."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

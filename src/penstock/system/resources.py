@@ -1,4 +1,4 @@
-"""How much memory and how many cores this machine has for us, now."""
+"""Memory and CPU cores available to this process, within the limits of its control groups."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ MEMORY_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
 def host_bytes(root: Path = Path("/")) -> int:
-    """Of the machine and of every control group this process is in (containers): the least. Page cache that can be
-    dropped counts as available."""
+    """Free memory: the least of the machine's and of every control group this process is in (containers). Page cache
+    that can be dropped counts as free."""
     return max(0, min([_machine(root), *_groups(root)]))
 
 
 def cores(root: Path = Path("/")) -> int:
-    """Those this process may run on, and no more than the quotas of its control groups let it keep busy."""
+    """CPU cores that this process may run on, at most the CPU quota of its control groups."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([usable, *_quotas(root)]))
 
 
 def return_free_memory() -> None:
-    """Give the system back what has been freed: glibc keeps most of what a large text took. Takes milliseconds, during
-    which other threads run."""
+    """Return freed memory to the system: glibc keeps most of what a large text took. Takes milliseconds, while other
+    threads run."""
     if (trim := _malloc_trim()) is not None:
         trim(0)
 
@@ -48,7 +48,7 @@ def _machine(root: Path) -> int:
 
 
 def _groups(root: Path) -> Iterator[int]:
-    """What each memory limit above this process leaves."""
+    """The memory that each limit above this process leaves."""
     for folder, is_new in _folders(root, "memory"):
         limit, usage = ("memory.max", "memory.current") if is_new else MEMORY_V1
         if (left := _left(folder, limit, usage)) is not None:
@@ -56,7 +56,7 @@ def _groups(root: Path) -> Iterator[int]:
 
 
 def _quotas(root: Path) -> Iterator[int]:
-    """How many cores each group above this process may use, rounded up."""
+    """The CPU quota of each group above this process in cores, rounded up."""
     for folder, is_new in _folders(root, "cpu"):
         try:
             if is_new:

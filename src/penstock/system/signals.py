@@ -1,4 +1,4 @@
-"""Ctrl-C, kept from taking effect where it would leave half of something done."""
+"""Ctrl-C, deferred where it would leave work half done."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-INSISTS_S = 1.0  # some send the same interrupt twice, to a process and to its group: whoever insists takes longer
+INSISTS_S = 1.0  # some tools signal a process and its group: a second interrupt counts only after this long
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """An interrupt (SIGINT) within this takes effect at its end, at the outermost one if nested; another one that comes
-    later than `INSISTS_S` after it does at once, or at the end of the innermost. Only the main thread is ever
-    interrupted, and only if a function handles the signal, as that does which raises KeyboardInterrupt."""
+    """An interrupt (SIGINT) inside the block takes effect at its end, or at the end of the outermost block if nested; a
+    second one more than `INSISTS_S` later takes effect at once, or at the end of the innermost block. Only the main
+    thread is interrupted, and only if a function handles the signal, such as Python's own. The handler is restored at
+    the end."""
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield

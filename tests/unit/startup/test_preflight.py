@@ -52,10 +52,10 @@ def _no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     ("values", "param", "says"),
     [
         ({"context": 999_999}, "context", "was made for 4096 tokens, 999999 were asked for"),
-        ({"device": "cuda"}, "device", "no CUDA device here"),
-        ({"kv_memory": "1kB"}, "kv_memory", "1000 B were asked for, but a sequence of 256 tokens takes 68.0 KiB"),
+        ({"device": "cuda"}, "device", "no CUDA device: the NVIDIA driver"),
+        ({"kv_memory": "1kB"}, "kv_memory", "1000 B hold no sequence of 256 tokens, which takes 68.0 KiB"),
         ({"kv_memory": "1MiB", "context": 4096}, "kv_memory", "a sequence of 4096 tokens takes 1.0 MiB or more"),
-        ({"kv_memory": "10TB"}, "kv_memory", "9.09 TiB were asked for, but only 1.00 GiB are free"),
+        ({"kv_memory": "10TB"}, "kv_memory", "9.09 TiB exceed the free memory of 1.00 GiB"),
     ],
 )
 def test_what_can_only_fail_says_which_setting_it_is(values: dict[str, Any], param: str, says: str) -> None:
