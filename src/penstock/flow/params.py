@@ -1,4 +1,4 @@
-"""How a request wants its tokens drawn and when it wants them to stop."""
+"""Sampling and stop parameters of a request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock.flow.constraint import Constraint
 
-MAX_TEMPERATURE = 2.0  # that clients may ask for, over HTTP and on the command line; the library goes to 100
+MAX_TEMPERATURE = 2.0  # over HTTP and on the command line; the library allows 100
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
 MAX_STOPS = 16
@@ -17,43 +17,43 @@ MAX_BIASES = 1024
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How tokens are drawn, and when to stop. The defaults draw from the model's own distribution until it ends or 256
-    tokens are out; all fields are keyword arguments, and what is out of bounds raises InvalidRequest.
+    """How tokens are sampled, and when to stop. The defaults sample the model's own distribution up to its end token or
+    256 tokens. All fields are keyword arguments; values out of bounds raise InvalidRequest.
 
     `SamplingParams(temperature=0.7, top_p=0.9, max_tokens=64, stop=("\\n",))`
 
-    The order in which these act on the logits is documented in `penstock.sample`.
+    `penstock.sample` documents the order in which these act on the logits.
     """
 
-    max_tokens: int | None = 256  # None: to the end of the context; 0: none, the prompt is only scored
-    min_tokens: int = 0  # end and stop tokens are not drawn before
-    n: int = 1  # choices, each drawn by itself from the same prompt
+    max_tokens: int | None = 256  # None: up to the context; 0: only score the prompt
+    min_tokens: int = 0  # end and stop tokens are banned before
+    n: int = 1  # choices, sampled independently from the same prompt
     seed: int | None = None  # None: a fresh one for every request
 
     temperature: float = 1.0  # 0: greedy
-    top_k: int = 0  # keep the k likeliest tokens; 0: off
-    top_p: float = 1.0  # keep the likeliest until their mass reaches p; 1: off
-    min_p: float = 0.0  # keep those that have at least this share of the likeliest one's probability; 0: off
-    typical_p: float = 1.0  # keep those whose surprise is nearest to the expected one, mass p; 1: off
+    top_k: int = 0  # keep the k most likely tokens; 0: off
+    top_p: float = 1.0  # keep the most likely tokens up to a total probability of p; 1: off
+    min_p: float = 0.0  # keep tokens with at least this share of the largest probability; 0: off
+    typical_p: float = 1.0  # keep tokens of the most typical surprise, total probability p; 1: off
 
     repetition_penalty: float = 1.0  # over prompt and output, divides or multiplies the logit
     presence_penalty: float = 0.0  # over the output, subtracted once
     frequency_penalty: float = 0.0  # over the output, subtracted per occurrence
 
     logit_bias: dict[int, float] = {}  # by token id, added to the logits: -100 .. 100
-    allowed_tokens: tuple[int, ...] = ()  # no other ids are drawn; empty: all may be
-    banned_tokens: tuple[int, ...] = ()  # ids that are never drawn
+    allowed_tokens: tuple[int, ...] = ()  # no other ids are sampled; empty: all
+    banned_tokens: tuple[int, ...] = ()  # ids that are never sampled
 
-    constraint: Constraint | None = None  # what the answer must look like
+    constraint: Constraint | None = None  # grammar, schema, regex or choice that the output must match
 
-    stop: tuple[str, ...] = ()  # strings that end the answer and are not part of it
-    stop_tokens: tuple[int, ...] = ()  # ids that end it, beside the model's own
-    ignore_eos: bool = False  # go on past the model's own end tokens
-    include_stop_str_in_output: bool = False  # what ended the answer is part of it: a stop string, a stop token's text
-    skip_special_tokens: bool = True  # special tokens are no text; False: they are, but for the marks of calls and such
-    timeout_s: float | None = None  # from the request's arrival; what there is by then is the answer
+    stop: tuple[str, ...] = ()  # strings that end the output and are not part of it
+    stop_tokens: tuple[int, ...] = ()  # ids that end the output, beside the model's own
+    ignore_eos: bool = False  # continue past the model's own end tokens
+    include_stop_str_in_output: bool = False  # the output includes the stop string or stop token that ended it
+    skip_special_tokens: bool = True  # False: special tokens appear in the text, except markers of calls and reasoning
+    timeout_s: float | None = None  # from the request's arrival; the output ends there
 
-    logprobs: int | None = None  # None: none; 0: of the drawn token; k: and of the k likeliest
+    logprobs: int | None = None  # None: none; 0: of the sampled token; k: and of the k most likely
     prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             kind = "an integer" if isinstance(low, int) else "a number"
             raise InvalidRequest(f"{name} must be {kind}, got {value!r}", param=name)
         inside = low < value <= high if open_low else low <= value <= high
-        if not inside:  # also when it is not a number at all: every comparison with NaN is false
+        if not inside:  # also for NaN: every comparison with it is false
             raise InvalidRequest(f"{name} must be in {'(' if open_low else '['}{low}, {high}], got {value}", param=name)
 
     @property

@@ -1,4 +1,4 @@
-"""The small interfaces the stages meet through; the composition root hands the implementations in."""
+"""Protocols between stages; the composition root passes the implementations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.flow.step import StepPlan, StepResult
 
 
 class TextStream(Protocol):
-    """Token ids in, text out, never half a character."""
+    """Token ids in, text out, never a partial character."""
 
     @property
     def fixed_texts(self) -> Mapping[int, str] | None:
@@ -20,33 +20,34 @@ class TextStream(Protocol):
         before them, nor the other way round. None: there are none such here."""
 
     def push(self, token: int) -> str:
-        """The text this token completes; may be empty."""
+        """The text that this token completes; may be empty."""
 
     def flush(self) -> str:
-        """What is left at the end of the sequence, incomplete characters replaced."""
+        """The rest at the end of the sequence, incomplete characters replaced."""
 
 
 class Tokenizer(Protocol):
     vocab_size: int
-    longest: int  # characters of a token, at the most
+    longest: int  # most characters of a token
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
-        """`add_special`: with the tokens that the model wants around a sequence."""
+        """`add_special`: with the special tokens that the model expects around a sequence."""
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
 
     def text_stream(
         self, prompt: Sequence[int], *, skip_special: bool = True, show: Collection[int] = ()
     ) -> TextStream:
-        """For what follows the prompt. `show`: special tokens that are text all the same."""
+        """For the output after the prompt. `show`: special tokens that appear in the text."""
 
     def mark(self, text: str) -> int | None:
-        """The token that was made for this very text, such as `<think>`; None if it takes several."""
+        """The single token of this text, such as `<think>`; None, if it takes several."""
 
 
 class ConstraintChecker(Protocol):
     def check(self, constraint: Constraint) -> None:
-        """Raises InvalidRequest, whose param is the constraint's, for one that cannot be compiled. Waits for that."""
+        """Raises InvalidRequest, whose param is the constraint's, for one that cannot be compiled. Waits for the
+        compiler."""
 
     def close(self) -> None: ...
 

@@ -1,10 +1,10 @@
-"""One engine step, as the scheduler orders it and as the runner answers it.
+"""One engine step: the scheduler's plan and the backend's result.
 
     schedule: StepPlan ──► forward ──► StepResult ──► schedule.settle()
 
-The runner keeps a permanent row (*slot*) per running sequence: its token ids, block tables and sampling parameters. A
-plan says only what changed in those rows and which of them compute how many tokens. A row's input tokens are therefore
-not in the plan: at look-ahead depth 1 the newest one is not even known to the host when the plan is made.
+The backend keeps a permanent row (*slot*) per running sequence: token ids, block tables and sampling parameters. A plan
+has only the changes to those rows, and which of them compute how many tokens. Input tokens are not in the plan: at
+look-ahead depth 1 the host does not know the newest one when it plans.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from penstock.flow.params import SamplingParams
 
 
 class Admit(msgspec.Struct, array_like=True, frozen=True):
-    """A sequence takes a slot (whatever was in it is gone)."""
+    """A sequence takes a slot, and replaces its content."""
 
     slot: int
-    tokens: list[int]  # all that is known: the prompt, and after a preemption the output so far
+    tokens: list[int]  # all known ones: the prompt, and after a preemption the output so far
     prompt_length: int
     params: SamplingParams
     seed: int
     choice: int
-    end_tokens: tuple[int, ...]  # what min_tokens forbids: end and stop tokens of the request
+    end_tokens: tuple[int, ...]  # end and stop tokens of the request, which min_tokens bans
     blocks: list[list[int]]  # [cache groups][blocks]: the block table so far, cached prefix first
     pooling: Pooling | None = None  # how its hidden states, from position 0 on, become an embedding; None: it generates
     inspect: int = 0  # as in Submit, of the first token it draws
@@ -44,7 +44,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     slot: int
     start: int
     count: int
-    sample: bool  # draw a token from the logits of its last position; never of a sequence that is embedded
+    sample: bool  # sample a token from the logits of its last position; never of embedding sequences
 
 
 class StepPlan(msgspec.Struct, array_like=True, frozen=True):
@@ -57,7 +57,7 @@ class StepPlan(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RowResult(msgspec.Struct, array_like=True):
-    """What one row gave: `tokens` is empty unless it was sampled, or if a constraint left no token to draw."""
+    """The result of one row. `tokens` is empty if it was not sampled, or a constraint allowed no token."""
 
     tokens: list[int]
     logprobs: list[TokenLogprobs] | None = None
@@ -68,7 +68,7 @@ class RowResult(msgspec.Struct, array_like=True):
 
 
 class StepResult(msgspec.Struct, array_like=True):
-    """What a step gave."""
+    """The result of a step."""
 
-    number: int  # of the plan it answers
+    number: int  # of the plan
     rows: list[RowResult]  # in the plan's order

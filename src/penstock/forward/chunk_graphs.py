@@ -1,11 +1,11 @@
-"""Steps with long chunks as CUDA graphs that are cut at every attention.
+"""Steps with long prompt chunks as CUDA graphs that are split at every attention (piecewise graphs).
 
-How attention is launched differs from step to step in too many ways to be captured; all else depends on the number of
-tokens alone. So what lies between one attention and the next is captured, for a few numbers of tokens, and attention is
-launched in between as in a step without graphs. A step takes the smallest size that holds it; tokens that only fill up
-write their keys and values to block 0, which is nobody's.
+The launch of attention depends on the step in too many ways to be captured; all else depends on the number of tokens
+alone. So the kernels between one attention and the next are captured, for a few numbers of tokens, and attention is
+launched in between as in a step without graphs. A step takes the smallest size that holds it; padding tokens write
+their keys and values to block 0, which belongs to no sequence.
 
-That pays off for models whose layers the device computes sooner than the host can launch them (`WORTHWHILE`).
+That pays off for models whose layers the device computes faster than the host launches them (`WORTHWHILE`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from penstock.forward.backend import Model
 
 SIZES = (1024, 1536, 2048, 3072, 4096, 8192)  # tokens
-# Tokens times parameters of a layer. An H200 takes about 0.4 ms for so many, which is what launching a layer can take.
+# Tokens times parameters of a layer. An H200 computes as many in 0.4 ms, the time that launching a layer can take.
 WORTHWHILE = 1 << 37
 
 
 class Gap(NamedTuple):
-    """The attention between two graphs: what it is launched with, beside the step's own inputs."""
+    """The attention between two graphs: its launch arguments beside the step's inputs."""
 
     pages: Pages
     group: int  # of the cache
@@ -50,13 +50,13 @@ class Captured:
     hidden: Tensor  # [size, hidden]
 
 
-class _UpToAttention(CudaOperations):
-    """All operations but attention: that is noted as a gap, and the graph is cut there. What crosses a gap has a
-    fixed place: queries are written to `q`, and what attention makes of them is read from `mixed`."""
+class _SplitAtAttention(CudaOperations):
+    """All operations but attention, which ends the graph and is recorded as a gap. Tensors that cross a gap have a
+    fixed place: queries are written to `q`, and the result of attention is read from `mixed`."""
 
-    def __init__(self, q: Tensor, mixed: Tensor, cut: Callable[[], None]) -> None:
+    def __init__(self, q: Tensor, mixed: Tensor, split: Callable[[], None]) -> None:
         super().__init__()
-        self._q, self._mixed, self._cut = q, mixed, cut
+        self._q, self._mixed, self._split = q, mixed, split
         self.gaps: list[Gap] = []
 
     def rotate_store(
@@ -84,12 +84,12 @@ class _UpToAttention(CudaOperations):
     ) -> Tensor:
         group = next(index for index, one in enumerate(batch.maps) if one is block_map)
         self.gaps.append(Gap(pages, group, scale, window, softcap))
-        self._cut()
+        self._split()
         return self._mixed
 
 
 class ChunkGraphs:
-    """The graphs of steps with chunks, and the memory they share."""
+    """The CUDA graphs of steps with prompt chunks, and the tensors they share."""
 
     def __init__(self, model: Model, pages: Sequence[Pages], step_tokens: int) -> None:
         self._model, self._pages, self._ops = model, pages, CudaOperations()
@@ -144,16 +144,16 @@ class ChunkGraphs:
 
     @torch.inference_mode()
     def _capture(self, size: int, capture: GraphCapture) -> Captured:
-        def forward(cut: Callable[[], None]) -> tuple[Tensor, list[Gap]]:
-            ops = _UpToAttention(self._q[:size], self._mixed[:size], cut)
+        def forward(split: Callable[[], None]) -> tuple[Tensor, list[Gap]]:
+            ops = _SplitAtAttention(self._q[:size], self._mixed[:size], split)
             return self._model.forward(ops, self._batch(size), self._pages), ops.gaps
 
-        forward(lambda: None)  # once before: what is loaded at first use must not be captured
+        forward(lambda: None)  # first: loading must not be captured
         graphs, (hidden, gaps) = capture.capture_pieces(forward)
         return Captured(graphs, gaps, hidden)
 
     def _batch(self, size: int) -> Batch:
-        """TokenInputs as far as anything but attention reads them; the rest is filled with whatever is at hand."""
+        """The inputs that operations other than attention read; the other fields are placeholders."""
         tokens, positions = self._tokens[:size], self._positions[:size]
         return Batch(
             tokens=tokens,
@@ -169,7 +169,7 @@ class ChunkGraphs:
 
 
 def sizes(spec: ModelSpec, step_tokens: int) -> list[int]:
-    """Numbers of tokens for which graphs are worth their while."""
+    """Numbers of tokens for which graphs pay off."""
     kv, q = spec.num_kv_heads * spec.head_dim, spec.num_heads * spec.head_dim
     layer = spec.hidden_size * (2 * q + 2 * kv + 3 * spec.intermediate_size)
     return [size for size in SIZES if size <= step_tokens and size * layer <= WORTHWHILE]

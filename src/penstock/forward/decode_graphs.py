@@ -1,16 +1,15 @@
 """Small steps as CUDA graphs: one launch instead of several hundred.
 
-In a graph every token is a row of its own. The tokens of a chunk are rows of the same slot at consecutive positions.
-All keys and values of a layer are written before any row attends, and each row sees only what lies before it, so a
-chunk comes out right. Its prefix is read once per few tokens, though (see `kernels.cuda.decode_attention`); steps for
-which that is too much do not run as graphs (`READ_AGAIN`).
+In a graph every token is a row of its own. The tokens of a prompt chunk are rows of the same slot at consecutive
+positions. A layer writes all keys and values before any row attends, and each row attends only to positions before it,
+so chunks are right. Their prefix is read once per few tokens, though (see `kernels.cuda.decode_attention`); steps that
+would read too much again do not run as graphs (`READ_AGAIN`).
 
-A graph is captured for each of a few numbers of rows. A step takes the smallest that holds it and fills up with rows of
-the spare slot, whose keys and values go to block 0, which is nobody's. A graph begins with slots and positions. It ends
-with the logits and the token of the largest one of each row: the answer, for greedy requests that want nothing else.
-Others have their tokens drawn by one of two graphs more, filtered or full (`kernels.cuda.sample`), which are launched
-behind it; masks, which take the host's time, can be made in between. All graphs work in the same memory and leave their
-logits in the same place, where they hold until the next step.
+A graph is captured for each of a few batch sizes. A step takes the smallest one that holds it and pads with rows of the
+padding slot, whose keys and values go to block 0, which belongs to no sequence. A graph starts from slots and positions
+and ends with the logits and their argmax, which is the token of greedy requests. Other requests are sampled by one of
+two more graphs, filtered or full (`kernels.cuda.sample`), launched after it; the host computes constraint masks in
+between. All graphs share one memory pool and write their logits to the same place, where they stay until the next step.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
 
 SIZES = (1, 2, 4, *range(8, 32, 8), *range(32, 128, 16), *range(128, 256, 32), *range(256, 512, 64), 512)  # rows
 
-# Tokens whose keys and values may be read a second time and more. On an H200 reading so many takes about as long as
-# launching the kernels of a layer one by one.
+# Tokens whose keys and values may be read again. On an H200 reading so many takes about as long as launching the
+# kernels of a layer one by one.
 READ_AGAIN = 1 << 17
 
 
@@ -49,7 +48,7 @@ class Captured:
     graph: torch.cuda.CUDAGraph
     filtered: torch.cuda.CUDAGraph
     full: torch.cuda.CUDAGraph
-    rows: Tensor  # [3, size] int64, written before each replay: slots, positions, where a token drawn goes (0: nowhere)
+    rows: Tensor  # [3, size] int64, written before each replay: slots, positions, drawn positions (0: draws none)
     hidden: Tensor  # [size, hidden]
 
 
@@ -63,7 +62,7 @@ class Replayed(NamedTuple):
 
 
 class DecodeGraphs:
-    """The graphs of steps of few tokens, and the memory they share."""
+    """The CUDA graphs of steps with few tokens, and the tensors they share."""
 
     def __init__(
         self, model: Model, pages: Sequence[Pages], slots: SlotTensors, sampler: CudaSampler, *, padding_slot: int
@@ -90,13 +89,13 @@ class DecodeGraphs:
         ]
 
     def fits(self, rows: Sequence[Row]) -> bool:
-        """Whether there is a graph for so many tokens, and chunks would not read too much of their prefixes again."""
+        """Whether there is a graph for as many tokens, and chunks do not read too much of their prefixes again."""
         if not self._captured or sum(row.count for row in rows) > self._sizes[-1]:
             return False
         return sum((row.count - 1) * row.start for row in rows) <= READ_AGAIN
 
     def capture(self, capture: GraphCapture) -> None:
-        """The largest first: the others find room in what it leaves of their common pool."""
+        """The largest first: the others fit into the memory pool it leaves."""
         self._captured = [self._capture(size, capture) for size in reversed(self._sizes)][::-1]
 
     def capture_largest(self, capture: GraphCapture) -> None:
@@ -104,8 +103,8 @@ class DecodeGraphs:
         self._capture(self._sizes[-1], capture)
 
     def run_uncaptured(self) -> None:
-        """Computes what will be captured, without capturing it. Sizes that round up to the same power of 2 take the
-        same kernels, and draws take the same for all of them."""
+        """Run what will be captured, for precompilation. Sizes that round up to the same power of 2 launch the same
+        kernels, and draws the same for all sizes."""
         for size in self._sizes:
             if size & (size - 1) == 0 or size == self._sizes[-1]:
                 self._compute(self._rows(size))
@@ -119,7 +118,7 @@ class DecodeGraphs:
             self._draw(rows, full=full)
             return capture.capture(lambda: self._draw(rows, full=full))[0]
 
-        self._compute(rows)  # what is compiled or loaded at first use must not be captured
+        self._compute(rows)  # first: compilation and loading must not be captured
         graph, hidden = capture.capture(lambda: self._compute(rows))
         return Captured(graph, draws(full=False), draws(full=True), rows, hidden)
 
@@ -142,7 +141,7 @@ class DecodeGraphs:
         return torch.tensor([[self._padding_slot] * size, [0] * size, [0] * size], device=self._tokens.device)
 
     def run(self, rows: Sequence[Row]) -> Replayed:
-        """Only for rows that `fits` has said yes to."""
+        """Replay the graph of these rows, for which `fits` is true."""
         slots, starts, counts, sampled = np.array([(row.slot, row.start, row.count, row.sample) for row in rows]).T
         ends = counts.cumsum()
         count = int(ends[-1])
@@ -188,6 +187,6 @@ class DecodeGraphs:
             num_rows=size,
             num_single=size,
             host_starts=list(range(size + 1)),
-            host_lengths=[1] * size,  # of the capture; what runs later has its own, on the device alone
+            host_lengths=[1] * size,  # of the capture; replays have their lengths on the device
             runs=self._runs[:size],
         )

@@ -1,7 +1,7 @@
-"""How many KV blocks there is room for, and the memory of them.
+"""The size of the KV cache, and its memory.
 
 A block of a cache group holds the keys and values of `block_size` tokens in all layers of the group. Block 0 of each
-group belongs to nobody (see `kernels.interface.Pages`) and is counted.
+group belongs to no sequence (see `kernels.interface.Pages`) and is counted.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from penstock.startup.preflight import LEAST_CONTEXT, check_most, readable
 from penstock.store.spec import CacheGroup, ModelSpec
 from penstock.system import resources
 
-CPU_FRACTION = 0.25  # of what is free: the machine is not ours alone
-DEVICE_FRACTION = 0.9  # of all there is
+CPU_FRACTION = 0.25  # of the free memory: other programs need some
+DEVICE_FRACTION = 0.9  # of the device's memory
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """How many blocks each cache group has, and what they take."""
+    """The number of blocks of each cache group, and their bytes."""
 
     block_size: int  # tokens
     blocks: tuple[int, ...]  # [groups], block 0 included
     block_bytes: tuple[int, ...]  # [groups]
-    context: int = 0  # most tokens of a sequence, for which there is room
+    context: int = 0  # most tokens of a sequence that fits
 
     @property
     def num_bytes(self) -> int:
@@ -50,10 +50,10 @@ def size_cache(
 ) -> CacheSize:
     """As many blocks as the settings allow and the sequences can use. Call it once the weights are in memory.
 
-    `context` None asks for the longest that fits, up to what the model was made for; any other must fit.
+    `context` None: the longest that fits, up to the model's own; any other must fit.
 
-    All groups get room for equally many tokens, since that is what short sequences need; a group with a window is full
-    when it has all that `max_sequences` can hold at once, and the rest goes to the others.
+    All groups get blocks for equally many tokens, which is what short sequences need. A group with a window gets at
+    most what `max_sequences` can hold at once; the rest goes to the others.
     """
     budget, free, source = _budget(settings, device)
     if settings.kv_memory is not None:
@@ -89,8 +89,7 @@ def size_cache(
 
 
 def check_weights(num_bytes: int, settings: CacheSettings, device: torch.device) -> None:
-    """Whether the weights fit, and beside them as much KV cache as was asked for, before minutes are spent on loading
-    them."""
+    """Raise OutOfMemory, before the weights are loaded, if they or the `kv_memory` beside them do not fit."""
     free = resources.host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
     if num_bytes > free:
         raise OutOfMemory(
@@ -103,7 +102,8 @@ def check_weights(num_bytes: int, settings: CacheSettings, device: torch.device)
 
 
 def allocate_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype, device: torch.device) -> list[Pages]:
-    """The pages of each layer. Not initialised: on a CPU, memory is taken up when a block is first written."""
+    """The KV pages of each layer, not initialised: on a CPU the system provides memory when a block is first
+    written."""
     blocks = {
         layer: count for group, count in zip(spec.cache_groups, size.blocks, strict=True) for layer in group.layers
     }
@@ -118,8 +118,8 @@ def allocate_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype, device:
 
 
 def allocate_native_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype) -> list[Pages]:
-    """The same for the native kernels. A block's memory is in one piece for all layers of its group, so that as much of
-    it is taken up as there are tokens, though it comes in large pages."""
+    """The same for the native kernels. A block is one piece of memory for all layers of its group, so that memory in
+    use follows the tokens in use, in spite of huge pages."""
     pages: dict[int, Pages] = {}
     try:
         for group, blocks, block_bytes in zip(spec.cache_groups, size.blocks, size.block_bytes, strict=True):
@@ -153,7 +153,7 @@ def _unallocated(size: CacheSize, error: Exception) -> OutOfMemory:
 
 
 def _budget(settings: CacheSettings, device: torch.device) -> tuple[int, int, str]:
-    """Bytes for KV blocks, bytes that are free, and in words where the first number comes from."""
+    """Bytes for KV blocks, free bytes, and the origin of the first number in words."""
     if device.type == "cpu":
         free = resources.host_bytes()
         fraction = settings.memory_fraction or CPU_FRACTION

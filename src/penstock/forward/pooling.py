@@ -1,6 +1,5 @@
-"""Embeddings: hidden states behind the final norm, pooled over the chunks of a prompt.
-
-Nothing here waits for the device, but `Pooled.packed`.
+"""Embeddings: hidden states after the final norm, pooled over the chunks of a prompt. Only `Pooled.packed` waits for
+the device.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from penstock.flow import Admit, Pooling, Row
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """The embeddings that a step has completed. On the device."""
+    """The embeddings that a step completes. On the device."""
 
-    rows: list[int]  # of the step: whose they are
+    rows: list[int]  # of the step
     vectors: Tensor  # [rows, hidden] float32, each of unit length
 
     def packed(self) -> list[bytes]:
@@ -28,14 +27,15 @@ class Pooled:
 
 @dataclass(slots=True)
 class Embedder:
-    """One prompt's hidden states, taken in chunk by chunk from position 0 on."""
+    """One prompt's hidden states, pooled chunk by chunk from position 0 on."""
 
     pooling: Pooling
     length: int  # of the prompt
-    total: Tensor | None = None  # [hidden] float32: the sum so far. It points where the mean does, which is all we keep
+    total: Tensor | None = None  # [hidden] float32: the sum so far; normalised, it is the mean
 
-    def take(self, hidden: Tensor, end: int) -> Tensor | None:
-        """`hidden` [chunk, hidden] are the states of the positions before `end`; gives the vector once that is all."""
+    def add(self, hidden: Tensor, end: int) -> Tensor | None:
+        """`hidden` [chunk, hidden] are the states of the positions before `end`. Gives the vector at the end of the
+        prompt."""
         if self.pooling == "mean":
             chunk = hidden.sum(0, dtype=torch.float32)
             self.total = chunk if self.total is None else self.total + chunk
@@ -45,29 +45,29 @@ class Embedder:
 
 
 class Embedders:
-    """One for each slot whose sequence is to be embedded, until it is complete."""
+    """The embedders of slots whose prompts are not complete."""
 
     def __init__(self) -> None:
         self._by_slot: dict[int, Embedder] = {}
 
-    def concern(self, rows: Sequence[Row]) -> bool:
+    def include_any(self, rows: Sequence[Row]) -> bool:
         """Whether any of these rows is of such a slot."""
         return bool(self._by_slot) and any(row.slot in self._by_slot for row in rows)
 
     def admit(self, admit: Admit) -> None:
-        """Whatever the slot had is gone; a sequence that comes back after a preemption begins anew."""
+        """Replaces the slot's embedder: a preempted sequence starts from position 0 again."""
         self._by_slot.pop(admit.slot, None)
         if admit.pooling is not None:
             self._by_slot[admit.slot] = Embedder(admit.pooling, admit.prompt_length)
 
-    def take(self, rows: Sequence[Row], hidden: Tensor, starts: Sequence[int]) -> Pooled | None:
+    def add(self, rows: Sequence[Row], hidden: Tensor, starts: Sequence[int]) -> Pooled | None:
         """`hidden` [tokens, hidden] of a step, in which row r begins at `starts[r]`."""
         done: dict[int, Tensor] = {}
         for index, row in enumerate(rows if self._by_slot else ()):
             embedder = self._by_slot.get(row.slot)
             if embedder is None:
                 continue
-            vector = embedder.take(hidden[starts[index] : starts[index + 1]], row.start + row.count)
+            vector = embedder.add(hidden[starts[index] : starts[index + 1]], row.start + row.count)
             if vector is not None:
                 done[index] = vector
                 del self._by_slot[row.slot]

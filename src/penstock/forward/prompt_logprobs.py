@@ -1,4 +1,4 @@
-"""Log-probabilities of prompt tokens, for the slots that ask."""
+"""Log-probabilities of prompt tokens, for the slots that request them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from penstock.flow import Admit, Row
 from penstock.sample import logprobs
 from penstock.sample.logprobs import Logprobs
 
-# Logits of prompt positions are computed so many numbers at a time: 16 MiB.
+# Values of prompt logits that are computed at a time: 16 MiB.
 PROMPT_LOGITS = 1 << 22
 
 
 class PromptLogprobs:
     def __init__(self, vocab_size: int, tokens: Tensor, most_rows: int | None = None) -> None:
-        """`tokens` [slots, context] are the slot rows. Logits are asked for `most_rows` at a time at most."""
+        """`tokens` [slots, context] are the sequences. At most `most_rows` logits are computed at a time."""
         self._tokens = tokens
         self._size = max(1, PROMPT_LOGITS // vocab_size)
         if most_rows is not None:
             self._size = min(self._size, most_rows)
-        self._by_slot: dict[int, tuple[int, int]] = {}  # how many of the likeliest, prompt length
+        self._by_slot: dict[int, tuple[int, int]] = {}  # number of top tokens, prompt length
 
-    def concern(self, rows: Sequence[Row]) -> bool:
-        """Whether any of these rows is of a slot that asks."""
+    def include_any(self, rows: Sequence[Row]) -> bool:
+        """Whether any of these rows is of such a slot."""
         return bool(self._by_slot) and any(row.slot in self._by_slot for row in rows)
 
     def admit(self, admit: Admit) -> None:
@@ -36,7 +36,7 @@ class PromptLogprobs:
     def measure(
         self, rows: Sequence[Row], starts: Sequence[int], logits: Callable[[int, int], Tensor]
     ) -> dict[int, list[Logprobs]]:
-        """By row, of those that ask. Row r's hidden states begin at `starts[r]`; `logits(first, end)` are those of a
+        """By row. Row r's hidden states begin at `starts[r]`; `logits(first, end)` are those of a
         range of them."""
         parts: dict[int, list[Logprobs]] = {}
         for index, row in enumerate(rows if self._by_slot else ()):

@@ -39,14 +39,14 @@ class StepOutputs:
 
     def needs_hidden(self, rows: Sequence[Row]) -> bool:
         """Whether `read` needs more hidden states of these rows than those that tokens are sampled from."""
-        return self._prompts.concern(rows) or self._embedders.concern(rows)
+        return self._prompts.include_any(rows) or self._embedders.include_any(rows)
 
     def read(
         self, rows: Sequence[Row], starts: Sequence[int], hidden: Tensor, logits: Callable[[int, int], Tensor]
     ) -> tuple[dict[int, list[Logprobs]], Pooled | None]:
         """Prompt log-probabilities by row, and embeddings. `hidden` [tokens, hidden] are a step's, in which row r
         begins at `starts[r]`; `logits(first, end)` computes those of a range of them and may overwrite `hidden`."""
-        pooled = self._embedders.take(rows, hidden, starts)
+        pooled = self._embedders.add(rows, hidden, starts)
         return self._prompts.measure(rows, starts, logits), pooled
 
     def constraints(self, slots: Sequence[int], positions: Sequence[int]) -> StepConstraints | None:

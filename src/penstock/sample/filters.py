@@ -1,8 +1,7 @@
 """Temperature, top_k, top_p, min_p and typical_p.
 
-top_k, top_p and min_p each keep the tokens from some score upwards. Of a row's largest scores, in order, they are
-decided by the first few: if what they keep ends inside the w largest, nothing beyond can matter, and the row is
-*covered* by them.
+top_k, top_p and min_p each keep the tokens above a threshold. Mostly the w largest scores of a row decide it: if the
+smallest kept score is among them, the row is *covered* and the rest of the vocabulary does not matter.
 """
 
 from __future__ import annotations
@@ -106,35 +105,35 @@ def _dtype(name: str) -> type[np.generic]:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The w likeliest tokens of n rows, less those filtered out."""
+    """The w most likely tokens of n rows, without those filtered out."""
 
     tokens: Tensor  # [n, w] int64
     scores: Tensor  # [n, w] float32: logits by temperature, -inf for tokens filtered out
-    covered: Tensor  # [n] bool: whether that is all the filters leave of the row; if not, the rest means nothing
+    covered: Tensor  # [n] bool: the filters keep no other tokens; where False, the scores mean nothing
 
 
 def candidates(logits: Tensor, filters: Filters, width: int) -> Candidates:
     """Filter `logits` [n, vocab]. With the whole vocabulary as `width` every row is covered."""
     top = logits.topk(min(width, logits.shape[1]), dim=-1)
     scores = scale(top.values, top.values[:, :1], filters.temperature)
-    scores, covered = _cut(scores, top.indices, logits, filters)
+    scores, covered = _threshold(scores, top.indices, logits, filters)
     return Candidates(top.indices, _typical(scores, filters) if filters.any_typical else scores, covered)
 
 
 def scale(logits: Tensor, largest: Tensor, temperature: Tensor) -> Tensor:
-    """Logits by temperature, as differences to the largest: no temperature is so low that this overflows to NaN."""
+    """Logits divided by temperature, as differences to the largest: low temperatures do not overflow to NaN."""
     return torch.sub(logits, largest).div_(temperature)
 
 
-def _cut(scores: Tensor, tokens: Tensor, logits: Tensor, filters: Filters) -> tuple[Tensor, Tensor]:
-    """top_k, top_p, min_p on the largest scores [n, w] in falling order: what is left of them, and for which rows [n]
-    that is all there is."""
+def _threshold(scores: Tensor, tokens: Tensor, logits: Tensor, filters: Filters) -> tuple[Tensor, Tensor]:
+    """top_k, top_p and min_p on the largest scores [n, w] in falling order: the kept ones, and which rows [n] they
+    cover."""
     width = scores.shape[1]
     everything = width == logits.shape[1]
     unlimited = filters.top_k == 0
     last = torch.where(unlimited, width, filters.top_k).clamp_(max=width) - 1
     kept = scores >= scores.gather(1, last).clamp_(min=_LOWEST)
-    covered = everything | unlimited | ~kept[:, -1:]  # is the mass that top_p starts from known?
+    covered = everything | unlimited | ~kept[:, -1:]  # whether the mass that top_p starts from is known
 
     mass = torch.softmax(scores.masked_fill(~kept, -math.inf), dim=-1)
     if filters.any_unlimited and not everything:

@@ -1,7 +1,7 @@
-"""A row of logits through the stages of sampling, one after the other, for people to look at.
+"""The distribution of one row after each stage of sampling, for the sampling lab.
 
-Every stage is the sampler's own code: the filters are run with those behind them turned off, over the whole
-vocabulary. The result is what a sampler draws from.
+Every stage is the sampler's own code: filters run over the whole vocabulary, with the later ones turned off. The result
+is what a sampler draws from.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from penstock.sample.slot_request import SlotRequest
 
 @dataclass(frozen=True, slots=True)
 class InspectedDraw:
-    """Distributions [vocab] behind each stage. On the device until `inspection`."""
+    """Distributions [vocab] after each stage. On the device until `inspection`."""
 
     logits: Tensor  # the model's
-    stages: list[tuple[str, bool, Tensor]]  # name, whether the request asks for it, probabilities
+    stages: list[tuple[str, bool, Tensor]]  # name, whether the request enables it, probabilities
     top: int
 
     def inspection(self, drawn: int) -> Inspection:
-        """Waits for the device. `drawn` is what the sampler made of it."""
+        """Waits for the device. `drawn` is the sampled token."""
         first, last = self.stages[0][2], self.stages[-1][2]
         count = min(self.top, len(first))
-        likeliest = last.topk(min(count, int((last > 0).sum())))
-        shown = {drawn, *first.topk(count).indices.tolist(), *likeliest.indices.tolist()}
+        final = last.topk(min(count, int((last > 0).sum())))
+        shown = {drawn, *first.topk(count).indices.tolist(), *final.indices.tolist()}
         tokens = sorted(shown, key=lambda token: (-float(self.logits[token]), token))
         at = torch.tensor(tokens, device=first.device)
         return Inspection(
@@ -95,7 +95,7 @@ def _filtered(logits: Tensor, params: SamplingParams, vocab_size: int) -> Sequen
 
 
 def distribution(logits: Tensor, filters: Filters) -> Tensor:
-    """[1, vocab] -> [vocab]: what the filters leave, as probabilities."""
+    """[1, vocab] -> [vocab]: probabilities after the filters."""
     found = candidates(logits, filters, logits.shape[1])
     probs = torch.softmax(found.scores[0], dim=-1)
     return torch.zeros_like(logits[0]).scatter_(0, found.tokens[0], probs)

@@ -1,4 +1,4 @@
-"""Log-probabilities of the model's own distribution, for the rows that ask."""
+"""Log-probabilities of the model's own distribution, for the rows that request them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.flow import TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """At each of n positions: of one token, and of the likeliest. On the device until `entries`."""
+    """At each of n positions: of one token, and of the most likely ones. On the device until `entries`."""
 
     tokens: Tensor  # [n] int64
     logprobs: Tensor  # [n] float32
-    ranks: Tensor  # [n] int64, 1: the likeliest
+    ranks: Tensor  # [n] int64, 1: the most likely
     top_tokens: Tensor  # [n, k] int64
     top_logprobs: Tensor  # [n, k] float32, best first
-    counts: list[int]  # [n]: how many of the k each position asked for
+    counts: list[int]  # [n]: how many of the k each position requests
 
     def entries(self) -> list[TokenLogprobs]:
         """Waits for the device."""
@@ -33,7 +33,7 @@ class Logprobs:
 
 
 def measure(logits: Tensor, tokens: Tensor, counts: list[int]) -> Logprobs:
-    """logits [n, vocab] float32, untouched; tokens [n] int64; the likeliest `counts[i]` of row i as well."""
+    """logits [n, vocab] float32, not changed; tokens [n] int64; and the `counts[i]` most likely of row i."""
     logprobs = torch.log_softmax(logits, dim=-1)
     chosen = logits.gather(1, tokens[:, None])
     top = logprobs.topk(min(max(counts), logits.shape[1]), dim=-1)

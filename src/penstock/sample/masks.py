@@ -1,4 +1,4 @@
-"""Biases and bans: what a request says about single tokens, whatever the model thinks."""
+"""Logit bias, allowed and banned tokens, and end tokens banned by min_tokens."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class TokenMasks:
 
     @classmethod
     def of(cls, admit: Admit, vocab_size: int) -> TokenMasks | None:
-        """Ids beyond the vocabulary have no logit to mask. A token must always come out: `min_tokens` yields where only
-        end tokens are allowed, and SamplingParams sees to it that not all allowed tokens are banned. With a constraint
-        `min_tokens` has its say in `constraints`, where it is known whether anything else is allowed."""
+        """Ids beyond the vocabulary have no logit to mask. One token is always allowed: `min_tokens` yields where only
+        end tokens are, and SamplingParams rejects requests that ban all allowed tokens. With a constraint,
+        `constraints` applies `min_tokens`: the grammar may allow nothing but the end."""
 
         def ids(tokens: Iterable[int]) -> Ids | None:
             known = [token for token in tokens if 0 <= token < vocab_size]
@@ -61,11 +61,11 @@ class TokenMasks:
 
     @property
     def bans(self) -> bool:
-        """Whether any token may not be drawn, now or at first."""
+        """Whether any token is banned, now or until min_tokens."""
         return not (self.allowed is None and self.banned is None and self.ends is None)
 
     def allowed_bits(self, vocab_size: int, before_min: bool) -> Bits:
-        """The tokens that may be drawn, as `pack_bits` has them; `before_min`: fewer than `min_tokens` are out."""
+        """The allowed tokens, as `pack_bits` has them; `before_min`: fewer than `min_tokens` are out."""
         bits = ~pack_bits((), vocab_size) if self.allowed is None else pack_bits(self.allowed, vocab_size)
         for banned in (self.banned, self.ends if before_min else None):
             if banned is not None:

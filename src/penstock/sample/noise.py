@@ -1,6 +1,6 @@
 """Gumbel noise out of a counter: a pure function of (seed, choice, position, token id).
 
-Exact arithmetic, for whoever computes it elsewhere. All integers are unsigned and wrap, `>>` shifts in zeros:
+Exact arithmetic, for implementations elsewhere. All integers are unsigned and wrap, `>>` shifts in zeros:
 
     mix64(x):  x ^= x >> 30; x *= 0xBF58476D1CE4E5B9; x ^= x >> 27; x *= 0x94D049BB133111EB; x ^= x >> 31
     mix32(x):  x ^= x >> 16; x *= 0x85EBCA6B; x ^= x >> 13; x *= 0xC2B2AE35; x ^= x >> 16
@@ -27,7 +27,7 @@ _MASK64 = (1 << 64) - 1
 
 
 def stream(seed: int, choice: int) -> int:
-    """What a sequence's noise starts from, as int64. The seed counts modulo 2^64."""
+    """The key of a sequence's noise, as int64. The seed counts modulo 2^64."""
     return _signed(_mix64(_mix64(seed + _GOLDEN) + (choice + 1) * _GOLDEN), 64)
 
 
@@ -42,7 +42,7 @@ def row_keys(streams: Tensor, positions: Tensor) -> Tensor:
 
 
 def token_hashes(vocab_size: int, device: torch.device) -> Tensor:
-    """[vocab] int32: the part of the hash that no row changes."""
+    """[vocab] int32: the part of the hash that is the same for all rows."""
     x = torch.arange(vocab_size, dtype=torch.int32, device=device)
     x ^= _shift(x, 16, 32)
     x *= _signed(0x85EBCA6B, 32)

@@ -1,8 +1,7 @@
 """Repetition, presence and frequency penalties.
 
-They need no state of their own: the tokens of a sequence lie in its slot row on the device, the newest included, and
-each step counts them again. That costs time in proportion to the sequence, as its attention does, and stays right
-through preemption and the reuse of slots.
+They have no state of their own: a sequence's tokens are in its slot on the device, and each step counts them again. The
+cost is proportional to the sequence, as that of attention, and preemption and reuse of slots need no care.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def values(params: SamplingParams) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """Of the n rows that have any."""
+    """The penalties of the n rows that have any."""
 
     rows: Tensor  # [n] int64, into the logits
     slots: Tensor  # [n] int64, into the token rows

@@ -358,8 +358,8 @@ def test_the_mean_of_half_precision_states_is_taken_in_single() -> None:
     hidden = torch.tensor([[1.0, 0.0]] * 1000 + [[0.0, 1.0]] * 1000, dtype=torch.bfloat16)
     embedders = Embedders()
     embedders.admit(Admit(0, [], 2000, SamplingParams(), 0, 0, (), [], "mean"))
-    assert embedders.take([Row(0, 0, 1500, False)], hidden[:1500], [0, 1500]) is None
-    pooled = embedders.take([Row(0, 1500, 500, False)], hidden[1500:], [0, 500])
+    assert embedders.add([Row(0, 0, 1500, False)], hidden[:1500], [0, 1500]) is None
+    pooled = embedders.add([Row(0, 1500, 500, False)], hidden[1500:], [0, 500])
     assert pooled is not None
     assert torch.allclose(pooled.vectors, torch.full((1, 2), 0.5**0.5))
 
