@@ -16,6 +16,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 BASES = (ROOT, PACKAGE, PACKAGE / "kernels" / "cpu", ROOT / "tests")
 # Files of others: models, examples, and what a start or a build leaves.
 FOREIGN = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "file.json", "ui_dist"}
+FOREIGN_FLAGS = {"--upgrade", "--inplace"}  # of pip and setuptools
 SUFFIXES = r"\.(?:py|tsx?|cpp|h|md|toml|json|yml|txt|service)"
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
@@ -128,4 +129,4 @@ def flags() -> frozenset[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_flags_exist(page: Path) -> None:
     found = [flag for text in quoted(page) for flag in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]\b(?!\*)", text)]
-    assert [flag for flag in found if flag not in flags() and flag != "--upgrade"] == []
+    assert [flag for flag in found if flag not in flags() and flag not in FOREIGN_FLAGS] == []

@@ -54,11 +54,14 @@ def test_each_file_exists_and_defines_the_symbols(entry: Entry) -> None:
 QUESTIONS = {
     ("sse",): "SSE",
     ("split-k", "decode"): "Decode",
+    ("radix",): "Prefix cache",
+    ("prefix", "lookup"): "Prefix cache",
     ("auth", "middleware"): "Authentication",
     ("top-p", "kernel"): "Top-p",
     ("stop", "string"): "Stop string",
     ("queue", "policy"): "Scheduler policy",
     ("cuda", "graph", "capture"): "CUDA graph",
+    ("ipc",): "IPC",
     ("prometheus",): "Prometheus metrics",
 }
 
