@@ -46,6 +46,7 @@ from penstock.tool_calls.registry import output_markers
 
 logger = logging.getLogger(__name__)
 
+ID_PIECE = 1 << 16  # token ids checked at once: other threads run in between
 POOLINGS: tuple[str, ...] = get_args(Pooling)
 
 
@@ -318,6 +319,8 @@ def prompt_field(request: Request) -> str:
 
 
 def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
-    if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
-        wrong = next(token for token in ids if not 0 <= token < vocab_size)
-        raise InvalidRequest(f"{param}: token id {wrong} is not in the vocabulary of {vocab_size}", param=param)
+    for begin in range(0, len(ids), ID_PIECE):
+        piece = ids[begin : begin + ID_PIECE]
+        if min(piece) < 0 or max(piece) >= vocab_size:
+            wrong = next(token for token in piece if not 0 <= token < vocab_size)
+            raise InvalidRequest(f"{param}: token id {wrong} is not in the vocabulary of {vocab_size}", param=param)

@@ -14,6 +14,7 @@ from penstock.http.api.fields import (
 )
 from penstock.http.parse.error_text import MAX_SHOWN_NAME
 from penstock.http.parse.json_body import MAX_MEMBERS
+from penstock.http.parse.long_lists import InPieces
 from penstock.http.parse.unions import ByJsonType
 
 MAX_STOPS = 4
@@ -24,7 +25,7 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
 TokenIds = Annotated[
     list[TokenId],
     Field(min_length=1, max_length=MAX_TOKEN_IDS, fail_fast=True),
-    AfterValidator(lambda ids: ids),  # a step in Python between two long lists: other threads can run
+    InPieces(MAX_TOKEN_IDS),
 ]
 
 _Stop = Annotated[str, Field(min_length=1)]

@@ -19,6 +19,7 @@ from penstock.http.api.response_bodies import Body
 from penstock.http.json_response import json_response
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
+from penstock.http.parse.long_lists import InPieces
 from penstock.http.service import Service
 from penstock.store.files import ModelFiles
 
@@ -53,7 +54,9 @@ class TokenizeRequest(ChatTemplateFields):
 
 class DetokenizeRequest(StrictModel):
     model: str | None = MODEL
-    tokens: Annotated[list[TokenId], Field(max_length=MAX_IDS, fail_fast=True)] = Field(description="Token ids.")
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_IDS, fail_fast=True), InPieces(MAX_IDS)] = Field(
+        description="Token ids."
+    )
 
 
 class Tokens(Body, kw_only=True, frozen=True):

@@ -6,6 +6,7 @@ So long bodies are decoded in Python, and C code gets them in pieces that take m
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -21,6 +22,7 @@ MAX_MEMBERS = 1024  # of any object in a body: bounds the number of errors, and 
 MAX_VALUES = 1 << 17  # strings (names included), lists and objects: enough for tens of thousands of messages
 SHORT_BODY = 1 << 16  # bytes: longer bodies are decoded in pieces
 PIECE = 1 << 16  # characters of a text or of a list of numbers
+SHARED_INTEGERS = 1 << 18  # more than any vocabulary has tokens
 WINDOW = 1 << 20  # characters or bytes that are searched at once
 
 # Escapes of half a surrogate pair, which is not a character, or of NUL, which names must not have: it marks union
@@ -157,6 +159,19 @@ def _space(text: str, begin: int) -> re.Match[str]:
     return found
 
 
+def _shared_integers(numbers: list[Any]) -> list[Any]:
+    """The same numbers, each small integer as one object wherever it occurs. Millions of token ids take a quarter of
+    the memory then, and nothing to free: freeing them all at once would hold up the event loop."""
+    if {*map(type, numbers)} != {int} or min(numbers) < 0 or max(numbers) >= SHARED_INTEGERS:
+        return numbers
+    return list(map(_small_integers().__getitem__, numbers))
+
+
+@functools.cache
+def _small_integers() -> list[int]:
+    return list(range(SHARED_INTEGERS))
+
+
 class _Piecewise(json.JSONDecoder):
     """json's decoder in Python, which lets other threads run; C code only decodes pieces of texts and lists of
     numbers."""
@@ -183,7 +198,7 @@ class _Piecewise(json.JSONDecoder):
                 break
             if not found:
                 break
-            numbers += found
+            numbers += _shared_integers(found)
             last, end = (text, end), piece.end()
         rest, after = scan_array((text, end), scan_once, _space)
         if numbers and not rest:  # a trailing comma
