@@ -1,12 +1,15 @@
-"""The story of one request, from what a client asked to what it gets to read.
+"""One request on its way in, from the client's messages to sequences for the engine:
 
-    accept:  render ─► tokenize ─► check ─► constrain ─► ActiveRequest with its Submits     (nothing has been queued
-    yet) push:    Delta ─► text ─► reasoning, text, calls ─► stop strings ─► Chunk, and a Cancel when one ends it early
+    accept:  render ─► tokenize ─► check ─► constrain ─► ActiveRequest with its Submits
 
-A request to embed goes the same way; what comes back is one Delta without tokens, whose vector the ActiveRequest keeps.
+and on its way out, in `stream.active_request`:
 
-Nothing here waits or sends: the caller carries Submits and Cancels to an engine and Deltas back, in its own way (a
-plain loop in `driver`, an event loop in `route`).
+    push:    Delta ─► text ─► reasoning | text | tool calls ─► stop strings ─► Chunk, and a Cancel if one ends it early
+
+An embedding request goes the same way; its answer is one Delta without tokens that carries the vector.
+
+Nothing here waits or sends. `deployment` carries Submits and Cancels to an engine and Deltas back: an event loop in
+`replica`, a plain loop in `sync_driver`.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ POOLINGS: tuple[str, ...] = get_args(Pooling)
 
 
 class Pipeline:
-    """The stages of one model's frontend, in their order. Keeps nothing of a request: that is its ActiveRequest's."""
+    """The input stages of one model, in their order. The state of a request is in its ActiveRequest."""
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Pipeline:
         model: str = "",
         numbers: SequenceNumbers | None = None,
     ) -> None:
-        """`context` is what prompt and output may have together. `constraints`: None takes whatever constraint comes,
+        """`context` bounds prompt and output together, in tokens. `constraints`: None takes any constraint unchecked,
         for an engine that will say what is wrong with it. `by_priority`: whether the engine heeds priorities.
         `default_max_tokens`: of requests that name no limit; None: to the end of the context. `model` is its name in
         events. `numbers`: the server's, shared by all of its pipelines; None: this is the only pipeline."""
@@ -89,7 +92,7 @@ class Pipeline:
         """Turn a request into sequences for the engine, or raise InvalidRequest before any model time is spent. Raises
         NeedsRenderProcess instead of waiting for the process that renders what takes long, unless it `may_wait`."""
         text = self.render(request, may_wait=may_wait)
-        return self.take_off(request, text, self.encode(request, text))
+        return self.activate(request, text, self.encode(request, text))
 
     def render(self, request: Request, *, may_wait: bool = True) -> str:
         """The first part of `accept`: the prompt's text, of a length that may fit the context."""
@@ -97,7 +100,7 @@ class Pipeline:
         self.check_length(len(text), prompt_field(request))
         return text
 
-    def take_off(self, request: Request, text: str, tokens: list[int]) -> ActiveRequest:
+    def activate(self, request: Request, text: str, tokens: list[int]) -> ActiveRequest:
         """The last part of `accept`, once the text has been tokenized."""
         self._check(request, tokens)
         output_format = self._output_format(request, text, self._max_output(request, tokens))
@@ -139,7 +142,7 @@ class Pipeline:
         return text
 
     def check_length(self, characters: int, param: str) -> None:
-        """Before half a minute and gigabytes are spent on tokenizing what cannot fit."""
+        """Raise ContextOverflow for a text that cannot fit: tokenizing it could take half a minute and gigabytes."""
         least = 0 if self.tokenizer is None else -(-characters // self.tokenizer.longest)
         if least > self.context:
             raise ContextOverflow(
@@ -150,7 +153,7 @@ class Pipeline:
 
     def encode(self, request: Request, text: str) -> list[int]:
         if request.tokens is not None:
-            return self.tokenized(request, self.clock(), request.tokens)
+            return self.record_prompt(request, self.clock(), request.tokens)
         field = prompt_field(request)
         if self.tokenizer is None:
             raise InvalidRequest(f"this model has no tokenizer: give the {field} as token ids", param=field)
@@ -160,17 +163,17 @@ class Pipeline:
             tokens = self.tokenizer.encode(text, add_special=request.messages is None)
         except InvalidRequest as error:  # it does not know what the client calls the text
             raise InvalidRequest(error.message, param=field) from None
-        return self.tokenized(request, start, tokens)
+        return self.record_prompt(request, start, tokens)
 
-    def tokenized(self, request: Request, start: float, tokens: list[int]) -> list[int]:
-        """What of these becomes the prompt; tells of it."""
+    def record_prompt(self, request: Request, start: float, tokens: list[int]) -> list[int]:
+        """The prompt of these tokens, truncated if the request says so; emits Tokenized."""
         tokens = self._truncate(request, tokens)
         if self.emit is not None:
             self.emit(events.Tokenized(request.id, self.clock(), start, tokens, self.model))
         return tokens
 
     def _truncate(self, request: Request, tokens: list[int]) -> list[int]:
-        """The last of them, where the request allows for that."""
+        """The last tokens that fit, if the request allows that."""
         keep = request.truncate_prompt_tokens
         if keep is None:
             return tokens
@@ -179,7 +182,7 @@ class Pipeline:
         return tokens[-keep:] if 0 < keep < len(tokens) else tokens
 
     def _check(self, request: Request, tokens: list[int]) -> None:
-        """Prompt and parameters against the model and its engine."""
+        """Check prompt and parameters against the model and its engine."""
         if request.priority and not self.by_priority:
             raise InvalidRequest("priority has no effect here: requests go by arrival (policy fcfs)", param="priority")
         if request.task == "embed":
@@ -203,7 +206,7 @@ class Pipeline:
             )
 
     def _check_input(self, request: Request, tokens: list[int]) -> None:
-        """What is to be embedded. Special tokens around an empty text do not make it one."""
+        """Check the prompt of an embedding. Special tokens around an empty text do not count as one."""
         if not tokens or request.text == "":
             raise InvalidRequest("the input is empty", param="input")
         check_ids(tokens, self.spec.vocab_size, "input")
@@ -281,7 +284,7 @@ class Pipeline:
         ]
 
     def _max_output(self, request: Request, tokens: list[int]) -> int:
-        """Tokens that may come out."""
+        """How many tokens the sequence may produce."""
         if request.task == "embed":
             return 0
         room, params = self.context - len(tokens), request.params
@@ -308,11 +311,11 @@ def _least_output(params: SamplingParams) -> int:
 
 
 def _pass(constraint: Constraint) -> None:
-    """Takes the place of a checker: any constraint will do."""
+    """A checker that accepts any constraint."""
 
 
 def prompt_field(request: Request) -> str:
-    """What the client calls that which it sent."""
+    """The API field that holds the prompt, for errors."""
     if request.messages is not None:
         return "messages"
     return "input" if request.task == "embed" else "prompt"

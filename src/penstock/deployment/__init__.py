@@ -1,5 +1,7 @@
-"""Where a request goes: the engine behind this frontend.
+"""A model as the HTTP layer sees it: requests go in, tickets with their output come back.
 
-replica.Replica   one engine process under supervision
-ticket.Ticket     what a client holds of its request there
+replica       one engine process under supervision, for an event loop
+dispatch      frames of the engine to the tickets of waiting clients
+ticket        a client's request: chunks until the client takes them, and lanes for single tokens
+sync_driver   the same for the library, in a plain loop
 """

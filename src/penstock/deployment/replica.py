@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # between restarts: doubled each time
 HEALTHY_AFTER_S = 60.0  # an engine that lived so long was not to blame for its restart
 LOOKS = 4  # in the time that an engine may be silent
-AT_A_TIME_S = 0.005  # news are delivered, before the event loop's other work has a turn
-PORTION = 128  # sequences handed over at a time, likewise
+DELIVERY_S = 0.005  # of frames in one turn of the event loop
+SUBMITS_PER_TURN = 128
 
 
 class State(StrEnum):
@@ -44,7 +44,7 @@ class State(StrEnum):
 
 
 class Replica:
-    """Flights in, tickets out that end, whatever becomes of the process. Belongs to the event loop it is used in."""
+    """Takes active requests and returns tickets, which end even if the process dies. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Replica:
         self._spawn = spawn
         self._engine = spawn()
         self._dispatcher = Dispatcher(lambda cancel: self._engine.cancel(cancel), source, emit)
-        self._news: deque[Frame | Reply] = deque()  # from the engine, to be delivered
+        self._inbox: deque[Frame | Reply] = deque()  # messages of the engine, to be delivered
         self._unsent: deque[Submit] = deque()  # of requests with many sequences, yet to be handed over
         self._orphans: list[Submit] = []  # of a dead engine, for the next one
         self._replies: dict[int, asyncio.Future[Any]] = {}
@@ -217,7 +217,7 @@ class Replica:
             self._orphans += self._unsent
             self._unsent.clear()
             return
-        for _ in range(min(PORTION, len(self._unsent))):
+        for _ in range(min(SUBMITS_PER_TURN, len(self._unsent))):
             self._hand_over(self._unsent.popleft())
         self._look_again()
         if self._unsent:
@@ -306,7 +306,7 @@ class Replica:
             self._dispatcher.deliver(_ended(submit.id, why, EngineDied.code))
         self._dispatcher.flush()
 
-    # --- news
+    # --- messages of the engine
 
     def _look_again(self) -> None:
         """After whatever was sent: see `WatchedEngine.handles`."""
@@ -315,10 +315,10 @@ class Replica:
     def _pump(self) -> None:
         if self.state is State.CLOSED:
             return
-        until = time.monotonic() + AT_A_TIME_S
+        until = time.monotonic() + DELIVERY_S
         # Until nothing is left: a Cancel sent on the way may swallow the signal of what came in meanwhile.
-        while self._news or self._receive():
-            self._take_in(self._news.popleft())
+        while self._inbox or self._receive():
+            self._take_in(self._inbox.popleft())
             if time.monotonic() > until:
                 self._dispatcher.flush()
                 self._look_again()
@@ -330,9 +330,9 @@ class Replica:
             self._changed.set()
 
     def _receive(self) -> bool:
-        """Whether there are any news."""
-        self._news.extend(self._engine.receive(0.0))
-        return bool(self._news)
+        """Whether there are messages to deliver."""
+        self._inbox.extend(self._engine.receive(0.0))
+        return bool(self._inbox)
 
     def _take_in(self, message: Frame | Reply) -> None:
         if isinstance(message, Reply):
@@ -355,5 +355,5 @@ class Replica:
 
 
 def _ended(name: str, why: str, code: str) -> Delta:
-    """The last word on a sequence that no engine will say any more."""
+    """The terminal Delta of a sequence that no engine will end any more."""
     return Delta(id=name, finish=FinishReason.ERROR, error=why, code=code)

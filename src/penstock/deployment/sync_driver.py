@@ -1,5 +1,4 @@
-"""Flights carried to an engine and back by whoever waits for them: the library's plain loop, where the server has an
-event loop and `route`."""
+"""Requests to an engine and back in a plain loop, for the library; the server has an event loop and `replica`."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ from penstock.system.signals import held
 
 @dataclass(eq=False, slots=True)
 class SyncTicket:
-    """A active request, and where its news go: each chunk, or itself once it is done."""
+    """An active request. Its chunks go to `chunks`, the ticket itself to `finished` once the request is done."""
 
     active: ActiveRequest
     chunks: deque[Chunk] | None = None
-    landed: deque[SyncTicket] | None = None
+    finished: deque[SyncTicket] | None = None
 
 
 class Driver:
@@ -36,7 +35,7 @@ class Driver:
         self.engine = engine
         self.max_open = max_open
         self.lock = threading.Lock()
-        self.left: deque[SyncTicket] = deque()  # nobody waits for these any more
+        self.abandoned: deque[SyncTicket] = deque()  # to be cancelled
         self.tickets: dict[str, SyncTicket] = {}  # by sequence id
         self.ids: dict[int, str] = {}  # of those sequences, by number
         self.news: list[Frame | Reply] = []  # from the engine, to be delivered
@@ -44,19 +43,19 @@ class Driver:
         self.numbers = itertools.count()
 
     def run(self, active_requests: list[ActiveRequest], doing: str, progress: bool | None) -> None:
-        """Fly them all until they have landed, with a progress bar that says what they are `doing`."""
+        """Run all of them to their ends, with a progress bar labelled `doing`."""
         waiting = deque(active_requests)
-        landed: deque[SyncTicket] = deque()
+        finished: deque[SyncTicket] = deque()
         under_way: set[SyncTicket] = set()
         with bar(doing, len(active_requests), enabled=progress) as advance:
             try:
                 while waiting or under_way:
                     while waiting and (not under_way or self._has_room(waiting[0])):
-                        under_way.add(ticket := SyncTicket(waiting.popleft(), landed=landed))
+                        under_way.add(ticket := SyncTicket(waiting.popleft(), finished=finished))
                         self.launch(ticket)
-                    self.wait(lambda: bool(landed))
-                    while landed:
-                        ticket = landed.popleft()
+                    self.wait(lambda: bool(finished))
+                    while finished:
+                        ticket = finished.popleft()
                         self.abandon(ticket)
                         under_way.remove(ticket)
                         advance()
@@ -68,7 +67,7 @@ class Driver:
                 raise EngineDied(message)
 
     def chunks(self, active: ActiveRequest) -> Iterator[Chunk]:
-        """Fly one, and give what it brings as it comes; raises what it failed of. Leaving early cancels it."""
+        """Run one and yield its chunks as they come; raises its error. Leaving early cancels it."""
         chunks: deque[Chunk] = deque()
         ticket = SyncTicket(active, chunks=chunks)
         try:
@@ -94,12 +93,12 @@ class Driver:
         return reply.value
 
     def close(self) -> None:
-        """End the engine. Whoever waits for an answer hears of it."""
+        """End the engine. Threads that wait for an answer get EngineDied."""
         with self._turn():
             self.engine.close()
 
     def launch(self, ticket: SyncTicket) -> None:
-        """Hand its sequences to the engine. Whoever calls this must `abandon` it, too, also if this is interrupted."""
+        """Hand its sequences to the engine. The caller must `abandon` it afterwards, also if this is interrupted."""
         with self._turn():
             for submit in ticket.active.submits:
                 self.tickets[submit.id] = ticket
@@ -107,14 +106,14 @@ class Driver:
                 self.engine.submit(submit)
 
     def abandon(self, ticket: SyncTicket) -> None:
-        """Nobody waits for it any more. The engine is told if it still works on it, by whoever has the lock at the
-        time: that can be this very thread, if the garbage collector came upon a stream that was left."""
+        """Drop a ticket and cancel what still runs of it. The thread that holds the lock does that when it releases it;
+        it may be this very thread, if the garbage collector found a stream that was left."""
         with held():
-            self.left.append(ticket)
+            self.abandoned.append(ticket)
             self._let_go()
 
     def wait(self, arrived: Callable[[], bool]) -> None:
-        """Turn the engine until this is so."""
+        """Turn the engine until `arrived` is true."""
         while not arrived():
             with self._turn():
                 if not arrived():  # another thread may have brought it meanwhile
@@ -122,7 +121,7 @@ class Driver:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """To be the one who speaks with the engine."""
+        """Exclusive use of the engine."""
         try:
             with self.lock:
                 self._drop()
@@ -131,9 +130,9 @@ class Driver:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Of what was left, unless somebody has the lock: they will, when they have it no more."""
+        """Cancel abandoned tickets, unless another thread holds the lock: it will, when it releases it."""
         with held():
-            while self.left and self.lock.acquire(blocking=False):
+            while self.abandoned and self.lock.acquire(blocking=False):
                 try:
                     self._drop()
                 finally:
@@ -141,8 +140,8 @@ class Driver:
 
     def _drop(self) -> None:
         with held():
-            while self.left:
-                ticket = self.left.popleft()
+            while self.abandoned:
+                ticket = self.abandoned.popleft()
                 for cancel in ticket.active.cancels():
                     self.engine.cancel(cancel)
                 for submit in ticket.active.submits:
@@ -153,7 +152,7 @@ class Driver:
         return len(self.tickets) + len(active.submits) <= self.max_open
 
     def _pump(self) -> None:
-        """Wait for news from the engine, and deliver them."""
+        """Wait for messages of the engine, and deliver them."""
         if not self.news:
             self.news = self.engine.receive()
         if not self.news:
@@ -177,5 +176,5 @@ class Driver:
             self.engine.cancel(cancel)
         if chunk is not None and ticket.chunks is not None:
             ticket.chunks.append(chunk)
-        if ticket.active.done and ticket.landed is not None:
-            ticket.landed.append(ticket)
+        if ticket.active.done and ticket.finished is not None:
+            ticket.finished.append(ticket)

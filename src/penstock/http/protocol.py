@@ -1,8 +1,7 @@
-"""HTTP/1.1 on a connection, as uvicorn speaks it, but with bounds on what comes before an answer: bytes of headers, and
-the time a client may take to send its request. Uvicorn has neither, and nobody has shown a key by then.
+"""HTTP/1.1 on a connection: uvicorn's protocol with bounds on the size of headers and on the time a client may take to
+send its request. Uvicorn has neither, and clients are not authenticated at that point.
 
-What comes behind a body in pieces counts as headers do, and is not kept: such trailers may be as long, and nobody here
-wants any.
+Trailers of a chunked body count as headers do, and are dropped.
 """
 
 from __future__ import annotations

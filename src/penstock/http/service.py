@@ -189,11 +189,11 @@ class Service:
             text = self.pipeline.render(request)
             return text, self.pipeline.encode(request, text)
 
-        def take_off() -> list[ActiveRequest]:
-            return [self.pipeline.take_off(request, *made) for request, made in zip(requests, prompts, strict=True)]
+        def activate() -> list[ActiveRequest]:
+            return [self.pipeline.activate(request, *made) for request, made in zip(requests, prompts, strict=True)]
 
         prompts = await asyncio.to_thread(lambda: [prompt(request) for request in requests])
-        return await asyncio.get_running_loop().run_in_executor(self._constrained, take_off)
+        return await asyncio.get_running_loop().run_in_executor(self._constrained, activate)
 
     async def _accept_short(self, request: Request) -> ActiveRequest:
         """`Pipeline.accept`, with the text tokenized in one batch with those of other requests."""
@@ -206,7 +206,7 @@ class Service:
                 tokens = await self._encoder.encode(text, add_special=request.messages is None)
             except InvalidRequest as error:  # the encoder does not know the field's name
                 raise InvalidRequest(error.message, param=prompt_field(request)) from None
-        return self.pipeline.take_off(request, text, self.pipeline.tokenized(request, start, tokens))
+        return self.pipeline.activate(request, text, self.pipeline.record_prompt(request, start, tokens))
 
 
 def _may_be_constrained(request: Request) -> bool:

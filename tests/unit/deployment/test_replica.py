@@ -167,7 +167,7 @@ def test_no_news_is_lost_behind_a_cancel() -> None:
 
 
 def test_others_have_their_turn_however_much_an_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AT_A_TIME_S", 0.0)
+    monkeypatch.setattr(module, "DELIVERY_S", 0.0)
 
     class Talkative(Engine):
         """Has said more each time somebody asks, and all of it at once."""
@@ -438,7 +438,7 @@ def test_nor_one_that_has_nothing_to_do() -> None:
 
 
 def test_many_sequences_are_handed_over_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PORTION", 2)
+    monkeypatch.setattr(module, "SUBMITS_PER_TURN", 2)
 
     async def story(replica: Replica, engines: list[Engine]) -> None:
         replica.submit([active("many", 5)])
@@ -452,7 +452,7 @@ def test_many_sequences_are_handed_over_in_portions(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_was_not_handed_over_yet_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PORTION", 2)
+    monkeypatch.setattr(module, "SUBMITS_PER_TURN", 2)
 
     async def story(replica: Replica, engines: list[Engine]) -> None:
         ticket = replica.submit([active("many", 5)])
@@ -470,7 +470,7 @@ def test_what_was_not_handed_over_yet_ends_with_its_client(monkeypatch: pytest.M
 
 
 def test_what_was_not_handed_over_yet_waits_for_the_next_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PORTION", 2)
+    monkeypatch.setattr(module, "SUBMITS_PER_TURN", 2)
     monkeypatch.setattr(module, "FIRST_WAIT_S", 0.0)
 
     async def story(replica: Replica, engines: list[Engine]) -> None:

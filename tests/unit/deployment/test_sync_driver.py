@@ -39,7 +39,7 @@ def test_others_miss_nothing_of_an_interrupt(llm: LLM) -> None:
     at = 1
     while True:
         (active,) = llm._accept([PROMPT], LONG, lambda prompt: {"tokens": prompt}, True)
-        theirs = SyncTicket(active, landed=deque())
+        theirs = SyncTicket(active, finished=deque())
         driver.launch(theirs)
         was_interrupted = strike(lambda: llm.generate(OTHER, SHORT, progress=False), at)
         assert set(driver.tickets.values()) <= {theirs}  # nothing is left of ours
@@ -79,14 +79,14 @@ def test_a_stream_that_the_garbage_collector_comes_upon(llm: LLM, monkeypatch: p
         if not closed:
             closed.append(driver.lock.locked())
             stream.close()
-            assert len(driver.left) == 1  # the engine is in the middle of something
+            assert len(driver.abandoned) == 1  # the engine is in the middle of something
         return receive()
 
     monkeypatch.setattr(driver.engine, "receive", collected)
     assert len(llm.generate(OTHER, SHORT, progress=False).tokens) == SHORT.max_tokens
     assert closed == [True]
     assert not driver.tickets
-    assert not driver.left
+    assert not driver.abandoned
     stats = llm.stats()
     assert stats["running"] + stats["waiting"] == 0
 
@@ -112,4 +112,4 @@ def test_what_is_left_while_another_thread_turns_the_engine(llm: LLM, monkeypatc
     thread.join(60)
     assert not thread.is_alive()
     assert not driver.tickets
-    assert not driver.left
+    assert not driver.abandoned

@@ -58,7 +58,7 @@ def test_what_may_have_to_be_compiled_is_accepted_off_the_loop(fields: dict[str,
         def encode(self, request: Request, text: str) -> list[int]:
             return []
 
-        def take_off(self, request: Request, text: str, tokens: list[int]) -> tuple[str, str]:
+        def activate(self, request: Request, text: str, tokens: list[int]) -> tuple[str, str]:
             return text, threading.current_thread().name
 
     nothing = cast(Any, None)
