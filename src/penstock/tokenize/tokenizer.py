@@ -32,6 +32,7 @@ class Tokenizer:
         self._spelling = spelling
         self._bytes: dict[int, bytes] = {}  # of the tokens seen so far
         self._texts: dict[int, str] = {}  # of those that are whole characters and not special
+        self._texts_without_special: dict[int, str] = {}  # the same, and "" for special tokens
         # one more than the highest id: a model's embedding table may have more rows, an id in between may be unused
         vocabulary = backend.get_vocab()
         self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
@@ -85,7 +86,8 @@ class Tokenizer:
         spell = self._text_bytes if skip_special else self.token_bytes
         if show and skip_special:
             spell = lambda token: self.token_bytes(token) if token in show else self._text_bytes(token)  # noqa: E731
-        return ByteStream(spell, prompt, drops_first_space=self._spelling.drops_first_space, texts=self._texts)
+        texts = self._texts_without_special if skip_special and not show else self._texts
+        return ByteStream(spell, prompt, drops_first_space=self._spelling.drops_first_space, texts=texts)
 
     def mark(self, text: str) -> int | None:
         """The token that was made for this very text, such as `<think>`; None if it takes several."""
@@ -101,7 +103,7 @@ class Tokenizer:
         spelled = self._bytes.setdefault(token, self._spell(token))
         if token not in self.special_ids:
             with suppress(UnicodeDecodeError):
-                self._texts[token] = spelled.decode()
+                self._texts[token] = self._texts_without_special[token] = spelled.decode()
         return spelled
 
     def _spell(self, token: int) -> bytes:
@@ -111,7 +113,10 @@ class Tokenizer:
         return self._spelling.to_bytes(text) if text is not None else b""
 
     def _text_bytes(self, token: int) -> bytes:
-        return b"" if token in self.special_ids else self.token_bytes(token)
+        if token not in self.special_ids:
+            return self.token_bytes(token)
+        self._texts_without_special[token] = ""
+        return b""
 
     def _shows(self, token: int, skip_special: bool) -> bool:
         return 0 <= token < self.vocab_size and not (skip_special and token in self.special_ids)

@@ -56,6 +56,23 @@ def test_some_special_tokens_may_be_text(load: Any, vocabulary: Any) -> None:
     assert tokenizer.mark("ab") is None
 
 
+def test_fixed_texts_are_what_a_push_gives(load: Any) -> None:
+    tokenizer = load(byte_level(added=("<|start|>", "<|end|>")))
+    *_, shown = sorted(tokenizer.special_ids)
+    options: list[dict[str, Any]] = [{}, {"skip_special": False}, {"show": {shown}}]
+    for option in options:
+        for token in range(tokenizer.vocab_size):
+            tokenizer.text_stream((), **option).push(token)
+    for option in options:
+        fixed = tokenizer.text_stream((), **option).fixed_texts
+        assert fixed
+        for token, text in fixed.items():
+            stream = tokenizer.text_stream((), **option)
+            assert (stream.push(token), stream.flush()) == (text, "")
+    assert tokenizer.text_stream(()).fixed_texts[shown] == ""
+    assert shown not in tokenizer.text_stream((), show={shown}).fixed_texts
+
+
 def test_the_vocabulary_reaches_to_its_highest_id(load: Any) -> None:
     base = byte_level().metadata["tokenizer.ggml.tokens"]
     tokenizer = load(byte_level(tokens=[*base[:-1], "", "", base[-1]], token_type=None, eos_token_id=len(base) + 1))
