@@ -76,7 +76,7 @@ def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
     from penstock.engine.local import LocalEngine
 
     loop, facts = engine_loop(settings)
-    return LocalEngine(loop), facts
+    return LocalEngine(loop, process_tuning.step_scope(native=facts["kernels"].startswith("native"))), facts
 
 
 def engine_loop(settings: Settings, secret: bytes | None = None) -> tuple[EngineLoop, dict[str, Any]]:

@@ -232,7 +232,7 @@ def test_bad_prompts_are_refused_before_any_model_time(
 def test_what_is_no_prompt_at_all_is_told(llm: LLM) -> None:
     for call in (llm.generate, llm.embed, llm.chat):
         for given in (5, None):
-            with pytest.raises(InvalidRequest, match=f"not {given}"):
+            with pytest.raises(InvalidRequest, match=f"got {given}"):
                 call(given)  # type: ignore[operator]
     with pytest.raises(InvalidRequest, match="messages must be a list"):
         llm.chat("a text")

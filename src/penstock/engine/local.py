@@ -7,6 +7,8 @@ step ends the running sequences (see `EngineLoop.step`).
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from penstock.engine.loop import EngineLoop
 from penstock.errors import EngineDied
@@ -15,7 +17,9 @@ from penstock.system.signals import held
 
 
 class LocalEngine:
-    def __init__(self, loop: EngineLoop) -> None:
+    def __init__(self, loop: EngineLoop, step_scope: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """Each step runs inside a `step_scope`."""
+        self._step_scope = step_scope
         self._loop: EngineLoop | None = loop
         self._messages: list[Frame | Reply] = []  # not received yet
 
@@ -42,7 +46,7 @@ class LocalEngine:
     def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
         """Runs the loop until there is a message or no work is left: `timeout_s` cannot cut a step short."""
         while not self._messages:
-            with held():
+            with held(), self._step_scope():
                 if frame := self.loop.step():
                     self._messages.append(frame)
             if not self.loop.has_work:

@@ -4,8 +4,8 @@ not own (`system.ownership`): there an engine in the caller's process does witho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from penstock.errors import InvalidSetting
 from penstock.startup import bytecode
@@ -47,6 +47,16 @@ def set_torch_threads(count: int) -> None:
         import torch
 
         torch.set_num_threads(count)
+
+
+def step_scope(*, native: bool) -> Callable[[], AbstractContextManager[None]]:
+    """What a step in this process runs in. The native kernels have threads of their own, which torch's would compete
+    with: where those were not set to one for the process, they are for the step."""
+    if owns_process() or not native:
+        return nullcontext
+    from penstock.kernels.torch_internals import one_thread
+
+    return one_thread
 
 
 def check_torch_threads(requested: int | None) -> None:

@@ -54,7 +54,11 @@ def _no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"context": 999_999}, "context", "was made for 4096 tokens, 999999 were asked for"),
         ({"device": "cuda"}, "device", "no CUDA device: the NVIDIA driver"),
         ({"kv_memory": "1kB"}, "kv_memory", "1000 B hold no sequence of 256 tokens, which takes 68.0 KiB"),
-        ({"kv_memory": "1MiB", "context": 4096}, "kv_memory", "hold no sequence of 4096 tokens, which takes 1.0 MiB or more"),
+        (
+            {"kv_memory": "1MiB", "context": 4096},
+            "kv_memory",
+            "hold no sequence of 4096 tokens, which takes 1.0 MiB or more",
+        ),
         ({"kv_memory": "10TB"}, "kv_memory", "9.09 TiB exceed the free memory of 1.00 GiB"),
     ],
 )

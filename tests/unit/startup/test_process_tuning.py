@@ -55,6 +55,17 @@ def test_a_process_of_our_own_is_tuned(cuda: bool, calls: list[str], monkeypatch
     assert calls == ["pause", "keep", "fork", *["wake"] * cuda, "3 threads", "freeze"]
 
 
+@pytest.mark.parametrize(("claimed", "native"), [(True, True), (False, False), (False, True)])
+def test_beside_the_native_kernels_torch_has_one_thread(
+    claimed: bool, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "_claimed", claimed)
+    before = torch.get_num_threads()
+    with module.step_scope(native=native)():
+        assert torch.get_num_threads() == (1 if native and not claimed else before)
+    assert torch.get_num_threads() == before
+
+
 def test_threads_that_only_a_global_change_could_give_are_refused(
     calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
