@@ -72,7 +72,7 @@ def engine_us(sequences: int, steps: int, *, recorded: bool) -> tuple[float, lis
     frames = []
     begin = time.perf_counter()
     for _ in range(steps):
-        data = encode(loop.step())
+        data = encode(loop.step().packed())
         decode(data)
         frames.append(data)
     return (time.perf_counter() - begin) / steps * 1e6, frames
@@ -90,11 +90,11 @@ def journal_us(sequences: int, frames: list[bytes]) -> float:
         assert isinstance(message, Frame)
         start = time.monotonic()
         times = [time.monotonic() for _ in message.deltas]
-        journal.record(events.Delivered("", start, start, message.record, message.deltas, times))
-        for delta in message.deltas:
-            journal.record(
-                events.Flushed(events.http_request_id(delta.id.partition("/")[0]), time.monotonic(), start, 200)
-            )
+        numbers, _ = message.pairs()
+        delivered = events.Delivered("", start, start, message.record, message.deltas, times)
+        journal.record(msgspec.structs.replace(delivered, numbers=numbers, tokens_done=time.monotonic()))
+        for number in numbers:
+            journal.record(events.Flushed(f"r{number}", time.monotonic(), start, 200))
     return (time.perf_counter() - begin) / len(messages) * 1e6
 
 
