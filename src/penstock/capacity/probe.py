@@ -23,7 +23,7 @@ ROUNDS = 20
 
 
 def this_machine(kind: Literal["cpu", "cuda"] | None = None) -> Device:
-    """The GPU where there is one, unless told otherwise."""
+    """The GPU where there is one, unless `kind` is cpu."""
     gpu = None if kind == "cpu" else _nvidia_smi()
     if gpu is not None:
         return match_gpu(*gpu)

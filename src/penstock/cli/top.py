@@ -62,7 +62,7 @@ def snapshots(remote: Remote, interval_s: float) -> Iterator[dict[str, Any]]:
     feed = remote.events(f"/observe/live?interval_ms={round(interval_s * 1000)}")
     for count, data in enumerate(data for name, data in feed if name == "tick"):
         history = remote.get(HISTORY)
-        if not count:  # rates are told from one tick to the next: the first has none yet
+        if not count:  # rates are differences of two ticks: the first has none
             data["stats"] |= {name: history[name][-1] for name in RATES if history[name]}
         yield {
             "url": remote.url,

@@ -1,4 +1,4 @@
-"""One frame of `penstock top`: what the server told, as text. The KV map has a character for one block or several."""
+"""One frame of `penstock top`: the server's figures as text. The KV map has a character for one block or several."""
 
 from __future__ import annotations
 
@@ -226,10 +226,10 @@ def _share(part: float, whole: float) -> str:
     return f"{part / whole:.0%} of prompts" if whole else "–"
 
 
-def _gpu(told: dict[str, Any] | None) -> str:
-    if told is None:
+def _gpu(figures: dict[str, Any] | None) -> str:
+    if figures is None:
         return "none"
-    return f"{told['utilisation']:.0%}, {size_text(told['memory_used'])} of {size_text(told['memory_total'])}"
+    return f"{figures['utilisation']:.0%}, {size_text(figures['memory_used'])} of {size_text(figures['memory_total'])}"
 
 
 def _clock(seconds: float) -> str:

@@ -40,7 +40,7 @@ def key_of(label: str, identity: str) -> str:
 
 @contextmanager
 def writing_to(root: Path) -> Iterator[None]:
-    """Failing disks, full disks and forbidden folders, told in terms of the cache folder."""
+    """Reports disk errors (failing, full, forbidden) in terms of the cache folder."""
     try:
         yield
     except OSError as error:
@@ -63,7 +63,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold `path` against all other processes and threads; calls `on_wait` if somebody else has it.
+    """Hold `path` against all other processes and threads; calls `on_wait` if it is taken.
 
     The kernel frees the lock of a process that dies. The file stays: removing it would let two in at once.
     """

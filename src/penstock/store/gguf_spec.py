@@ -1,4 +1,4 @@
-"""ModelSpec from the header of a GGUF file. What its metadata leaves out is told from its tensors, or known of the
+"""ModelSpec from the header of a GGUF file. What its metadata leaves out is derived from its tensors, or known of the
 architecture."""
 
 from __future__ import annotations

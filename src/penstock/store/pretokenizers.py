@@ -18,7 +18,7 @@ Step = dict[str, Any]  # one node of a tokenizer.json pipeline
 class PreTokenizer:
     steps: tuple[Step, ...]
     nfc: bool = False  # text is composed (Unicode NFC) first
-    ignore_merges: bool = False  # a word that is a token is that token, whatever the merges say
+    ignore_merges: bool = False  # a word that is in the vocabulary is one token, without merges
     add_bos: bool = False  # where the file does not say
 
 

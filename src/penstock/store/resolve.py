@@ -1,4 +1,4 @@
-"""From the name of a model to its files, whatever kind of name it is."""
+"""Resolves a model name of any kind (catalogue, folder, .gguf, hub id, pypi:) to its files."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _as_path(name: str) -> Path | None:
     try:
         path = Path(name).expanduser().absolute()
         return path if name and path.exists() else None
-    except (RuntimeError, ValueError, OSError):  # ~nobody, a NUL, a name too long for the disk
+    except (RuntimeError, ValueError, OSError):  # an unknown ~user, a NUL, a name too long for the disk
         return None
 
 
