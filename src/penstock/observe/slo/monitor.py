@@ -79,10 +79,10 @@ class SloMonitor:
         """`listeners` are called with every alert when it begins and when it ends."""
         self.window_s = settings.slo_window_s
         self.objectives = (
-            Objective("ttft_p95", "Time to first token, p95", "s", settings.slo_ttft_p95),
-            Objective("tokens_per_s_p50", "Tokens per second, p50", "tokens/s", settings.slo_tokens_per_s_p50, True),
+            Objective("ttft_p95", "TTFT p95", "s", settings.slo_ttft_p95),
+            Objective("tokens_per_s_p50", "Generation tok/s p50", "tokens/s", settings.slo_tokens_per_s_p50, True),
             Objective("error_rate", "Error rate", "ratio", settings.slo_error_rate),
-            Objective("kv_use", "KV use", "ratio", settings.slo_kv_use),
+            Objective("kv_use", "KV cache usage", "ratio", settings.slo_kv_use),
             Objective("queue_depth", "Queue depth", "requests", settings.slo_queue_depth),
         )
         self.webhook = settings.slo_webhook is not None

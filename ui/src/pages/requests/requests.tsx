@@ -179,7 +179,7 @@ function FilterBar({
         onChange={(state) => set({ state })}
       />
       <Choice label="Kind" value={filters.kind} options={KINDS} onChange={(kind) => set({ kind })} />
-      <Choice label="Finish reason" value={filters.finish} options={ENDS} onChange={(finish) => set({ finish })} />
+      <Choice label="Finish" value={filters.finish} options={ENDS} onChange={(finish) => set({ finish })} />
       <input
         type="number"
         min={0}
