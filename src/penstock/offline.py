@@ -193,7 +193,7 @@ class LLM:
         active_requests = []
         for place, (prompt, one) in enumerate(zip(batch, self._spread(params, len(batch)), strict=True)):
             try:
-                request = Request(id=str(next(self._numbers)), params=one, **_typed(fields(prompt)))
+                request = Request(id=str(next(self._numbers)), params=one, **_to_tool_use(fields(prompt)))
                 active_requests.append(self.pipeline.accept(request))
             except InvalidRequest as error:
                 if single:
@@ -219,7 +219,7 @@ def _embedding(active: ActiveRequest) -> Embedding:
     return Embedding(list(struct.unpack(f"<{len(packed) // 4}f", packed)), len(active.submits[0].tokens))
 
 
-def _typed(fields: dict[str, Any]) -> dict[str, Any]:
+def _to_tool_use(fields: dict[str, Any]) -> dict[str, Any]:
     """Tools as a ToolUse, whatever form they came in."""
     return {**fields, "tools": ToolUse.of(fields["tools"])} if fields.get("tools") is not None else fields
 

@@ -104,7 +104,7 @@ class Pipeline:
         """The last part of `accept`, once the text has been tokenized."""
         self._check(request, tokens)
         output_format = self._output_format(request, text, self._max_output(request, tokens))
-        params, warnings = self._constrained(request, output_format)
+        params, warnings = self._apply_constraints(request, output_format)
         submits = self._submits(request, tokens, params)
         kind = Scored if params.max_tokens == 0 else ChoiceStream
         answers = [
@@ -228,7 +228,7 @@ class Pipeline:
         is_plain = output_format.tool_calls is None and output_format.reasoning is None
         return None if is_plain else output_format
 
-    def _constrained(
+    def _apply_constraints(
         self, request: Request, output_format: OutputFormat | None
     ) -> tuple[SamplingParams, tuple[str, ...]]:
         """The request's parameters with what its tools and the model's reasoning make of the constraint, and warnings

@@ -141,15 +141,15 @@ class ServeSettings(Section, frozen=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return _listed(self.api_key)
+        return _split_list(self.api_key)
 
     @property
     def origins(self) -> tuple[str, ...]:
-        return tuple(origin.lower() for origin in _listed(self.allow_origin))  # as browsers write them
+        return tuple(origin.lower() for origin in _split_list(self.allow_origin))  # as browsers write them
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        return tuple(host.lower() for host in _listed(self.allow_host))
+        return tuple(host.lower() for host in _split_list(self.allow_host))
 
 
 class ObserveSettings(Section, frozen=True):
@@ -264,7 +264,11 @@ def from_wire(values: dict[str, Any]) -> Settings:
         what, _, path = str(error).partition(" - at ")
         unknown = re.search(r"unknown field `(\w+)`", what)
         param = unknown[1] if unknown else path.strip("`").rpartition(".")[2]
-        message = _misplaced(param, path.strip("`").removeprefix("$.")) if unknown else f"{param} {_in_words(what)}"
+        message = (
+            _unknown_setting_message(param, path.strip("`").removeprefix("$."))
+            if unknown
+            else f"{param} {_in_words(what)}"
+        )
         raise InvalidSetting(message, param=param) from None
 
 
@@ -275,7 +279,7 @@ def _in_words(what: str) -> str:
     return text.replace("Expected", "must be")
 
 
-def _misplaced(name: str, section: str) -> str:
+def _unknown_setting_message(name: str, section: str) -> str:
     """The error message for an unknown setting of a section."""
     if name in SECTIONS:
         return f"{name} is not a setting of [{section}]: it goes under [{SECTIONS[name]}]"
@@ -283,7 +287,7 @@ def _misplaced(name: str, section: str) -> str:
     return f"[{section}] has no setting {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
-def _listed(text: str | None) -> tuple[str, ...]:
+def _split_list(text: str | None) -> tuple[str, ...]:
     """Split a comma-separated list."""
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 

@@ -55,7 +55,7 @@ def error(response: httpx.Response) -> dict[str, Any]:
 
 
 def events(stream: bytes) -> list[Any]:
-    """Of a stream that is framed to the byte: one line of data and an empty line each, and the end mark."""
+    """Of a stream that is frame_events to the byte: one line of data and an empty line each, and the end mark."""
     *lines, rest = stream.split(b"\n\n")
     assert rest == b""
     assert all(line.startswith(b"data: ") and b"\n" not in line and b"\r" not in line for line in lines)

@@ -93,7 +93,7 @@ class Pool:
     def hits(self, block: int) -> int:
         return self._hits[block]
 
-    def published(self) -> Iterator[tuple[int, ChainLink]]:
+    def published_blocks(self) -> Iterator[tuple[int, ChainLink]]:
         """All published blocks: those held first, then the idle ones, most recently used first."""
         idle = [*reversed(self._resting), *reversed(self._cached)]
         held = (block for block in self._index.blocks() if self._references[block])

@@ -73,7 +73,7 @@ def tree(cache: CacheManager, tenant: str, own: Sequence[bytes], limit: int) -> 
     if history is None:
         return {"nodes": [], "total": 0, "shown": 0}
     entries: dict[bytes, dict[str, Any]] = {}
-    for block, link in islice(pool.published(), MAX_LOOKED_AT):
+    for block, link in islice(pool.published_blocks(), MAX_LOOKED_AT):
         if link.tenant != tenant:
             continue
         if len(entries) == MAX_TREE_BLOCKS:
@@ -90,13 +90,13 @@ def tree(cache: CacheManager, tenant: str, own: Sequence[bytes], limit: int) -> 
                 "parent": ghost.link.parent, "hits": ghost.hits, "state": "evicted", "holders": 0,
                 "idle_s": round(now - ghost.since, 3),
             }  # fmt: skip
-    nodes = _joined(entries, set(own), cache.block_size)
+    nodes = _join(entries, set(own), cache.block_size)
     nodes.sort(key=lambda node: (node["state"] == "evicted", not node["own"], -node["hits"], node["depth"]))
     shown = _with_ancestors(nodes, limit)
     return {"nodes": shown, "total": len(nodes), "shown": len(shown)}
 
 
-def _joined(entries: dict[bytes, dict[str, Any]], own: set[bytes], block_size: int) -> list[dict[str, Any]]:
+def _join(entries: dict[bytes, dict[str, Any]], own: set[bytes], block_size: int) -> list[dict[str, Any]]:
     children: dict[bytes | None, list[bytes]] = defaultdict(list)
     for key, entry in entries.items():
         children[entry["parent"] if entry["parent"] in entries else None].append(key)

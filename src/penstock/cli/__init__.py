@@ -57,7 +57,7 @@ def main() -> None:
     claim_process()
     debug = "--debug" in sys.argv[1:]
     try:
-        with bytecode.kept():
+        with bytecode.keep():
             code = penstock.main(standalone_mode=False)
     except click.ClickException as error:
         error.show()

@@ -17,7 +17,7 @@ def show(made: Plan) -> None:
     console.print(Text(f"{made.model.name} on {several}{made.hardware.label}", style="bold"))
     tables = [_memory(made), _prefill(made), _decode(made), _parallel(made), _speculation(made), _profiles(made)]
     tables += [_replicas(made)] if made.replicas is not None or made.cost is not None else []
-    tables += [_measured(made)] if made.measured is not None else []
+    tables += [_measured_table(made)] if made.measured is not None else []
     for table in tables:
         console.print()
         console.print(table)
@@ -158,7 +158,7 @@ def _replicas(made: Plan) -> Table:
     return table
 
 
-def _measured(made: Plan) -> Table:
+def _measured_table(made: Plan) -> Table:
     assert made.measured is not None
     table = _table(f"measured over {made.measured.requests:,} requests", "theory", "measured", "share")
     for row in made.measured.rows:

@@ -36,35 +36,35 @@ def key_option(command: Command) -> Command:
 class Remote:
     def __init__(self, url: str, key: str | None = None) -> None:
         """`url`: with or without /v1."""
-        self.url = _checked(url if "://" in url else f"http://{url}")
+        self.url = _check_url(url if "://" in url else f"http://{url}")
         self.headers = {"authorization": f"Bearer {key.split(',')[0].strip()}"} if key else {}
 
     def get(self, path: str) -> Any:
-        return self._decoded(path, self._ask(path, None))
+        return self._decode(path, self._ask(path, None))
 
     def post(self, path: str, body: Any) -> Any:
-        return self._decoded(path, self._ask(path, msgspec.json.encode(body)))
+        return self._decode(path, self._ask(path, msgspec.json.encode(body)))
 
     def text(self, path: str) -> str:
         return self._ask(path, None).decode()
 
     def events(self, path: str) -> Iterator[tuple[str, Any]]:
         """Name and data of server-sent events, until the server ends the stream."""
-        with self._answered(path, None) as answer:
+        with self._open_answer(path, None) as answer:
             name = ""
             for line in answer:
                 field, _, value = line.decode().rstrip("\r\n").partition(": ")
                 if field == "event":
                     name = value
                 elif field == "data":
-                    yield name, self._decoded(path, value.encode())
+                    yield name, self._decode(path, value.encode())
 
     def _ask(self, path: str, body: bytes | None) -> bytes:
-        with self._answered(path, body) as answer:
+        with self._open_answer(path, body) as answer:
             return bytes(answer.read())
 
     @contextmanager
-    def _answered(self, path: str, body: bytes | None) -> Iterator[http.client.HTTPResponse]:
+    def _open_answer(self, path: str, body: bytes | None) -> Iterator[http.client.HTTPResponse]:
         headers = {**self.headers, **({"content-type": "application/json"} if body is not None else {})}
         request = urllib.request.Request(self.url + path, data=body, headers=headers)  # noqa: S310
         try:
@@ -72,14 +72,14 @@ class Remote:
                 yield answer
         except urllib.error.HTTPError as error:
             with error:
-                raise self._refused(error.code, path, error.read()) from None
+                raise self._parse_refusal(error.code, path, error.read()) from None
         except TimeoutError:
             raise ServerSilent(f"{self.url} has not answered within {TIMEOUT_S:.0f} s") from None
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "reason", None) or error or type(error).__name__
             raise ServerSilent(f"no server at {self.url}: {why}. Start one with `penstock serve`") from None
 
-    def _refused(self, status: int, path: str, body: bytes) -> PenstockError:
+    def _parse_refusal(self, status: int, path: str, body: bytes) -> PenstockError:
         if status == 401:
             if self.headers:
                 return Unauthorized(f"{self.url} rejects this API key (from --api-key or PENSTOCK_API_KEY)")
@@ -90,14 +90,14 @@ class Remote:
         except (msgspec.DecodeError, KeyError, TypeError):
             return ServerSilent(f"{self.url}{path} answered {status}: is that a Penstock server?")
 
-    def _decoded(self, path: str, answer: bytes) -> Any:
+    def _decode(self, path: str, answer: bytes) -> Any:
         try:
             return msgspec.json.decode(answer)
         except msgspec.DecodeError:
             raise ServerSilent(f"{self.url}{path} did not answer in JSON: is that a Penstock server?") from None
 
 
-def _checked(url: str) -> str:
+def _check_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

@@ -243,7 +243,7 @@ class Replica:
         self._unsent.clear()
         for name in list(self._dispatcher.sequences):
             self._engine.cancel(Cancel(name))
-            self._dispatcher.deliver(_ended(name, why, ShuttingDown.code))
+            self._dispatcher.deliver(_terminal_delta(name, why, ShuttingDown.code))
         self._dispatcher.flush()
 
     async def ask(self, kind: str, **arguments: Any) -> Any:
@@ -265,7 +265,7 @@ class Replica:
         try:
             self._engine.submit(submit)
         except EngineDied:  # a moment ago, and nobody has noticed yet
-            self._orphan(_ended(submit.id, self._engine.dead or "", EngineDied.code))
+            self._orphan(_terminal_delta(submit.id, self._engine.dead or "", EngineDied.code))
 
     def _tell_queued(self, active_requests: list[ActiveRequest]) -> None:
         if self._emit is not None:
@@ -303,7 +303,7 @@ class Replica:
         """End what the dead engine has left behind: there is no next one."""
         orphans, self._orphans = self._orphans, []
         for submit in orphans:
-            self._dispatcher.deliver(_ended(submit.id, why, EngineDied.code))
+            self._dispatcher.deliver(_terminal_delta(submit.id, why, EngineDied.code))
         self._dispatcher.flush()
 
     # --- messages of the engine
@@ -354,6 +354,6 @@ class Replica:
             future.set_result(reply.value)
 
 
-def _ended(name: str, why: str, code: str) -> Delta:
+def _terminal_delta(name: str, why: str, code: str) -> Delta:
     """The terminal Delta of a sequence that no engine will end any more."""
     return Delta(id=name, finish=FinishReason.ERROR, error=why, code=code)

@@ -114,7 +114,7 @@ def allocate_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype, device:
             for layer in range(spec.num_layers)
         ]
     except RuntimeError as error:
-        raise _unallocated(size, error) from None
+        raise _allocation_error(size, error) from None
 
 
 def allocate_native_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype) -> list[Pages]:
@@ -128,7 +128,7 @@ def allocate_native_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype) 
                 share = block_bytes // len(group.layers)
                 pages[layer] = _native_pages(spec, size.block_size, dtype, memory[:, place * share :][:, :share])
     except (RuntimeError, OSError) as error:
-        raise _unallocated(size, error) from None
+        raise _allocation_error(size, error) from None
     return [pages[layer] for layer in range(spec.num_layers)]
 
 
@@ -144,7 +144,7 @@ def _native_pages(spec: ModelSpec, block_size: int, dtype: torch.dtype, memory: 
     return Pages(keys, values, scales[:, 0], scales[:, 1])
 
 
-def _unallocated(size: CacheSize, error: Exception) -> OutOfMemory:
+def _allocation_error(size: CacheSize, error: Exception) -> OutOfMemory:
     return OutOfMemory(
         f"{readable(size.num_bytes)} for the KV cache could not be allocated: {error}. Lower kv_memory or "
         "memory_fraction",

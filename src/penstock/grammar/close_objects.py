@@ -67,7 +67,7 @@ def _close(schema: Any, pointer: str, composed_refs: set[str], depth: int) -> No
 def _close_named(schema: dict[str, Any], keyword: str, pointer: str, composed_refs: set[str], depth: int) -> None:
     if isinstance(schema.get(keyword), dict):
         for name, inner in schema[keyword].items():
-            _close(inner, f"{pointer}/{keyword}/{_escaped(name)}", composed_refs, depth + 1)
+            _close(inner, f"{pointer}/{keyword}/{_escape(name)}", composed_refs, depth + 1)
 
 
 def _is_composed(schema: dict[str, Any]) -> bool:
@@ -126,5 +126,5 @@ def _names(value: Any) -> list[Any]:
     return [name for name in value if isinstance(name, str)] if isinstance(value, dict | list) else []
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")

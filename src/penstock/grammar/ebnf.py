@@ -106,7 +106,9 @@ def _body(tokens: list[Token], names: dict[str, str], text: str) -> str:
                 raise EbnfError(f"there is no rule {word!r}, which {_line(text, place)} refers to")
             written.append(f" {names[word]}")
         elif kind == "literal":
-            written.append(f' "{"".join(_written(letter, "") for letter in _letters(word[1:-1], text, place))}"')
+            written.append(
+                f' "{"".join(_write_character(letter, "") for letter in _letters(word[1:-1], text, place))}"'
+            )
         elif kind == "characters":
             written.append(f" {_characters(word[1:-1], text, place)}")
         else:
@@ -160,11 +162,11 @@ def _characters(source: str, text: str, place: int) -> str:
     written, last = [], len(letters) - 1
     for at, letter in enumerate(letters):
         between = letter == "\ue000" and 0 < at < last
-        written.append("-" if between else _written("-" if letter == "\ue000" else letter, "[]^-&~"))
+        written.append("-" if between else _write_character("-" if letter == "\ue000" else letter, "[]^-&~"))
     return f"[{'^' if negated else ''}{''.join(written)}]"
 
 
-def _written(letter: str, special: str) -> str:
+def _write_character(letter: str, special: str) -> str:
     """A character as llguidance's converter accepts it, in a literal or in a class of characters."""
     if letter in ('"', "\\"):
         return "\\" + letter

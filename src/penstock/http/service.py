@@ -121,7 +121,7 @@ class Service:
         else:
             self._count(ticket)
         if self.emit is not None:
-            self.emit(self._finished(ticket, time.monotonic() if at is None else at))
+            self.emit(self._finished_event(ticket, time.monotonic() if at is None else at))
 
     def _count(self, ticket: Ticket) -> None:
         for active in ticket.active_requests:
@@ -132,7 +132,7 @@ class Service:
                 counts = (prompt, cached, len(choice.tokens))
                 self.metrics.count_ended(self.replica.source, reason, *counts, choice.timings)
 
-    def _finished(self, ticket: Ticket, at: float) -> events.Finished:
+    def _finished_event(self, ticket: Ticket, at: float) -> events.Finished:
         ended = [
             events.Ended(
                 number=submit.number,

@@ -12,7 +12,7 @@ from penstock.http.error_body import RenderedError
 _encode = msgspec.json.Encoder().encode
 
 
-class Named(NamedTuple):
+class NamedEvent(NamedTuple):
     """An event that says what it is. A plain one is its data alone."""
 
     name: str
@@ -25,7 +25,7 @@ class JsonLine(NamedTuple):
     data: bytes  # JSON
 
 
-Event = bytes | Named | JsonLine
+Event = bytes | NamedEvent | JsonLine
 
 _SLOT = "\x1a\x1a"  # what no field of an event holds
 
@@ -44,19 +44,19 @@ class TextEvent:
         return self._head + _encode(text) + self._tail
 
 
-def named(event: msgspec.Struct) -> Named:
+def tagged_event(event: msgspec.Struct) -> NamedEvent:
     """Called by its tag."""
-    return Named(str(event.__struct_config__.tag), _encode(event))
+    return NamedEvent(str(event.__struct_config__.tag), _encode(event))
 
 
-def framed(events: Iterable[Event]) -> bytes:
+def frame_events(events: Iterable[Event]) -> bytes:
     return b"".join([b"data: %b\n\n" % event if type(event) is bytes else _other(event) for event in events])
 
 
 def _other(event: Event) -> bytes:
     if isinstance(event, JsonLine):
         return b"%b\n" % event.data
-    assert isinstance(event, Named)
+    assert isinstance(event, NamedEvent)
     return b"event: %b\ndata: %b\n\n" % (event.name.encode(), event.data)
 
 
@@ -68,5 +68,5 @@ class Plain:
     def text_event(self, prompt: int, choice: int) -> TextEvent | None:
         return None
 
-    def failed(self, told: RenderedError) -> Sequence[Event]:
+    def error_events(self, told: RenderedError) -> Sequence[Event]:
         return [told.body]

@@ -20,7 +20,7 @@ from penstock.http.error_response import error_response, report_error
 from penstock.http.protocol import BODY_EXTENSION
 from penstock.http.response_warnings import warning_header
 from penstock.http.service import Service
-from penstock.http.sse import Event, TextEvent, framed
+from penstock.http.sse import Event, TextEvent, frame_events
 from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.stream.active_request import ActiveRequest
@@ -51,13 +51,13 @@ class Writer(Protocol):
 
     def last(self, completions: Sequence[Completion]) -> Sequence[Event]: ...
 
-    def failed(self, told: RenderedError) -> Sequence[Event]:
+    def error_events(self, told: RenderedError) -> Sequence[Event]:
         """The end of a stream that breaks off."""
 
-    def whole(self, completions: Sequence[Completion]) -> bytes: ...
+    def full_response(self, completions: Sequence[Completion]) -> bytes: ...
 
 
-class Whole(Response):
+class FullResponse(Response):
     """The complete answer, once it is complete: as JSON, of the active requests that have landed."""
 
     def __init__(self, service: Service, ticket: Ticket, write: Callable[[Sequence[ActiveRequest]], bytes]) -> None:
@@ -72,14 +72,14 @@ class Whole(Response):
                 await error_response(error, scope)(scope, receive, send)
                 return
             headers = {"server-timing": server_timing(self.ticket), **warning_header(self.ticket.active_requests)}
-            body = await self._written()
+            body = await self._write_body()
             start = time.monotonic()
             await Response(body, 200, headers, "application/json")(scope, receive, send)
             tell_flushed(self.service.emit, self.ticket, start, len(body))
         finally:
             self.service.finish(self.ticket)
 
-    async def _written(self) -> bytes:
+    async def _write_body(self) -> bytes:
         answers = sum(len(active.choices) for active in self.ticket.active_requests)
         tokens = sum(len(answer.tokens) for active in self.ticket.active_requests for answer in active.choices)
         if answers <= MANY_ANSWERS and tokens <= MANY_TOKENS:
@@ -140,7 +140,7 @@ class EventStream(Response):
         except Stalled:
             raise
         except Exception as error:
-            await self._send(send, self.writer.failed(report_error(error, scope)))
+            await self._send(send, self.writer.error_events(report_error(error, scope)))
         await self._send(send, [], more=False)
         self.over = time.monotonic()
 
@@ -150,7 +150,7 @@ class EventStream(Response):
         if not self.direct.body.ready:
             return False
         try:
-            data = framed([event for prompt, chunk in chunks for event in self._events(prompt, chunk)])
+            data = frame_events([event for prompt, chunk in chunks for event in self._events(prompt, chunk)])
             if data:
                 self.direct.write(data, time.monotonic())
         except Exception as error:  # for the task, which tells the client
@@ -166,7 +166,7 @@ class EventStream(Response):
         """In portions, between which others have their turn: much may have piled up."""
         events: list[Event] = []
         tokens = 0
-        for prompt, chunk in merged(chunks):
+        for prompt, chunk in merge_chunks(chunks):
             if tokens + len(chunk.tokens) > PORTION:
                 await self._send(send, events)
                 await asyncio.sleep(0)
@@ -178,7 +178,7 @@ class EventStream(Response):
     async def _send(self, send: Send, events: Iterable[Event], *, more: bool = True) -> None:
         """Waits while what was sent before has not been read."""
         self._report_writes()
-        data = framed(events)
+        data = frame_events(events)
         if data or not more:
             start = time.monotonic()
             try:
@@ -212,7 +212,7 @@ def tell_flushed(emit: Emit | None, ticket: Ticket, start: float, num_bytes: int
         emit(events.Flushed(events.http_request_id(ticket.active_requests[0].id), time.monotonic(), start, num_bytes))
 
 
-def merged(chunks: Chunks) -> Chunks:
+def merge_chunks(chunks: Chunks) -> Chunks:
     """What piled up while the client was slow, as one chunk per choice, or one per portion."""
     if len(chunks) == 1:
         return chunks
@@ -225,10 +225,10 @@ def merged(chunks: Chunks) -> Chunks:
             piles.append((active, pile))
         pile.append(chunk)
         newest[active, chunk.choice] = (pile, tokens + len(chunk.tokens))
-    return [(active, _joined(pile) if len(pile) > 1 else pile[0]) for active, pile in piles]
+    return [(active, _join(pile) if len(pile) > 1 else pile[0]) for active, pile in piles]
 
 
-def _joined(chunks: list[Chunk]) -> Chunk:
+def _join(chunks: list[Chunk]) -> Chunk:
     last = chunks[-1]
     return Chunk(
         last.choice,

@@ -124,7 +124,7 @@ class CudaOperations:
             torch.mm(x, matrix.t(), out=out)
         else:
             float32_product()(x, matrix.t(), out)
-        return logits.capped(out, softcap)
+        return logits.soft_cap(out, softcap)
 
 
 def _plan_prefill(q: Tensor, pages: Pages, block_map: BlockMap, batch: Batch, is_plain: bool) -> PrefillPlan:

@@ -56,7 +56,7 @@ class TorchOperations:
         return attention.reference(q, pages, plan, scale=scale, softcap=softcap)
 
     def logits(self, x: Tensor, weight: Weight, softcap: float, out: Tensor | None = None) -> Tensor:
-        scores = logits.capped(self.linear(x, Linear(weight)).float(), softcap)
+        scores = logits.soft_cap(self.linear(x, Linear(weight)).float(), softcap)
         return scores if out is None else out.copy_(scores)
 
 

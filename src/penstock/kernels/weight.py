@@ -55,19 +55,19 @@ class Weight:
     def dense(self) -> Tensor:
         """[rows, cols]"""
         if self.form is not Form.DENSE:
-            raise self._unsupported(Form.DENSE)
+            raise self._form_error(Form.DENSE)
         return cast(Tensor, self._stored)
 
     @property
     def onednn(self) -> Tensor:
         if self.form is not Form.ONEDNN:
-            raise self._unsupported(Form.ONEDNN)
+            raise self._form_error(Form.ONEDNN)
         return cast(Tensor, self._stored)
 
     @property
     def packed(self) -> PackedMatrix:
         if self.form is not Form.PACKED:
-            raise self._unsupported(Form.PACKED)
+            raise self._form_error(Form.PACKED)
         return cast(PackedMatrix, self._stored)
 
     def to_dense(self) -> Tensor:
@@ -80,5 +80,5 @@ class Weight:
             case Form.PACKED:
                 return self.packed.unpack()
 
-    def _unsupported(self, form: Form) -> UnsupportedForm:
+    def _form_error(self, form: Form) -> UnsupportedForm:
         return UnsupportedForm(f"this operation reads {form} weights, and was given a {self.form} one")

@@ -90,12 +90,12 @@ class History:
         groups = [points[place : place + size] for place in range(0, len(points), size)]
         columns: dict[str, list[Any]] = {}
         for group in groups:
-            for name, value in self._joined(group).items():
+            for name, value in self._join(group).items():
                 columns.setdefault(name, []).append(value)
-        empty = self._joined([]) if not columns else {}
+        empty = self._join([]) if not columns else {}
         return {"interval_s": size * INTERVAL_S, **{name: [] for name in empty}, **columns}
 
-    def _joined(self, group: list[Point]) -> dict[str, Any]:
+    def _join(self, group: list[Point]) -> dict[str, Any]:
         span = len(group) * INTERVAL_S or INTERVAL_S
         first = sorted(value for point in group for value in point.first_tokens)
         latencies = sorted(value for point in group for value in point.latencies)

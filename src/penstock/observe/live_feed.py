@@ -41,7 +41,7 @@ class LiveFeed:
 
     def tick(self, *, ready: bool, restarts: int) -> dict[str, Any]:
         journal = self._observer.journal
-        changed, dropped = self._changed()
+        changed, dropped = self._changed_requests()
         tick: dict[str, Any] = {
             "t": journal.at(journal.clock()),
             "stats": self._stats(ready=ready, restarts=restarts),
@@ -59,7 +59,7 @@ class LiveFeed:
         self._last_step = self._replica.steps.last
         return tick
 
-    def _changed(self) -> tuple[list[RequestTrace], int]:
+    def _changed_requests(self) -> tuple[list[RequestTrace], int]:
         """Requests that are open or have ended since the last tick, and how many were left out."""
         journal = self._observer.journal
         requests = journal.totals.requests

@@ -49,7 +49,7 @@ class _GrammarWriter:
         if self.tools is not None and self.syntax is not None:
             answer = self._answer_with_tools(self.syntax, self.tools)
         else:
-            answer = self._formatted(self.response_format) if self.response_format is not None else "TEXT"
+            answer = self._format_rule(self.response_format) if self.response_format is not None else "TEXT"
         text = _ANY_TEXT if self.syntax is None else self.syntax.free_text
         self.rules.define("SPACE", r"/[ \t\r\n]{1,8}/")
         self.rules.define("TEXT", f"/{text}/{self._except_reasoning()}")
@@ -63,14 +63,14 @@ class _GrammarWriter:
     def _reasoning(self, markers: ReasoningMarkers) -> str:
         budget = self.output_format.reasoning_budget
         self.rules.define("ANYTHING", f"/{_ANY_TEXT}/")
-        thoughts = self._budgeted(budget, markers.close) if budget is not None else ""
+        thoughts = self._budget_rule(budget, markers.close) if budget is not None else ""
         self.rules.define("thought", f"{thoughts or self.rules.up_to('ANYTHING', markers.close)} SPACE?")
         if self.output_format.in_reasoning:
             return "thought"
         self.rules.define("opened", f"SPACE? {self.rules.marker(markers.open)} thought")
         return "opened?"
 
-    def _budgeted(self, budget: int, marker: str) -> str:
+    def _budget_rule(self, budget: int, marker: str) -> str:
         """At most `budget` tokens up to a marker. llguidance ends a rule with `max_tokens` after so many tokens,
         whatever its text is, and of several such rules the first: `cut`, behind which only the marker can follow.
         `spelt` ends with the marker's letters."""
@@ -104,13 +104,13 @@ class _GrammarWriter:
                     "so that an answer in JSON could not be told from one",
                     param="response_format",
                 )
-            return f"{self._formatted(self.response_format)} | {only_calls}"
+            return f"{self._format_rule(self.response_format)} | {only_calls}"
         if not syntax.opening:
             return f"TEXT | {calls.first}"
         openings = {syntax.opening: f"{calls.first} {calls.more}", **calls.other_openings}
         return " | ".join(["TEXT", *(f"{self.rules.up_to('TEXT', each)} {body}" for each, body in openings.items())])
 
-    def _formatted(self, response_format: Constraint) -> str:
+    def _format_rule(self, response_format: Constraint) -> str:
         source = response_format.source
         match response_format.kind:
             case "json_object":

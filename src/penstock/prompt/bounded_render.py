@@ -41,16 +41,16 @@ def render_bounded(template: jinja2.Template, variables: dict[str, Any], units: 
     try:
         return render_metered(template, variables, units)
     except TemplateStop as error:
-        raise _failed("the model's chat template rejects these messages", error) from None
+        raise _template_error("the model's chat template rejects these messages", error) from None
     except jinja2.TemplateError as error:
-        raise _failed("the chat template failed", error) from error
+        raise _template_error("the chat template failed", error) from error
     except MemoryError:
-        raise _failed("the chat template failed", "it takes too much memory") from None
+        raise _template_error("the chat template failed", "it takes too much memory") from None
     except Exception as error:  # the template does not expect messages of this shape
-        raise _failed("the chat template cannot show these messages", error) from None
+        raise _template_error("the chat template cannot show these messages", error) from None
 
 
-def _failed(what: str, why: object) -> InvalidRequest:
+def _template_error(what: str, why: object) -> InvalidRequest:
     return InvalidRequest(f"{what}: {str(why)[:MAX_ERROR]}", param="messages")
 
 

@@ -114,10 +114,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[loopcontrols, Generation])
         calls = {name: filter_call(name, self.filters[name]) for name in FILTERS}
         calls["tojson"] = lambda context, *args, **kwargs: to_json(*args, **kwargs)
-        self.filters = {name: _metered(name, calls[name], writes) for name, writes in FILTERS.items()}
+        self.filters = {name: _meter_filter(name, calls[name], writes) for name, writes in FILTERS.items()}
         self.filters.update(CHARGE_FILTERS)
         tests: dict[str, Any] = self.tests
-        tests |= {name: _weighed(name, test) for name, test in tests.items()}
+        tests |= {name: _meter_test(name, test) for name, test in tests.items()}
         del self.globals["lipsum"]
         self.globals.update(namespace=TemplateNamespace, raise_exception=_raise_exception, strftime_now=_strftime_now)
 
@@ -225,7 +225,7 @@ def _charge_text_method(meter: WorkMeter, owner: str, name: str, args: list[Any]
 # --- filters and tests
 
 
-def _metered(name: str, plain: Call, writes: bool) -> Callable[..., Any]:
+def _meter_filter(name: str, plain: Call, writes: bool) -> Callable[..., Any]:
     """A filter with charges. It takes the context, so that Jinja never evaluates it at compile time."""
 
     def metered(context: Context, value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -272,7 +272,7 @@ def _charge_filter(meter: WorkMeter, name: str, value: Any, args: Any, kwargs: A
         meter.charge(extent.items * len(str(separator)) // CHARS_PER_UNIT)
 
 
-def _weighed(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+def _meter_test(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     """A test with the charges of a comparison."""
     wants_environment = name in ("filter", "test")  # whether a filter or test of that name exists
 

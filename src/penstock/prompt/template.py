@@ -70,7 +70,7 @@ class ChatTemplate:
                     "continue_final_message and add_generation_prompt exclude each other",
                     param="continue_final_message",
                 )
-            messages = [*messages[:-1], _marked(messages[-1])]
+            messages = [*messages[:-1], _append_marker(messages[-1])]
         variables = {
             "documents": None,
             **(arguments or {}),
@@ -115,7 +115,7 @@ class ChatTemplate:
         raise InvalidRequest(f"the chat template failed: {reason}", param="messages")
 
 
-def _marked(message: Message) -> Message:
+def _append_marker(message: Message) -> Message:
     """A copy with the marker behind its text. The space behind the marker shows whether the template trims."""
     content = message.get("content")
     if isinstance(content, str):

@@ -80,12 +80,12 @@ def inspect(
     if constraints is not None:
         constraints.apply(work)
     after("constraint", constraints is not None)
-    for name, on, probs in _filtered(work, params, vocab_size):
+    for name, on, probs in _filter_stages(work, params, vocab_size):
         stages.append((name, on, probs if on else stages[-1][2]))
     return InspectedDraw(logits, stages, top)
 
 
-def _filtered(logits: Tensor, params: SamplingParams, vocab_size: int) -> Sequence[tuple[str, bool, Tensor]]:
+def _filter_stages(logits: Tensor, params: SamplingParams, vocab_size: int) -> Sequence[tuple[str, bool, Tensor]]:
     if params.greedy:
         largest = torch.zeros_like(logits[0])
         largest[logits[0].argmax()] = 1.0

@@ -117,13 +117,13 @@ def combine(rows: list[tuple[int, TokenMasks, bool]], vocab_size: int, device: t
         if before_min and masks.ends is not None:
             banned_at.append(masks.ends + first)
 
-    def joined(parts: list[np.ndarray[Any, Any]]) -> Tensor | None:
+    def concatenate(parts: list[np.ndarray[Any, Any]]) -> Tensor | None:
         return upload(np.concatenate(parts), device) if parts else None
 
     return StepMasks(
-        bias_at=joined(bias_at),
-        bias=joined(bias),
+        bias_at=concatenate(bias_at),
+        bias=concatenate(bias),
         allowed_rows=upload(allowed_rows, device) if allowed_rows else None,
-        allowed_at=joined(allowed_at),
-        banned_at=joined(banned_at),
+        allowed_at=concatenate(allowed_at),
+        banned_at=concatenate(banned_at),
     )

@@ -70,10 +70,10 @@ class Planner:
         self._schedule_running(plan, in_flight)
         short = plan.blocks_short or plan.preempted or not self._admit_ready(plan, now)
         if self._queues.recorder is not None:
-            self._queues.recorder.note_blocked(self._blocked(plan, short), now)
+            self._queues.recorder.note_blocked(self._wait_reason(plan, short), now)
         return plan.build(number)
 
-    def _blocked(self, plan: PlanBuilder, blocks_short: bool) -> int:
+    def _wait_reason(self, plan: PlanBuilder, blocks_short: bool) -> int:
         """Why the first in the queue was not admitted: an index in `record.WAITS`."""
         if not self._queues.ready:
             return record.STEP

@@ -28,7 +28,7 @@ PATIENCE_S = 60  # for all of it, which takes many processes a second or two
 
 
 @contextmanager
-def kept(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
+def keep(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
     """Imports inside the block, and in processes started inside it, store their bytecode. Does nothing if these
     packages have their bytecode, or Python may write it where it belongs. Process-wide: see `process_tuning`."""
     roots = _without(packages)

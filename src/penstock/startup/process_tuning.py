@@ -20,7 +20,7 @@ def fast_start() -> Iterator[None]:
     if not owns_process():
         yield
         return
-    with gc_control.paused(), bytecode.kept():
+    with gc_control.paused(), bytecode.keep():
         yield
 
 

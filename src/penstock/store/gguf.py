@@ -90,7 +90,7 @@ class _Reader:
             raise ModelInvalid(f"{self.path}: GGUF version {version} is not supported (2 and 3 are)", param="model")
         num_tensors, num_values = self.number("<Q"), self.number("<Q")
         if num_tensors > 1_000_000 or num_values > 1_000_000:
-            raise self.broken(f"it claims {num_tensors} tensors and {num_values} metadata values")
+            raise self.invalid_file(f"it claims {num_tensors} tensors and {num_values} metadata values")
         metadata = {}
         for _ in range(num_values):
             key = self.text()
@@ -98,14 +98,14 @@ class _Reader:
         table = [self.tensor_entry() for _ in range(num_tensors)]
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1:
-            raise self.broken(f"alignment {alignment!r}")
+            raise self.invalid_file(f"alignment {alignment!r}")
         data_start = -(-self.file.tell() // alignment) * alignment
         return Header(metadata, dict(self.locate(entry, data_start) for entry in table))
 
     def tensor_entry(self) -> tuple[str, tuple[int, ...], int, int]:
         name, num_dims = self.text(), self.number("<I")
         if num_dims > 4:
-            raise self.broken(f"tensor {name} has {num_dims} dimensions")
+            raise self.invalid_file(f"tensor {name} has {num_dims} dimensions")
         shape = tuple(reversed([self.number("<Q") for _ in range(num_dims)]))
         return name, shape, self.number("<I"), self.number("<Q")
 
@@ -122,7 +122,7 @@ class _Reader:
         for extent in shape:
             elements *= extent
         if elements % kind.block_elements or (shape and shape[-1] % kind.block_elements):
-            raise self.broken(f"tensor {name} of shape {shape} is no whole number of {kind.name} blocks")
+            raise self.invalid_file(f"tensor {name} of shape {shape} is no whole number of {kind.name} blocks")
         num_bytes = elements // kind.block_elements * kind.block_bytes
         start = data_start + offset
         if start + num_bytes > self.size:
@@ -138,13 +138,13 @@ class _Reader:
         if kind == _STRING:
             return self.text()
         if kind != _ARRAY:
-            raise self.broken(f"metadata type {kind}")
+            raise self.invalid_file(f"metadata type {kind}")
         item, count = self.number("<I"), self.number("<Q")
         if item == _STRING:
             self.require(count * 8)
             return [self.text() for _ in range(count)]
         if item not in _SCALARS:
-            raise self.broken(f"array of metadata type {item}")
+            raise self.invalid_file(f"array of metadata type {item}")
         code = _SCALARS[item]
         return list(struct.unpack(f"<{count}{code[1]}", self.take(count * struct.calcsize(code))))
 
@@ -160,7 +160,7 @@ class _Reader:
 
     def require(self, count: int) -> None:
         if count > MAX_HEADER_BYTES or self.file.tell() + count > self.size:
-            raise self.broken(f"it ends inside its header, at byte {self.size}")
+            raise self.invalid_file(f"it ends inside its header, at byte {self.size}")
 
-    def broken(self, what: str) -> ModelInvalid:
+    def invalid_file(self, what: str) -> ModelInvalid:
         return ModelInvalid(f"{self.path} is not a valid GGUF file: {what}", param="model")

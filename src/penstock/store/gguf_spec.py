@@ -15,7 +15,7 @@ from penstock.errors import ArchitectureUnsupported, ModelInvalid
 from penstock.store.gguf import Header
 from penstock.store.hf_rope import longrope_attention, yarn_attention
 from penstock.store.spec import ModelSpec, Rope
-from penstock.store.spec_check import MAX_LAYERS, checked, stretched, useful_windows
+from penstock.store.spec_check import MAX_LAYERS, checked, stretched_context, useful_windows
 from penstock.store.values import Values
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3", "phi3")  # Mistral models call themselves llama here
@@ -59,7 +59,7 @@ def spec_from_header(header: Header, path: Path, name: str) -> ModelSpec:
             num_heads=num_heads,
             num_kv_heads=values.integer("attention.head_count_kv", num_heads),
             head_dim=head_dim,
-            context=stretched(context, rope),
+            context=stretched_context(context, rope),
             norm_eps=float(f"{values.positive('attention.layer_norm_rms_epsilon'):.7g}"),  # 1e-05, not its float32
             rope=rope,
             windows=windows,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from penstock.errors import ArchitectureUnsupported
 from penstock.store.hf_rope import local_rope_from_config, rope_from_config
 from penstock.store.spec import ModelSpec
-from penstock.store.spec_check import MAX_LAYERS, checked, stretched, useful_windows
+from penstock.store.spec_check import MAX_LAYERS, checked, stretched_context, useful_windows
 from penstock.store.values import Values
 
 # `architectures` of a config -> ours
@@ -97,7 +97,7 @@ def spec_from_config(config: Mapping[str, Any], generation_config: Mapping[str, 
             num_heads=num_heads,
             num_kv_heads=values.integer("num_key_value_heads", num_heads),
             head_dim=head_dim,
-            context=stretched(context, rope),
+            context=stretched_context(context, rope),
             norm_eps=values.positive("rms_norm_eps"),
             rope=rope,
             windows=_windows(architecture, values, context),

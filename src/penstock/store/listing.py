@@ -25,7 +25,7 @@ def known_models(cache: Path | None = None) -> list[KnownModel]:
     """The catalogue first, in its order; then the others by name."""
     root = cache or cache_root()
     pulled = {entry.key for entry in CATALOGUE.values()}
-    others = [_pulled(folder) for folder in _children(root / "models") if folder.name not in pulled]
+    others = [_pulled_model(folder) for folder in _children(root / "models") if folder.name not in pulled]
     others += [_from_hub(note) for note in _children(root / "hub")]
     return [*_catalogue(root), *sorted((model for model in others if model), key=lambda model: model.name)]
 
@@ -49,7 +49,7 @@ def _catalogue(root: Path) -> list[KnownModel]:
     return models
 
 
-def _pulled(folder: Path) -> KnownModel | None:
+def _pulled_model(folder: Path) -> KnownModel | None:
     files = sidecar.read(folder)
     if files is None:
         return None

@@ -69,9 +69,9 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > MAX_HEADER_BYTES:
-                raise _broken(path, "it does not start with the length of a header")
+                raise _invalid_file(path, "it does not start with the length of a header")
             if 8 + length > size:
-                raise _broken(path, f"it is truncated: its header ends at byte {8 + length}, the file at {size}")
+                raise _invalid_file(path, f"it is truncated: its header ends at byte {8 + length}, the file at {size}")
             raw = file.read(length)
     except FileNotFoundError:
         raise ModelNotFound(f"no such file: {path}", param="model") from None
@@ -93,7 +93,7 @@ def _decode(path: Path, raw: bytes) -> dict[str, _Entry]:
         values.pop("__metadata__", None)
         return {name: msgspec.json.decode(value, type=_Entry) for name, value in values.items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _broken(path, f"its header cannot be read ({error})") from None
+        raise _invalid_file(path, f"its header cannot be read ({error})") from None
 
 
 def _check_layout(path: Path, entries: dict[str, _Entry], data_bytes: int) -> None:
@@ -107,15 +107,19 @@ def _check_layout(path: Path, entries: dict[str, _Entry], data_bytes: int) -> No
                 param="model",
             )
         if begin != position or any(extent < 0 for extent in entry.shape):
-            raise _broken(path, f"tensor {name} of shape {entry.shape} begins at byte {begin} instead of {position}")
+            raise _invalid_file(
+                path, f"tensor {name} of shape {entry.shape} begins at byte {begin} instead of {position}"
+            )
         if end - begin != prod(entry.shape) * DTYPE_BYTES[entry.dtype]:
-            raise _broken(path, f"tensor {name} of shape {entry.shape} and dtype {entry.dtype} has {end - begin} bytes")
+            raise _invalid_file(
+                path, f"tensor {name} of shape {entry.shape} and dtype {entry.dtype} has {end - begin} bytes"
+            )
         position = end
     if position > data_bytes:
-        raise _broken(path, f"it is truncated: its tensors take {position} bytes, {data_bytes} are there")
+        raise _invalid_file(path, f"it is truncated: its tensors take {position} bytes, {data_bytes} are there")
     if position < data_bytes:
-        raise _broken(path, f"{data_bytes - position} bytes follow its last tensor")
+        raise _invalid_file(path, f"{data_bytes - position} bytes follow its last tensor")
 
 
-def _broken(path: Path, what: str) -> ModelInvalid:
+def _invalid_file(path: Path, what: str) -> ModelInvalid:
     return ModelInvalid(f"{path} is not a valid safetensors file: {what}", param="model")

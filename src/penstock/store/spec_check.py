@@ -43,7 +43,7 @@ def useful_windows(windows: tuple[int, ...], context: int) -> tuple[int, ...]:
     return windows if any(windows) else ()
 
 
-def stretched(context: int, rope: Rope) -> int:
+def stretched_context(context: int, rope: Rope) -> int:
     """Models shipped with YaRN to be switched on by hand still give the context they had before."""
     return max(context, int(rope.original_context * rope.factor)) if rope.kind == "yarn" else context
 

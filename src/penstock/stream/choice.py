@@ -190,7 +190,7 @@ class ChoiceStream:
             self.logprobs,
             self.timings,
             None if self.reasoning is None else "".join(self.reasoning),
-            _whole(self.calls),
+            _complete_calls(self.calls),
             self.reasoning_tokens,
         )
 
@@ -204,7 +204,7 @@ class _Shown:
         self.calls: list[CallDelta] = []
 
 
-def _whole(pieces: list[CallDelta]) -> tuple[ToolCall, ...]:
+def _complete_calls(pieces: list[CallDelta]) -> tuple[ToolCall, ...]:
     names = [piece for piece in pieces if piece.id is not None]
     arguments: list[list[str]] = [[] for _ in names]
     for piece in pieces:

@@ -51,7 +51,7 @@ def _groups(root: Path) -> Iterator[int]:
     """The memory that each limit above this process leaves."""
     for folder, is_new in _folders(root, "memory"):
         limit, usage = ("memory.max", "memory.current") if is_new else MEMORY_V1
-        if (left := _left(folder, limit, usage)) is not None:
+        if (left := _memory_left(folder, limit, usage)) is not None:
             yield left
 
 
@@ -91,7 +91,7 @@ def _folders(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
                 yield folder, controllers == ""
 
 
-def _left(group: Path, limit: str, usage: str) -> int | None:
+def _memory_left(group: Path, limit: str, usage: str) -> int | None:
     try:
         most, used = int((group / limit).read_text()), int((group / usage).read_text())
         statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())

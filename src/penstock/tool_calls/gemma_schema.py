@@ -48,7 +48,7 @@ class _RuleWriter:
         if schema is True or schema == {}:
             return self._anything()
         if not isinstance(schema, dict):
-            raise _unsupported(str(schema))
+            raise _unsupported_error(str(schema))
         if "$ref" in schema:
             return self._reference(schema["$ref"])
         if "const" in schema:
@@ -66,7 +66,7 @@ class _RuleWriter:
 
     def _of_type(self, kind: Any, schema: dict[str, Any]) -> str:
         if kind not in _SUPPORTED:
-            raise _unsupported(f"type {kind!r}")
+            raise _unsupported_error(f"type {kind!r}")
         _check(schema, _SUPPORTED[kind])
         if kind == "object":
             return self._object(schema)
@@ -80,7 +80,7 @@ class _RuleWriter:
         """Members in the schema's order; those that are not required may be left out."""
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if missing := [name for name in required if name not in properties]:
-            raise _unsupported(f"required without properties: {missing[0]!r}")
+            raise _unsupported_error(f"required without properties: {missing[0]!r}")
         # From the last property to the first: the rest of an object that has no member yet, and of one that has.
         first, later = "", ""
         for name, inner in reversed(properties.items()):
@@ -107,7 +107,7 @@ class _RuleWriter:
         if self.quote.startswith("<"):  # a token, which free text cannot contain
             return self._rule(rf"{self.quote} /(.|\n){span}/ {self.quote}")
         if span != "*":
-            raise _unsupported("minLength and maxLength")
+            raise _unsupported_error("minLength and maxLength")
         self.count += 1
         text = f"{self.name}_text_{self.count}"
         self.rules.append(rf"{text}[lazy]: /(.|\n)*/ {self.quote}")
@@ -126,7 +126,7 @@ class _RuleWriter:
         if reference not in self.named:
             target = _target(self.root, reference)
             if target is None:
-                raise _unsupported(f"$ref {reference[:64]!r}")
+                raise _unsupported_error(f"$ref {reference[:64]!r}")
             self.named[reference] = name = f"{self.name}_ref_{len(self.named)}"
             self.rules.append(f"{name}: {self.value(target)}")
         return self.named[reference]
@@ -228,10 +228,10 @@ def _keywords_of_type(schema: dict[str, Any], kind: Any) -> dict[str, Any]:
 
 def _check(schema: dict[str, Any], known: set[str]) -> None:
     if unknown := [word for word in schema if word not in known | _ANNOTATIONS]:
-        raise _unsupported(unknown[0])
+        raise _unsupported_error(unknown[0])
 
 
-def _unsupported(what: str) -> InvalidRequest:
+def _unsupported_error(what: str) -> InvalidRequest:
     return InvalidRequest(
         f"tools: the parameters have {what}, which is not supported in this model's notation of calls", param="tools"
     )

@@ -16,7 +16,7 @@ def link(token: int) -> ChainLink:
     return chain.links[0]
 
 
-def published(pool: Pool, token: int) -> int:
+def published_blocks(pool: Pool, token: int) -> int:
     """A block that was used and given up, in the cache under a key of this token's."""
     (block,) = pool.allocate(1)
     pool.publish(block, link(token))
@@ -32,7 +32,7 @@ def test_hands_out_every_block_once_but_never_block_0() -> None:
 
 def test_evicts_the_least_recently_used_and_only_when_nothing_is_free() -> None:
     pool = Pool(5)
-    first, second, third = (published(pool, token) for token in (1, 2, 3))
+    first, second, third = (published_blocks(pool, token) for token in (1, 2, 3))
     pool.acquire([first])
     pool.release([first], 0)  # used again: second is the oldest now
     taken = pool.allocate(3)
@@ -42,7 +42,7 @@ def test_evicts_the_least_recently_used_and_only_when_nothing_is_free() -> None:
 
 def test_a_block_is_given_up_by_its_last_holder() -> None:
     pool = Pool(2)
-    block = published(pool, 1)
+    block = published_blocks(pool, 1)
     pool.acquire([block])
     pool.acquire([block])
     pool.release([block], 0)
@@ -91,7 +91,7 @@ def test_the_first_block_of_a_key_keeps_it() -> None:
 
 def test_an_unpublished_block_is_free_again() -> None:
     pool = Pool(3)
-    cached = published(pool, 1)
+    cached = published_blocks(pool, 1)
     (held,) = pool.allocate(1)
     pool.publish(held, link(2))
     pool.unpublish(cached)
@@ -130,7 +130,7 @@ CORRUPTIONS: dict[str, tuple[Callable[[Pool], object], str]] = {
 def test_integrity_check_notices(corrupt: Callable[[Pool], object], message: str) -> None:
     pool = Pool(5)
     assert pool.allocate(1) == [1]
-    assert published(pool, 1) == 2
+    assert published_blocks(pool, 1) == 2
     pool.check_integrity({1: 1})
     corrupt(pool)
     with pytest.raises(PenstockError, match=message):

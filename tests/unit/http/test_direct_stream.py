@@ -35,7 +35,7 @@ class Writer(Plain):
     def last(self, completions: list[Completion]) -> list[bytes]:  # type: ignore[override]
         return [choice.text.encode() for completion in completions for choice in completion.choices]
 
-    def whole(self, completions: list[Completion]) -> bytes:  # type: ignore[override]
+    def full_response(self, completions: list[Completion]) -> bytes:  # type: ignore[override]
         return b""
 
     def _event(self, choice: int, text: str) -> bytes:

@@ -13,8 +13,8 @@ from penstock.http.direct_stream import WRITES_PER_EVENT
 from penstock.http.error_body import RenderedError
 from penstock.http.protocol import BODY_EXTENSION
 from penstock.http.service import Service
-from penstock.http.sse import Event, Named, Plain
-from penstock.http.streaming import PORTION, EventStream, Whole, merged
+from penstock.http.sse import Event, NamedEvent, Plain
+from penstock.http.streaming import PORTION, EventStream, FullResponse, merge_chunks
 from penstock.observe import events
 from penstock.stream.active_request import ActiveRequest
 from penstock.stream.choice import ChoiceStream
@@ -52,7 +52,7 @@ class Writer(Plain):
     def last(self, completions: Sequence[Completion]) -> list[bytes]:
         return [b"last"]
 
-    def whole(self, completions: Sequence[Completion]) -> bytes:
+    def full_response(self, completions: Sequence[Completion]) -> bytes:
         return b""
 
 
@@ -172,7 +172,7 @@ def test_merging_keeps_the_log_probabilities_and_the_end() -> None:
         (0, Chunk(1, "x", [9])),
         (0, Chunk(0, "b", [2], [second], FinishReason.STOP_STRING, "c")),
     ]
-    assert merged(chunks) == [
+    assert merge_chunks(chunks) == [
         (0, Chunk(0, "ab", [1, 2], [first, second], FinishReason.STOP_STRING, "c")),
         (0, Chunk(1, "x", [9])),
     ]
@@ -182,7 +182,7 @@ def test_merging_keeps_thoughts_and_calls() -> None:
     first, second = CallDelta(index=0, id="c", name="f"), CallDelta(index=0, arguments="{}")
     chunks = [(0, Chunk(0, "", [1], reasoning="h")), (0, Chunk(0, "a", [2], reasoning="m", calls=(first,)))]
     chunks.append((0, Chunk(0, "", [3], finish=FinishReason.END, calls=(second,))))
-    assert merged(chunks) == [
+    assert merge_chunks(chunks) == [
         (0, Chunk(0, "a", [1, 2, 3], finish=FinishReason.END, reasoning="hm", calls=(first, second)))
     ]
 
@@ -193,10 +193,10 @@ class NamedWriter(Writer):
     end: Sequence[Event] = ()
 
     def last(self, completions: Sequence[Completion]) -> list[Event]:  # type: ignore[override]
-        return [Named("stop", b"{}")]
+        return [NamedEvent("stop", b"{}")]
 
-    def failed(self, told: RenderedError) -> list[Event]:
-        return [Named("error", told.message.encode())]
+    def error_events(self, told: RenderedError) -> list[Event]:
+        return [NamedEvent("error", told.message.encode())]
 
 
 def test_events_with_names() -> None:
@@ -256,7 +256,7 @@ def test_what_was_accepted_without_effect_is_told_in_a_header(streamed: bool) ->
         async def receive() -> Any:
             await asyncio.Event().wait()
 
-        answer = EventStream(service, ticket, Writer()) if streamed else Whole(service, ticket, lambda _: b"{}")
+        answer = EventStream(service, ticket, Writer()) if streamed else FullResponse(service, ticket, lambda _: b"{}")
         await answer(SCOPE, receive, keep)
 
     asyncio.run(play())

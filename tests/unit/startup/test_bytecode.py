@@ -21,7 +21,7 @@ from penstock.startup import bytecode
 bytecode.cores = lambda: 3
 state = lambda: (sys.pycache_prefix, sys.dont_write_bytecode, dict(os.environ))
 before = state()
-with bytecode.kept(("large", "absent")), bytecode.compiled_ahead(("large", "absent")):
+with bytecode.keep(("large", "absent")), bytecode.compiled_ahead(("large", "absent")):
     large = import_module("large")
     print("own folder" if sys.pycache_prefix else "beside", large.VALUE)
     child = "import sys; print(sys.pycache_prefix, sys.dont_write_bytecode)"

@@ -25,7 +25,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         yield
 
     monkeypatch.setattr(module.gc_control, "paused", lambda: noted("pause"))
-    monkeypatch.setattr(module.bytecode, "kept", lambda: noted("keep"))
+    monkeypatch.setattr(module.bytecode, "keep", lambda: noted("keep"))
     monkeypatch.setattr(module.bytecode, "compiled_ahead", lambda: noted("fork"))
     monkeypatch.setattr(module, "wake_device", lambda: made.append("wake"))
     monkeypatch.setattr(module.gc_control, "freeze_startup_objects", lambda: made.append("freeze"))

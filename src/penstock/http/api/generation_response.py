@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from penstock.deployment.ticket import Ticket
 from penstock.http.service import Service
-from penstock.http.streaming import SERVER_SENT_EVENTS, EventStream, Whole, Writer
+from penstock.http.streaming import SERVER_SENT_EVENTS, EventStream, FullResponse, Writer
 
 
 def generation_response(
@@ -15,6 +15,8 @@ def generation_response(
     """`content_type` is that of a stream."""
     if stream:
         return EventStream(service, ticket, writer, content_type=content_type)
-    return Whole(
-        service, ticket, lambda active_requests: writer.whole([active.completion() for active in active_requests])
+    return FullResponse(
+        service,
+        ticket,
+        lambda active_requests: writer.full_response([active.completion() for active in active_requests]),
     )

@@ -14,7 +14,7 @@ from penstock.http.debug import route_docs, sampling_lab
 from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
 from penstock.http.service import Service
-from penstock.http.streaming import Whole
+from penstock.http.streaming import FullResponse
 from penstock.observe.trace.journal import LAB
 from penstock.stream.active_request import ActiveRequest
 
@@ -46,4 +46,4 @@ def add(app: FastAPI, service: Service) -> None:
                     body, active_requests, service.tokenizer, service.files.spec.vocab_size
                 )
 
-            return Whole(service, ticket, write)
+            return FullResponse(service, ticket, write)

@@ -15,7 +15,7 @@ from penstock.http.debug import route_docs
 from penstock.http.json_response import encode_response
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.service import Service
-from penstock.http.sse import Named, framed
+from penstock.http.sse import NamedEvent, frame_events
 from penstock.observe.live_feed import LiveFeed
 from penstock.observe.observer import Observer
 from penstock.observe.performance import performance_figures
@@ -94,4 +94,4 @@ def _without_secrets(settings: Settings) -> JsonObject:
 
 
 def _event(name: str, value: JsonObject) -> bytes:
-    return framed([Named(name, msgspec.json.encode(value))])
+    return frame_events([NamedEvent(name, msgspec.json.encode(value))])

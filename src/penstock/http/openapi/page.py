@@ -81,7 +81,7 @@ def page(document: dict[str, Any]) -> str:
 def _operation(verb: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
     text = _prose(operation.get("description", ""))
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
-    fields = _fields(_resolved(body, schemas), schemas) if body else ""
+    fields = _fields(_resolve(body, schemas), schemas) if body else ""
     answers = "".join(
         f"<tr><td><code>{status}</code><td>{_prose(answer['description'])}"
         for status, answer in operation["responses"].items()
@@ -122,6 +122,6 @@ def _prose(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
-def _resolved(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+def _resolve(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = schemas[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
     return found

@@ -32,11 +32,11 @@ class InPieces:
             try:
                 entries += validate(value[begin : begin + PIECE])
             except ValidationError as error:
-                raise _moved(error, begin) from None
+                raise _shift_error(error, begin) from None
         return entries
 
 
-def _moved(error: ValidationError, begin: int) -> ValidationError:
+def _shift_error(error: ValidationError, begin: int) -> ValidationError:
     """The error of a piece, as one of the whole list."""
     first = error.errors(include_url=False)[0]
     (index, *rest) = first["loc"]

@@ -55,7 +55,7 @@ def _invalid(error: ErrorDetails) -> InvalidRequest:
     predicate = _predicate(error, context)
     if error["type"] == "union_tag_not_found":
         field = context["discriminator"].strip("'()")  # the discriminator
-        path, predicate = _untagged(path, field, error["input"])
+        path, predicate = _union_error(path, field, error["input"])
     elif error["type"] == "union_tag_invalid":
         path = (*path, context["discriminator"].strip("'()"))
     elif context.get("param"):
@@ -66,7 +66,7 @@ def _invalid(error: ErrorDetails) -> InvalidRequest:
     return InvalidRequest(f"{where} {predicate}", param=where)
 
 
-def _untagged(path: FieldPath, field: str, value: Any) -> tuple[FieldPath, str]:
+def _union_error(path: FieldPath, field: str, value: Any) -> tuple[FieldPath, str]:
     """Where a union's branch cannot be chosen: the value is not an object, or its discriminator field is wrong."""
     if not isinstance(value, dict):
         return path, f"must be an object, got {describe_value(value)}"
@@ -84,11 +84,11 @@ def _predicate(error: ErrorDetails, context: dict[str, Any]) -> str:
             return "is required"
         case "union_tag_invalid":
             tag = describe_value(context["tag"].removeprefix(BRANCH))
-            return f"must be one of {_quoted(context['expected_tags'])}, got {tag}"
+            return f"must be one of {_requote(context['expected_tags'])}, got {tag}"
         case "shape":
             return f"must be {error['msg']}, got {value}"
         case "literal_error":
-            return f"must be {_quoted(context['expected'])}, got {value}"
+            return f"must be {_requote(context['expected'])}, got {value}"
         case "string_pattern_mismatch":
             return "is not a token id" if error["loc"][-1] == "[key]" else f"must be a name, got {value}"
     if kind in _EXPECTED:
@@ -102,7 +102,7 @@ def _predicate(error: ErrorDetails, context: dict[str, Any]) -> str:
     return f"is wrong: {error['msg']}"
 
 
-def _quoted(choices: str) -> str:
+def _requote(choices: str) -> str:
     """In JSON's double quotes; pydantic writes Python's."""
     return choices.replace(repr(BRANCH)[1:-1], "").replace("'", '"')
 

@@ -160,7 +160,7 @@ class ProgramRecorder:
         raise NotImplementedError("the head is recorded by `head`")
 
     def head(self, hidden: Value, weight: Weight, softcap: float) -> None:
-        source = self._picked(hidden) if hidden.rows == TOKENS else hidden
+        source = self._pick(hidden) if hidden.rows == TOKENS else hidden
         logits = Value(self, WANTED, weight.shape[0], 0, buffer=LOGITS)
         self._linear(source, self._matrix(weight), None, logits)
         if softcap:
@@ -173,7 +173,7 @@ class ProgramRecorder:
             source.maker.rows = source.rows = WANTED
             return source
         self._add_pending(source)
-        return self._picked(source)
+        return self._pick(source)
 
     def recording(self, hidden: Value, head: int, vocab: int) -> Recording:
         assert not self._pending, "a sum that is never read"
@@ -189,7 +189,7 @@ class ProgramRecorder:
             kept=self._references,
         )
 
-    def _picked(self, source: Value) -> Value:
+    def _pick(self, source: Value) -> Value:
         output = self._value(WANTED, source.width)
         self._add(OpKind.PICK, output, source)
         return output
@@ -209,12 +209,12 @@ class ProgramRecorder:
     def _linear(
         self, source: Value, matrix: PackedMatrix, bias: Tensor | None, output: Value, *, adds: bool = False
     ) -> None:
-        quantized = self._quantized(source) if matrix.reads_quantized else None
+        quantized = self._quantize(source) if matrix.reads_quantized else None
         op = self._add(OpKind.LINEAR, output, source, weight=matrix.address, bias=self._address(bias))
         op.quantized = quantized
         op.fields["option"] = int(adds)
 
-    def _quantized(self, source: Value) -> Value:
+    def _quantize(self, source: Value) -> Value:
         if source.quantized is None:
             made = self._value(source.rows, source.width, -(-source.width // BLOCK) * QUANTIZED_FLOATS)
             source.quantized, maker = made, source.maker

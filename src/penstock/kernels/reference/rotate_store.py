@@ -36,21 +36,21 @@ def reference(
     parts = qkv.view(-1, heads + 2 * kv_heads, head_dim)
     qk, v = parts[:, : heads + kv_heads], parts[:, heads + kv_heads :]
     if norms is not None:
-        qk = _normed(qk, heads, *norms)
-    qk = _rotated(qk, turn)
+        qk = _norm(qk, heads, *norms)
+    qk = _rotate(qk, turn)
     pages.keys.view(-1, kv_heads * head_dim).index_copy_(0, block_map.targets, qk[:, heads:].flatten(1))
     pages.values.view(-1, kv_heads * head_dim).index_copy_(0, block_map.targets, v.flatten(1))
     return qk[:, :heads]
 
 
-def _normed(qk: Tensor, heads: int, q_weight: Tensor, k_weight: Tensor, eps: float) -> Tensor:
+def _norm(qk: Tensor, heads: int, q_weight: Tensor, k_weight: Tensor, eps: float) -> Tensor:
     normed = F.rms_norm(qk.float(), q_weight.shape, None, eps)
     normed[:, :heads].mul_(q_weight)
     normed[:, heads:].mul_(k_weight)
     return normed.to(qk.dtype)
 
 
-def _rotated(x: Tensor, turn: Angles) -> Tensor:
+def _rotate(x: Tensor, turn: Angles) -> Tensor:
     if turn.dim < x.shape[-1]:
-        return torch.cat((_rotated(x[..., : turn.dim], turn), x[..., turn.dim :]), dim=-1)
+        return torch.cat((_rotate(x[..., : turn.dim], turn), x[..., turn.dim :]), dim=-1)
     return torch.addcmul(x * turn.cos, x.roll(turn.dim // 2, dims=-1), turn.sin).to(x.dtype)

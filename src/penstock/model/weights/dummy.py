@@ -40,7 +40,7 @@ class DummySource:
             begin, start = begin + len(piece), 0
         return drawn.mul_(float(shape[1]) ** -0.5).view(shape)
 
-    def stored(self, name: str) -> str:
+    def stored_type(self, name: str) -> str:
         return "F32"
 
     def read_blocks(self, name: str, shape: Shape) -> Tensor:
@@ -60,7 +60,7 @@ class BlankSource:
     def read(self, name: str, shape: Shape) -> Tensor:
         return self._zeros(shape, DTYPES.get(self._stored, torch.float32))
 
-    def stored(self, name: str) -> str:
+    def stored_type(self, name: str) -> str:
         return self._stored
 
     def read_blocks(self, name: str, shape: Shape) -> Tensor:

@@ -96,7 +96,7 @@ class PackedForm:
 
     def _segment(self, rows: Rows) -> Segment:
         if rows.is_blocks:
-            return pack_blocks(rows.stored, rows.data, rows.cols, self.arena)
+            return pack_blocks(rows.stored_type, rows.data, rows.cols, self.arena)
         if self.packing.quantize is not None:
             return pack_quantized(rows.data, self.packing.quantize, self.arena)
         return pack_floats(rows.data, self.arena)

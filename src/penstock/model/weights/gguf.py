@@ -31,7 +31,7 @@ class GgufSource:
         info, raw = self._raw(name)
         return dequantize(info.type.name, raw.view(-1, info.type.block_bytes)).view(shape)
 
-    def stored(self, name: str) -> str:
+    def stored_type(self, name: str) -> str:
         return self._tensors[name].type.name
 
     def read_blocks(self, name: str, shape: Shape) -> Tensor:

@@ -68,7 +68,7 @@ def packed_bytes(weight_map: WeightMap, source: Source, spec: ModelSpec, packing
     placed = list(placements(weight_map.parameters, source.format, spec))
     reader, form = Reader(source, placed, weight_map, spec), PackedForm(packing, Arena())
     pieces = [piece for one in placed if one.is_matrix for piece in one.pieces]
-    stored = [reader.stored(piece) for piece in pieces]
+    stored = [reader.stored_type(piece) for piece in pieces]
     if packing.quantize and all(kind in FORMATS for kind in stored):
         raise InvalidSetting(
             f"quantize: the weights of {spec.name} are quantized already, to {', '.join(sorted(set(stored)))}",
@@ -79,5 +79,5 @@ def packed_bytes(weight_map: WeightMap, source: Source, spec: ModelSpec, packing
 
 def _rows(placement: Placement, reader: Reader, form: DeviceForm, spec: ModelSpec) -> Iterator[Rows]:
     for piece in placement.pieces:
-        blocks = form.reads_blocks(reader.stored(piece))
+        blocks = form.reads_blocks(reader.stored_type(piece))
         yield piece.place(reader.read_blocks(piece) if blocks else reader.read(piece), spec)

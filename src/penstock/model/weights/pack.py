@@ -34,7 +34,7 @@ class Codes(NamedTuple):
 
 
 def kind_of(stored: str, quantize: Quantization | None) -> Kind:
-    """The kind that a tensor of this type (`Source.stored`) is packed as."""
+    """The kind that a tensor of this type (`Source.stored_type`) is packed as."""
     if stored in FORMATS:
         return FORMATS[stored][0]
     if stored not in FLOAT_KINDS:

@@ -28,19 +28,19 @@ class Reader:
         self._source = source
         self._names = _checkpoint_names(placements, weight_map, source, spec)
 
-    def stored(self, piece: Piece) -> str:
+    def stored_type(self, piece: Piece) -> str:
         """The type it has in the checkpoint: "F32", "Q4_0"."""
-        return self._source.stored(self._names[piece.name])
+        return self._source.stored_type(self._names[piece.name])
 
     def read(self, piece: Piece) -> Rows:
         """As floats."""
         name, shape = self._names[piece.name], piece.stored_shape
-        return Rows(self._source.read(name, shape), self._source.stored(name), shape[-1])
+        return Rows(self._source.read(name, shape), self._source.stored_type(name), shape[-1])
 
     def read_blocks(self, piece: Piece) -> Rows:
         """As the blocks of the quantized type it is stored in."""
         name, shape = self._names[piece.name], piece.stored_shape
-        return Rows(self._source.read_blocks(name, shape), self._source.stored(name), shape[-1], is_blocks=True)
+        return Rows(self._source.read_blocks(name, shape), self._source.stored_type(name), shape[-1], is_blocks=True)
 
 
 def _checkpoint_names(
@@ -50,7 +50,7 @@ def _checkpoint_names(
     required = {piece.name: piece.stored_shape for placement in placements for piece in placement.pieces}
     if source.shapes is None:
         return {name: name for name in required}
-    names = {_renamed(name, weight_map.renamed): name for name in source.shapes}
+    names = {_rename(name, weight_map.renamed): name for name in source.shapes}
     ignored = re.compile("|".join(IGNORED + weight_map.ignored + (IGNORED_IF_TIED if spec.tied else ())))
     if missing := [name for name in required if name not in names]:
         raise WeightsMismatch(f"weights of {spec.name} lack {_some(missing)}", param="model")
@@ -69,7 +69,7 @@ def _checkpoint_names(
     return names
 
 
-def _renamed(name: str, prefixes: Collection[tuple[str, str]]) -> str:
+def _rename(name: str, prefixes: Collection[tuple[str, str]]) -> str:
     for prefix, other in prefixes:
         if name.startswith(prefix):
             return other + name.removeprefix(prefix)

@@ -43,7 +43,7 @@ class SafetensorsSource:
             raw = raw.clone()  # the format does not promise that tensors are aligned
         return raw.view(dtype).view(shape)
 
-    def stored(self, name: str) -> str:
+    def stored_type(self, name: str) -> str:
         return self._index[name].dtype
 
     def read_blocks(self, name: str, shape: Shape) -> Tensor:

@@ -22,7 +22,7 @@ class Rows(NamedTuple):
     """Rows of a tensor of a checkpoint, as floats or as the blocks they are stored in."""
 
     data: Tensor  # [rows, cols] or, of a vector, [rows]; [rows, bytes of a row] uint8 of blocks
-    stored: str  # the type in the checkpoint, see `Source.stored`
+    stored_type: str  # in the checkpoint, see `Source.stored_type`
     cols: int
     is_blocks: bool = False
 
@@ -31,9 +31,9 @@ class Rows(NamedTuple):
             return self
         if not self.is_blocks:
             return self._replace(data=self.data[:, begin:end], cols=end - begin)
-        elements = BLOCK_ELEMENTS[self.stored]
+        elements = BLOCK_ELEMENTS[self.stored_type]
         if begin % elements or end % elements:
-            raise ValueError(f"columns {begin} to {end} are not whole blocks of {self.stored}")
+            raise ValueError(f"columns {begin} to {end} are not whole blocks of {self.stored_type}")
         row_bytes = self.data.shape[1]
         data = self.data[:, begin * row_bytes // self.cols : end * row_bytes // self.cols].contiguous()
         return self._replace(data=data, cols=end - begin)
@@ -51,7 +51,7 @@ class Source(Protocol):
     def read(self, name: str, shape: Shape) -> Tensor:
         """The tensor, in any floating-point type, on any device. Read-only."""
 
-    def stored(self, name: str) -> str:
+    def stored_type(self, name: str) -> str:
         """The type it has in the checkpoint, by its name in GGUF: "F32", "Q4_0"."""
 
     def read_blocks(self, name: str, shape: Shape) -> Tensor:

@@ -45,7 +45,7 @@ class Objective:
         assert self.target is not None
         return value >= self.target if self.at_least else value <= self.target
 
-    def shown(self, value: float) -> str:
+    def format_value(self, value: float) -> str:
         return f"{value:.3g} {self.unit}" if self.unit != "ratio" else f"{100 * value:.3g}%"
 
 
@@ -63,7 +63,7 @@ class Alert:
     def message(self) -> str:
         assert self.objective.target is not None
         sign = "below" if self.objective.at_least else "above"
-        value, target = self.objective.shown(self.value), self.objective.shown(self.objective.target)
+        value, target = self.objective.format_value(self.value), self.objective.format_value(self.objective.target)
         return f"{self.objective.title} is {value}, {sign} {target}: {self.cause.evidence}"
 
 
@@ -187,10 +187,10 @@ class SloMonitor:
             values = sorted(seconds for t, seconds in self._journal.first_tokens if t >= begin)
             return percentile(values, 0.95), len(values)
         if name == "tokens_per_s_p50":
-            rates = sorted(rate for request in self._ended() if (rate := request.tokens_per_s) is not None)
+            rates = sorted(rate for request in self._ended_requests() if (rate := request.tokens_per_s) is not None)
             return percentile(rates, 0.5), len(rates)
         if name == "error_rate":
-            taken = [request for request in self._ended() if request.finish != "rejected" or request.failed]
+            taken = [request for request in self._ended_requests() if request.finish != "rejected" or request.failed]
             failed = sum(request.failed for request in taken)
             return (failed / len(taken) if taken else None), len(taken)
         points = self._points()
@@ -204,15 +204,15 @@ class SloMonitor:
         target = objective.target or 0.0
         match objective.name:
             case "ttft_p95":
-                candidates = [*self._journal.open.values(), *self._ended()]
+                candidates = [*self._journal.open.values(), *self._ended_requests()]
                 return causes.slow_first_token(
                     self._journal, [r for r in candidates if (r.first_token_s or 0.0) > target]
                 )
             case "tokens_per_s_p50":
-                slow = [r for r in self._ended() if r.tokens_per_s is not None and r.tokens_per_s < target]
+                slow = [r for r in self._ended_requests() if r.tokens_per_s is not None and r.tokens_per_s < target]
                 return causes.slow_decode(self._points(), self._prefill_share(), slow)
             case "error_rate":
-                return causes.failures([request for request in self._ended() if request.failed])
+                return causes.failures([request for request in self._ended_requests() if request.failed])
             case "kv_use":
                 return causes.full_cache(self._points(), self._journal)
         return causes.long_queue(self._points(), self._journal, ready=self._ready())
@@ -221,7 +221,7 @@ class SloMonitor:
     def _begin(self) -> float:
         return self._journal.clock() - self.window_s
 
-    def _ended(self) -> Iterator[RequestTrace]:
+    def _ended_requests(self) -> Iterator[RequestTrace]:
         """Requests that ended in the window, newest first."""
         begin = self._begin
         for request in reversed(self._journal.done):

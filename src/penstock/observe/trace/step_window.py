@@ -67,7 +67,7 @@ def columns_of(
     seen.update(mark["seq"] for mark in marks)
     if rows_too:
         begin = records[0].start if records else journal.clock()
-        seen.update(_waited(journal, begin, tenant, replica.source))
+        seen.update(_waiting_sequences(journal, begin, tenant, replica.source))
     return {
         "first": replica.steps.first,
         "last": replica.steps.last,
@@ -82,7 +82,7 @@ def columns_of(
 
 
 def _columns(journal: Journal, groups: list[list[StepRecord]]) -> dict[str, list[Any]]:
-    def summed(name: str) -> list[int]:
+    def sum_column(name: str) -> list[int]:
         return [sum(getattr(step, name) for step in group) for group in groups]
 
     lasts = [group[-1] for group in groups]
@@ -91,11 +91,11 @@ def _columns(journal: Journal, groups: list[list[StepRecord]]) -> dict[str, list
     return {
         "number": [group[0].number for group in groups],
         "start": [journal.at(group[0].start) for group in groups],
-        "us": summed("settled_us"),
-        "plan_us": summed("planned_us"),
+        "us": sum_column("settled_us"),
+        "plan_us": sum_column("planned_us"),
         "forward_us": collected,
         "settle_us": settled,
-        "tokens": summed("tokens"),
+        "tokens": sum_column("tokens"),
         "rows": [max(len(step.words) for step in group) for group in groups],
         "running": [step.running for step in lasts],
         "waiting": [step.waiting for step in lasts],
@@ -122,7 +122,7 @@ def _mark(
     return {"column": column, "step": step.number, "seq": number, "kind": kind, "why": why, "cached": cached}
 
 
-def _waited(journal: Journal, begin: float, tenant: str, source: Source) -> list[int]:
+def _waiting_sequences(journal: Journal, begin: float, tenant: str, source: Source) -> list[int]:
     """A tenant's sequences at a replica that still waited when the window began, or came later, and have no row yet."""
     return [
         sequence.number

@@ -54,7 +54,7 @@ def _marks(request: RequestTrace) -> Iterator[tuple[str, float | None]]:
     if request.queued is None:
         yield "validate", None
         return
-    sequence = max(request.sequences, key=_ended, default=None)
+    sequence = max(request.sequences, key=_end_time, default=None)
     if sequence is None:
         yield "submit", None
         return
@@ -69,7 +69,7 @@ def _marks(request: RequestTrace) -> Iterator[tuple[str, float | None]]:
     yield from _delivery(request, sequence)
 
 
-def _ended(sequence: SequenceTrace) -> float:
+def _end_time(sequence: SequenceTrace) -> float:
     """Infinite for one that is still open."""
     return float("inf") if sequence.finished is None else sequence.finished
 

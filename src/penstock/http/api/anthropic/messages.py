@@ -51,7 +51,7 @@ from penstock.http.api.conversation import ConversationBuilder
 from penstock.http.api.fields import join_text
 from penstock.http.api.recommended_sampling import merge_recommended
 from penstock.http.error_body import RenderedError
-from penstock.http.sse import Event, Named, named
+from penstock.http.sse import Event, NamedEvent, tagged_event
 from penstock.prompt.reasoning import SWITCHES
 
 REQUEST = MessagesRequest
@@ -261,7 +261,7 @@ class MessageWriter:
             stop_sequence=None,
             usage=response_bodies.usage(len(prompt_tokens), cached_tokens, 0),
         )
-        return [named(MessageStart(message=message)), named(Ping())]
+        return [tagged_event(MessageStart(message=message)), tagged_event(Ping())]
 
     def chunk(self, prompt: int, chunk: Chunk) -> list[Event]:
         events: list[Event] = []
@@ -278,15 +278,15 @@ class MessageWriter:
         end = MessageDelta(
             delta=response_bodies.stop_details(completion.choices[0]), usage=response_bodies.whole_usage(completion)
         )
-        return [*self._close(), named(end), named(MessageStop())]
+        return [*self._close(), tagged_event(end), tagged_event(MessageStop())]
 
     def text_event(self, prompt: int, choice: int) -> None:
         return None
 
-    def failed(self, error: RenderedError) -> list[Event]:
-        return [Named("error", error.body)]
+    def error_events(self, error: RenderedError) -> list[Event]:
+        return [NamedEvent("error", error.body)]
 
-    def whole(self, completions: Sequence[Completion]) -> bytes:
+    def full_response(self, completions: Sequence[Completion]) -> bytes:
         """The whole response, of a completion that did not fail."""
         (completion,) = completions
         (choice,) = completion.choices
@@ -320,13 +320,13 @@ class MessageWriter:
         closing = self._close()
         self._open = type(block)
         self._index += 1
-        return [*closing, named(ContentBlockStart(index=self._index, content_block=block))]
+        return [*closing, tagged_event(ContentBlockStart(index=self._index, content_block=block))]
 
     def _delta(self, delta: Any) -> Event:
-        return named(ContentBlockDelta(index=self._index, delta=delta))
+        return tagged_event(ContentBlockDelta(index=self._index, delta=delta))
 
     def _close(self) -> list[Event]:
         if self._open is None:
             return []
         self._open = None
-        return [named(ContentBlockStop(index=self._index))]
+        return [tagged_event(ContentBlockStop(index=self._index))]

@@ -91,7 +91,7 @@ class Pulls:
             digest, size = self._served.digest, self._served.size
             yield _line(f"pulling {digest[:12]}", digest, size, size)
         else:
-            async for line in self._fetched(entry):
+            async for line in self._stream_progress(entry):
                 yield line
             if with_tag(entry.name) != self._served.name:
                 yield _line(f"pulled; this server goes on with {self._served.name}: penstock serve {entry.name}")
@@ -109,7 +109,7 @@ class Pulls:
             param="model",
         )
 
-    async def _fetched(self, entry: Entry) -> AsyncIterator[bytes]:
+    async def _stream_progress(self, entry: Entry) -> AsyncIterator[bytes]:
         pull = self._open.get(entry.name)
         if pull is None or pull.fetched.done():
             pull = self._open[entry.name] = Pull(entry.name, self._fetch, self._executor, self._closing)

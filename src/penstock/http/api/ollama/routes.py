@@ -50,7 +50,7 @@ from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
 from penstock.http.response_warnings import HEADER
 from penstock.http.service import Service
-from penstock.http.streaming import Whole
+from penstock.http.streaming import FullResponse
 from penstock.stream.active_request import ActiveRequest
 
 Body = TypeVar("Body", bound=OllamaGeneration)
@@ -93,7 +93,7 @@ def _add_generation(app: FastAPI, service: Service) -> None:
                 vocabulary=service.tokenizer,
             )
             if is_empty(body):
-                answer = _loaded(service, write, body)
+                answer = _load_response(service, write, body)
                 events.answered()
                 return answer
             with client_field_names(names):
@@ -125,7 +125,7 @@ def _add_generation(app: FastAPI, service: Service) -> None:
         )  # fmt: skip
 
 
-def _loaded(service: Service, write: LineWriter, body: OllamaGeneration) -> Response:
+def _load_response(service: Service, write: LineWriter, body: OllamaGeneration) -> Response:
     """For a client that asks to load or unload the model. Also the only line of a stream."""
     if not service.ready:
         raise EngineDied("the model is not loaded: the engine is starting, or the server is shutting down")
@@ -164,7 +164,7 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
                 events.validated(generation)
                 if embedding.may_need_truncation(body, context):
                     generation = await asyncio.to_thread(embedding.truncate, generation, service.tokenizer, context)
-                return Whole(service, await service.submit(generation, events.tenant), finish)
+                return FullResponse(service, await service.submit(generation, events.tenant), finish)
 
     def several(body: Any, vectors: Sequence[bytes], count: int, accepted: float) -> bytes:
         spent = nanoseconds(time.monotonic() - accepted)

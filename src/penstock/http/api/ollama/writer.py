@@ -71,10 +71,10 @@ class LineWriter(ABC):
     def text_event(self, prompt: int, choice: int) -> None:
         return None
 
-    def failed(self, error: RenderedError) -> list[Event]:
+    def error_events(self, error: RenderedError) -> list[Event]:
         return [JsonLine(error.body)]
 
-    def whole(self, completions: Sequence[Completion]) -> bytes:
+    def full_response(self, completions: Sequence[Completion]) -> bytes:
         """The whole response, of a completion that did not fail."""
         (completion,) = completions
         (choice,) = completion.choices

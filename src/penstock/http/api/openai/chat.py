@@ -159,12 +159,12 @@ class ChatWriter(Plain):
         """After all choices: usage and timings of the request, if requested."""
         options = self._options
         if self._store is not None:
-            self.whole(completions)
+            self.full_response(completions)
         if not (options.stream_usage or options.include_timings):
             return []
         return [self._chunk([], usage=options.usage(completions), timings=options.timings(completions))]
 
-    def whole(self, completions: Sequence[Completion]) -> bytes:
+    def full_response(self, completions: Sequence[Completion]) -> bytes:
         """The whole response, of a completion that did not fail."""
         (completion,) = completions
         body = _encode(

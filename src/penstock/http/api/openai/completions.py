@@ -108,7 +108,7 @@ class CompletionWriter(Plain):
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
         """The echo, if it is requested and complete."""
         self._options.start_prompt(prompt, len(prompt_tokens), cached_tokens)
-        text = self._echoed(prompt, prompt_tokens)
+        text = self._echo_text(prompt, prompt_tokens)
         index = self._index(prompt, choice)
         if self._k is not None:
             self._logprobs[index] = self._lists_writer(prompt_tokens, len(text))
@@ -173,7 +173,7 @@ class CompletionWriter(Plain):
             return []
         return [self._body([], usage=options.usage(completions), timings=options.timings(completions))]
 
-    def whole(self, completions: Sequence[Completion]) -> bytes:
+    def full_response(self, completions: Sequence[Completion]) -> bytes:
         """The whole response, of completions that did not fail, one per prompt."""
         choices = [
             self._choice(prompt, completion, choice)
@@ -183,7 +183,7 @@ class CompletionWriter(Plain):
         return self._body(choices, usage=usage(completions), timings=self._options.timings(completions))
 
     def _choice(self, prompt: int, completion: Completion, choice: Choice) -> TextChoice:
-        echoed = self._echoed(prompt, completion.prompt_tokens)
+        echoed = self._echo_text(prompt, completion.prompt_tokens)
         return TextChoice(
             text=echoed + choice.text,
             index=self._index(prompt, choice.index),
@@ -219,7 +219,7 @@ class CompletionWriter(Plain):
     def _index(self, prompt: int, choice: int) -> int:
         return prompt * self._choices_per_prompt + choice
 
-    def _echoed(self, prompt: int, tokens: list[int]) -> str:
+    def _echo_text(self, prompt: int, tokens: list[int]) -> str:
         """The prompt as it was sent; token ids and a truncated prompt as their text."""
         if not self._echo:
             return ""

@@ -85,7 +85,7 @@ def to_requests(body: EmbeddingRequest, *, request_id: str) -> list[Request]:
 
 def encode_embeddings(body: EmbeddingRequest, vectors: Sequence[Vector], *, model: str, prompt_tokens: int) -> bytes:
     """`vectors` are in the order of the inputs, `prompt_tokens` the sum over all of them."""
-    write = _packed if body.encoding_format == "base64" else _listed
+    write = _to_base64 if body.encoding_format == "base64" else _to_floats
     # One by one: encoding a million numbers at once holds the interpreter lock for a tenth of a second.
     data = [
         msgspec.Raw(msgspec.json.encode(Embedding(index=index, embedding=write(vector))))
@@ -100,10 +100,10 @@ def encode_embeddings(body: EmbeddingRequest, vectors: Sequence[Vector], *, mode
     )
 
 
-def _listed(vector: Vector) -> list[float]:
+def _to_floats(vector: Vector) -> list[float]:
     return list(struct.unpack(f"<{len(vector) // 4}f", vector)) if isinstance(vector, bytes) else list(vector)
 
 
-def _packed(vector: Vector) -> str:
+def _to_base64(vector: Vector) -> str:
     packed = vector if isinstance(vector, bytes) else struct.pack(f"<{len(vector)}f", *vector)
     return base64.b64encode(packed).decode()

@@ -22,7 +22,7 @@ from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
 from penstock.http.service import Service
-from penstock.http.streaming import Whole, Writer
+from penstock.http.streaming import FullResponse, Writer
 from penstock.stream.active_request import ActiveRequest
 
 Body = TypeVar("Body", bound=GenerationFields)
@@ -84,7 +84,7 @@ def add_embeddings(app: FastAPI, service: Service) -> None:
             service.check_model(body.model)
             requests = embeddings.to_requests(body, request_id=events.name)
             events.validated(requests)
-            return Whole(service, await service.submit(requests, events.tenant), write)
+            return FullResponse(service, await service.submit(requests, events.tenant), write)
 
 
 def add_models(app: FastAPI, service: Service) -> None:

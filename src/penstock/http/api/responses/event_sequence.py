@@ -26,7 +26,7 @@ from penstock.http.api.responses.response_bodies import (
     ResponseInProgress,
     Status,
 )
-from penstock.http.sse import Event, named
+from penstock.http.sse import Event, tagged_event
 
 # The pieces of each item: characters, and number of log-probabilities.
 Pieces = list[list[tuple[int, int]]]
@@ -71,7 +71,7 @@ class EventSequence:
 
     def event(self, kind: type[Numbered], **fields: Any) -> Event:
         self._number += 1
-        return named(kind(sequence_number=self._number - 1, **fields))
+        return tagged_event(kind(sequence_number=self._number - 1, **fields))
 
     def _item_event(self, event: EventFields) -> Event:
         assert self.draft is not None

@@ -29,7 +29,7 @@ def input_items(sent: Input | None, name: str, before: bytes | None = None, answ
         earlier += msgspec.json.decode(answer, type=_Output).output
     if isinstance(sent, str):
         sent = [MessageItem.model_validate({"role": "user", "content": sent})]
-    return _encode([*earlier, *[_listed(item, f"{name}_{place}") for place, item in enumerate(sent or ())]])
+    return _encode([*earlier, *[_list_item(item, f"{name}_{place}") for place, item in enumerate(sent or ())]])
 
 
 def page(items: bytes, *, after: str | None, limit: int, order: str) -> bytes:
@@ -51,7 +51,7 @@ def page(items: bytes, *, after: str | None, limit: int, order: str) -> bytes:
     )
 
 
-def _listed(item: Item, name: str) -> dict[str, Any]:
+def _list_item(item: Item, name: str) -> dict[str, Any]:
     listed = item.model_dump(exclude_none=True)
     if isinstance(item, MessageItem):
         listed |= {"type": "message", "content": _parts(item)}

@@ -43,7 +43,7 @@ class TextLogprobs:
 
     def _find(self, text: str) -> list[TokenLogprobs]:
         start = "".join(self._texts).find(text)
-        return self._span(start, start + len(text)) if start >= 0 else self._scattered(text)
+        return self._span(start, start + len(text)) if start >= 0 else self._match_scattered(text)
 
     def _span(self, start: int, end: int) -> list[TokenLogprobs]:
         taken, place, count = [], 0, 0
@@ -59,7 +59,7 @@ class TextLogprobs:
             self._entries[0], self._texts[0] = None, self._texts[0][-rest:]
         return taken
 
-    def _scattered(self, text: str) -> list[TokenLogprobs]:
+    def _match_scattered(self, text: str) -> list[TokenLogprobs]:
         """For a text with hidden tokens in between, such as a tool call."""
         taken, last = [], 0
         for count, (entry, piece) in enumerate(zip(self._entries, self._texts, strict=True), 1):

@@ -26,7 +26,7 @@ from penstock.http.parse.body import LONG_BODY, read_body
 from penstock.http.parse.query import Parameter, read_query
 from penstock.http.request_events import RequestEvents
 from penstock.http.service import Service
-from penstock.http.sse import framed
+from penstock.http.sse import frame_events
 
 Result = TypeVar("Result")
 
@@ -134,7 +134,7 @@ def _add_stored(app: FastAPI, store: ResponseStore) -> None:
                 raise InvalidRequest("starting_after goes with stream=true only", param="starting_after")
             return json_response(stored.body)
         first = 0 if query["starting_after"] is None else query["starting_after"] + 1
-        events = await asyncio.to_thread(lambda: framed(replay_events(stored.body, stored.pieces)[first:]))
+        events = await asyncio.to_thread(lambda: frame_events(replay_events(stored.body, stored.pieces)[first:]))
         return Response(events, headers={"cache-control": "no-cache"}, media_type="text/event-stream; charset=utf-8")
 
     @app.get(

@@ -112,13 +112,13 @@ class ResponseWriter:
 
     def last(self, completions: Sequence[Completion]) -> list[Event]:
         (completion,) = completions
-        closing, response = self._finished(completion)
+        closing, response = self._finish(completion)
         return [*closing, self._sequence.end(response)]
 
     def text_event(self, prompt: int, choice: int) -> None:
         return None
 
-    def failed(self, error: RenderedError) -> list[Event]:
+    def error_events(self, error: RenderedError) -> list[Event]:
         closing = self._sequence.close("incomplete")
         failure = ResponseFailure(
             code="rate_limit_exceeded" if error.status == 429 else "server_error", message=error.message
@@ -126,14 +126,14 @@ class ResponseWriter:
         response = self._response("failed", error=failure)
         return [*closing, self._sequence.event(ResponseFailed, response=response)]
 
-    def whole(self, completions: Sequence[Completion]) -> bytes:
+    def full_response(self, completions: Sequence[Completion]) -> bytes:
         """The whole response, of a completion that did not fail: written as a stream of one chunk."""
         (completion,) = completions
         self._look_up_tokens(completion.prompt_tokens)
         self.chunk(0, _as_chunk(completion.choices[0]))
-        return _encode(self._finished(completion)[1])
+        return _encode(self._finish(completion)[1])
 
-    def _finished(self, completion: Completion) -> tuple[list[Event], Response]:
+    def _finish(self, completion: Completion) -> tuple[list[Event], Response]:
         (choice,) = completion.choices
         status = response_bodies.status(choice)
         closing = self._sequence.close(status)

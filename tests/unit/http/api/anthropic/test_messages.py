@@ -16,7 +16,7 @@ from penstock.http.api.anthropic.messages import MessageWriter
 from penstock.http.api.client_field_names import client_field_names
 from penstock.http.error_body import RenderedError
 from penstock.http.parse.schema import parse
-from penstock.http.sse import Event, Named
+from penstock.http.sse import Event, NamedEvent
 
 PROMPT = [5, 6, 7, 8]
 SDK_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
@@ -43,7 +43,7 @@ def written(events: list[Event]) -> list[dict[str, Any]]:
     """What is sent: named as it says, as the SDK expects it, and as /openapi.json says."""
     sent = []
     for event in events:
-        assert isinstance(event, Named)
+        assert isinstance(event, NamedEvent)
         data = json.loads(event.data)
         assert data["type"] == event.name
         assert_matches_schema(EVENTS[event.name], data)
@@ -60,9 +60,9 @@ def streamed(*chunks: Chunk, **finished: Any) -> list[dict[str, Any]]:
     return written([*events, *write.last([end])])
 
 
-def whole(**finished: Any) -> dict[str, Any]:
+def full_response(**finished: Any) -> dict[str, Any]:
     text = finished.pop("text", "")
-    data = MessageWriter(request_id="1", model="tiny").whole(
+    data = MessageWriter(request_id="1", model="tiny").full_response(
         [completion(PROMPT, choice(0, text, [1, 2], **finished), cached_tokens=3)]
     )
     Message.model_validate_json(data, strict=True)
@@ -319,7 +319,7 @@ def test_fields_have_the_names_the_client_knows(param: str, fields: dict[str, An
 
 
 def test_a_whole_answer() -> None:
-    assert whole(text="Hello", finish=FinishReason.END) == {
+    assert full_response(text="Hello", finish=FinishReason.END) == {
         "type": "message",
         "id": "msg_1",
         "role": "assistant",
@@ -347,7 +347,7 @@ def test_a_whole_answer() -> None:
     ],
 )
 def test_why_it_ended(finish: FinishReason, stop: str | None, wanted: tuple[str, str | None]) -> None:
-    body = whole(text="a", finish=finish, stop=stop)
+    body = full_response(text="a", finish=finish, stop=stop)
 
     assert (body["stop_reason"], body["stop_sequence"]) == wanted
 
@@ -357,7 +357,7 @@ def test_an_answer_with_thoughts_and_calls() -> None:
         ToolCall(id="c1", name="f", arguments='{"a": 1.50, "ü": "\\u00fc"}'),
         ToolCall(id="c2", name="g", arguments="{}"),
     )
-    body = whole(text="So.", finish=FinishReason.END, reasoning="hm", calls=calls)
+    body = full_response(text="So.", finish=FinishReason.END, reasoning="hm", calls=calls)
 
     assert body["stop_reason"] == "tool_use"
     assert body["content"] == [
@@ -369,14 +369,14 @@ def test_an_answer_with_thoughts_and_calls() -> None:
 
 
 def test_a_call_that_was_cut_short() -> None:
-    body = whole(finish=FinishReason.LENGTH, calls=(ToolCall(id="c1", name="f", arguments='{"a": 1'),))
+    body = full_response(finish=FinishReason.LENGTH, calls=(ToolCall(id="c1", name="f", arguments='{"a": 1'),))
 
     assert body["stop_reason"] == "max_tokens"
     assert body["content"] == [{"type": "tool_use", "id": "c1", "name": "f", "input": {}}]
 
 
 def test_an_answer_that_says_nothing() -> None:
-    assert whole(finish=FinishReason.END)["content"] == []
+    assert full_response(finish=FinishReason.END)["content"] == []
 
 
 # --- streams
@@ -446,7 +446,7 @@ def test_a_stream_that_says_nothing() -> None:
 def test_a_stream_that_breaks_off() -> None:
     told = RenderedError(503, b'{"type":"error"}', "gone")
 
-    assert MessageWriter(request_id="1", model="m").failed(told) == [Named("error", told.body)]
+    assert MessageWriter(request_id="1", model="m").error_events(told) == [NamedEvent("error", told.body)]
 
 
 def test_counted() -> None:

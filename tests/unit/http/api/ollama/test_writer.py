@@ -12,7 +12,7 @@ from penstock.flow import CallDelta, Chunk, FinishReason, ToolCall
 from penstock.http.api.ollama.error_body import render_error
 from penstock.http.api.ollama.response_bodies import OllamaChatAnswer, OllamaGenerateAnswer
 from penstock.http.api.ollama.writer import ChatLineWriter, GenerateLineWriter, LineWriter, nanoseconds
-from penstock.http.sse import Event, JsonLine, framed
+from penstock.http.sse import Event, JsonLine, frame_events
 
 PROMPT = [7, 8, 9]
 COUNTS = {"total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration"}
@@ -34,7 +34,7 @@ def writer(kind: type[LineWriter] = ChatLineWriter) -> LineWriter:
 def lines(events: list[Event]) -> list[dict[str, Any]]:
     """What is sent: as the SDK expects it, and as /openapi.json says."""
     assert all(isinstance(event, JsonLine) for event in events)
-    sent = [json.loads(line) for line in framed(events).splitlines()]
+    sent = [json.loads(line) for line in frame_events(events).splitlines()]
     assert len(sent) == len(events)
     for data in sent:
         if "message" in data:
@@ -52,9 +52,9 @@ def streamed(write: LineWriter, *chunks: Chunk, **finished: Any) -> list[dict[st
     return lines([*events, *write.last([end])])
 
 
-def whole(write: LineWriter, **finished: Any) -> dict[str, Any]:
+def full_response(write: LineWriter, **finished: Any) -> dict[str, Any]:
     text = finished.pop("text", "")
-    (data,) = lines([JsonLine(write.whole([completion(PROMPT, choice(0, text, [1, 2], **finished))]))])
+    (data,) = lines([JsonLine(write.full_response([completion(PROMPT, choice(0, text, [1, 2], **finished))]))])
     return data
 
 
@@ -82,11 +82,11 @@ def test_a_prompt_is_answered_in_lines() -> None:
 def test_thoughts_of_a_chat() -> None:
     thought, _ = streamed(writer(), Chunk(0, "", [1], reasoning="hm"))
     assert thought["message"] == {"role": "assistant", "content": "", "thinking": "hm"}
-    assert whole(writer(), text="a", reasoning="hm")["message"]["thinking"] == "hm"
+    assert full_response(writer(), text="a", reasoning="hm")["message"]["thinking"] == "hm"
 
 
 def test_the_counts() -> None:
-    data = whole(writer(), text="Hey")
+    data = full_response(writer(), text="Hey")
     assert (data["message"]["content"], data["done"], data["model"]) == ("Hey", True, "tiny")
     assert (data["prompt_eval_count"], data["eval_count"], data["load_duration"]) == (3, 2, 0)
     assert (data["prompt_eval_duration"], data["eval_duration"]) == (500_000_000, 2_000_000_000)
@@ -109,7 +109,7 @@ def test_clients_may_divide_by_durations() -> None:
     ],
 )
 def test_why_it_is_done(finish: FinishReason, wanted: str) -> None:
-    assert whole(writer(), finish=finish)["done_reason"] == wanted
+    assert full_response(writer(), finish=finish)["done_reason"] == wanted
 
 
 def test_calls_come_whole_with_objects_for_arguments() -> None:
@@ -125,7 +125,7 @@ def test_calls_come_whole_with_objects_for_arguments() -> None:
     assert second["message"]["tool_calls"] == [{"id": "b", "function": {"index": 1, "name": "g", "arguments": {}}}]
     assert "tool_calls" not in end["message"]
     calls = (ToolCall(id="a", name="f", arguments='{"n": 1}'), ToolCall(id="b", name="g", arguments="{}"))
-    both = whole(writer(), finish=FinishReason.END, calls=calls)
+    both = full_response(writer(), finish=FinishReason.END, calls=calls)
     assert both["message"]["tool_calls"] == first["message"]["tool_calls"] + second["message"]["tool_calls"]
     assert both["done_reason"] == "stop"
 
@@ -134,7 +134,9 @@ def test_half_a_call_is_not_shown() -> None:
     cut = CallDelta(index=0, id="a", name="f", arguments='{"n": ')
     (end,) = streamed(writer(), Chunk(0, "", [1], None, FinishReason.LENGTH, calls=(cut,)))
     assert end["done_reason"] == "length"
-    assert "tool_calls" not in whole(writer(), calls=(ToolCall(id="a", name="f", arguments='{"n": '),))["message"]
+    assert (
+        "tool_calls" not in full_response(writer(), calls=(ToolCall(id="a", name="f", arguments='{"n": '),))["message"]
+    )
 
 
 def test_log_probabilities_go_with_their_tokens() -> None:
@@ -154,8 +156,8 @@ def test_log_probabilities_go_with_their_tokens() -> None:
     assert [entry["token"] for entry in last["logprobs"]] == ["B"]  # without the one that ended it
     assert "logprobs" not in end
     entries = [logprob(66), logprob(1)]
-    assert len(whole(writer(), logprobs=entries, finish=FinishReason.END)["logprobs"]) == 1
-    assert "logprobs" not in whole(writer())
+    assert len(full_response(writer(), logprobs=entries, finish=FinishReason.END)["logprobs"]) == 1
+    assert "logprobs" not in full_response(writer())
 
 
 def test_a_request_that_wants_the_model_loaded() -> None:
@@ -166,6 +168,6 @@ def test_a_request_that_wants_the_model_loaded() -> None:
 
 
 def test_a_stream_that_breaks_off() -> None:
-    assert framed(writer().failed(render_error(KeyError("secret"), "req-1"))) == (
+    assert frame_events(writer().error_events(render_error(KeyError("secret"), "req-1"))) == (
         b'{"error":"internal error; the server\'s log says more about request req-1"}\n'
     )

@@ -275,7 +275,7 @@ def test_text_and_end_come_in_two_chunks(vocabulary: Tokenizer) -> None:
 )
 def test_reasons_to_finish(vocabulary: Tokenizer, finish: FinishReason, reason: str) -> None:
     (chunk,) = decoded(writer(vocabulary, stream=True).chunk(0, Chunk(0, "", [], finish=finish)))
-    body = answered(writer(vocabulary).whole([completion(PROMPT, choice(0, "", [1], finish))]))
+    body = answered(writer(vocabulary).full_response([completion(PROMPT, choice(0, "", [1], finish))]))
 
     assert chunk["choices"][0]["finish_reason"] == reason
     assert body["choices"][0]["finish_reason"] == reason
@@ -294,7 +294,7 @@ def test_what_failed_has_no_reason_but_keeps_its_text(vocabulary: Tokenizer, fin
 def test_what_stopped_it(vocabulary: Tokenizer, stop: str | int) -> None:
     finish = FinishReason.STOP_STRING if isinstance(stop, str) else FinishReason.STOP_TOKEN
     (chunk,) = decoded(writer(vocabulary, stream=True).chunk(0, Chunk(0, "", [42], None, finish, stop)))
-    body = answered(writer(vocabulary).whole([completion(PROMPT, choice(0, "", [42], finish, stop=stop))]))
+    body = answered(writer(vocabulary).full_response([completion(PROMPT, choice(0, "", [42], finish, stop=stop))]))
 
     assert chunk["choices"][0]["stop_reason"] == stop
     assert body["choices"][0]["stop_reason"] == stop
@@ -364,15 +364,15 @@ def test_timings_come_last(vocabulary: Tokenizer) -> None:
     (last,) = decoded(writer(vocabulary, stream=True, include_timings=True).last([done]))
     assert (last["choices"], last["timings"]) == ([], wanted)
     assert "usage" not in last
-    assert answered(writer(vocabulary, include_timings=True).whole([done]))["timings"] == wanted
-    assert "timings" not in answered(writer(vocabulary).whole([done]))
+    assert answered(writer(vocabulary, include_timings=True).full_response([done]))["timings"] == wanted
+    assert "timings" not in answered(writer(vocabulary).full_response([done]))
 
 
 def test_timings_as_llama_cpp_has_them(vocabulary: Tokenizer) -> None:
     done = completion(PROMPT, choice(0, "abcd", [1, 2, 3, 4]), cached_tokens=1)
 
-    body = answered(writer(vocabulary, timings_per_token=True).whole([done]))
-    both = answered(writer(vocabulary, timings_per_token=True, include_timings=True).whole([done]))
+    body = answered(writer(vocabulary, timings_per_token=True).full_response([done]))
+    both = answered(writer(vocabulary, timings_per_token=True, include_timings=True).full_response([done]))
 
     assert body["timings"] == {
         "cache_n": 1,
@@ -414,7 +414,9 @@ def test_token_ids_on_request(vocabulary: Tokenizer) -> None:
     (first,) = decoded(write.first(0, 0, PROMPT))
     (second,) = decoded(write.first(0, 1, PROMPT))
     piece, end = decoded(write.chunk(0, Chunk(0, "", [9], finish=FinishReason.END)))
-    body = answered(writer(vocabulary, return_token_ids=True).whole([completion(PROMPT, choice(0, "a", [1, 9]))]))
+    body = answered(
+        writer(vocabulary, return_token_ids=True).full_response([completion(PROMPT, choice(0, "a", [1, 9]))])
+    )
 
     assert first["prompt_token_ids"] == PROMPT
     assert "prompt_token_ids" not in second
@@ -426,7 +428,7 @@ def test_token_ids_on_request(vocabulary: Tokenizer) -> None:
 @pytest.mark.parametrize("text", ["naïve", "日本語", "🦙", '"\\\n\t', "\u2028\x7f", "<|end|>"])
 def test_any_text(vocabulary: Tokenizer, text: str) -> None:
     (chunk,) = decoded(writer(vocabulary, stream=True).chunk(0, Chunk(0, text, [1])))
-    body = answered(writer(vocabulary).whole([completion(PROMPT, choice(0, text, [1]))]))
+    body = answered(writer(vocabulary).full_response([completion(PROMPT, choice(0, text, [1]))]))
 
     assert chunk["choices"][0]["delta"]["content"] == text
     assert body["choices"][0]["message"]["content"] == text
@@ -488,7 +490,7 @@ def test_how_calls_end(vocabulary: Tokenizer, finish: FinishReason, reason: str)
 
     write.chunk(0, Chunk(0, "", [1], calls=CALLS))
     ends = [decoded(write.chunk(0, Chunk(index, "", [2], finish=finish)))[-1] for index in range(2)]
-    whole = answered(writer(vocabulary, tools=[TOOL], n=2).whole([done]))
+    whole = answered(writer(vocabulary, tools=[TOOL], n=2).full_response([done]))
 
     plain = "length" if reason == "length" else "stop"
     assert [end["choices"][0]["finish_reason"] for end in ends] == [reason, plain]
@@ -511,7 +513,7 @@ def test_reasoning_can_be_left_out(vocabulary: Tokenizer) -> None:
     write = writer(vocabulary, include_reasoning=False)
     thought = choice(0, "Yes", [1, 2], reasoning="hm", reasoning_tokens=1)
 
-    body = answered(write.whole([completion(PROMPT, thought)]))
+    body = answered(write.full_response([completion(PROMPT, thought)]))
 
     assert body["choices"][0]["message"] == {"role": "assistant", "content": "Yes", "refusal": None}
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 1}  # though it was paid for
@@ -523,7 +525,7 @@ def test_reasoning_can_be_left_out(vocabulary: Tokenizer) -> None:
 def test_a_whole_answer_with_calls_and_reasoning(vocabulary: Tokenizer) -> None:
     calls = (ToolCall(id="call_1", name="f", arguments='{"a": 1}'),)
     one = choice(0, "", [1, 2, 3], FinishReason.END, reasoning="hm", calls=calls, reasoning_tokens=2)
-    body = answered(writer(vocabulary, tools=[TOOL]).whole([completion(PROMPT, one)]))
+    body = answered(writer(vocabulary, tools=[TOOL]).full_response([completion(PROMPT, one)]))
 
     assert body["choices"][0]["message"] == {
         "role": "assistant",
@@ -537,7 +539,7 @@ def test_a_whole_answer_with_calls_and_reasoning(vocabulary: Tokenizer) -> None:
 
 def test_a_message_with_calls_can_be_sent_back(vocabulary: Tokenizer) -> None:
     calls = (ToolCall(id="call_1", name="f", arguments='{"a": 1}'),)
-    text = writer(vocabulary).whole([completion(PROMPT, choice(0, "", [1], reasoning="hm", calls=calls))])
+    text = writer(vocabulary).full_response([completion(PROMPT, choice(0, "", [1], reasoning="hm", calls=calls))])
     message = ChatCompletion.model_validate_json(text).choices[0].message
 
     made = request(messages=[*CHAT["messages"], message.model_dump()])
@@ -549,7 +551,7 @@ def test_a_message_with_calls_can_be_sent_back(vocabulary: Tokenizer) -> None:
 def test_a_whole_answer_is_openais(vocabulary: Tokenizer) -> None:
     done = completion(PROMPT, choice(0, "a", [1]), choice(1, "b", [2, 3], FinishReason.END), cached_tokens=1)
 
-    assert answered(writer(vocabulary, n=2).whole([done])) == {
+    assert answered(writer(vocabulary, n=2).full_response([done])) == {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1_700_000_000,
@@ -578,7 +580,7 @@ def test_a_whole_answer_is_openais(vocabulary: Tokenizer) -> None:
 
 
 def test_an_answers_message_can_be_sent_back(vocabulary: Tokenizer) -> None:
-    text = writer(vocabulary).whole([completion(PROMPT, choice(0, "a", [1]))])
+    text = writer(vocabulary).full_response([completion(PROMPT, choice(0, "a", [1]))])
     message = ChatCompletion.model_validate_json(text).choices[0].message
 
     made = request(messages=[*CHAT["messages"], message.model_dump(), {"role": "user", "content": "And?"}])
@@ -596,7 +598,7 @@ def test_logprobs_have_text_and_bytes(vocabulary: Tokenizer) -> None:
     entries = [logprob(first, -0.25, [(first, -0.25), (a, -2.0)]), logprob(second, -float("inf"))]
 
     done = completion(PROMPT, choice(0, "é", [first, second], logprobs=entries))
-    body = answered(writer(vocabulary, logprobs=True, top_logprobs=2).whole([done]))
+    body = answered(writer(vocabulary, logprobs=True, top_logprobs=2).full_response([done]))
     (chunk,) = decoded(writer(vocabulary, stream=True, logprobs=True).chunk(0, Chunk(0, "é", [first, second], entries)))
 
     assert body["choices"][0]["logprobs"] == {
@@ -624,7 +626,7 @@ def test_the_token_that_ends_an_answer_is_no_part_of_it(vocabulary: Tokenizer, f
     done = completion(PROMPT, choice(0, "ab", tokens, finish, logprobs=entries))
 
     def shown(**fields: Any) -> list[str]:
-        content = answered(writer(vocabulary, logprobs=True, **fields).whole([done]))["choices"][0]["logprobs"][
+        content = answered(writer(vocabulary, logprobs=True, **fields).full_response([done]))["choices"][0]["logprobs"][
             "content"
         ]
         return [entry["token"] for entry in content]
@@ -638,7 +640,7 @@ def test_unless_it_is_shown(vocabulary: Tokenizer, finish: FinishReason) -> None
     done = choice(0, "a", [5, 6], finish, logprobs=[logprob(5), logprob(6)])
 
     write = writer(vocabulary, logprobs=True, include_stop_str_in_output=True)
-    body = answered(write.whole([completion(PROMPT, done)]))
+    body = answered(write.full_response([completion(PROMPT, done)]))
 
     assert len(body["choices"][0]["logprobs"]["content"]) == 2
 
@@ -649,7 +651,7 @@ def test_tokens_by_their_ids(vocabulary: Tokenizer) -> None:
     fields: dict[str, Any] = {"logprobs": True, "prompt_logprobs": 0, "return_tokens_as_token_ids": True}
 
     write = writer(vocabulary, **fields)
-    body = answered(write.whole([completion([a, b], done, prompt_logprobs=[None, logprob(b)])]))
+    body = answered(write.full_response([completion([a, b], done, prompt_logprobs=[None, logprob(b)])]))
 
     (entry,) = body["choices"][0]["logprobs"]["content"]
     assert (entry["token"], entry["bytes"]) == (f"token_id:{a}", [ord("x")])
@@ -669,7 +671,7 @@ def test_streamed_logprobs_are_those_of_the_whole(vocabulary: Tokenizer) -> None
         for chunk in decoded(write.chunk(0, Chunk(0, stream.push(token), [token], [entry])))
     ]
     done = completion(PROMPT, choice(0, "naïve 🦙", tokens, logprobs=entries))
-    body = answered(writer(vocabulary, logprobs=True, top_logprobs=1).whole([done]))
+    body = answered(writer(vocabulary, logprobs=True, top_logprobs=1).full_response([done]))
 
     assert len(chunks) == len(tokens)
     assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks) == "naïve 🦙"
@@ -682,7 +684,7 @@ def test_prompt_logprobs(vocabulary: Tokenizer) -> None:
     prompt = vocabulary.encode("ab", add_special=False) * 2
     done = completion(prompt, choice(0, "a", [1]), prompt_logprobs=[None, logprob(prompt[1], -1.5)])
 
-    body = answered(writer(vocabulary, prompt_logprobs=0).whole([done]))
+    body = answered(writer(vocabulary, prompt_logprobs=0).full_response([done]))
 
     assert body["prompt_logprobs"] == [
         None,

@@ -102,7 +102,7 @@ def test_logprobs_that_are_asked_for(fields: dict[str, Any], of_output: int | No
 
 
 def test_a_whole_answer_is_openais(vocabulary: Tokenizer) -> None:
-    text = writer(vocabulary).whole([completion([1, 2], choice(0, "xyz", [3]), cached_tokens=1)])
+    text = writer(vocabulary).full_response([completion([1, 2], choice(0, "xyz", [3]), cached_tokens=1)])
 
     SdkCompletion.model_validate_json(text, strict=True)
     assert checked(text) == {
@@ -127,7 +127,7 @@ def test_choices_are_counted_through_the_prompts(vocabulary: Tokenizer) -> None:
         completion([1, 2], choice(0, "c", [1]), choice(1, "d", [1, 2]), cached_tokens=1),
     ]
 
-    body = checked(writer(vocabulary, prompt=prompts, n=2, echo=True).whole(results))
+    body = checked(writer(vocabulary, prompt=prompts, n=2, echo=True).full_response(results))
     write = writer(vocabulary, prompt=prompts, n=2, stream=True, echo=True)
     (echo,) = (checked(text) for text in write.first(1, 0, [1, 2]))
     (piece,) = (checked(text) for text in write.chunk(1, Chunk(1, "d", [1])))
@@ -161,7 +161,9 @@ def test_a_stream_is_openais(vocabulary: Tokenizer) -> None:
 def test_a_prompt_of_token_ids_is_echoed_as_text(vocabulary: Tokenizer) -> None:
     tokens = vocabulary.encode("ab naïve")  # with <|start|>
 
-    body = checked(writer(vocabulary, prompt=tokens, echo=True).whole([completion(tokens, choice(0, "!", [1]))]))
+    body = checked(
+        writer(vocabulary, prompt=tokens, echo=True).full_response([completion(tokens, choice(0, "!", [1]))])
+    )
 
     assert body["choices"][0]["text"] == "<|start|>ab naïve!"
 
@@ -170,7 +172,7 @@ def test_token_ids_on_request(vocabulary: Tokenizer) -> None:
     fields: dict[str, Any] = {"prompt": [[1, 2], [3]], "return_token_ids": True}
     results = [completion([1, 2], choice(0, "a", [7])), completion([3], choice(0, "b", [8]))]
 
-    body = checked(writer(vocabulary, **fields).whole(results))
+    body = checked(writer(vocabulary, **fields).full_response(results))
     (first,) = (checked(text) for text in writer(vocabulary, **fields, stream=True).first(1, 0, [3]))
 
     assert [(one["prompt_token_ids"], one["token_ids"]) for one in body["choices"]] == [([1, 2], [7]), ([3], [8])]
@@ -180,7 +182,7 @@ def test_token_ids_on_request(vocabulary: Tokenizer) -> None:
 def test_timings_of_several_prompts(vocabulary: Tokenizer) -> None:
     results = [completion([1], choice(0, "abc", [1, 2, 3])), completion([1], choice(0, "abc", [1, 2, 3]))]
 
-    body = checked(writer(vocabulary, prompt=["a", "b"], include_timings=True).whole(results))
+    body = checked(writer(vocabulary, prompt=["a", "b"], include_timings=True).full_response(results))
 
     assert body["timings"]["tokens_per_second"] == 2.0  # four tokens behind the first ones, in two seconds
 
@@ -191,7 +193,7 @@ def test_timings_of_several_prompts(vocabulary: Tokenizer) -> None:
 def lists(vocabulary: Tokenizer, text: str, entries: list[TokenLogprobs], **fields: Any) -> dict[str, Any]:
     tokens = [entry.token for entry in entries]
     done = completion(vocabulary.encode("ab abc"), choice(0, text, tokens, logprobs=entries))
-    found: dict[str, Any] = checked(writer(vocabulary, **fields).whole([done]))["choices"][0]["logprobs"]
+    found: dict[str, Any] = checked(writer(vocabulary, **fields).full_response([done]))["choices"][0]["logprobs"]
     return found
 
 
@@ -260,7 +262,7 @@ def test_an_echo_has_the_prompts_logprobs_in_front(vocabulary: Tokenizer) -> Non
         prompt_logprobs=[None, *(logprob(token, -1.0) for token in prompt[1:])],
     )
 
-    body = checked(writer(vocabulary, echo=True, logprobs=0).whole([done]))
+    body = checked(writer(vocabulary, echo=True, logprobs=0).full_response([done]))
     found = body["choices"][0]["logprobs"]
 
     assert body["choices"][0]["text"] == "ab abcz"
@@ -279,7 +281,9 @@ def test_special_tokens_written_in_the_prompt_have_their_width(vocabulary: Token
         prompt_logprobs=[None, *(logprob(token) for token in prompt[1:])],
     )
 
-    found = checked(writer(vocabulary, prompt=text, echo=True, logprobs=0).whole([done]))["choices"][0]["logprobs"]
+    found = checked(writer(vocabulary, prompt=text, echo=True, logprobs=0).full_response([done]))["choices"][0][
+        "logprobs"
+    ]
 
     assert found["tokens"][:4] == ["<|start|>", "a", "<|end|>", "b"]
     assert found["text_offset"] == [0, 0, 1, 8, 9]
@@ -296,7 +300,7 @@ def test_a_space_that_only_the_vocabulary_has_is_not_counted(tmp_path: Path) -> 
         prompt_logprobs=[None, *(logprob(token) for token in prompt[1:])],
     )
 
-    found = checked(writer(vocabulary, echo=True, logprobs=0).whole([done]))["choices"][0]["logprobs"]
+    found = checked(writer(vocabulary, echo=True, logprobs=0).full_response([done]))["choices"][0]["logprobs"]
 
     assert found["tokens"] == ["<s>", " ab", " abc", " a"]
     assert found["text_offset"] == [0, 0, 2, 6]
@@ -335,7 +339,7 @@ def test_a_streamed_echo_has_the_prompts_logprobs(vocabulary: Tokenizer) -> None
     texts = write.chunk(0, Chunk(0, "z", [z], [logprob(z)], FinishReason.LENGTH, prompt_logprobs=entries))
 
     chunks = [checked(text)["choices"][0] for text in texts]
-    whole = checked(write.whole([done]))["choices"][0]
+    whole = checked(write.full_response([done]))["choices"][0]
     assert [chunk["text"] for chunk in chunks] == ["ab abc", "z"]
     assert [chunk["finish_reason"] for chunk in chunks] == [None, "length"]
     for name, values in whole["logprobs"].items():
@@ -375,7 +379,9 @@ def test_what_is_left_of_a_prompt_is_echoed(vocabulary: Tokenizer, kept: int, te
     tokens = vocabulary.encode("ab abc")[-kept:]
 
     body = checked(
-        writer(vocabulary, echo=True, truncate_prompt_tokens=kept).whole([completion(tokens, choice(0, "!", [1]))])
+        writer(vocabulary, echo=True, truncate_prompt_tokens=kept).full_response(
+            [completion(tokens, choice(0, "!", [1]))]
+        )
     )
 
     assert body["choices"][0]["text"] == f"{text}!"

@@ -67,13 +67,13 @@ def client(app: ASGIApp) -> Iterator[openai.OpenAI]:
 
 
 def test_only_what_is_asked_for_is_kept(store: ResponseStore) -> None:
-    writer(store, "1").whole(DONE)
-    writer(store, "2", store=False, metadata={"a": "b"}).whole(DONE)
+    writer(store, "1").full_response(DONE)
+    writer(store, "2", store=False, metadata={"a": "b"}).full_response(DONE)
     assert len(store) == 0
 
 
 def test_a_kept_completion(store: ResponseStore, client: openai.OpenAI) -> None:
-    writer(store, "1", store=True, metadata={"topic": "tea"}).whole(DONE)
+    writer(store, "1", store=True, metadata={"topic": "tea"}).full_response(DONE)
 
     found = client.chat.completions.retrieve("chatcmpl-1")
     said = client.chat.completions.messages.list("chatcmpl-1")
@@ -94,7 +94,7 @@ def test_a_stream_is_kept_when_it_is_over(store: ResponseStore, client: openai.O
 
 def test_listing(store: ResponseStore, client: openai.OpenAI) -> None:
     for number in range(5):
-        writer(store, str(number), store=True, metadata={"even": str(number % 2 == 0)}).whole(DONE)
+        writer(store, str(number), store=True, metadata={"even": str(number % 2 == 0)}).full_response(DONE)
 
     def ids(**query: object) -> list[str]:
         return [one.id.removeprefix("chatcmpl-") for one in client.chat.completions.list(**query)]  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_listing(store: ResponseStore, client: openai.OpenAI) -> None:
 
 
 def test_metadata_can_be_changed(store: ResponseStore, client: openai.OpenAI) -> None:
-    writer(store, "1", store=True, metadata={"a": "b"}).whole(DONE)
+    writer(store, "1", store=True, metadata={"a": "b"}).full_response(DONE)
     before = store.num_bytes
 
     client.chat.completions.update("chatcmpl-1", metadata={"a": "c"})
@@ -116,14 +116,14 @@ def test_metadata_can_be_changed(store: ResponseStore, client: openai.OpenAI) ->
 
 
 def test_deleting(store: ResponseStore, client: openai.OpenAI) -> None:
-    writer(store, "1", store=True).whole(DONE)
+    writer(store, "1", store=True).full_response(DONE)
     assert client.chat.completions.delete("chatcmpl-1").deleted
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.retrieve("chatcmpl-1")
 
 
 def test_for_other_tenants_there_is_no_such_completion(store: ResponseStore, client: openai.OpenAI) -> None:
-    writer(store, "1", store=True).whole(DONE)
+    writer(store, "1", store=True).full_response(DONE)
     bob = client.with_options(api_key="bob").chat.completions
     for ask in (bob.retrieve, bob.delete, bob.messages.list):
         with pytest.raises(openai.NotFoundError, match="no completion 'chatcmpl-1'"):

@@ -18,7 +18,7 @@ from penstock.http.api.responses.event_sequence import replay_events
 from penstock.http.api.responses.writer import ResponseWriter
 from penstock.http.error_body import RenderedError
 from penstock.http.parse.schema import parse
-from penstock.http.sse import Event, Named
+from penstock.http.sse import Event, NamedEvent
 
 PROMPT = [5, 6, 7, 8]
 SDK_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -69,15 +69,15 @@ def checked(data: bytes) -> dict[str, Any]:
     return body
 
 
-def whole(write: ResponseWriter, text: str = "", **finished: Any) -> dict[str, Any]:
-    return checked(write.whole([completion(PROMPT, choice(0, text, [1, 2], **finished), cached_tokens=3)]))
+def full_response(write: ResponseWriter, text: str = "", **finished: Any) -> dict[str, Any]:
+    return checked(write.full_response([completion(PROMPT, choice(0, text, [1, 2], **finished), cached_tokens=3)]))
 
 
 def told(events: list[Event]) -> list[dict[str, Any]]:
     """What is sent: numbered, named as it says, as the SDK expects it, and as /openapi.json says."""
     sent = []
     for number, event in enumerate(events):
-        assert isinstance(event, Named)
+        assert isinstance(event, NamedEvent)
         data = json.loads(event.data)
         assert (data["type"], data["sequence_number"]) == (event.name, number)
         assert_matches_schema(EVENTS[event.name], data)
@@ -104,7 +104,9 @@ PIECES = (
 
 
 def test_a_whole_answer() -> None:
-    body = whole(make(instructions="Be brief.", metadata={"a": "b"}, user="me"), "Hello", finish=FinishReason.END)
+    body = full_response(
+        make(instructions="Be brief.", metadata={"a": "b"}, user="me"), "Hello", finish=FinishReason.END
+    )
 
     assert body == {
         "id": "resp_1",
@@ -159,7 +161,7 @@ def test_a_whole_answer() -> None:
 def test_what_was_asked_for_comes_back() -> None:
     tool = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True, "description": None}
     form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
-    body = whole(
+    body = full_response(
         make(
             tools=[tool], tool_choice={"type": "function", "name": "f"}, text={"format": form},
             reasoning={"effort": "low"}, max_output_tokens=9, parallel_tool_calls=False,
@@ -184,7 +186,7 @@ def test_what_was_asked_for_comes_back() -> None:
     ],
 )
 def test_why_it_ended(finish: FinishReason, status: str, reason: str | None) -> None:
-    body = whole(make(), "a", finish=finish)
+    body = full_response(make(), "a", finish=finish)
 
     assert (body["status"], body["output"][0]["status"]) == (status, status)
     assert body["incomplete_details"] == (None if reason is None else {"reason": reason})
@@ -209,7 +211,7 @@ def test_a_stream_of_text() -> None:
 def test_a_stream_leads_to_the_same_as_the_whole() -> None:
     finished: dict[str, Any] = {"finish": FinishReason.END, "reasoning": "hm", "calls": CALLS, "reasoning_tokens": 2}
     events = streamed(make(), *PIECES, **finished)
-    body = whole(make(), "So.", **finished)
+    body = full_response(make(), "So.", **finished)
 
     assert events[-1]["response"] == body
     assert body["usage"]["output_tokens_details"] == {"reasoning_tokens": 2}
@@ -228,13 +230,13 @@ def test_a_stream_leads_to_the_same_as_the_whole() -> None:
 
 
 def test_an_answer_that_says_nothing() -> None:
-    assert whole(make(), finish=FinishReason.END)["output"] == []
+    assert full_response(make(), finish=FinishReason.END)["output"] == []
 
 
 def test_a_stream_that_breaks_off() -> None:
     write = make()
     events = [*write.first(0, 0, PROMPT), *write.chunk(0, Chunk(0, "He", [1]))]
-    sent = told([*events, *write.failed(RenderedError(503, b"{}", "the engine died"))])
+    sent = told([*events, *write.error_events(RenderedError(503, b"{}", "the engine died"))])
 
     assert [event["type"] for event in sent[-2:]] == ["response.output_item.done", "response.failed"]
     response = sent[-1]["response"]
@@ -253,7 +255,7 @@ def test_what_is_kept(stream: bool) -> None:
     if stream:
         body = streamed(make(kept, instructions="x"), *PIECES, **finished)[-1]["response"]
     else:
-        body = whole(make(kept, instructions="x"), "So.", **finished)
+        body = full_response(make(kept, instructions="x"), "So.", **finished)
 
     found = kept["resp_1"]
     assert body["store"] is True
@@ -274,7 +276,7 @@ def test_what_breaks_off_is_not_kept() -> None:
     kept: dict[str, StoredResponse] = {}
     write = make(kept)
     write.first(0, 0, PROMPT)
-    write.failed(RenderedError(503, b"{}", "gone"))
+    write.error_events(RenderedError(503, b"{}", "gone"))
 
     assert kept == {}
 
@@ -297,7 +299,11 @@ def test_all_that_openresponses_requires_is_there() -> None:
     labels = {"safety_identifier": "s", "prompt_cache_key": "k"}
     for finish in (FinishReason.END, FinishReason.LENGTH):
         events = streamed(make(**labels), Chunk(0, "a", [1]), finish=finish)
-        for response in (events[0]["response"], events[-1]["response"], whole(make(**labels), "a", finish=finish)):
+        for response in (
+            events[0]["response"],
+            events[-1]["response"],
+            full_response(make(**labels), "a", finish=finish),
+        ):
             assert set(response) >= OPEN_RESPONSES
             assert (response["completed_at"] is None) == (response["status"] != "completed")
             assert labels.items() <= response.items()
@@ -306,12 +312,12 @@ def test_all_that_openresponses_requires_is_there() -> None:
 def test_thoughts_come_packed_for_those_who_send_back_nothing_else() -> None:
     finished: dict[str, Any] = {"finish": FinishReason.END, "reasoning": "hm ü"}
     for fields in ({"include": ["reasoning.encrypted_content"]}, {"store": False}):
-        (item,) = whole(make(**fields), **finished)["output"]
+        (item,) = full_response(make(**fields), **finished)["output"]
         again = parse(writer.REQUEST, json.dumps({"input": [{**item, "content": None}]}).encode())
         assert requests.conversation(again, []).messages[0]["reasoning_content"] == "hm ü"
         (last,) = streamed(make(**fields), Chunk(0, "", [1], reasoning="hm ü"), **finished)[-1]["response"]["output"]
         assert last == item
-    assert "encrypted_content" not in whole(make(), **finished)["output"][0]
+    assert "encrypted_content" not in full_response(make(), **finished)["output"][0]
 
 
 def logprobs(text: str) -> list[TokenLogprobs]:
@@ -326,7 +332,7 @@ def test_log_probabilities_are_those_of_the_message() -> None:
     raw = "<hm>| Sü. {f}|"
     entries = logprobs(raw)
     finished: dict[str, Any] = {"finish": FinishReason.END, "reasoning": "hm", "calls": CALLS[:1], "logprobs": entries}
-    body = whole(make(**INCLUDE), "Sü.", **finished)
+    body = full_response(make(**INCLUDE), "Sü.", **finished)
     (part,) = body["output"][1]["content"]
 
     assert [(one["token"], one["logprob"]) for one in part["logprobs"][::3]] == [("S", -6.0), (".", -9.0)]
@@ -349,14 +355,14 @@ def test_bytes_that_are_no_text_have_log_probabilities() -> None:
     cuts = [Chunk(0, "a", [], entries[:1]), Chunk(0, "", [], entries[5:5]), Chunk(0, "\ufffd\ufffdb", [], entries[1:4])]
     cuts += [Chunk(0, "", [], entries[4:5]), Chunk(0, "\ufffd", [], entries[5:], FinishReason.LENGTH)]
     finished: dict[str, Any] = {"finish": FinishReason.LENGTH, "logprobs": entries}
-    body = whole(make(**INCLUDE), "a\ufffd\ufffdb\ufffd", **finished)
+    body = full_response(make(**INCLUDE), "a\ufffd\ufffdb\ufffd", **finished)
 
     assert [one["logprob"] for one in body["output"][0]["content"][0]["logprobs"]] == [-0.0, -1, -2, -3, -4, -5]
     assert streamed(make(**INCLUDE), *cuts, **finished)[-1]["response"] == body
 
 
 def test_a_text_around_a_call_has_its_log_probabilities_too() -> None:
-    body = whole(make(**INCLUDE), "ab", finish=FinishReason.END, calls=CALLS[:1], logprobs=logprobs("a{f}b|"))
+    body = full_response(make(**INCLUDE), "ab", finish=FinishReason.END, calls=CALLS[:1], logprobs=logprobs("a{f}b|"))
 
     assert [one["logprob"] for one in body["output"][0]["content"][0]["logprobs"]] == [0.0, -4.0]
 
@@ -375,7 +381,7 @@ def test_a_kept_response_is_streamed_again_as_it_was(finish: FinishReason) -> No
 
 def test_a_response_that_was_not_streamed_is_so_in_one_piece_per_item() -> None:
     kept: dict[str, StoredResponse] = {}
-    body = whole(make(kept), "So.", finish=FinishReason.END, reasoning="hm", calls=CALLS)
+    body = full_response(make(kept), "So.", finish=FinishReason.END, reasoning="hm", calls=CALLS)
     events = told(replay_events(kept["resp_1"].body, kept["resp_1"].pieces))
 
     assert events[-1]["response"] == body
