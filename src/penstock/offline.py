@@ -220,7 +220,7 @@ def _embedding(active: ActiveRequest) -> Embedding:
 
 
 def _to_tool_use(fields: dict[str, Any]) -> dict[str, Any]:
-    """Tools as a ToolUse, whatever form they came in."""
+    """Tools in any accepted form as a ToolUse."""
     return {**fields, "tools": ToolUse.of(fields["tools"])} if fields.get("tools") is not None else fields
 
 

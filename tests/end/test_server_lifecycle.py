@@ -221,7 +221,7 @@ def test_a_full_queue(tiny: Path) -> None:
         until(server.idle, "the end of it all")
         both = client.completions.create(model=server.model, **{**SHORT, "prompt": ["a", "b"]})
         assert len(both.choices) == 2  # of which one found a slot, and one a place to wait
-        with pytest.raises(openai.BadRequestError, match="3 answers") as never:  # so many never will
+        with pytest.raises(openai.BadRequestError, match="3 choices") as never:  # so many never will
             client.completions.create(model=server.model, **{**ENDLESS, "prompt": ["a", "b", "c"]})
         assert never.value.param == "n"
         assert server.idle()

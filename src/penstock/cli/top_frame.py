@@ -223,7 +223,7 @@ def _time(microseconds: float | None) -> str:
 
 
 def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.0%} of prompts" if whole else "–"
+    return f"{part / whole:.0%} of prompt tokens" if whole else "–"
 
 
 def _gpu(figures: dict[str, Any] | None) -> str:

@@ -2,10 +2,9 @@
 
     STARTING ──► READY ──► RESTARTING ──► READY …          (CLOSED at the end)
 
-When the process dies, what it had begun to answer ends in an error, since nobody can take back what was streamed. What
-had not begun is kept and submitted again to the next process, once: a request that kills engines must not go round, and
-nobody waits for an engine that does not come back. A process that is there, has work and gives no sign of life is taken
-for dead after a while, and made so.
+When the process dies, requests that have streamed output end in an error. The others are submitted once more, to
+the next process: a request that kills engines must not do so for ever. They end in an error if no engine restarts.
+A process that has work but makes no progress counts as hung after a while and is killed.
 """
 
 from __future__ import annotations
@@ -159,11 +158,11 @@ class Replica:
         self._look_again()
 
     async def _listen(self, hang_s: float) -> None:
-        """End an engine that hangs. Looks are counted, not seconds: a machine that was asleep finds nobody dead."""
+        """Kill an engine that hangs. Counts checks, not seconds: a machine that was suspended is no hang."""
         before, silent = (self._engine, self._signs), 0
         while True:
             await asyncio.sleep(hang_s / LOOKS)
-            self._pump()  # what has come counts, though nobody had the time to read it
+            self._pump()  # messages that have arrived count, read or not
             now = (self._engine, self._signs)
             silent = silent + 1 if now == before and self._dispatcher.sequences and self.state is State.READY else 0
             before = now
@@ -264,7 +263,7 @@ class Replica:
     def _hand_over(self, submit: Submit) -> None:
         try:
             self._engine.submit(submit)
-        except EngineDied:  # a moment ago, and nobody has noticed yet
+        except EngineDied:  # a moment ago: the pump has not seen it yet
             self._orphan(_terminal_delta(submit.id, self._engine.dead or "", EngineDied.code))
 
     def _tell_queued(self, active_requests: list[ActiveRequest]) -> None:
@@ -309,7 +308,7 @@ class Replica:
     # --- messages of the engine
 
     def _look_again(self) -> None:
-        """After whatever was sent: see `WatchedEngine.handles`."""
+        """Call after every send: see `WatchedEngine.handles`."""
         asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
@@ -326,7 +325,7 @@ class Replica:
         self._dispatcher.flush()
         if self._engine.dead is not None and self.state is State.READY:
             self.state = State.RESTARTING
-        if self.state is not State.READY:  # while it is, there is nothing that anybody waits for
+        if self.state is not State.READY:  # waiters wait for a change away from READY or back to it
             self._changed.set()
 
     def _receive(self) -> bool:

@@ -49,7 +49,7 @@ def stretched_context(context: int, rope: Rope) -> int:
 
 
 def chosen_context(spec: ModelSpec, asked: int | None) -> int:
-    """Most tokens a sequence may have; None asks for all that the model was made for."""
+    """The context length: `asked`, or the model's own if that is None."""
     if asked is not None and asked > spec.context:
         raise InvalidSetting(
             f"context: {spec.name} was made for {spec.context} tokens, {asked} were asked for", param="context"

@@ -1,4 +1,4 @@
-"""A choice that nobody wants: of a request for `max_tokens: 0`, which is about its prompt (what it scores) alone.
+"""The choice of a request with `max_tokens: 0`, which asks for the log-probabilities of its prompt alone.
 
 The engine draws one token all the same, since the log-probabilities of a prompt come with the first output.
 """

@@ -1,7 +1,7 @@
 """The tokenizer of a model, loaded from its tokenizer.json; a thin layer over the `tokenizers` library.
 
 Decoding is our own wherever tokens are bytes, so that a whole answer and a streamed one are the same text: the library
-replaces every byte of a run that is not UTF-8 throughout, which nobody can know before the run is over.
+replaces every byte of a run that is not UTF-8 throughout, which is not known before the run ends.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ class MessagesRequest(CountTokensRequest):
         }
     )
 
-    max_tokens: int = Field(ge=1, le=MAX_INT, description="Most tokens of the answer, thoughts included.")
+    max_tokens: int = Field(ge=1, le=MAX_INT, description="Maximum number of tokens to generate, thinking included.")
     stream: bool | None = STREAM
     stop_sequences: list[Annotated[str, Field(min_length=1)]] | None = Field(
         None, max_length=MAX_STOPS, fail_fast=True, description="Texts that end the answer, and are not part of it."

@@ -66,7 +66,7 @@ class OllamaOptions(StrictModel):
         None,
         ge=-2,
         le=MAX_INT,
-        description="Most tokens of the answer, or as many as the context holds if that is less. -1, -2 and the "
+        description="Maximum number of tokens to generate, or what the context leaves if that is less. -1, -2 and the "
         "default: as many as the context holds.",
     )
     stop: Stop | None = Field(None, description="Texts that end the answer, and are not part of it.")

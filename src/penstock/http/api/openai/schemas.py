@@ -59,7 +59,7 @@ class GenerationFields(StructuredOutputFields):
     stop: Stop | None = STOP
     user: str | None = Field(None, description=LABELS["user"])
 
-    max_tokens: int | None = Field(None, ge=1, le=MAX_INT, description="Most tokens of the answer.")
+    max_tokens: int | None = Field(None, ge=1, le=MAX_INT, description="Maximum number of tokens to generate.")
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_INT, description="The newer name of `max_tokens`.")
     best_of: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Only the value of `n` is supported.")
 
@@ -162,7 +162,8 @@ class ChatCompletionRequest(GenerationFields, ChatTemplateFields):
         None,
         ge=1,
         le=MAX_INT,
-        description="Most tokens of the answer. Default: what the server is set to, else to the end of the context.",
+        description="Maximum number of tokens to generate. Default: what the server is set to, else to the end "
+        "of the context.",
     )
     logprobs: bool | None = Field(None, description="Send the log-probability of each token of the answer.")
     top_logprobs: int | None = Field(
@@ -193,7 +194,8 @@ class ChatCompletionRequest(GenerationFields, ChatTemplateFields):
         None,
         ge=0,
         le=MAX_INT,
-        description="Extension. Most tokens of the thoughts: they are closed there, and the answer begins. 0: none. "
+        description="Extension. Maximum number of reasoning tokens: reasoning is closed there, and the answer "
+        "begins. 0: none. "
         "For models that think.",
     )
     reasoning_budget: int | None = Field(
@@ -245,7 +247,8 @@ class CompletionRequest(GenerationFields):
         None,
         ge=0,
         le=MAX_INT,
-        description="Most tokens of each answer. Default: 16. 0, with `echo` or `prompt_logprobs`: none, the prompt is "
+        description="Maximum number of tokens to generate per choice. Default: 16. 0, with `echo` or "
+        "`prompt_logprobs`: none, the prompt is "
         "only scored.",
     )
     echo: bool | None = Field(None, description="Put the prompt in front of the answer.")

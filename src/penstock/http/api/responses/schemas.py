@@ -152,7 +152,7 @@ class ResponseRequest(InputTokensRequest):
         None, description="Keep the response for `previous_response_id`, in memory and among the newest. Default: true."
     )
     max_output_tokens: int | None = Field(
-        None, ge=1, le=MAX_INT, description="Most tokens of the answer. Default: to the end of the context."
+        None, ge=1, le=MAX_INT, description="Maximum number of tokens to generate. Default: to the end of the context."
     )
     temperature: float | None = Field(None, ge=0, le=MAX_TEMPERATURE, description=TEMPERATURE)
     top_p: float | None = TOP_P
