@@ -41,9 +41,13 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS)
 
 @pytest.fixture(scope="module")
 def llm(smollm2: ModelFiles) -> Iterator[LLM]:
-    with LLM("smollm2", context=2048, dtype="float32", threads=2) as llm:
-        yield llm
-        llm.check_integrity()
+    torch.set_num_threads(2)  # the caller's: an LLM in this process leaves torch's count alone
+    try:
+        with LLM("smollm2", context=2048, dtype="float32", threads=2) as llm:
+            yield llm
+            llm.check_integrity()
+    finally:
+        torch.set_num_threads(1)
 
 
 def tokens_of(llm: LLM, prompt: str) -> list[int]:

@@ -92,7 +92,7 @@ def test_says_what_is_missing_for_one_sequence() -> None:
 def test_refuses_kv_memory_that_is_not_there() -> None:
     """Though the sequences could not use all of it."""
     for sequences in (1, 8):
-        with pytest.raises(OutOfMemory, match=r"5\.0 MiB were asked for, but only 2\.0 MiB are free") as caught:
+        with pytest.raises(OutOfMemory, match=r"5\.0 MiB exceed the free memory of 2\.0 MiB") as caught:
             size(settings=CacheSettings(kv_memory="5MiB"), max_sequences=sequences)
         assert caught.value.param == "kv_memory"
     assert size(settings=CacheSettings(kv_memory="2MiB"), max_sequences=1).blocks == (257,)
@@ -134,7 +134,7 @@ def test_windows_are_counted_when_a_context_is_made_to_fit(monkeypatch: pytest.M
 def test_weights_and_the_kv_memory_that_was_asked_for_must_fit_together() -> None:
     check_weights(1 << 20, CacheSettings(), CPU)
     check_weights(1 << 20, CacheSettings(kv_memory="1MiB"), CPU)
-    with pytest.raises(OutOfMemory, match=r"only 1\.0 MiB are free") as caught:
+    with pytest.raises(OutOfMemory, match=r"exceed the free memory of 1\.0 MiB") as caught:
         check_weights(1 << 20, CacheSettings(kv_memory="1.1MiB"), CPU)
     assert caught.value.param == "kv_memory"
 
