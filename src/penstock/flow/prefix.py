@@ -30,8 +30,8 @@ def draw_secret() -> bytes:
 
 
 def root_key(secret: bytes, tenant: str, salt: str) -> bytes:
-    """The root of the chains of a tenant and salt. Whatever else decides keys and values (adapters, images) belongs in
-    it too. Personalised, so that it never equals a block's key by construction."""
+    """The root of the chains of a tenant and salt. Everything else that decides keys and values (adapters, images)
+    belongs in it too. Personalised, so that it never equals a block's key by construction."""
     parts = msgspec.msgpack.encode((tenant, salt))  # unambiguous about where each part ends
     return blake2b(parts, digest_size=KEY_BYTES, key=secret, person=b"chain root").digest()
 

@@ -1,5 +1,5 @@
 """Keywords of a JSON schema that have no effect, such as `"uniqueItems": false`: schema generators write them, and
-llguidance rejects every keyword that it does not support, whatever its value."""
+llguidance rejects every keyword that it does not support, even with a value that restricts nothing."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ listener, which is the journal.
     Accepted ─► Parsed ─► Validated ─► (Rendered ─► Tokenized)* ─► Queued ─► Delivered* ─► Flushed* ─► Finished
          └───────────────── Rejected, at any time before Queued ──────────────┘
 
-Every Accepted is followed by exactly one Rejected or Finished, whatever happens to client, server or engine. Each
+Every Accepted is followed by exactly one Rejected or Finished, also if client, server or engine fails. Each
 Delivered carries a packed step record (`flow.record`), which says when a sequence was received, admitted, preempted and
 computed. Listeners skip events they do not know, so a new stage can add a struct of its own.
 

@@ -71,8 +71,8 @@ class _GrammarWriter:
         return "opened?"
 
     def _budget_rule(self, budget: int, marker: str) -> str:
-        """At most `budget` tokens up to a marker. llguidance ends a rule with `max_tokens` after so many tokens,
-        whatever its text is, and of several such rules the first: `cut`, behind which only the marker can follow.
+        """At most `budget` tokens up to a marker. llguidance ends a rule with `max_tokens` after so many tokens
+        of any text, and of several such rules the first: `cut`, after which only the marker can follow.
         `spelt` ends with the marker's letters."""
         close = self.rules.marker(marker)
         if budget == 0:

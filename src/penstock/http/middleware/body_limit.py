@@ -47,7 +47,7 @@ class IncomingBody:
 
 
 class BodyLimitMiddleware:
-    """Reads at most `limit` bytes of a body, whatever content-length says. When all bodies together exceed the total,
+    """Reads at most `limit` bytes of a body; content-length is not trusted. When all bodies together exceed the total,
     the slowest is rejected: clients that trickle cannot keep out the others."""
 
     def __init__(self, app: ASGIApp, limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:

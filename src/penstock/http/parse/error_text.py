@@ -32,6 +32,6 @@ def describe_value(value: Any) -> str:
 
 
 def shorten(text: str) -> str:
-    """Short and valid Unicode, whatever the client sent."""
+    """A short excerpt of what the client sent, as valid Unicode."""
     text = text if len(text) <= MAX_SHOWN_NAME else text[:MAX_SHOWN_NAME] + "…"
     return text.encode(errors="replace").decode()

@@ -120,7 +120,7 @@ class ServedModel:
         return ["completion", *tools, *(["thinking"] if can_think(self.chat_format) else []), "embedding"]
 
     def _info(self) -> dict[str, Any]:
-        """GGUF metadata names, whatever the format of the weights. The context is the server's."""
+        """GGUF metadata names, for weights of every format. The context is the server's."""
         spec = self.files.spec
         of_architecture = {
             "context_length": self.context,
