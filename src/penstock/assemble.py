@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import __version__
-from penstock.deployment.replica import Replica, State
+from penstock.deployment.protocol import State
+from penstock.deployment.replica import Replica
 from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Engine, SamplingParams
 from penstock.flow.identity import SequenceNumbers, Source

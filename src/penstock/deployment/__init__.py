@@ -1,5 +1,6 @@
 """A model as the HTTP layer sees it: requests go in, tickets with their output come back.
 
+protocol      ServedModel and Deployment: what the router picks among, local or not
 replica       one engine process under supervision, for an event loop
 dispatch      frames of the engine to the tickets of waiting clients
 ticket        a client's request: chunks until the client takes them, and lanes for single tokens

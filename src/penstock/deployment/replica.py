@@ -14,10 +14,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any
 
 from penstock.deployment.dispatch import Dispatcher
+from penstock.deployment.protocol import State
 from penstock.deployment.ticket import Ticket
 from penstock.errors import EngineDied, PenstockError, ShuttingDown
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, Submit, WatchedEngine
@@ -33,13 +33,6 @@ HEALTHY_AFTER_S = 60.0  # an engine that lived so long was not to blame for its 
 LOOKS = 4  # in the time that an engine may be silent
 DELIVERY_S = 0.005  # of frames in one turn of the event loop
 SUBMITS_PER_TURN = 128
-
-
-class State(StrEnum):
-    STARTING = "starting"
-    READY = "ready"
-    RESTARTING = "restarting"
-    CLOSED = "closed"
 
 
 class Replica:

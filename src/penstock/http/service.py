@@ -10,7 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.deployment.replica import Replica, State
+from penstock.deployment.protocol import State
+from penstock.deployment.replica import Replica
 from penstock.deployment.ticket import Ticket
 from penstock.errors import InvalidRequest, ModelNotFound, ShuttingDown
 from penstock.flow import FinishReason, Request

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.deployment import replica as module
-from penstock.deployment.replica import Replica, State
+from penstock.deployment.protocol import State
+from penstock.deployment.replica import Replica
 from penstock.deployment.ticket import Ticket
 from penstock.errors import EngineDied, OutOfMemory, PenstockError
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, SamplingParams, Submit

@@ -1,0 +1,143 @@
+"""What the router picks among: the deployments of a model, local replicas or upstreams, behind one protocol.
+
+    ServedModel "smollm2"  ─► Deployment smollm2/0, smollm2/1   (engine processes)
+    ServedModel "big"      ─► Deployment big/0                  (an upstream)
+
+A ServedModel is what a client's `model` field names. It checks a request, prepares it and picks a deployment; a
+Deployment does the work. Both belong to one event loop. The unit of retry is the parsed request: until its first output
+has gone out, it may be submitted again, to the same model or to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from penstock.deployment.ticket import Ticket
+from penstock.flow import Request
+from penstock.flow.identity import Source
+from penstock.stream.active_request import ActiveRequest
+from penstock.tokenize.tokenizer import Tokenizer
+
+Capability = Literal[
+    "chat", "completion", "embedding", "tools", "structured_output", "reasoning", "logprobs", "token_ids"
+]
+
+
+class State(StrEnum):
+    """Of a deployment. Only a READY one takes requests at once."""
+
+    UNLOADED = "unloaded"  # no process; a request loads it
+    STARTING = "starting"
+    READY = "ready"
+    ASLEEP = "asleep"  # the process is there, its weights and KV blocks are not; a request wakes it
+    RESTARTING = "restarting"  # its process died; the next one starts
+    CLOSED = "closed"
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Per million tokens, in whatever currency the operator counts."""
+
+    input: float = 0.0
+    output: float = 0.0
+    cached_input: float | None = None  # None: as `input`
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is, for clients and for the router."""
+
+    name: str  # without `:latest`
+    aliases: tuple[str, ...] = ()
+    context: int | None = None  # tokens of prompt and output together; None: an upstream did not say
+    price: Price | None = None
+    capabilities: frozenset[Capability] = frozenset()
+    region: str | None = None
+    owner: str = "penstock"  # `owned_by` in /v1/models; an upstream's host
+    created: int = 0  # seconds since 1970
+
+
+class Load(msgspec.Struct, frozen=True):
+    """How busy a deployment is."""
+
+    open: int = 0  # sequences that this frontend has submitted and that have not ended
+    open_tokens: int = 0  # prompt tokens of those that have no output so far
+    running: int | None = None  # by the engine's last report; None: there is none, as for upstreams
+    waiting: int | None = None
+    kv_use: float | None = None  # share of KV blocks that sequences hold
+    reported: float | None = None  # when that report came, by `time.monotonic`: an old one is stale
+
+
+class Deployment(Protocol):
+    """One place that can work on requests: a local replica or an upstream."""
+
+    @property
+    def name(self) -> str:
+        """Unique per server: "smollm2/0"."""
+
+    @property
+    def source(self) -> Source:
+        """Model and replica, as in events and metrics."""
+
+    @property
+    def card(self) -> ModelCard: ...
+
+    @property
+    def state(self) -> State: ...
+
+    def load(self) -> Load:
+        """A snapshot; cheap, for every request."""
+
+    def cached_tokens(self, keys: Sequence[bytes]) -> int | None:
+        """Length in tokens of the longest prefix of these block keys (`flow.prefix`) that is cached here; None: it is
+        not known."""
+
+    def submit(self, call: Call) -> Ticket:
+        """Work on one client's request; returns at once. Raises if it cannot be taken: EngineDied, Overloaded, …
+        Failures after that end the ticket in an error."""
+
+    def cancel(self, ticket: Ticket) -> None:
+        """The client has gone, or another deployment has the request now."""
+
+
+class Call(msgspec.Struct):
+    """One client's request on its way to a deployment: the parsed requests (one per prompt), which are all that an
+    upstream needs, and for local replicas what the model's pipeline has made of them."""
+
+    requests: list[Request]
+    active_requests: list[ActiveRequest] = []
+    exclude: frozenset[str] = frozenset()  # names of deployments that failed on it
+
+
+class ServedModel(Protocol):
+    """What the `model` field of a request names (`deployment.registry` finds it)."""
+
+    @property
+    def card(self) -> ModelCard: ...
+
+    @property
+    def deployments(self) -> Sequence[Deployment]: ...
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Recommended sampling parameters, for fields that a request leaves out."""
+
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """The variables of the model's chat template."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """None: token ids cannot be shown, as of an upstream that names no tokenizer."""
+
+    async def submit(self, requests: list[Request]) -> Ticket:
+        """Check and prepare the requests, pick a deployment, submit: all of them or none. May wait until the model is
+        loaded. Raises what is wrong with a request before any deployment has it. The ticket's `deployment` says who
+        works on it."""
+
+
+# Picks one of the deployments that are READY (at least one), for a request. The default takes the least loaded; routing
+# policies have the same form.
+Pick = Callable[[Sequence[Deployment], Call], Deployment]
