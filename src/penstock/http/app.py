@@ -1,12 +1,8 @@
-"""The HTTP application: composes routes, error formats and middleware. Bodies are parsed and written by the packages of
-`http.api`, never by FastAPI."""
+"""The HTTP application: composes routes, error formats and middleware."""
 
 from __future__ import annotations
 
-import inspect
-
-from fastapi import FastAPI
-from starlette.routing import Route, request_response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 import penstock
@@ -31,6 +27,7 @@ from penstock.http.middleware.hosts import HostMiddleware
 from penstock.http.middleware.request_id import RequestIdMiddleware
 from penstock.http.middleware.version_prefix import VersionPrefixMiddleware
 from penstock.http.openapi import page
+from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.observe.observer import Observer
 from penstock.settings import Settings, parse_bytes
@@ -42,16 +39,15 @@ ERROR_FORMATS = ErrorFormats(
 
 
 def build(service: Service, settings: Settings, observer: Observer | None = None) -> ASGIApp:
-    app = FastAPI(title="Penstock", version=penstock.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = App()
     _add_routes(app, service, settings, observer)
     exception_handlers.add(app)
     keyless = KEYLESS_PATHS if settings.serve.keys else None
-    page.add(app, openapi_bodies.components(), model=service.files.name, keyless=keyless)
-    _bypass_dependencies(app)
+    page.add(app, openapi_bodies.components, version=penstock.__version__, model=service.files.name, keyless=keyless)
     return _add_middleware(app, settings)
 
 
-def _add_routes(app: FastAPI, service: Service, settings: Settings, observer: Observer | None) -> None:
+def _add_routes(app: App, service: Service, settings: Settings, observer: Observer | None) -> None:
     """In the order of /openapi.json and /docs."""
     chat_store = ResponseStore(what="completion")
     openai_routes.add_generation(app, service, chat_store)
@@ -68,7 +64,7 @@ def _add_routes(app: FastAPI, service: Service, settings: Settings, observer: Ob
     ui.add(app, root_for_clients=ollama_routes.running)
 
 
-def _add_middleware(app: FastAPI, settings: Settings) -> ASGIApp:
+def _add_middleware(app: App, settings: Settings) -> ASGIApp:
     """Inside out; `http.middleware` lists them from the outside."""
     serve = settings.serve
     wrapped: ASGIApp = AdmissionThrottle(app)
@@ -80,11 +76,3 @@ def _add_middleware(app: FastAPI, settings: Settings) -> ASGIApp:
     wrapped = HostMiddleware(wrapped, serve, any_host_paths=KEYLESS_PATHS)
     traced = settings.observe.otel_endpoint is not None
     return RequestIdMiddleware(wrapped, start_traces=traced, error_formats=ERROR_FORMATS)
-
-
-def _bypass_dependencies(app: FastAPI) -> None:
-    """Calls routes that take only the request as Starlette does. FastAPI would look for dependencies and parameters
-    first, which costs a sixth of a request's time; these routes have none."""
-    for route in app.routes:
-        if isinstance(route, Route) and [*inspect.signature(route.endpoint).parameters] == ["request"]:
-            route.app = request_response(route.endpoint)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from penstock.errors import MethodNotAllowed, NotFound, PenstockError
 from penstock.http.error_response import error_response
 from penstock.http.request_events import CLIENT_DISCONNECTED
+from penstock.http.routing import App
 
 
-def add(app: FastAPI) -> None:
+def add(app: App) -> None:
     async def on_error(request: Request, error: Exception) -> Response:
         return error_response(error, request.scope)
 
@@ -36,7 +37,7 @@ def add(app: FastAPI) -> None:
     app.add_exception_handler(Exception, on_error)
 
 
-def _allowed_methods(app: FastAPI, scope: Scope) -> list[str]:
+def _allowed_methods(app: App, scope: Scope) -> list[str]:
     """All methods of the path; Starlette names those of the first route only. HEAD goes where GET does."""
     routes = [route for route in app.routes if isinstance(route, Route) and route.matches(scope)[0] is Match.PARTIAL]
     exact = [route for route in routes if route.path == scope["path"]]  # others take the last segment for a parameter

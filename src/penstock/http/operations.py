@@ -6,12 +6,13 @@ import asyncio
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI, Response
+from starlette.responses import Response
 
 import penstock
 from penstock.errors import PenstockError
 from penstock.http.json_response import json_response
 from penstock.http.openapi.route_docs import operator_route_docs
+from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.observe.gpu import Gpu
 from penstock.observe.metrics import ReplicaStatus
@@ -35,7 +36,7 @@ _VERSION = {
 _PROMETHEUS_TEXT = {"text/plain": {"schema": {"type": "string"}}}
 
 
-def add(app: FastAPI, service: Service) -> None:
+def add(app: App, service: Service) -> None:
     gpu = Gpu()
 
     @app.get("/health", **operator_route_docs(_STATUS, "The process answers."))

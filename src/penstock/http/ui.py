@@ -9,11 +9,12 @@ import mimetypes
 from collections.abc import Callable
 from pathlib import Path
 
-from fastapi import FastAPI, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 import penstock
 from penstock.errors import NotFound
+from penstock.http.routing import App
 
 FOLDER = Path(penstock.__file__).parent / "ui_dist"
 POLICY = (
@@ -43,7 +44,7 @@ def _file(folder: Path, path: str) -> Path | None:
         return None
 
 
-def add(app: FastAPI, folder: Path = FOLDER, *, root_for_clients: Callable[[], Response]) -> None:
+def add(app: App, folder: Path = FOLDER, *, root_for_clients: Callable[[], Response]) -> None:
     """`root_for_clients` answers GET / to clients that are not browsers."""
 
     @app.get("/", include_in_schema=False)

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import FastAPI, Request, Response
 from msgspec.structs import asdict, replace
 from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock import flow
 from penstock.capacity import device, shape
@@ -30,6 +31,7 @@ from penstock.http.api.fields import MAX_INT, StrictModel
 from penstock.http.json_response import json_response
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body, read_object
+from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.observe.observer import Observer
 from penstock.observe.performance import ENOUGH_STEPS, performance_figures
@@ -91,7 +93,7 @@ REQUESTS = (BudgetRequest,)
 ANSWERS = (Question, Plan, Budget, Presets)
 
 
-def add(app: FastAPI, service: Service, observer: Observer | None) -> None:
+def add(app: App, service: Service, observer: Observer | None) -> None:
     @app.get("/plan/presets", **route_docs(None, Presets))
     async def plan_presets() -> Response:
         """Models and hardware that the planner knows by name."""

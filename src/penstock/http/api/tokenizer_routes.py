@@ -6,9 +6,10 @@ import asyncio
 from typing import Annotated
 
 import msgspec
-from fastapi import FastAPI, Request, Response
 from msgspec import UNSET, UnsetType
 from pydantic import Field, model_validator
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock import flow
 from penstock.http.api.chat_messages import ChatTemplateFields, Messages, to_template
@@ -20,6 +21,7 @@ from penstock.http.json_response import json_response
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.parse.long_lists import InPieces
+from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.store.files import ModelFiles
 
@@ -93,7 +95,7 @@ REQUESTS = (TokenizeRequest, DetokenizeRequest)
 ANSWERS = (Tokens, Text, TokenizerInfo)
 
 
-def add(app: FastAPI, service: Service) -> None:
+def add(app: App, service: Service) -> None:
     @app.post("/tokenize", **route_docs(TokenizeRequest, Tokens))
     async def tokenize(request: Request) -> Response:
         """The token ids of a text or a conversation."""

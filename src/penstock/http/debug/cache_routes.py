@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock.flow import SamplingParams
 from penstock.flow.record import Finding
@@ -14,6 +15,7 @@ from penstock.http.debug.queries import ask_engine, find_request
 from penstock.http.json_response import encode_response
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.parse.body import read_body
+from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.observe.observer import Observer
 from penstock.observe.trace.prefix_explanation import explain_prefix
@@ -21,7 +23,7 @@ from penstock.observe.trace.prefix_explanation import explain_prefix
 JsonObject = dict[str, Any]
 
 
-def add(app: FastAPI, service: Service, observer: Observer) -> None:
+def add(app: App, service: Service, observer: Observer) -> None:
     journal = observer.journal
 
     @app.get("/observe/cache", **route_docs.CACHE.docs)

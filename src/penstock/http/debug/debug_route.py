@@ -12,6 +12,7 @@ from starlette.requests import Request
 from penstock.http.error_body import ErrorBody
 from penstock.http.openapi import route_docs, schemas
 from penstock.http.parse.query import Parameter, read_query
+from penstock.http.routing import Responses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class DebugRoute:
     @property
     def docs(self) -> dict[str, Any]:
         """Keyword arguments for `app.get` and `app.post`."""
-        responses: route_docs.Responses = {
+        responses: Responses = {
             200: {"description": self.description, "content": self._content()},
             400: schemas.response(ErrorBody, "A field or parameter is wrong; the message names it."),
             401: route_docs.unauthorized(ErrorBody),

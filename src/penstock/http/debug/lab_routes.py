@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock import flow
 from penstock.http.api.client_field_names import client_field_names
@@ -13,13 +14,14 @@ from penstock.http.api.response_format import CLIENT_NAMES
 from penstock.http.debug import route_docs, sampling_lab
 from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
+from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.http.streaming import FullResponse
 from penstock.observe.trace.journal import LAB
 from penstock.stream.active_request import ActiveRequest
 
 
-def add(app: FastAPI, service: Service) -> None:
+def add(app: App, service: Service) -> None:
     @app.post("/observe/lab", **route_docs.LABORATORY.docs)
     async def laboratory(request: Request) -> Response:
         """One forward pass on a prompt, and every stage of sampling its next token."""

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock.http.debug import route_docs
 from penstock.http.debug.queries import find_request
 from penstock.http.json_response import encode_response
 from penstock.http.middleware.tenants import tenant_of
+from penstock.http.routing import App
 from penstock.observe import batching_replay
 from penstock.observe.observer import Observer
 from penstock.observe.performance import fit_step_cost, recent_steps
@@ -22,7 +24,7 @@ from penstock.observe.trace.records import RequestTrace
 JsonObject = dict[str, Any]
 
 
-def add(app: FastAPI, observer: Observer) -> None:
+def add(app: App, observer: Observer) -> None:
     journal, view = observer.journal, observer.view
 
     @app.get("/observe/requests", **route_docs.REQUESTS.docs)

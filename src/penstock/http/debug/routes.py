@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock.errors import NotFound
 from penstock.http.debug import cache_routes, lab_routes, request_routes, route_docs, server_routes, step_routes
 from penstock.http.debug.queries import ask_engine
 from penstock.http.json_response import encode_response
+from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.observe.observer import Observer
 from penstock.settings import Settings
 
 
-def add(app: FastAPI, service: Service, observer: Observer | None, settings: Settings) -> None:
+def add(app: App, service: Service, observer: Observer | None, settings: Settings) -> None:
     """`observer` is None on a server that records no events: only the check is there."""
     _add_check(app, service)
     if observer is None:
@@ -30,14 +32,14 @@ def add(app: FastAPI, service: Service, observer: Observer | None, settings: Set
     lab_routes.add(app, service)
 
 
-def _add_not_found(app: FastAPI) -> None:
+def _add_not_found(app: App) -> None:
     @app.get("/slo", include_in_schema=False)
     @app.api_route("/observe/{path:path}", methods=["GET", "POST"], include_in_schema=False)
-    async def off(path: str = "") -> Response:
+    async def off(request: Request) -> Response:
         raise NotFound("this server records no events: start it without --no-events")
 
 
-def _add_check(app: FastAPI, service: Service) -> None:
+def _add_check(app: App, service: Service) -> None:
     lock = asyncio.Lock()  # one at a time: a check visits every block, between two steps
 
     @app.get("/observe/check", **route_docs.CHECK.docs)

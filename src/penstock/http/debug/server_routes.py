@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI, Request, Response
-from starlette.responses import StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 import penstock
 from penstock.http.debug import route_docs
 from penstock.http.json_response import encode_response
 from penstock.http.middleware.tenants import tenant_of
+from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.http.sse import NamedEvent, frame_events
 from penstock.observe.live_feed import LiveFeed
@@ -24,7 +25,7 @@ from penstock.settings import Settings
 JsonObject = dict[str, Any]
 
 
-def add(app: FastAPI, service: Service, observer: Observer, settings: Settings) -> None:
+def add(app: App, service: Service, observer: Observer, settings: Settings) -> None:
     journal = observer.journal
     public_settings = _without_secrets(settings)
 
@@ -65,7 +66,7 @@ def add(app: FastAPI, service: Service, observer: Observer, settings: Settings) 
         return encode_response(observer.monitor.status(tenant_of(request.scope)))
 
 
-def add_live(app: FastAPI, service: Service, observer: Observer) -> None:
+def add_live(app: App, service: Service, observer: Observer) -> None:
     @app.get("/observe/live", **route_docs.LIVE.docs)
     async def live(request: Request) -> Response:
         """Stream statistics, requests and steps as they happen."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock.errors import InvalidRequest
 from penstock.http.debug import route_docs
 from penstock.http.json_response import encode_response
 from penstock.http.middleware.tenants import tenant_of
+from penstock.http.routing import App
 from penstock.observe.observer import Observer
 from penstock.observe.trace.step_window import step_window
 
@@ -19,7 +21,7 @@ DEFAULT_STEPS = 400
 JsonObject = dict[str, Any]
 
 
-def add(app: FastAPI, observer: Observer) -> None:
+def add(app: App, observer: Observer) -> None:
     @app.get("/observe/steps", **route_docs.STEPS.docs)
     async def steps(request: Request) -> Response:
         """The batch timeline: which sequences were in which engine step, with how many tokens."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import cache
 from typing import Any
 
-from fastapi import FastAPI
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
+
+from penstock.http.json_response import encode_response
+from penstock.http.openapi.document import openapi_document
+from penstock.http.routing import App
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
@@ -25,41 +30,27 @@ pre { overflow-x: auto; background: #8881; padding: .6rem; border-radius: 6px }
 POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
-def add(app: FastAPI, schemas: dict[str, Any], *, model: str, keyless: Collection[str] | None) -> None:
-    """`model` is put into the examples. `keyless` are the paths that need no key; None: the server has no keys."""
-    for schema in schemas.values():
-        if "examples" in schema:
-            schema["examples"] = [{**example, "model": model} for example in schema["examples"]]
-    fastapi_document = app.openapi
+def add(
+    app: App, components: Callable[[], dict[str, Any]], *, version: str, model: str, keyless: Collection[str] | None
+) -> None:
+    """`components` makes the schemas of the bodies, at the first request. `model` is put into the examples. `keyless`
+    are the paths that need no key; None: the server has no keys."""
 
+    @cache
     def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _complete(fastapi_document(), schemas, keyless)
-        return app.openapi_schema
+        schemas = components()
+        for schema in schemas.values():
+            if "examples" in schema:
+                schema["examples"] = [{**example, "model": model} for example in schema["examples"]]
+        return openapi_document(app, schemas, version=version, keyless=keyless)
 
-    app.openapi = document  # type: ignore[method-assign]
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        return encode_response(await asyncio.to_thread(document))
 
     @app.get("/docs", include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        return HTMLResponse(page(document()), headers=POLICY)
-
-
-def _complete(document: dict[str, Any], schemas: dict[str, Any], keyless: Collection[str] | None) -> dict[str, Any]:
-    """FastAPI's document with the schemas and the security, and without the 422 responses, which are never sent."""
-    document["components"] = {"schemas": schemas}
-    for path, verbs in document["paths"].items():
-        for operation in verbs.values():
-            operation["responses"].pop("422", None)
-            if keyless is None or path in keyless:
-                operation["responses"].pop("401", None)
-            else:
-                operation["security"] = [{"key": []}, {"x-api-key": []}]  # either
-    if keyless is not None:
-        document["components"]["securitySchemes"] = {
-            "key": {"type": "http", "scheme": "bearer"},
-            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-        }
-    return document
+    async def docs() -> Response:
+        return HTMLResponse(await asyncio.to_thread(lambda: page(document())), headers=POLICY)
 
 
 def page(document: dict[str, Any]) -> str:

@@ -1,5 +1,4 @@
-"""What FastAPI puts into the OpenAPI document about a route. It neither parses nor writes the bodies, so it has to be
-told."""
+"""What /openapi.json says about a route."""
 
 from __future__ import annotations
 
@@ -7,14 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from fastapi import Response
 from pydantic import BaseModel
 
 from penstock.http.error_body import ErrorBody
 from penstock.http.openapi import schemas
 from penstock.http.parse.query import Parameter
-
-Responses = dict[int | str, Any]  # by status
+from penstock.http.routing import Responses
 
 
 def route_docs(
@@ -51,7 +48,7 @@ def operator_route_docs(content: dict[str, Any], description: str, *, unavailabl
     responses: Responses = {200: {"description": description, "content": content}, 401: unauthorized(ErrorBody)}
     if unavailable is not None:
         responses[503] = {"description": unavailable, "content": content}
-    return {"responses": responses, "response_class": Response}
+    return {"responses": responses}
 
 
 def route_arguments(
@@ -60,7 +57,7 @@ def route_arguments(
     extra = schemas.request_body(request) if request is not None else {}
     if parameters:
         extra["parameters"] = [parameter.openapi() for parameter in parameters]
-    return {"responses": responses, "openapi_extra": extra, "response_class": Response}
+    return {"responses": responses, "openapi_extra": extra}
 
 
 def body_errors(error: type[msgspec.Struct]) -> Responses:

@@ -1,7 +1,4 @@
-"""JSON Schema of the bodies for the OpenAPI document: from pydantic schemas of requests and msgspec structs of answers.
-
-FastAPI neither parses nor writes the bodies, so it cannot generate these by itself.
-"""
+"""JSON Schema of the bodies for /openapi.json: from pydantic schemas of requests and msgspec structs of answers."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from penstock.http.debug import routes
+from penstock.http.routing import App
 from penstock.settings import Settings
 
 
@@ -33,7 +33,7 @@ class Engine:
 
 
 def checked(engine: Engine, times: int = 1) -> list[dict[str, Any]]:
-    app = FastAPI()
+    app = App()
     routes.add(app, engine, None, Settings())  # type: ignore[arg-type]
 
     async def run() -> list[dict[str, Any]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock.http.api.anthropic import messages
 from penstock.http.api.anthropic.error_body import AnthropicErrorBody
@@ -15,12 +16,13 @@ from penstock.http.json_response import json_response
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
+from penstock.http.routing import App
 from penstock.http.service import Service
 
 _route_docs = partial(route_docs, error=AnthropicErrorBody)
 
 
-def add(app: FastAPI, service: Service) -> None:
+def add(app: App, service: Service) -> None:
     @app.post("/v1/messages", **_route_docs(messages.REQUEST, messages.RESPONSE, events=messages.EVENTS))
     async def create_message(request: Request) -> Response:
         """Answer a conversation, in Anthropic's way."""

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from fastapi import FastAPI, Request, Response
-from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from penstock import flow
 from penstock.errors import EngineDied, InvalidRequest, NotFound
@@ -49,6 +49,7 @@ from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
 from penstock.http.response_warnings import HEADER
+from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.http.streaming import FullResponse
 from penstock.stream.active_request import ActiveRequest
@@ -60,7 +61,7 @@ RUNNING = "Ollama is running"  # clients look for this text
 _route_docs = partial(route_docs, error=OllamaErrorBody)
 
 
-def add(app: FastAPI, service: Service) -> None:
+def add(app: App, service: Service) -> None:
     served = ServedModel(service.files, service.pipeline.context, service.pipeline.chat_format, service.created)
     _add_generation(app, service)
     _add_embeddings(app, service)
@@ -74,7 +75,7 @@ def running() -> Response:
     return PlainTextResponse(RUNNING, headers={"vary": "accept"})
 
 
-def _add_generation(app: FastAPI, service: Service) -> None:
+def _add_generation(app: App, service: Service) -> None:
     async def generate(
         request: Request,
         schema: type[Body],
@@ -134,7 +135,7 @@ def _load_response(service: Service, write: LineWriter, body: OllamaGeneration) 
     return Response(write.loaded() + (b"\n" if body.streamed else b""), 200, headers, kind)
 
 
-def _add_embeddings(app: FastAPI, service: Service) -> None:
+def _add_embeddings(app: App, service: Service) -> None:
     async def embed(
         request: Request,
         schema: type[OllamaEmbedRequest] | type[OllamaEmbeddingsRequest],
@@ -184,7 +185,7 @@ def _add_embeddings(app: FastAPI, service: Service) -> None:
         )  # fmt: skip
 
 
-def _add_models(app: FastAPI, service: Service, served: ServedModel) -> None:
+def _add_models(app: App, service: Service, served: ServedModel) -> None:
     @app.get("/api/tags", **_route_docs(None, OllamaModelList, not_found=None))
     async def ollama_tags() -> Response:
         """The models of this server, in Ollama's way."""
@@ -208,7 +209,7 @@ def _add_models(app: FastAPI, service: Service, served: ServedModel) -> None:
         return json_response(msgspec.json.encode(OllamaVersion(version=API_LEVEL)))
 
 
-def _add_pull(app: FastAPI, pulls: Pulls) -> None:
+def _add_pull(app: App, pulls: Pulls) -> None:
     @app.post("/api/pull", **_route_docs(OllamaPullRequest, OllamaStatus, lines=OllamaStatus))
     async def ollama_pull(request: Request) -> Response:
         """Fetch a model of the catalogue. It is not served by that."""
@@ -231,7 +232,7 @@ def _add_pull(app: FastAPI, pulls: Pulls) -> None:
             yield report_error(error, request.scope).body + b"\n"
 
 
-def _add_unsupported(app: FastAPI) -> None:
+def _add_unsupported(app: App) -> None:
     """Ollama's routes for managing models. Always errors, and not in /openapi.json."""
 
     def reject(what: str) -> Callable[[], Any]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock import flow
 from penstock.http.api.client_field_names import client_field_names
@@ -21,6 +22,7 @@ from penstock.http.middleware.tenants import tenant_of
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
+from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.http.streaming import FullResponse, Writer
 from penstock.stream.active_request import ActiveRequest
@@ -28,7 +30,7 @@ from penstock.stream.active_request import ActiveRequest
 Body = TypeVar("Body", bound=GenerationFields)
 
 
-def add_generation(app: FastAPI, service: Service, store: ResponseStore) -> None:
+def add_generation(app: App, service: Service, store: ResponseStore) -> None:
     """`store` holds the chat completions of requests with `store: true`."""
 
     async def generate(
@@ -68,7 +70,7 @@ def add_generation(app: FastAPI, service: Service, store: ResponseStore) -> None
         return await generate(request, "completion", api.REQUEST, api.to_requests, api.CompletionWriter)
 
 
-def add_embeddings(app: FastAPI, service: Service) -> None:
+def add_embeddings(app: App, service: Service) -> None:
     @app.post("/v1/embeddings", **route_docs(embeddings.REQUEST, embeddings.RESPONSE, uses_engine=True))
     async def embed(request: Request) -> Response:
         """Turn one or several texts into vectors of unit length."""
@@ -87,7 +89,7 @@ def add_embeddings(app: FastAPI, service: Service) -> None:
             return FullResponse(service, await service.submit(requests, events.tenant), write)
 
 
-def add_models(app: FastAPI, service: Service) -> None:
+def add_models(app: App, service: Service) -> None:
     def model() -> models.Model:
         return models.Model(id=service.files.name, created=service.created, max_model_len=service.pipeline.context)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock.http.api.openai import chat, stored_completions
 from penstock.http.api.response_store import ResponseStore, StoredResponse
@@ -14,6 +15,7 @@ from penstock.http.middleware.tenants import tenant_of
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.parse.query import Parameter, read_query
+from penstock.http.routing import App
 
 NOT_FOUND = "No such completion."
 _METADATA = "metadata["  # the filter's syntax is metadata[name]=value
@@ -26,7 +28,7 @@ PAGE = (
 LIST = (Parameter(name="model", description="Only those of this model."), *PAGE)
 
 
-def add(app: FastAPI, store: ResponseStore) -> None:
+def add(app: App, store: ResponseStore) -> None:
     @app.get(
         "/v1/chat/completions",
         **route_docs(None, stored_completions.StoredList, not_found=None, may_reject=True, parameters=LIST),

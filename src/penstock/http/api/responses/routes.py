@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, get_args
 
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from penstock.errors import InvalidRequest
 from penstock.http.api.client_field_names import client_field_names
@@ -25,6 +26,7 @@ from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import LONG_BODY, read_body
 from penstock.http.parse.query import Parameter, read_query
 from penstock.http.request_events import RequestEvents
+from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.http.sse import frame_events
 
@@ -58,12 +60,12 @@ LIST = (
 )
 
 
-def add(app: FastAPI, service: Service, store: ResponseStore) -> None:
+def add(app: App, service: Service, store: ResponseStore) -> None:
     _add_creation(app, service, store)
     _add_stored(app, store)
 
 
-def _add_creation(app: FastAPI, service: Service, store: ResponseStore) -> None:
+def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
     not_found = "No such model or response."
 
     @app.post(
@@ -111,7 +113,7 @@ def _add_creation(app: FastAPI, service: Service, store: ResponseStore) -> None:
         return json_response(responses.encode_token_count(tokens))
 
 
-def _add_stored(app: FastAPI, store: ResponseStore) -> None:
+def _add_stored(app: App, store: ResponseStore) -> None:
     @app.get(
         "/v1/responses/{response_id}",
         **route_docs(

@@ -7,7 +7,8 @@ from functools import partial
 
 import openai
 import pytest
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -20,6 +21,7 @@ from penstock.http.api.openai.schemas import ChatCompletionRequest
 from penstock.http.api.response_store import ResponseStore
 from penstock.http.error_response import error_response
 from penstock.http.parse.schema import parse
+from penstock.http.routing import App
 
 DONE = [completion([1], choice(0, "Hi", [2]))]
 
@@ -50,13 +52,13 @@ def store() -> ResponseStore:
 
 @pytest.fixture
 def app(store: ResponseStore) -> ASGIApp:
-    app = FastAPI()
+    app = App()
     stored_routes.add(app, store)
 
-    @app.exception_handler(PenstockError)
     async def on_error(request: Request, error: Exception) -> Response:
         return error_response(error, request.scope)
 
+    app.add_exception_handler(PenstockError, on_error)
     return AsTenant(app)
 
 

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -14,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.http.api.response_store import ResponseStore, StoredResponse
 from penstock.http.api.responses import routes
 from penstock.http.error_response import error_response
+from penstock.http.routing import App
 from penstock.http.service import Service
 
 PATHS = [
@@ -41,13 +43,13 @@ class AsTenant:
 def client(response: bytes) -> TestClient:
     store = ResponseStore()
     store.put("alice", "resp_1", StoredResponse(response, b"[]", items=b'[{"id": "a"}]'))
-    app = FastAPI()
+    app = App()
     routes.add(app, cast(Service, None), store)
 
-    @app.exception_handler(PenstockError)
     async def on_error(request: Request, error: Exception) -> Response:
         return error_response(error, request.scope)
 
+    app.add_exception_handler(PenstockError, on_error)
     return TestClient(AsTenant(app))
 
 
