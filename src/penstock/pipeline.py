@@ -270,6 +270,7 @@ class Pipeline:
                 choice=choice,
                 end_tokens=() if params.ignore_eos else self.spec.end_tokens,
                 priority=request.priority,
+                background=request.background,
                 salt=request.salt,
                 tenant=request.tenant,
                 arrival=now,

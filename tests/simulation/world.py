@@ -92,6 +92,7 @@ class World:
         salt: str = "",
         tenant: str = "",
         priority: int = 0,
+        background: bool = False,
         timeout_s: float | None = None,
         embed: Pooling | None = None,
         **params: int | tuple[int, ...] | None,
@@ -107,6 +108,7 @@ class World:
             choice=number,
             end_tokens=end_tokens,
             priority=priority,
+            background=background,
             salt=salt,
             tenant=tenant,
             arrival=self.now,
@@ -140,6 +142,8 @@ class World:
     def _plan(self) -> None:
         queues = self.scheduler._queues
         first, preemptions = next(iter(queues.running), None), queues.preemptions
+        foreground = bool(queues.ready) and not queues.ready.first.background
+        yielded = self.scheduler._planner._yielded
         plan = self.scheduler.plan()
         if plan is not None:
             self.device.launch(plan)
@@ -147,9 +151,13 @@ class World:
         self.planned = plan is not None
         self._check_deadlines()
         if first is not None:
-            self._check_first(first, plan)
+            self._check_first(first, plan, foreground)
+        if self.scheduler._planner._yielded > yielded:
+            assert foreground, "a background sequence was preempted for nobody"
+            preemptions += 1
         if plan is not None and queues.preemptions > preemptions:
             assert not plan.admits, "what was taken from one is given to the next"
+        self._check_background(plan)
 
     def _settle(self) -> None:
         due = self.scheduler.in_flight > (self.scheduler.lookahead if self.planned else 0)
@@ -212,8 +220,21 @@ class World:
             self.admissions.setdefault(entry.number, []).append(entry)
         self.preemptions.update(entry.number for entry in found.preemptions)
 
-    def _check_first(self, first: Sequence, plan: StepPlan | None) -> None:
-        """The first in line is never preempted, and never waits long for blocks."""
+    def _check_background(self, plan: StepPlan | None) -> None:
+        """A step with foreground rows has no more tokens of background rows than of those, or the least."""
+        by_slot = {sequence.slot: sequence for sequence in self.scheduler._queues.running}
+        tokens = {False: 0, True: 0}
+        for row in plan.rows if plan is not None else ():
+            if row.slot in by_slot:
+                tokens[by_slot[row.slot].background] += row.count
+        least = -(-self.device.step_tokens // 128)
+        assert not tokens[False] or tokens[True] <= max(least, tokens[False])
+
+    def _check_first(self, first: Sequence, plan: StepPlan | None, foreground: bool) -> None:
+        """The first in line is never preempted, and never waits long for blocks, unless it is a background sequence and
+        a `foreground` one waits."""
+        if first.background and foreground:
+            return
         assert first.state is not State.WAITING, "the first in line was preempted"
         if first.state is State.FINISHED or first is not self.first:
             self.first, self.stalled = first, 0

@@ -66,6 +66,7 @@ class Submit(Wire, frozen=True):
     pooling: Pooling = "mean"  # for embeddings
     number: int = 0  # names it in step records; unique per server (`flow.identity`)
     forced: int = 0  # the last so many of `tokens` count as output for penalties
+    background: bool = False  # computed with what foreground sequences leave free
     inspect: int = 0  # with the first output, show this many top tokens after every stage of sampling
 
 

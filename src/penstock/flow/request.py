@@ -31,6 +31,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     continue_final_message: bool = False
     fit_context: bool = False  # lower `max_tokens` to what fits the context, instead of rejecting the request
     priority: int = 0  # smaller runs first, under the priority policy
+    background: bool = False  # of a batch: runs behind all others and yields to them
     salt: str = ""  # cached prefixes are shared among requests of the same tenant and salt only
     tenant: str = ""  # its owner; "": the default tenant
     task: Task = "generate"

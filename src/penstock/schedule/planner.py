@@ -3,15 +3,23 @@
 There are no phases: every running sequence lets its computed tokens catch up with its known ones. Blocks and slots go
 by policy order. The token budget goes first to sequences with a single token to compute, since their clients wait for
 the next one; then to longer chunks; what is left admits new sequences.
+
+Background sequences (of batches) come last in policy order. A step with foreground rows computes few tokens of them,
+and a foreground sequence that finds no slot or blocks takes those of a background one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
 
 from penstock.flow import Admit, Extend, Row, StepPlan, record
 from penstock.schedule.queues import SequenceQueues
 from penstock.schedule.sequence import Sequence
+
+# Beside foreground rows, background rows get as many tokens as those, but at least this share of the step's budget: a
+# few rows on a CPU, where each costs time, and a hundred on a GPU, where they cost little.
+BACKGROUND_SHARE = 1 / 128
 
 
 @dataclass(slots=True)
@@ -27,12 +35,17 @@ class PlanBuilder:
     """The rows, admissions and table extensions of a step, while they are chosen."""
 
     budget: int  # tokens left
+    background_budget: int  # of those, for background sequences
     admits: list[Admit] = field(default_factory=list)
     extends: list[Extend] = field(default_factory=list)
     singles: list[tuple[Sequence, Row]] = field(default_factory=list)
     longer: list[tuple[Sequence, Row]] = field(default_factory=list)
     blocks_short: bool = False  # a sequence waits for blocks: those behind it may not allocate any
     preempted: bool = False
+
+    def tokens_for(self, sequence: Sequence) -> int:
+        """Tokens left for this sequence."""
+        return min(self.budget, self.background_budget) if sequence.background else self.budget
 
     def add_row(self, sequence: Sequence, count: int, uncomputed: int) -> None:
         """Give the sequence a row of `count` tokens, and advance it.
@@ -43,6 +56,8 @@ class PlanBuilder:
         row = Row(sequence.slot, sequence.computed, count, sample)
         (self.singles if count == 1 else self.longer).append((sequence, row))
         self.budget -= count
+        if sequence.background:
+            self.background_budget -= count
         sequence.computed += count
         sequence.pending += sample
         sequence.in_flight += 1
@@ -61,13 +76,16 @@ class Planner:
         self._queues = queues
         self._step_tokens = step_tokens
         self._stuck: tuple[Sequence, int] | None = None  # it found too few blocks at this value of `cache.freed`
+        self._yielded = 0  # the last step before which a background sequence was preempted
         self.prompt_tokens = 0  # of all sequences ever admitted
         self.prefix_hit_tokens = 0  # of those, found in the cache
 
     def plan(self, number: int, now: float, in_flight: bool) -> Step | None:
         """The next step; None if there is nothing to compute. `in_flight`: whether earlier steps are not settled."""
-        plan = PlanBuilder(self._step_tokens)
-        self._schedule_running(plan, in_flight)
+        self._yield_to_foreground(number)
+        counts = [sequence.uncomputed for sequence in self._queues.running]
+        plan = PlanBuilder(self._step_tokens, self._background_tokens(counts))
+        self._schedule_running(plan, counts, in_flight)
         short = plan.blocks_short or plan.preempted or not self._admit_ready(plan, now)
         if self._queues.recorder is not None:
             self._queues.recorder.note_blocked(self._wait_reason(plan, short), now)
@@ -79,14 +97,36 @@ class Planner:
             return record.STEP
         if blocks_short:
             return record.BLOCKS
-        return record.BUDGET if not plan.budget else record.SLOT
+        return record.SLOT if plan.tokens_for(self._queues.ready.first) else record.BUDGET
 
-    def _schedule_running(self, plan: PlanBuilder, in_flight: bool) -> None:
+    def _yield_to_foreground(self, number: int) -> None:
+        """Preempt a background sequence if a foreground one is first in the queue and finds no slot or no blocks; at
+        most one in two steps, since what it held rests for a step."""
+        ready, running = self._queues.ready, self._queues.running
+        if not ready or not running or ready.first.background or not running.last.background:
+            return
+        short = not self._queues.slots.unused() or self._stuck == (ready.first, self._queues.cache.freed)
+        if short and number > self._yielded + 1:
+            self._yielded = number
+            self._queues.preempt(running.last)
+
+    def _background_tokens(self, counts: list[int]) -> int:
+        """How many tokens of background sequences the step may compute. `counts` are the uncomputed tokens of the running
+        sequences."""
         running = self._queues.running
-        counts = [sequence.uncomputed for sequence in running]
+        queues = [queue for queue in (running, self._queues.ready) if queue]
+        if all(queue.first.background for queue in queues) or not any(queue.last.background for queue in queues):
+            return self._step_tokens
+        foreground = sum(count for sequence, count in zip(running, counts, strict=True) if not sequence.background)
+        return max(foreground, ceil(self._step_tokens * BACKGROUND_SHARE))
+
+    def _schedule_running(self, plan: PlanBuilder, counts: list[int], in_flight: bool) -> None:
+        running = self._queues.running
         chunk_budget = max(0, self._step_tokens - counts.count(1))  # for chunks of more than one token
         for sequence, uncomputed in zip(running, counts, strict=False):  # a preemption shortens `running`, at its end
             count = min(uncomputed, plan.budget if uncomputed == 1 else chunk_budget)
+            if sequence.background:
+                count = min(count, plan.background_budget)
             if count and self._allocate(plan, sequence, sequence.computed + count, in_flight):
                 plan.add_row(sequence, count, uncomputed)
                 if uncomputed > 1:
@@ -121,7 +161,7 @@ class Planner:
         """Admit in policy order; False if blocks were short. No sequence overtakes one that waits for blocks: else it
         might never find enough."""
         queues = self._queues
-        while plan.budget and queues.ready and queues.slots:
+        while queues.ready and queues.slots and plan.tokens_for(queues.ready.first):
             sequence = queues.ready.first
             if self._stuck == (sequence, queues.cache.freed):
                 return False
@@ -136,5 +176,5 @@ class Planner:
                 self.prompt_tokens += sequence.prompt_length
                 self.prefix_hit_tokens += hit.tokens
             plan.admits.append(sequence.admit())
-            plan.add_row(sequence, min(sequence.uncomputed, plan.budget), sequence.uncomputed)
+            plan.add_row(sequence, min(sequence.uncomputed, plan.tokens_for(sequence)), sequence.uncomputed)
         return True

@@ -42,11 +42,13 @@ class PrefixClaims:
             waiter.parked = None
         return woken
 
-    def last_claimed(self, links: list[ChainLink]) -> bytes | None:
-        """The key of the last of the leading `links` that are claimed without a gap, if the first one is."""
+    def last_claimed(self, links: list[ChainLink], *, background: bool) -> bytes | None:
+        """The key of the last of the leading `links` that are claimed without a gap, if the first one is. Claims of
+        background sequences count for background sequences only: no other waits for them."""
         last = None
         for link in links:
-            if link.key not in self._owners:
+            owner = self._owners.get(link.key)
+            if owner is None or (owner.background and not background):
                 break
             last = link.key
         return last

@@ -1,4 +1,5 @@
-"""Queue policies: the order in which sequences get slots, KV blocks and the token budget of a step."""
+"""Queue policies: the order in which sequences get slots, KV blocks and the token budget of a step. Background
+sequences come last under every policy."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ class SchedulerPolicy(Protocol):
 
 
 def first_come(message: Submit) -> tuple[float, ...]:
-    return (message.arrival,)
+    return (message.background, message.arrival)
 
 
 def priority(message: Submit) -> tuple[float, ...]:
-    return (message.priority, message.arrival)
+    return (message.background, message.priority, message.arrival)
 
 
 POLICIES: Mapping[str, SchedulerPolicy] = {"fcfs": first_come, "priority": priority}

@@ -73,7 +73,7 @@ class SequenceQueues:
         # Blocks that a hit can have: never the one with the last token.
         size = self.cache.block_size
         missing = sequence.chain.links[hit.tokens // size : (len(sequence.tokens) - 1) // size]
-        key = self.claims.last_claimed(missing)
+        key = self.claims.last_claimed(missing, background=sequence.background)
         if key is None:
             return False
         self.ready.remove(sequence)

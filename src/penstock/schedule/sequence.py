@@ -43,6 +43,7 @@ class Sequence:
     chain: PrefixChain
     tokens: list[int] = field(init=False)
     stops: dict[int, FinishReason] = field(init=False)
+    background: bool = field(init=False)  # of a batch: yields to all that are not
 
     state: State = State.WAITING
     slot: int = -1  # while RUNNING
@@ -64,6 +65,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.tokens = list(self.message.tokens)
+        self.background = self.message.background
         self.stops = dict.fromkeys(self.message.params.stop_tokens, FinishReason.STOP_TOKEN)
         self.stops |= dict.fromkeys(self.message.end_tokens, FinishReason.END)
         self.prompt_logprobs = None if self.message.params.prompt_logprobs is None else []

@@ -285,3 +285,66 @@ def test_salts_keep_prefixes_apart() -> None:
     world.run()
     world.check_over()
     assert [cached(world, id) for id in ids] == [0, 0, 0]
+
+
+# --- background
+
+
+@DEPTHS
+def test_foreground_takes_the_slot_of_a_background_sequence(lookahead: int) -> None:
+    world = World(max_sequences=2, lookahead=lookahead)
+    batch = [world.submit(prompt(3, index), max_output=40, background=True) for index in range(2)]
+    for _ in range(3):
+        world.step()
+    interactive = world.submit(prompt(3, 7), max_output=3)
+    for _ in range(6):
+        world.step()
+    assert world.clients[interactive].end is not None, "it waited for the background"
+    world.run()
+    world.check_over()
+    preemptions = [world.clients[id].end.timings.preemptions for id in batch]  # type: ignore[union-attr]
+    assert preemptions == [0, 1], "the last of them yields, once"
+
+
+@DEPTHS
+def test_foreground_takes_the_blocks_of_background_sequences(lookahead: int) -> None:
+    world = World(context=32, spare_blocks=2, max_sequences=4, lookahead=lookahead)
+    world.submit(prompt(24), max_output=8, background=True)
+    world.step()
+    interactive = world.submit(prompt(24, 1), max_output=2)
+    for _ in range(8):
+        world.step()
+    assert world.clients[interactive].end is not None, "it waited for the background"
+    world.run()
+    world.check_over()
+
+
+def test_a_step_with_foreground_rows_has_few_background_tokens() -> None:
+    world = World(step_tokens=8, prefix_caching=False)
+    world.submit(prompt(20), max_output=4, background=True)
+    assert rows(plan(world)) == [(0, 0, 8, False)], "alone it has the whole budget"
+    world.submit(prompt(2, 1), max_output=3)
+    assert rows(plan(world)) == [(0, 8, 1, False), (1, 0, 2, True)]
+    assert rows(plan(world)) == [(1, 2, 1, True), (0, 9, 1, False)]
+    world.run()
+    world.check_over()
+
+
+def test_background_sequences_are_admitted_last() -> None:
+    world = World(step_tokens=8, max_sequences=1, policy="priority")
+    batch = world.submit(prompt(3), max_output=2, background=True)
+    last = world.submit(prompt(3, 1), max_output=2, priority=9)
+    world.run()
+    assert world.clients[last].end.timings.finished <= world.clients[batch].end.timings.finished  # type: ignore[union-attr]
+    assert world.clients[last].end.timings.preemptions == 0  # type: ignore[union-attr]
+
+
+def test_foreground_does_not_wait_for_a_prefix_that_a_background_sequence_computes() -> None:
+    world = World(step_tokens=8, context=64)
+    world.submit(prompt(40), max_output=2, background=True)
+    plan(world)
+    interactive = world.submit(prompt(40), max_output=2)
+    plan(world)
+    assert world.scheduler._queues.sequences[interactive].parked is None
+    world.run()
+    world.check_over()
