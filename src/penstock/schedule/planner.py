@@ -111,7 +111,7 @@ class Planner:
             self._queues.preempt(running.last)
 
     def _background_tokens(self, counts: list[int]) -> int:
-        """How many tokens of background sequences the step may compute. `counts` are the uncomputed tokens of the running
+        """How many tokens of background sequences the step may compute. `counts` are the uncomputed tokens of running
         sequences."""
         running = self._queues.running
         queues = [queue for queue in (running, self._queues.ready) if queue]
