@@ -1,7 +1,7 @@
 """The composition root: the only module that knows all the others, on both sides of the border.
 
-Imports of the engine's insides, and of torch with them, stay inside the functions that need them (see `start`): the
-frontend of an isolated engine never loads them.
+Each function imports the stages that it puts together, so that a command loads what it uses, when it does: a server
+starts its engine process before it imports the web stack.
 """
 
 from __future__ import annotations
@@ -13,31 +13,28 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import __version__
-from penstock.deployment.protocol import State
-from penstock.deployment.replica import Replica
 from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Engine, SamplingParams
 from penstock.flow.identity import SequenceNumbers, Source
 from penstock.flow.prefix import draw_secret
-from penstock.grammar.checker import Checker
-from penstock.observe.events import Emit
-from penstock.pipeline import Pipeline
-from penstock.prompt.template import ChatTemplate
 from penstock.settings import ObserveSettings, Settings
 from penstock.startup import process_tuning
 from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
 from penstock.store.resolve import resolve
 from penstock.store.spec_check import chosen_context
-from penstock.tokenize.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from penstock.deployment.replica import Replica
     from penstock.engine.loop import EngineLoop
     from penstock.http.service import Service
+    from penstock.observe.events import Emit
     from penstock.observe.observer import Observer
     from penstock.observe.trace.journal import Journal
+    from penstock.pipeline import Pipeline
+    from penstock.tokenize.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +60,8 @@ def _resolve(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
 
 def pipeline(settings: Settings, files: ModelFiles) -> Pipeline:
     """The pipeline of a library: without events."""
+    from penstock.tokenize.tokenizer import Tokenizer
+
     return _pipeline(settings, files, Tokenizer.load(files.tokenizer) if files.tokenizer is not None else None)
 
 
@@ -111,6 +110,7 @@ def journal(settings: Settings, source: Source) -> Journal | None:
 
 def replica(settings: Settings, source: Source, journal: Journal | None = None) -> Replica:
     """A supervised engine process for a server: started, but not yet waited for."""
+    from penstock.deployment.replica import Replica
     from penstock.engine.process import ProcessEngine
 
     secret = draw_secret()  # the same for each process after a restart
@@ -125,6 +125,7 @@ def server(
     from penstock.http.app import build
     from penstock.http.service import Service
     from penstock.observe.metrics import PrometheusMetrics
+    from penstock.tokenize.tokenizer import Tokenizer
 
     if files.tokenizer is None:
         raise ModelInvalid(f"{files.name} has no tokenizer, so it cannot be served", param="model")
@@ -159,6 +160,10 @@ def _pipeline(
     default_max_tokens: int | None = None,
     numbers: SequenceNumbers | None = None,
 ) -> Pipeline:
+    from penstock.grammar.checker import Checker
+    from penstock.pipeline import Pipeline
+    from penstock.prompt.template import ChatTemplate
+
     spec = files.spec
     return Pipeline(
         spec,
@@ -176,6 +181,7 @@ def _pipeline(
 
 def _observer(settings: Settings, model: str, tokenizer: Tokenizer, replica: Replica, journal: Journal) -> Observer:
     """What reads the journal: the history, the objectives and the views of requests."""
+    from penstock.deployment.protocol import State
     from penstock.observe.gpu import Gpu
     from penstock.observe.history import History
     from penstock.observe.observer import Observer

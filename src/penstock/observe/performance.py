@@ -7,8 +7,6 @@ from collections import defaultdict
 from statistics import median
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from penstock.flow.identity import Source
 from penstock.flow.record import DECODE, StepRecord
 from penstock.observe.trace.journal import Journal
@@ -43,6 +41,8 @@ def fit_step_cost(steps: list[StepRecord]) -> StepCost | None:
     """Non-negative least squares; None if the steps are too few or too alike."""
     if len(steps) < ENOUGH_STEPS:
         return None
+    import numpy as np  # 10 MB of a server that may never need it
+
     seen = np.array([(1, *decode_rows_and_prompt_tokens(step)) for step in steps], np.float64)
     took = np.array([step.settled_us for step in steps], np.float64)
     # Leave out steps that were delayed by something else, such as another process.
