@@ -1,9 +1,9 @@
 """Builds the native CPU kernels; `setup.py` calls it when the package is installed.
 
-Files under `native` named in KERNELS are compiled once per instruction set, the others once. The instruction set is
-chosen when the library is loaded. kernels/sampling_layout.py generates `draw_params.h`. The compiler is $CXX, the
-system's, or the package ziglang. If the build fails, the install goes on with a warning, and the package computes with
-torch alone.
+Files under `native` named in KERNELS are compiled once per instruction set of the kind of machine, the others once. The
+instruction set is chosen when the library is loaded. kernels/sampling_layout.py generates `draw_params.h`. The compiler
+is $CXX, the system's, or the package ziglang. If the build fails, the install goes on with a warning, and the package
+computes with torch alone.
 
     python setup.py build_ext --inplace              into the source tree, what an editable install does too
     PENSTOCK_SANITIZE=1 python setup.py build_ext --build-lib DIR    with AddressSanitizer and UBSan
@@ -20,6 +20,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from setuptools import Extension
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -50,21 +51,26 @@ COMMON = (
     "-Wno-unknown-warning-option",
     "-pthread",
 )
+
+
+class InstructionSet(NamedTuple):
+    flags: tuple[str, ...] = ()
+    base: str = ""  # a set whose kernels this one shares, but for those of EXTENDED
+
+
+EXTENDED = ("linear.cpp", "table.cpp")
+AVX2 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
+AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 X86 = {
-    "portable": (),
-    "avx2": ("-mavx2", "-mfma", "-mf16c", "-mbmi2"),
-    "avx512vnni": (
-        "-mavx2",
-        "-mfma",
-        "-mf16c",
-        "-mbmi2",
-        "-mavx512f",
-        "-mavx512bw",
-        "-mavx512dq",
-        "-mavx512vl",
-        "-mavx512vnni",
-        "-mprefer-vector-width=512",
-    ),
+    "portable": InstructionSet(),
+    "avx2": InstructionSet(AVX2),
+    "avx512": InstructionSet(AVX512),
+    "avx512vnni": InstructionSet((*AVX512, "-mavx512vnni"), base="avx512"),
+}
+ARM = {
+    "portable": InstructionSet(),
+    "neon": InstructionSet(("-DPENSTOCK_NEON",)),
+    "dotprod": InstructionSet(("-DPENSTOCK_NEON", "-march=armv8.2-a+dotprod"), base="neon"),
 }
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
 
@@ -101,33 +107,49 @@ class Wheel(bdist_wheel):
 
 def build(folder: Path, library: Path) -> None:
     compiler, sanitize = find_compiler(), SANITIZE if os.environ.get("PENSTOCK_SANITIZE") else ()
-    x86 = platform.machine().lower() in ("x86_64", "amd64")
-    sets = X86 if x86 else {"portable": ()}
-    folder = folder / ("sanitized" if sanitize else "native")
+    objects = compile_all(folder / ("sanitized" if sanitize else "native"), compiler, platform.machine(), sanitize)
+    library.parent.mkdir(parents=True, exist_ok=True)
+    made = library.with_suffix(".new")  # replaced at once: a process may have the old one loaded
+    run([*compiler, *sanitize, "-shared", "-pthread", "-o", str(made), *map(str, objects)])
+    made.replace(library)
+
+
+def compile_all(folder: Path, compiler: list[str], machine: str, extra: tuple[str, ...] = ()) -> list[Path]:
+    """The object files of the library for a kind of machine; those that are newer than the sources stay."""
     folder.mkdir(parents=True, exist_ok=True)
-    flags = (*COMMON, *sanitize, *(("-DPENSTOCK_X86",) if x86 else ()), f"-I{folder}")
     (folder / "draw_params.h").write_text(runpy.run_path(str(SAMPLING_LAYOUT))["c_header"]())
     headers = max(file.stat().st_mtime for file in (*NATIVE.glob("*.h"), SAMPLING_LAYOUT, Path(__file__)))
+    defines, sets = instruction_sets(machine)
+    flags = (*COMMON, *defines, *extra, f"-I{folder}")
     jobs = []
     for source in sorted(NATIVE.glob("*.cpp")):
         if source.name not in KERNELS:
             jobs.append((folder / f"{source.stem}.o", [*flags, str(source)]))
             continue
-        for isa, options in sets.items():
-            jobs.append((folder / f"{source.stem}.{isa}.o", [*flags, *options, f"-DPENSTOCK_ISA={isa}", str(source)]))
+        for name, isa in sets.items():
+            if isa.base and source.name not in EXTENDED:
+                continue
+            options = (f"-DPENSTOCK_ISA={name}", *((f"-DPENSTOCK_BASE={isa.base}",) if isa.base else ()), *isa.flags)
+            jobs.append((folder / f"{source.stem}.{name}.o", [*flags, *options, str(source)]))
 
-    def compile_one(job: tuple[Path, list[str]]) -> None:
+    def compile_one(job: tuple[Path, list[str]]) -> Path:
         made, arguments = job
         newest = max(headers, Path(arguments[-1]).stat().st_mtime)
         if not made.exists() or made.stat().st_mtime < newest:
             run([*compiler, *arguments, "-c", "-o", str(made)])
+        return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, jobs))
-    library.parent.mkdir(parents=True, exist_ok=True)
-    made = library.with_suffix(".new")  # replaced at once: a process may have the old one loaded
-    run([*compiler, *sanitize, "-shared", "-pthread", "-o", str(made), *(str(job[0]) for job in jobs)])
-    made.replace(library)
+        return list(pool.map(compile_one, jobs))
+
+
+def instruction_sets(machine: str) -> tuple[tuple[str, ...], dict[str, InstructionSet]]:
+    """What dispatch.cpp must define to know them, and their kernels; `machine` as `platform.machine` names it."""
+    if machine.lower() in ("x86_64", "amd64"):
+        return ("-DPENSTOCK_X86",), X86
+    if machine.lower() in ("aarch64", "arm64"):
+        return ("-DPENSTOCK_ARM",), ARM
+    return (), {"portable": InstructionSet()}
 
 
 def find_compiler() -> list[str]:

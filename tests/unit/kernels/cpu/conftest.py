@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Iterator
 
 import pytest
 
 from penstock.kernels.cpu import library
 
-ISAS = ("portable", "avx2", "avx512vnni")
+ARM = platform.machine().lower() in ("aarch64", "arm64")
+ISAS = ("portable", "neon", "dotprod") if ARM else ("portable", "avx2", "avx512", "avx512vnni")
 
 
 @pytest.fixture(params=ISAS)

@@ -1,5 +1,7 @@
 #include "attention.h"
 
+#include <cstring>
+
 #include "kernels.h"
 #include "lanes.h"
 

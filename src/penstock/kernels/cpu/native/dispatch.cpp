@@ -1,6 +1,10 @@
 // Selects the kernels of the best instruction set that this machine has, or of a named one.
-#ifdef PENSTOCK_X86
+#if defined(PENSTOCK_X86)
 #include <cpuid.h>
+#elif defined(PENSTOCK_ARM) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(PENSTOCK_ARM) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 #include <atomic>
@@ -14,22 +18,32 @@ namespace penstock {
 namespace portable {
 const Kernels& table();
 }
-#ifdef PENSTOCK_X86
+#if defined(PENSTOCK_X86)
 namespace avx2 {
 const Kernels& table();
 }
+namespace avx512 {
+const Kernels& table();
+}
 namespace avx512vnni {
+const Kernels& table();
+}
+#elif defined(PENSTOCK_ARM)
+namespace neon {
+const Kernels& table();
+}
+namespace dotprod {
 const Kernels& table();
 }
 #endif
 
 namespace {
 
-#ifdef PENSTOCK_X86
+#if defined(PENSTOCK_X86)
 // Whether the processor has it, and the system saves its registers. (The compilers' own test for this does not link
 // into a shared library everywhere.)
 struct Machine {
-    bool avx2 = false, avx512vnni = false;
+    bool avx2 = false, avx512 = false, avx512vnni = false;
 
     Machine() {
         unsigned a, b, c, d, leaf1_c, low, high;
@@ -37,10 +51,23 @@ struct Machine {
         if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
         __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
         avx2 = (low & 0x06) == 0x06 && (leaf1_c & bit_FMA) && (leaf1_c & bit_F16C) && (b & bit_AVX2) && (b & bit_BMI2);
-        avx512vnni = avx2 && (low & 0xe6) == 0xe6 && (b & bit_AVX512F) && (b & bit_AVX512BW) && (b & bit_AVX512DQ) &&
-                     (b & bit_AVX512VL) && (c & bit_AVX512VNNI);
+        avx512 = avx2 && (low & 0xe6) == 0xe6 && (b & bit_AVX512F) && (b & bit_AVX512BW) && (b & bit_AVX512DQ) &&
+                 (b & bit_AVX512VL);
+        avx512vnni = avx512 && (c & bit_AVX512VNNI);
     }
 };
+#elif defined(PENSTOCK_ARM)
+bool has_dotprod() {
+#if defined(__APPLE__)
+    int found = 0;
+    size_t size = sizeof found;
+    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &found, &size, nullptr, 0) == 0 && found != 0;
+#elif defined(__linux__)
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+    return false;
+#endif
+}
 #endif
 
 struct Choice {
@@ -50,10 +77,14 @@ struct Choice {
 
 // Best last.
 const Choice* choices(int& count) {
-#ifdef PENSTOCK_X86
+#if defined(PENSTOCK_X86)
     static const Machine machine;
-    static const Choice all[] = {
-        {portable::table, true}, {avx2::table, machine.avx2}, {avx512vnni::table, machine.avx512vnni}};
+    static const Choice all[] = {{portable::table, true},
+                                 {avx2::table, machine.avx2},
+                                 {avx512::table, machine.avx512},
+                                 {avx512vnni::table, machine.avx512vnni}};
+#elif defined(PENSTOCK_ARM)
+    static const Choice all[] = {{portable::table, true}, {neon::table, true}, {dotprod::table, has_dotprod()}};
 #else
     static const Choice all[] = {{portable::table, true}};
 #endif
@@ -97,6 +128,8 @@ int penstock_select(const char* isa) {
     penstock::in_use.store(table, std::memory_order_release);
     return 1;
 }
+
+const void* penstock_kernels(void) { return &penstock::kernels(); }
 
 void penstock_quantize(const float* x, int64_t tokens, int64_t cols, void* out) {
     penstock::kernels().linear.quantize(x, tokens, cols, static_cast<penstock::Quantized*>(out));

@@ -1,5 +1,7 @@
 #include "draw.h"
 
+#include <cstring>
+
 #include "kernels.h"
 #include "lanes.h"
 

@@ -51,10 +51,12 @@ void finish(Quantized& out, float largest, int32_t first, int32_t second) {
 }  // namespace
 }  // namespace penstock::PENSTOCK_ISA
 
-#if defined(__AVX512VNNI__)
-#include "linear_avx512vnni.h"
+#if defined(__AVX512F__)
+#include "linear_avx512.h"
 #elif defined(__AVX2__)
 #include "linear_avx2.h"
+#elif defined(PENSTOCK_NEON)
+#include "linear_neon.h"
 #else
 #include "linear_portable.h"
 #endif

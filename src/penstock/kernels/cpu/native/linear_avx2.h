@@ -100,22 +100,29 @@ inline __m256 eight(const void* codes, int64_t at) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 
+// Even and odd inputs are summed apart, and the two sums at the end, as on other machines.
 template <int KIND, int T>
 void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float* x, float* sums) {
-    __m256 total[2][T];
-    for (int t = 0; t < T; ++t) total[0][t] = total[1][t] = _mm256_setzero_ps();
-    for (int64_t col = 0; col < cols; ++col) {
-        int64_t at = (panel * cols + col) * PANEL;
-        __m256 first = eight<KIND>(segment.codes, at), second = eight<KIND>(segment.codes, at + 8);
-        for (int t = 0; t < T; ++t) {
-            __m256 value = _mm256_set1_ps(x[t * cols + col]);
-            total[0][t] = _mm256_fmadd_ps(first, value, total[0][t]);
-            total[1][t] = _mm256_fmadd_ps(second, value, total[1][t]);
-        }
-    }
-    for (int t = 0; t < T; ++t) {
-        _mm256_storeu_ps(sums + t * PANEL, total[0][t]);
-        _mm256_storeu_ps(sums + t * PANEL + 8, total[1][t]);
+    constexpr int TOGETHER = T > 2 ? 1 : 2;  // halves of the panel whose sums fit into the registers
+    for (int first = 0; first < 2; first += TOGETHER) {
+        __m256 total[2][T][TOGETHER];
+        for (int t = 0; t < T; ++t)
+            for (int half = 0; half < TOGETHER; ++half) total[0][t][half] = total[1][t][half] = _mm256_setzero_ps();
+        const auto add = [&](int odd, int64_t col) {
+            for (int half = 0; half < TOGETHER; ++half) {
+                __m256 weight = eight<KIND>(segment.codes, (panel * cols + col) * PANEL + 8 * (first + half));
+                for (int t = 0; t < T; ++t) {
+                    __m256 value = _mm256_set1_ps(x[t * cols + col]);
+                    total[odd][t][half] = _mm256_fmadd_ps(weight, value, total[odd][t][half]);
+                }
+            }
+        };
+        int64_t col = 0;
+        for (; col + 2 <= cols; col += 2) add(0, col), add(1, col + 1);
+        if (col < cols) add(0, col);
+        for (int t = 0; t < T; ++t)
+            for (int half = 0; half < TOGETHER; ++half)
+                _mm256_storeu_ps(sums + t * PANEL + 8 * (first + half), _mm256_add_ps(total[0][t][half], total[1][t][half]));
     }
 }
 

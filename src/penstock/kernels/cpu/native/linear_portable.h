@@ -36,6 +36,17 @@ inline Floats halves(const uint16_t* at) {
 inline Floats repeat(float value) { return Floats{value, value, value, value}; }
 inline Ints repeat(int32_t value) { return Ints{value, value, value, value}; }
 
+#ifdef __FP_FAST_FMAF  // the machine has a fused multiply-add
+inline float add_product(float sum, float a, float b) { return __builtin_fmaf(a, b, sum); }
+inline Floats add_product(Floats sum, Floats a, Floats b) {
+    for (int i = 0; i < 4; ++i) sum[i] = __builtin_fmaf(a[i], b[i], sum[i]);
+    return sum;
+}
+#else
+inline float add_product(float sum, float a, float b) { return sum + a * b; }
+inline Floats add_product(Floats sum, Floats a, Floats b) { return sum + a * b; }
+#endif
+
 // 32 activations as pairs of 16-bit numbers: the first and third of each four, and the second and fourth.
 struct Pairs {
     int32_t even[8], odd[8];
@@ -104,29 +115,34 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
                     const Quantized& a = x[t * stride + b];
                     int32_t minus = PARTS == 1 ? a.minus_sum : part ? a.minus_sum - a.minus_first : a.minus_first;
                     Ints product = products[t][group] + repeat(ZERO * minus);
-                    total[t][group] += __builtin_convertvector(product, Floats) * (scale * repeat(a.scale));
+                    Floats factor = scale * repeat(a.scale);
+                    total[t][group] = add_product(total[t][group], __builtin_convertvector(product, Floats), factor);
                 }
             }
         }
         for (int group = 0; OFFSET && group < GROUPS; ++group) {
             Floats offset = halves(segment.offsets + block * PANEL + group * 4);
-            for (int t = 0; t < T; ++t) total[t][group] += offset * repeat(x[t * stride + b].scaled_sum);
+            for (int t = 0; t < T; ++t)
+                total[t][group] = add_product(total[t][group], offset, repeat(x[t * stride + b].scaled_sum));
         }
     }
     std::memcpy(sums, total, sizeof total);
 }
 
+// Even and odd inputs are summed apart, and the two sums at the end, as on other machines.
 template <int KIND, int T>
 void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float* x, float* sums) {
-    float total[T][PANEL] = {};
+    float total[2][T][PANEL] = {};
     for (int64_t col = 0; col < cols; ++col) {
         float weights[PANEL];
         for (int row = 0; row < PANEL; ++row) weights[row] = stored(segment, (panel * cols + col) * PANEL + row);
         for (int t = 0; t < T; ++t) {
-            for (int row = 0; row < PANEL; ++row) total[t][row] += weights[row] * x[t * cols + col];
+            float* sum = total[col % 2][t];
+            for (int row = 0; row < PANEL; ++row) sum[row] = add_product(sum[row], weights[row], x[t * cols + col]);
         }
     }
-    std::memcpy(sums, total, sizeof total);
+    for (int t = 0; t < T; ++t)
+        for (int row = 0; row < PANEL; ++row) sums[t * PANEL + row] = total[0][t][row] + total[1][t][row];
 }
 
 inline void quantize_whole_block(const float* x, Quantized& out) {

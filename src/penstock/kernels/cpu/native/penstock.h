@@ -9,10 +9,12 @@ extern "C" {
 
 #define PENSTOCK_API __attribute__((visibility("default")))
 
-// Name of the instruction set in use: portable, avx2 or avx512vnni.
+// Name of the instruction set in use: portable; avx2, avx512 or avx512vnni on x86; neon or dotprod on ARM.
 PENSTOCK_API const char* penstock_isa(void);
 // Use another one, null: the best; 0 if it is not built in or this machine lacks it. Not while kernels run.
 PENSTOCK_API int penstock_select(const char* isa);
+// Its kernels, a penstock::Kernels: tests call them one by one.
+PENSTOCK_API const void* penstock_kernels(void);
 
 // The kernels of linear.h, in the calling thread. `matrix` is a penstock::Matrix, `quantized` penstock::Quantized.
 PENSTOCK_API void penstock_quantize(const float* x, int64_t tokens, int64_t cols, void* out);

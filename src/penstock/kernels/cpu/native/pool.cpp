@@ -78,7 +78,8 @@ void Pool::work(uint32_t run, int thread) {
     const Body body = body_.load(std::memory_order_relaxed);
     void* context = context_.load(std::memory_order_relaxed);
     auto gives_way_at = std::chrono::steady_clock::now() + GIVES_WAY_EVERY;
-    for (int number = thread == 0 ? 0 : current_.load(std::memory_order_relaxed); number < stages; ++number) {
+    // A helper that begins at a later stage sees what the stages before have written: `current_` is released after them.
+    for (int number = thread == 0 ? 0 : current_.load(std::memory_order_acquire); number < stages; ++number) {
         if (std::chrono::steady_clock::now() >= gives_way_at) {
             sched_yield();
             gives_way_at = std::chrono::steady_clock::now() + GIVES_WAY_EVERY;
@@ -99,7 +100,7 @@ void Pool::work(uint32_t run, int thread) {
                 sched_yield();
             }
         }
-        if (thread == 0) current_.store(number + 1, std::memory_order_relaxed);
+        if (thread == 0) current_.store(number + 1, std::memory_order_release);
     }
 }
 

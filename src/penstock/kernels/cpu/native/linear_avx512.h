@@ -1,5 +1,8 @@
-// Tiles with AVX-512 and VNNI: a panel's 16 rows are the lanes of a register, the codes of a block stay in eight
+// Tiles with AVX-512, with or without VNNI: a panel's 16 rows are the lanes of a register, the codes of a block stay in
 // registers while all tokens of the tile pass by.
+//
+// Without VNNI products of bytes are added up as 16-bit numbers: 4-bit codes times 8-bit ones, 4 quads, stay below
+// 4 * 2 * 15 * 128 = 15360. Codes of 8 bits are taken apart into two of 4.
 #pragma once
 
 #include <immintrin.h>
@@ -11,7 +14,13 @@
 namespace penstock::PENSTOCK_ISA {
 namespace {
 
+#ifdef __AVX512VNNI__
+constexpr bool VNNI = true;
 constexpr int MAX_TILE = 16;
+#else
+constexpr bool VNNI = false;
+constexpr int MAX_TILE = 8;  // codes of 8 bits take 16 registers
+#endif
 
 inline __m512 halves(const uint16_t* at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
@@ -23,11 +32,25 @@ inline __m512i broadcast(const int8_t* four) {
     return _mm512_set1_epi32(word);
 }
 
-// `sum` and the products of four quads. Eight in a row would be a longer chain than the others can hide.
+// `sum` and the products of four quads. Eight in a row would be a longer chain than the others can hide. `NIBBLES`: the codes
+// have 4 bits; otherwise, without VNNI, codes[8 + q] are the upper halves of codes[q].
+template <bool NIBBLES>
 inline __m512i dot(__m512i sum, const __m512i* codes, const int8_t* x) {
+#ifdef __AVX512VNNI__
 #pragma GCC unroll 4
     for (int q = 0; q < 4; ++q) sum = _mm512_dpbusd_epi32(sum, codes[q], broadcast(x + 4 * q));
     return sum;
+#else
+    __m512i fine = _mm512_setzero_si512(), coarse = fine;
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) {
+        const __m512i four = broadcast(x + 4 * q);
+        fine = _mm512_add_epi16(fine, _mm512_maddubs_epi16(codes[q], four));
+        if (!NIBBLES) coarse = _mm512_add_epi16(coarse, _mm512_maddubs_epi16(codes[8 + q], four));
+    }
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(fine, _mm512_set1_epi16(1)));
+    return NIBBLES ? sum : _mm512_add_epi32(sum, _mm512_madd_epi16(coarse, _mm512_set1_epi16(16)));
+#endif
 }
 
 // Sums of one panel over all blocks for T tokens, [T][16]. `stride` is the number of blocks of a row of x.
@@ -48,7 +71,7 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
 #pragma GCC unroll 16
     for (int t = 0; t < T; ++t) total[t] = _mm512_setzero_ps();
     for (int64_t b = 0; b < blocks; ++b, packed += BYTES) {
-        __m512i codes[8];
+        __m512i codes[NIBBLES || VNNI ? 8 : 16];
         if (FETCH) {
             for (int64_t line = 0; line < BYTES; line += 64) _mm_prefetch(packed + AHEAD + line, WHERE);
             if (!NIBBLES) _mm_prefetch(scales + b * SCALES + SCALES_AHEAD, _MM_HINT_T0);
@@ -62,7 +85,12 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
             }
         } else {
 #pragma GCC unroll 8
-            for (int q = 0; q < 8; ++q) codes[q] = _mm512_loadu_si512(packed + 64 * q);
+            for (int q = 0; q < 8; ++q) {
+                codes[q] = _mm512_loadu_si512(packed + 64 * q);
+                if (VNNI) continue;
+                codes[8 + q] = _mm512_and_si512(_mm512_srli_epi16(codes[q], 4), low);
+                codes[q] = _mm512_and_si512(codes[q], low);
+            }
         }
         if constexpr (KIND == U8_HALVES) {
             __m512 first = halves(scales + b * 32), second = halves(scales + b * 32 + 16);
@@ -71,8 +99,8 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
                 const Quantized& a = x[t * stride + b];
                 __m512i start = _mm512_slli_epi32(_mm512_set1_epi32(a.minus_first), 7);
                 __m512i rest = _mm512_slli_epi32(_mm512_set1_epi32(a.minus_sum - a.minus_first), 7);
-                __m512 one = _mm512_cvtepi32_ps(dot(start, codes, a.codes));
-                __m512 two = _mm512_cvtepi32_ps(dot(rest, codes + 4, a.codes + 16));
+                __m512 one = _mm512_cvtepi32_ps(dot<NIBBLES>(start, codes, a.codes));
+                __m512 two = _mm512_cvtepi32_ps(dot<NIBBLES>(rest, codes + 4, a.codes + 16));
                 __m512 scale = _mm512_set1_ps(a.scale);
                 total[t] = _mm512_fmadd_ps(one, _mm512_mul_ps(first, scale), total[t]);
                 total[t] = _mm512_fmadd_ps(two, _mm512_mul_ps(second, scale), total[t]);
@@ -84,7 +112,8 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
                 const Quantized& a = x[t * stride + b];
                 __m512i start = _mm512_setzero_si512();
                 if (!OFFSET) start = _mm512_slli_epi32(_mm512_set1_epi32(a.minus_sum), NIBBLES ? 3 : 7);
-                __m512i first = dot(start, codes, a.codes), second = dot(_mm512_setzero_si512(), codes + 4, a.codes + 16);
+                __m512i first = dot<NIBBLES>(start, codes, a.codes);
+                __m512i second = dot<NIBBLES>(_mm512_setzero_si512(), codes + 4, a.codes + 16);
                 __m512 product = _mm512_cvtepi32_ps(_mm512_add_epi32(first, second));
                 total[t] = _mm512_fmadd_ps(product, _mm512_mul_ps(scale, _mm512_set1_ps(a.scale)), total[t]);
                 if (OFFSET) total[t] = _mm512_fmadd_ps(offset, _mm512_set1_ps(a.scaled_sum), total[t]);

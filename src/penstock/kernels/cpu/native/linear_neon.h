@@ -1,0 +1,154 @@
+// Tiles with NEON, with or without the dot product instructions: four rows of a panel at a time, as the lanes of a
+// register.
+//
+// Both multiply signed bytes, so codes of 8 bits are read as code - 128. Without dot products, products are added up as
+// 16-bit numbers: two of 8-bit codes (2 * 128 * 127 = 32512), or four of 4-bit ones.
+#pragma once
+
+#include <arm_neon.h>
+
+#include <cstring>
+
+#include "linear.h"
+
+namespace penstock::PENSTOCK_ISA {
+namespace {
+
+constexpr int MAX_TILE = 4;
+constexpr int GROUPS = 4;  // of four rows, in a panel
+
+inline float32x4_t halves(const uint16_t* at) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(at))); }
+
+// The codes of four rows, eight quads. `packed` is where the rows begin in the block.
+template <bool NIBBLES>
+inline void load_codes(const uint8_t* packed, int8x16_t* codes) {
+    for (int q = 0; q < (NIBBLES ? 4 : 8); ++q) {
+        const uint8x16_t bytes = vld1q_u8(packed + 64 * q);
+        if (NIBBLES) {
+            codes[q] = vreinterpretq_s8_u8(vandq_u8(bytes, vdupq_n_u8(15)));
+            codes[4 + q] = vreinterpretq_s8_u8(vshrq_n_u8(bytes, 4));
+        } else {
+            codes[q] = vreinterpretq_s8_u8(veorq_u8(bytes, vdupq_n_u8(128)));
+        }
+    }
+}
+
+// `sum` and the products of four quads.
+template <bool NIBBLES>
+inline int32x4_t dot(int32x4_t sum, const int8x16_t* codes, const int8_t* x) {
+#ifdef __ARM_FEATURE_DOTPROD
+    const int8x16_t quads = vld1q_s8(x);
+    sum = vdotq_laneq_s32(sum, codes[0], quads, 0);
+    sum = vdotq_laneq_s32(sum, codes[1], quads, 1);
+    sum = vdotq_laneq_s32(sum, codes[2], quads, 2);
+    return vdotq_laneq_s32(sum, codes[3], quads, 3);
+#else
+    constexpr int TOGETHER = NIBBLES ? 4 : 2;  // quads in 16 bits
+    int32x4_t low = vdupq_n_s32(0), high = low;  // two sums of each row: rows 0 and 1, rows 2 and 3
+    for (int first = 0; first < 4; first += TOGETHER) {
+        int16x8_t low_products = vdupq_n_s16(0), high_products = low_products;
+        for (int q = first; q < first + TOGETHER; ++q) {
+            int32_t word;
+            std::memcpy(&word, x + 4 * q, sizeof word);
+            const int8x8_t quad = vreinterpret_s8_s32(vdup_n_s32(word));
+            low_products = vmlal_s8(low_products, vget_low_s8(codes[q]), quad);
+            high_products = vmlal_s8(high_products, vget_high_s8(codes[q]), quad);
+        }
+        low = vpadalq_s16(low, low_products);
+        high = vpadalq_s16(high, high_products);
+    }
+    return vaddq_s32(sum, vpaddq_s32(low, high));
+#endif
+}
+
+// Sums of one panel over all blocks for T tokens, [T][16]. `stride` is the number of blocks of a row of x.
+template <int KIND, int T>
+void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Quantized* x, int64_t stride, float* sums) {
+    constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET, OFFSET = KIND == U4_OFFSET || KIND == U8_OFFSET;
+    constexpr bool HALVES = KIND == U8_HALVES;
+    // What is left to subtract from each code.
+    constexpr int ZERO = (OFFSET ? 0 : NIBBLES ? 8 : 128) - (NIBBLES ? 0 : 128);
+    constexpr int64_t BYTES = NIBBLES ? 256 : 512;
+    float32x4_t total[T][GROUPS];
+    for (int t = 0; t < T; ++t)
+        for (int group = 0; group < GROUPS; ++group) total[t][group] = vdupq_n_f32(0.0f);
+    for (int64_t b = 0; b < blocks; ++b) {
+        const int64_t block = panel * blocks + b;
+        const uint8_t* packed = static_cast<const uint8_t*>(segment.codes) + block * BYTES;
+        for (int group = 0; group < GROUPS; ++group) {
+            int8x16_t codes[8];
+            load_codes<NIBBLES>(packed + 16 * group, codes);
+            const uint16_t* scales = segment.scales + block * PANEL * (HALVES ? 2 : 1) + 4 * group;
+            const float32x4_t first_scale = halves(scales), second_scale = halves(scales + (HALVES ? PANEL : 0));
+            for (int t = 0; t < T; ++t) {
+                const Quantized& a = x[t * stride + b];
+                float32x4_t& sum = total[t][group];
+                int32x4_t product = dot<NIBBLES>(vdupq_n_s32(ZERO * a.minus_sum), codes, a.codes);
+                if (HALVES) {
+                    sum = vfmaq_f32(sum, vcvtq_f32_s32(product), vmulq_n_f32(first_scale, a.scale));
+                    product = vdupq_n_s32(0);
+                }
+                product = dot<NIBBLES>(product, codes + 4, a.codes + 16);
+                sum = vfmaq_f32(sum, vcvtq_f32_s32(product), vmulq_n_f32(second_scale, a.scale));
+                if (OFFSET) sum = vfmaq_n_f32(sum, halves(segment.offsets + block * PANEL + 4 * group), a.scaled_sum);
+            }
+        }
+    }
+    for (int t = 0; t < T; ++t)
+        for (int group = 0; group < GROUPS; ++group) vst1q_f32(sums + t * PANEL + 4 * group, total[t][group]);
+}
+
+template <int KIND>
+inline float32x4_t four(const void* codes, int64_t at) {
+    if (KIND == F32) return vld1q_f32(static_cast<const float*>(codes) + at);
+    const uint16_t* half = static_cast<const uint16_t*>(codes) + at;
+    if (KIND == F16) return halves(half);
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(half), 16));
+}
+
+// Even and odd inputs are summed apart, and the two sums at the end, as on other machines.
+template <int KIND, int T>
+void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float* x, float* sums) {
+    constexpr int TOGETHER = T > 2 ? 2 : 4;  // groups whose sums fit into the registers
+    for (int first = 0; first < GROUPS; first += TOGETHER) {
+        float32x4_t total[2][T][TOGETHER];
+        for (int t = 0; t < T; ++t)
+            for (int group = 0; group < TOGETHER; ++group) total[0][t][group] = total[1][t][group] = vdupq_n_f32(0.0f);
+        const auto add = [&](int odd, int64_t col) {
+            for (int group = 0; group < TOGETHER; ++group) {
+                const float32x4_t weight = four<KIND>(segment.codes, (panel * cols + col) * PANEL + 4 * (first + group));
+                for (int t = 0; t < T; ++t)
+                    total[odd][t][group] = vfmaq_n_f32(total[odd][t][group], weight, x[t * cols + col]);
+            }
+        };
+        int64_t col = 0;
+        for (; col + 2 <= cols; col += 2) add(0, col), add(1, col + 1);
+        if (col < cols) add(0, col);
+        for (int t = 0; t < T; ++t)
+            for (int group = 0; group < TOGETHER; ++group)
+                vst1q_f32(sums + t * PANEL + 4 * (first + group), vaddq_f32(total[0][t][group], total[1][t][group]));
+    }
+}
+
+inline void quantize_whole_block(const float* x, Quantized& out) {
+    float32x4_t values[8], sizes = vdupq_n_f32(0.0f);
+    for (int i = 0; i < 8; ++i) {
+        values[i] = vld1q_f32(x + 4 * i);
+        sizes = vmaxq_f32(sizes, vabsq_f32(values[i]));
+    }
+    const float largest = vmaxvq_f32(sizes), inverse = inverse_scale(largest);
+    int32_t sums[2];
+    for (int half = 0; half < 2; ++half) {
+        int16x4_t codes[4];
+        for (int i = 0; i < 4; ++i) codes[i] = vqmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(values[4 * half + i], inverse)));
+        const int8x8_t low = vqmovn_s16(vcombine_s16(codes[0], codes[1]));
+        const int8x8_t high = vqmovn_s16(vcombine_s16(codes[2], codes[3]));
+        const int8x16_t bytes = vcombine_s8(low, high);
+        vst1q_s8(out.codes + 16 * half, bytes);
+        sums[half] = vaddlvq_s8(bytes);
+    }
+    finish(out, largest, sums[0], sums[1]);
+}
+
+}  // namespace
+}  // namespace penstock::PENSTOCK_ISA
