@@ -1,0 +1,12 @@
+"""Between the HTTP layer and the deployments: which deployment works on a request, and what happens when it fails.
+
+candidate      a deployment and a request, as plain values at the moment of a decision
+policies       pure functions that rank candidates: load, prefix, ttft, cost, name
+decision       filters and one policy over a snapshot; the record of what was considered and why
+size_class     signals of a request that say how large a model it needs (`model: "auto"`)
+breaker        a circuit breaker per deployment
+backoff        delays between attempts: jitter, Retry-After, a deadline
+recent_work    how much a deployment was given of late
+
+Policies see values only, never a deployment or a clock. No HTTP server code and no torch.
+"""
