@@ -70,7 +70,7 @@ X86 = {
 ARM = {
     "portable": InstructionSet(),
     "neon": InstructionSet(("-DPENSTOCK_NEON",)),
-    "dotprod": InstructionSet(("-DPENSTOCK_NEON", "-march=armv8.2-a+dotprod"), base="neon"),
+    "dotprod": InstructionSet(("-DPENSTOCK_NEON", "-mcpu=generic+dotprod"), base="neon"),
 }
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
 

@@ -12,7 +12,7 @@ from penstock.errors import InvalidSetting, PenstockError
 from penstock.kernels import sampling_layout
 
 PATH = Path(__file__).parent / "libpenstock.so"
-CHOICE = "PENSTOCK_CPU"  # an instruction set, for tests and for finding out what one is worth
+CHOICE = "PENSTOCK_CPU"  # an instruction set: avx2, neon, …; for tests and for finding out what one is worth
 
 log = logging.getLogger(__name__)
 

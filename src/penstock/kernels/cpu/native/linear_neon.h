@@ -5,6 +5,9 @@
 // 16-bit numbers: two of 8-bit codes (2 * 128 * 127 = 32512), or four of 4-bit ones.
 #pragma once
 
+#if defined(__ARM_FEATURE_DOTPROD) && !defined(__clang__)
+#pragma GCC target("arch=armv8.2-a+dotprod")  // GCC 12 inlines these instructions only into code for this architecture
+#endif
 #include <arm_neon.h>
 
 #include <cstring>
