@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -79,16 +80,18 @@ def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
     return LocalEngine(loop, process_tuning.step_scope(native=facts["kernels"].startswith("native"))), facts
 
 
-def engine_loop(settings: Settings, secret: bytes | None = None) -> tuple[EngineLoop, dict[str, Any]]:
+def engine_loop(
+    settings: Settings, secret: bytes | None = None, report: Callable[[str], None] | None = None
+) -> tuple[EngineLoop, dict[str, Any]]:
     """The loop of an engine: `engine.serve` runs it in a process of its own, `engine.local` in this one. `secret` is
-    the server's (`flow.prefix`)."""
+    the server's (`flow.prefix`); `report` is told each phase of the start."""
     begun = time.monotonic()
     files = _resolve(settings)  # no download: the frontend has resolved it before
     with process_tuning.fast_start():
         with process_tuning.fast_import(cuda=settings.model.device != "cpu"):
             from penstock.startup import build  # torch: a second or more
 
-        return build.engine_loop(settings, files, begun, secret)
+        return build.engine_loop(settings, files, begun, secret, report)
 
 
 def journal(settings: Settings, source: Source) -> Journal | None:
@@ -108,13 +111,20 @@ def journal(settings: Settings, source: Source) -> Journal | None:
     return Journal(source, keep_texts=asked.keep_texts, listeners=listeners, epoch=epoch)
 
 
-def replica(settings: Settings, source: Source, journal: Journal | None = None) -> Replica:
-    """A supervised engine process for a server: started, but not yet waited for."""
+def replica(
+    settings: Settings,
+    source: Source,
+    journal: Journal | None = None,
+    on_phase: Callable[[str], None] | None = None,
+) -> Replica:
+    """A supervised engine process for a server: started, but not yet waited for. `on_phase` is told what it does until
+    it is ready."""
     from penstock.deployment.replica import Replica
     from penstock.engine.process import ProcessEngine
 
     secret = draw_secret()  # the same for each process after a restart
-    return Replica(lambda: ProcessEngine(settings, secret), source, None if journal is None else journal.record)
+    emit = None if journal is None else journal.record
+    return Replica(lambda: ProcessEngine(settings, secret, on_phase), source, emit)
 
 
 def server(

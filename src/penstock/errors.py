@@ -17,6 +17,7 @@
     ├── HostNotAllowed               421  the Host header is not an accepted name
     ├── MediaTypeUnsupported         415  the content type is not JSON
     ├── QueueFull                    429  max_waiting sequences are waiting
+    ├── ModelLoading                 503  the server is starting; Retry-After says when to come back
     ├── EngineDied                   503  the engine process died; the request may be retried
     └── ShuttingDown                 503  the server accepts no more requests
 
@@ -111,6 +112,11 @@ class MediaTypeUnsupported(PenstockError):
 class QueueFull(PenstockError):
     status = 429
     code = "queue_full"
+
+
+class ModelLoading(PenstockError):
+    status = 503
+    code = "model_loading"
 
 
 class EngineDied(PenstockError):

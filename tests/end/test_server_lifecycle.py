@@ -1,4 +1,4 @@
-"""The engine's death and return, a full queue, the server's end, and starts that fail."""
+"""The start, the engine's death and return, a full queue, the server's end, and starts that fail."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from helpers import tiny_models
-from helpers.server_process import PATIENCE_S, Server, alive, command, environment, until
+from helpers.server_process import PATIENCE_S, Server, StartingServer, alive, command, environment, until
 
 ENDLESS: dict[str, Any] = {
     "prompt": "on and on",
@@ -225,6 +225,29 @@ def test_a_full_queue(tiny: Path) -> None:
             client.completions.create(model=server.model, **{**ENDLESS, "prompt": ["a", "b", "c"]})
         assert never.value.param == "n"
         assert server.idle()
+
+
+# --- the start
+
+
+def test_before_the_model_is_loaded(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--kv-memory", "100MB", "--api-key", "secret")
+    with StartingServer(monkeypatch, tmp_path, tiny, *options) as server, httpx.Client(base_url=server.url) as http:
+        health, ready = http.get("/health"), http.get("/ready")
+        assert (health.status_code, health.json()) == (200, {"status": "ok", "phase": "starting the engine"})
+        assert (ready.status_code, ready.json()) == (503, {"status": "starting", "phase": "starting the engine"})
+        assert ready.headers["retry-after"] == "1"
+        with server.client(api_key="secret") as client, pytest.raises(openai.InternalServerError) as early:
+            client.completions.create(model=server.model, **SHORT)
+        assert (early.value.status_code, early.value.code) == (503, "model_loading")
+        assert early.value.response.headers["retry-after"] == "1"
+        server.let_start()
+        # The connection is the same; from here on keys are asked for.
+        assert http.get("/health").json() == {"status": "ok"}
+        assert http.get("/v1/models").status_code == 401
+        with server.client(api_key="secret") as client:
+            assert client.completions.create(model=server.model, **SHORT).choices[0].text
+        assert "Traceback" not in server.log
 
 
 # --- the server's end

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import httpx
 import openai
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.observe.metrics import SOURCE_LABELS
@@ -64,6 +65,8 @@ def _command_line(pid: int) -> bytes:
 
 
 class Server:
+    ANNOUNCED = r"docs +(http://\S+)/docs|ready: (http://[^\s\"]+)"  # once the model is loaded
+
     def __init__(self, model: object, *options: object, **env: str) -> None:
         """Starts it and waits for it; settings in `env` are without their prefix."""
         self.model = Path(str(model)).name
@@ -84,8 +87,8 @@ class Server:
     def _announced(self) -> str | None:
         if self.process.poll() is not None:
             raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.log}")
-        found = re.search(r"docs +(http://\S+)/docs|ready: (http://[^\s\"]+)", self.log)
-        return found and (found[1] or found[2])
+        found = re.search(self.ANNOUNCED, self.log)
+        return found and next(filter(None, found.groups()))
 
     @property
     def log(self) -> str:
@@ -170,3 +173,27 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class StartingServer(Server):
+    """A server that listens, and whose engine process waits for `let_start`."""
+
+    ANNOUNCED = r"listening on (http://[^\s;]+);"
+    WAIT = """
+import os, sys, time
+while "penstock.engine.worker" in sys.orig_argv and not os.path.exists({gate!r}):
+    time.sleep(0.005)
+"""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, model: object, *options: object) -> None:
+        """`folder` is for files of its own."""
+        self.gate = folder / "gate"
+        (folder / "sitecustomize.py").write_text(self.WAIT.format(gate=str(self.gate)))
+        paths = (str(folder), *filter(None, [os.environ.get("PYTHONPATH")]))
+        with monkeypatch.context() as patched:
+            patched.setenv("PYTHONPATH", os.pathsep.join(paths))
+            super().__init__(model, *options)
+
+    def let_start(self) -> None:
+        self.gate.touch()
+        until(lambda: self.status("/ready") == 200, "start-up")

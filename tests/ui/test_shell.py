@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from helpers.browser import PageErrors
-from helpers.server_process import PATIENCE_S, Server
+from helpers.server_process import PATIENCE_S, Server, StartingServer
 
 Visit = Callable[..., Page]
 PAGES = ("playground", "requests", "batch", "cache", "lab", "planner", "dashboard")
@@ -284,3 +284,19 @@ def test_it_says_that_the_connection_is_lost_and_finds_back(
     expect(page.get_by_text("The server cannot be reached.")).to_be_visible()
     page.unroute("**/observe/**")
     page.wait_for_selector("[data-state=live]", state="attached")
+
+
+def test_a_server_that_starts_says_what_it_is_doing(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Callable[..., Page]
+) -> None:
+    with StartingServer(monkeypatch, tmp_path, tiny, "--kv-memory", "100MB") as server:
+        page = opened(server.url)
+        page.goto(f"{server.url}/ui/")
+        expect(page.locator(".starting")).to_contain_text("Starting the engine")
+        expect(page.locator(".pulse")).to_contain_text("Loading")
+        assert not violations(page)
+        server.let_start()
+        expect(page.locator(".pulse")).to_contain_text("Live")
+        expect(page.locator(".starting")).to_have_count(0)
+        page.wait_for_selector("[data-page=playground] .welcome h2")
+        page.close()

@@ -70,7 +70,7 @@ def test_the_context_is_what_the_engine_found_room_for(tmp_path: Path) -> None:
 def test_all_engines_of_a_server_get_the_secret_drawn_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the keys of prefixes are the same before and after a restart, and on no other server."""
     given: list[bytes] = []
-    monkeypatch.setattr(process, "ProcessEngine", lambda _, secret: given.append(secret))
+    monkeypatch.setattr(process, "ProcessEngine", lambda _, secret, on_phase: given.append(secret))
     for _ in range(2):
         replica = assemble.replica(settings.load(environ={}), Source())
         replica._spawn()  # as it does when the first has died

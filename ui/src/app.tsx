@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import { count, short } from "./lib/format";
 import { allowKeyPrompt, keyPrompt } from "./lib/http";
-import { alerts, connection, facts, reconnect, stats } from "./lib/live";
+import { alerts, connection, facts, reconnect, start, stats } from "./lib/live";
 import { go, route } from "./lib/router";
 import { helpShown, useShortcuts } from "./lib/shortcuts";
 import { nextTheme, themeChoice } from "./lib/theme";
@@ -11,6 +11,7 @@ import { Help } from "./parts/help";
 import { Icon, type IconName } from "./parts/icons";
 import { KeyDialog } from "./parts/key-dialog";
 import { type Load, Lazy, preload } from "./parts/lazy";
+import { Starting } from "./parts/starting";
 
 const PAGES: { name: string; title: string; short: string; icon: IconName; load: Load }[] = [
   { name: "playground", title: "Playground", short: "Play", icon: "playground", load: () => import("./pages/playground/playground").then((page) => page.Playground) },
@@ -26,6 +27,7 @@ const PRELOAD_MS = 1500;
 
 const STATES = {
   connecting: "Connecting",
+  loading: "Loading",
   live: "Live",
   lost: "Disconnected",
   locked: "Key required",
@@ -90,12 +92,21 @@ export function App() {
         <Foot />
       </nav>
       <main id="main" ref={main} tabIndex={-1} data-page={page.name}>
-        <Lazy key={page.name} load={page.load} />
+        <Content load={page.load} name={page.name} />
       </main>
       <KeyDialog />
       <Help />
     </div>
   );
+}
+
+/** The page; until the server has loaded its model, what it is doing. A page that was shown before stays. */
+function Content({ name, load }: { name: string; load: Load }) {
+  const status = start.value;
+  const shown = useRef(false);
+  shown.current ||= status === null;
+  if (shown.current) return <Lazy key={name} load={load} />;
+  return status ? <Starting status={status} /> : null;
 }
 
 /** Connection state and live load, at the foot of every page. */

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import importlib
 import logging
 import os
 import signal
@@ -24,13 +25,16 @@ from penstock.cli.text import context_note, size_text
 from penstock.errors import PenstockError
 from penstock.flow.identity import Source
 from penstock.http.port import bind
+from penstock.http.start_status import StartStatus
 from penstock.observe.logs import configure
 from penstock.settings import ENV_PREFIX, LOOPBACK, Settings, load, strays
 from penstock.startup import preflight
 from penstock.store.resolve import check_name
 from penstock.system import gc_control
+from penstock.system.daemon_thread import run_in_daemon_thread
 
 if TYPE_CHECKING:
+    from penstock.http.server import HttpServer
     from penstock.store.files import ModelFiles
 
 logger = logging.getLogger(__name__)
@@ -38,6 +42,9 @@ logger = logging.getLogger(__name__)
 # Switch interval of the interpreter. With Python's 5 ms, a thread that parses a long body stalls the event loop twice
 # as long (bench/stalls_json.py).
 THREAD_TURN_S = 0.001
+ON_DISK_S = 0.2  # enough to find a model on this machine: its engine process is then started before anything else
+
+Say = Callable[[str], None]
 
 
 @click.command()
@@ -77,11 +84,7 @@ def _start(values: dict[str, Any]) -> None:
         exporter_class()  # raises here if the package is missing, not after the engine has started
     check_name(settings.model.model)  # before the port: an unknown model is reported first
     listener = bind(settings.serve)
-    with download_bar(None if for_people else say) as bar:
-        files = assemble.model(settings, bar)
-    preflight.check(settings, files.spec)
-    say(f"model {files.name}: {files.spec.architecture}, {files.spec.weights}")
-    sys.exit(_run(_serve(settings, files, listener, say)))
+    sys.exit(_run(_serve(settings, listener, say, for_people)))
 
 
 def _log_format(values: dict[str, Any]) -> Any:
@@ -108,37 +111,82 @@ def _errors_as_objects() -> Iterator[None]:
         sys.exit(1)
 
 
-async def _serve(settings: Settings, files: ModelFiles, listener: socket.socket, say: Callable[[str], None]) -> int:
+async def _serve(settings: Settings, listener: socket.socket, say: Say, for_people: bool) -> int:
+    """Answers from the start on: with what it waits for (`http.starting`), until the model is loaded."""
     this = asyncio.current_task()
     assert this is not None
     for number in (signal.SIGTERM, signal.SIGINT):  # until the server installs its own
         asyncio.get_running_loop().add_signal_handler(number, this.cancel)
-    source = Source(files.name)
-    journal = assemble.journal(settings, source)
-    replica = assemble.replica(settings, source, journal)
+    status, replica, http = StartStatus("finding the model"), None, None
+    loading = contextlib.ExitStack()
+    loading.enter_context(gc_control.paused())
     try:
+        finding = _find_model(settings, status, say, for_people)
+        await asyncio.wait({finding}, timeout=ON_DISK_S)
+        if not finding.done():
+            http = await _listen(settings, status, listener, say)
+        files = await finding
+        preflight.check(settings, files.spec)
+        say(f"model {files.name}: {files.spec.architecture}, {files.spec.weights}")
+        source = Source(files.name)
+        journal = assemble.journal(settings, source)
+        status.begin("starting the engine")
+        replica = assemble.replica(settings, source, journal, status.begin)
         say("engine process started; loading weights")
-        from penstock.http.server import serve as serve_http  # imported while it does
-
+        if http is None:
+            http = await _listen(settings, status, listener, say)
+        await asyncio.to_thread(importlib.import_module, "penstock.http.app")  # the event loop answers meanwhile
         app, service, observer = assemble.server(settings, files, replica, journal)
         with contextlib.closing(service):
-            try:
-                await replica.start()
-            except asyncio.CancelledError:
-                say("stopped before the server was ready")
-                replica.close(at_once=True)
-                return 0
+            await replica.start()
+            loading.close()
             gc_control.tune_for_server()
             sys.setswitchinterval(THREAD_TURN_S)
             facts = replica.facts
             say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
             if note := context_note(facts["context"], files.spec.context, settings):
                 say(note)
-            announce = functools.partial(_announce, files.name, facts, say, settings.observe.log_format == "human")
+            from penstock.http.server import serve as serve_http
+
+            announce = functools.partial(_announce, files.name, facts, say, for_people)
             options = {"drain_s": settings.serve.drain_s, "hang_s": settings.serve.hang_s}
-            return await serve_http(app, service, observer, listener, announce, **options)
+            return await serve_http(http, app, service, observer, announce, **options)
+    except asyncio.CancelledError:
+        say("stopped before the server was ready")
+        if replica is not None:
+            replica.close(at_once=True)
+        return 0
     finally:
-        replica.close()
+        loading.close()
+        if replica is not None:
+            replica.close()
+        if http is not None:
+            await http.close()
+
+
+def _find_model(settings: Settings, status: StartStatus, say: Say, for_people: bool) -> asyncio.Future[ModelFiles]:
+    """Downloads it if it is not on this machine."""
+
+    def find() -> ModelFiles:
+        with download_bar(None if for_people else say) as bar:
+
+            def report(what: str, done_bytes: int, total_bytes: int | None) -> None:
+                bar(what, done_bytes, total_bytes)
+                status.download(what, done_bytes, total_bytes)
+
+            return assemble.model(settings, report)
+
+    return run_in_daemon_thread(find, "find model")
+
+
+async def _listen(settings: Settings, status: StartStatus, listener: socket.socket, say: Say) -> HttpServer:
+    from penstock.http import starting
+    from penstock.http.server import HttpServer
+
+    http = HttpServer(starting.build(status, settings.serve))
+    await http.start(listener)
+    say(f"listening on {http.url}; requests are answered once the model is loaded")
+    return http
 
 
 def _announce(model: str, facts: dict[str, Any], say: Callable[[str], None], for_people: bool, url: str) -> None:

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from penstock import errors
 from penstock.engine.ipc import PeerGone, open_frontend_link
 from penstock.errors import EngineDied
 from penstock.flow import Cancel, Delta, Failure, FinishReason, Frame, Query, Ready, Reply, Start, Submit
-from penstock.flow.messages import FromEngine, Stop
+from penstock.flow.messages import FromEngine, StartPhase, Stop
 from penstock.settings import Settings, child_environment, to_wire
 
 STOP_GRACE_S = 5.0
@@ -29,7 +30,9 @@ STOP_GRACE_S = 5.0
 class ProcessEngine:
     """Implements flow.WatchedEngine. Every open sequence gets a terminal Delta, also when the process dies."""
 
-    def __init__(self, settings: Settings, secret: bytes) -> None:
+    def __init__(self, settings: Settings, secret: bytes, on_phase: Callable[[str], None] | None = None) -> None:
+        """`on_phase` is called with each phase of its start."""
+        self._on_phase = on_phase
         self.open: set[str] = set()  # ids of sequences without a terminal Delta so far
         self.queries: set[int] = set()  # ids of those without a Reply so far
         self.facts: dict[str, Any] | None = None
@@ -129,6 +132,9 @@ class ProcessEngine:
                 case Reply():
                     self.queries.discard(message.id)
                     messages.append(message)
+                case StartPhase():
+                    if self._on_phase is not None:
+                        self._on_phase(message.phase)
                 case Ready():
                     self.facts = message.facts
                     self._remove_folder()  # both are connected: nothing is left to clean up if they are killed

@@ -10,12 +10,13 @@ from penstock.engine.ipc import IpcLink, PeerGone
 from penstock.engine.loop import EngineLoop
 from penstock.errors import PenstockError
 from penstock.flow import Failure, Ready, Start
-from penstock.flow.messages import Stop, ToEngine
+from penstock.flow.messages import StartPhase, Stop, ToEngine
 from penstock.settings import Settings, from_wire
 
 logger = logging.getLogger(__name__)
 
-Build = Callable[[Settings, bytes], tuple[EngineLoop, dict[str, Any]]]
+Report = Callable[[str], None]  # of the phase of the start that begins
+Build = Callable[[Settings, bytes, Report], tuple[EngineLoop, dict[str, Any]]]
 
 
 def serve(link: IpcLink[ToEngine], build: Build) -> int:
@@ -37,7 +38,7 @@ def _start(link: IpcLink[ToEngine], build: Build) -> EngineLoop | None:
     if others:
         return None
     try:
-        loop, facts = build(from_wire(start.settings), start.secret)
+        loop, facts = build(from_wire(start.settings), start.secret, lambda phase: link.send(StartPhase(phase)))
     except PenstockError as error:
         link.send(Failure(error.code, error.message, error.param))
         return None

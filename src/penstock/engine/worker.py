@@ -9,7 +9,7 @@ from typing import Any
 from penstock import assemble
 from penstock.engine.ipc import open_engine_link
 from penstock.engine.loop import EngineLoop
-from penstock.engine.serve import serve
+from penstock.engine.serve import Report, serve
 from penstock.observe.logs import configure
 from penstock.settings import Settings
 from penstock.system.ownership import claim_process
@@ -24,9 +24,9 @@ def main() -> int:
     return serve(open_engine_link(sys.argv[1], lifeline=sys.stdin.fileno()), build)
 
 
-def build(settings: Settings, secret: bytes) -> tuple[EngineLoop, dict[str, Any]]:
+def build(settings: Settings, secret: bytes, report: Report) -> tuple[EngineLoop, dict[str, Any]]:
     configure(settings.observe.log_format)
-    return assemble.engine_loop(settings, secret)
+    return assemble.engine_loop(settings, secret, report)
 
 
 if __name__ == "__main__":

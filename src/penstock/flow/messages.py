@@ -210,6 +210,12 @@ class Frame(Wire, frozen=True):
         return words[::2], words[1::2]
 
 
+class StartPhase(Wire, frozen=True):
+    """What an engine is doing before it is Ready."""
+
+    phase: str
+
+
 class Reply(Wire, frozen=True):
     """The answer to a Query: a value, or an error message."""
 
@@ -219,4 +225,4 @@ class Reply(Wire, frozen=True):
 
 
 ToEngine = Start | Submit | Cancel | Query | Stop
-FromEngine = Ready | Failure | Frame | Reply
+FromEngine = StartPhase | Ready | Failure | Frame | Reply

@@ -8,16 +8,14 @@ from starlette.types import ASGIApp
 import penstock
 from penstock.http import exception_handlers, openapi_bodies, operations, ui
 from penstock.http.api import capacity_routes, tokenizer_routes
-from penstock.http.api.anthropic import error_body as anthropic_errors
 from penstock.http.api.anthropic import routes as anthropic_routes
-from penstock.http.api.ollama import error_body as ollama_errors
 from penstock.http.api.ollama import routes as ollama_routes
 from penstock.http.api.openai import routes as openai_routes
 from penstock.http.api.openai import stored_routes
 from penstock.http.api.response_store import ResponseStore
 from penstock.http.api.responses import routes as responses_routes
 from penstock.http.debug import routes as debug_routes
-from penstock.http.error_response import ErrorFormats
+from penstock.http.error_formats import ERROR_FORMATS
 from penstock.http.middleware.admission import AdmissionThrottle
 from penstock.http.middleware.auth import KEYLESS_PATHS, ApiKeyMiddleware
 from penstock.http.middleware.body_limit import BodyLimitMiddleware
@@ -31,11 +29,6 @@ from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.observe.observer import Observer
 from penstock.settings import Settings, parse_bytes
-
-# Paths outside these have OpenAI's error format.
-ERROR_FORMATS = ErrorFormats(
-    {anthropic_errors.PATH_PREFIX: anthropic_errors.render_error, ollama_errors.PATH_PREFIX: ollama_errors.render_error}
-)
 
 
 def build(service: Service, settings: Settings, observer: Observer | None = None) -> ASGIApp:

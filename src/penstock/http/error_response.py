@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from starlette.responses import Response
 from starlette.types import Scope
 
-from penstock.errors import PenstockError
+from penstock.errors import ModelLoading, PenstockError
 from penstock.http.error_body import RenderedError, render_error
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def report_error(error: Exception, scope: Scope) -> RenderedError:
     request_id = scope["state"]["request_id"]
     if not isinstance(error, PenstockError):
         logger.error("request %s failed", request_id, exc_info=error, extra={"request_id": request_id})
-    elif error.status >= 500:
+    elif error.status >= 500 and not isinstance(error, ModelLoading):
         logger.error("request %s failed: %s", request_id, error, extra={"request_id": request_id})
     formats: ErrorFormats = scope["state"].get("error_formats") or ErrorFormats()
     return formats.for_path(scope["path"])(error, request_id)

@@ -1,5 +1,4 @@
-"""The listening socket. It is bound before the model is loaded, so that a port in use is an error at once; connections
-are refused until the model is there."""
+"""The listening socket. It is bound before anything is loaded, so that a port in use is an error at once."""
 
 from __future__ import annotations
 

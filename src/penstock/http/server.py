@@ -1,7 +1,9 @@
-"""The life of the HTTP server: start, serve, drain, stop.
+"""The life of the HTTP server: listen, serve, drain, stop.
 
-The first SIGTERM or SIGINT stops accepting requests (`/ready` turns 503), lets open ones finish up to a deadline, and
-ends the rest with a terminal error. A second signal ends them at once, a third does not wait until that is sent.
+It listens before the models are loaded, with the application of `http.starting`; `serve` puts the real one in its
+place. The first SIGTERM or SIGINT stops accepting requests (`/ready` turns 503), lets open ones finish up to a
+deadline, and ends the rest with a terminal error. A second signal ends them at once, a third does not wait until that
+is sent.
 """
 
 from __future__ import annotations
@@ -11,40 +13,69 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.http import protocol
 from penstock.http.port import listen
-from penstock.http.service import Service
 from penstock.http.uvicorn_adapter import Server, choose_protocol
-from penstock.observe.observer import Observer
+
+if TYPE_CHECKING:
+    from penstock.http.service import Service
+    from penstock.observe.observer import Observer
 
 logger = logging.getLogger(__name__)
 
 LAST_EVENT_S = 1.0  # after a second signal, for clients to read the last event of their streams
 
 
+class HttpServer:
+    """Answers with `app`, which may be replaced at any time: connections stay."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.url = ""
+        self.uvicorn: Server
+        self.serving: asyncio.Task[None]
+
+    async def start(self, listener: socket.socket) -> None:
+        """Listen on the socket of `port.bind`."""
+        listen(listener)
+        http = await choose_protocol(protocol.Protocol, protocol.BODY_EXTENSION)
+        config = uvicorn.Config(
+            self._call, interface="asgi3", loop="none", http=http, ws="none", lifespan="off", log_config=None,
+            access_log=False, timeout_graceful_shutdown=5, h11_max_incomplete_event_size=protocol.MAX_HEAD_BYTES,
+        )  # fmt: skip
+        self.uvicorn = Server(config)
+        self.serving = asyncio.create_task(self.uvicorn.serve(sockets=[listener]))
+        while not self.uvicorn.started and not self.serving.done():
+            await asyncio.sleep(0.005)
+        host, port = listener.getsockname()[:2]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+    async def close(self) -> None:
+        """Closes connections once their responses are sent, or after a few seconds."""
+        self.uvicorn.should_exit = True
+        await self.serving
+
+
 async def serve(
+    http: HttpServer,
     app: ASGIApp,
     service: Service,
     observer: Observer | None,
-    listener: socket.socket,
     announce: Callable[[str], None],
     *,
     drain_s: float,
     hang_s: float,
 ) -> int:
-    """Serves on the socket of `port.bind` until a signal; returns the exit code. Calls `announce` with the URL once the
-    server answers."""
-    listen(listener)
-    http = await choose_protocol(protocol.Protocol, protocol.BODY_EXTENSION)
-    config = uvicorn.Config(
-        app, loop="none", http=http, ws="none", lifespan="off", log_config=None, access_log=False,
-        timeout_graceful_shutdown=5, h11_max_incomplete_event_size=protocol.MAX_HEAD_BYTES,
-    )  # fmt: skip
-    server = Server(config)
+    """Serves `app` until a signal; returns the exit code. Calls `announce` with the URL once `app` answers."""
+    server, serving = http.uvicorn, http.serving
     stop = asyncio.Event()
     signals = 0
 
@@ -70,19 +101,15 @@ async def serve(
     supervising = asyncio.create_task(service.replica.supervise(hang_s))
     asks = {service.replica.source: lambda: service.replica.ask("stats")}
     watching = asyncio.create_task(observer.run(asks)) if observer is not None else None
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.005)
-    host, port = listener.getsockname()[:2]
-    announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    http.app = app
+    announce(http.url)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
     if signals == 1:
         logger.info("shutting down: %d requests are open", service.open)
         draining = asyncio.create_task(service.drain(drain_s))
         await asyncio.wait({draining, serving}, return_when=asyncio.FIRST_COMPLETED)
-    server.should_exit = True
-    await serving
+    await http.close()
     supervising.cancel()
     if watching is not None:
         watching.cancel()

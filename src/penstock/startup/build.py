@@ -12,6 +12,7 @@ import importlib
 import logging
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,6 +44,13 @@ BACKENDS: dict[BackendKind, str] = {
 KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 CPU_LIMITS = StepLimits(step_tokens=512, max_sequences=64, lookahead=0)
 GPU_LIMITS = StepLimits(step_tokens=8192, max_sequences=512, lookahead=1)
+# What begins when a phase of a backend's `build` ends.
+NEXT_PHASE = {
+    "kernels noted": "loading weights",
+    "weights": "preparing the first step",
+    "kernels compiled": "warming up",
+    "cache": "capturing CUDA graphs",
+}
 # Bytes of weights up to which a GPU's step takes twice as many tokens: small models compute them fast enough.
 SMALL_MODEL = 4 << 30
 
@@ -50,13 +58,21 @@ SMALL_MODEL = 4 << 30
 class PhaseTimer:
     """Seconds that the phases of a start take."""
 
-    def __init__(self, start: float) -> None:
+    def __init__(self, start: float, report: Callable[[str], None] | None = None) -> None:
+        """`report` is told what begins, in words for people."""
         self.start = self._last = start
         self.seconds: dict[str, float] = {}
+        self._report = report
 
     def end(self, name: str) -> None:
         now = time.monotonic()
         self.seconds[name], self._last = round(now - self._last, 3), now
+        if name in NEXT_PHASE:
+            self.begin(NEXT_PHASE[name])
+
+    def begin(self, phase: str) -> None:
+        if self._report is not None:
+            self._report(phase)
 
     @property
     def total(self) -> float:
@@ -64,14 +80,19 @@ class PhaseTimer:
 
 
 def engine_loop(
-    settings: Settings, files: ModelFiles, begun: float, secret: bytes | None
+    settings: Settings,
+    files: ModelFiles,
+    begun: float,
+    secret: bytes | None,
+    report: Callable[[str], None] | None = None,
 ) -> tuple[EngineLoop, dict[str, Any]]:
     """Load the model and put an engine around it; the facts say what was decided and how long it took since `begun`,
-    by `time.monotonic`. `secret` is the cache's."""
-    timer = PhaseTimer(begun)
+    by `time.monotonic`. `secret` is the cache's. `report` is told each phase as it begins."""
+    timer = PhaseTimer(begun, report)
     timer.end("imports")
     config = _decide(settings, files)
     timer.end("decisions")
+    timer.begin("preparing kernels" if config.kind == "cuda" else "loading weights")
     grammars = GrammarCache(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
     built: BuiltBackend = importlib.import_module(BACKENDS[config.kind]).build(config, grammars, timer.end)
     loop = EngineLoop(_scheduler(config, built.cache, secret), built.backend, grammars)

@@ -1,5 +1,12 @@
 /** Response types of the server's own routes. Instants and `*_us` are microseconds since the server's start. */
 
+/** /health of a server that starts. */
+export interface StartStatus {
+  phase: string;
+  done_bytes?: number; // of a download
+  total_bytes?: number;
+}
+
 export interface Facts {
   version: string;
   started_unix: number;

@@ -1,13 +1,15 @@
 /** The live feed (/observe/live) as signals. */
 import { batch, signal } from "@preact/signals";
-import type { Alert, Facts, Stats, StepWindow, Summary, Tick } from "./api";
+import type { Alert, Facts, StartStatus, Stats, StepWindow, Summary, Tick } from "./api";
 import { ApiError, request, fetchJson } from "./http";
 import { serverEvents } from "./sse";
 
-/** "off": the server records no events. */
-export type Connection = "connecting" | "live" | "lost" | "locked" | "off";
+/** "loading": the server has no model yet. "off": it records no events. */
+export type Connection = "connecting" | "loading" | "live" | "lost" | "locked" | "off";
 
 export const connection = signal<Connection>("connecting");
+/** What the server does before its model is loaded; null afterwards, undefined until it is known. */
+export const start = signal<StartStatus | null | undefined>(undefined);
 export const facts = signal<Facts | null>(null);
 export const stats = signal<Stats | null>(null);
 export const alerts = signal<Alert[]>([]);
@@ -18,6 +20,7 @@ export const requestsVersion = signal(0);
 let clockAt = { server: 0, here: 0 };
 
 const KEPT = 2000;
+const START_POLL_MS = 250;
 const listeners = new Set<(steps: StepWindow) => void>();
 let abort: AbortController | null = null;
 
@@ -63,7 +66,19 @@ function applyTick(tick: Tick): void {
   if (tick.steps) for (const listener of listeners) listener(tick.steps);
 }
 
+/** Polls /health, which says what a server that starts is doing, and answers 200 all the while. */
+async function loaded(signal: AbortSignal): Promise<void> {
+  for (;;) {
+    const status = await fetchJson<Partial<StartStatus>>("/health", { signal });
+    start.value = status.phase === undefined ? null : (status as StartStatus);
+    if (!start.value) return;
+    connection.value = "loading";
+    await pause(START_POLL_MS, signal);
+  }
+}
+
 async function connect(signal: AbortSignal): Promise<void> {
+  await loaded(signal);
   const known = await fetchJson<Facts>("/observe/facts", { signal });
   if (facts.value && facts.value.started_unix !== known.started_unix) requests.clear(); // the server was restarted
   facts.value = known;
@@ -84,6 +99,7 @@ export async function follow(): Promise<never> {
       if (connection.value === "live") connection.value = "connecting";
     } catch (error) {
       if (!signal.aborted) {
+        start.value ??= null;
         failures += 1;
         const status = error instanceof ApiError ? error.status : 0;
         connection.value = status === 401 ? "locked" : status === 404 ? "off" : "lost";
