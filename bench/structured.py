@@ -25,6 +25,7 @@ from penstock.flow import Admit
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.grammar_cache import GrammarCache
 from penstock.sample.constraints import Constraints
+from penstock.sample.masks import apply_mask
 from penstock.system.ownership import claim_process
 
 PERSON = {
@@ -141,14 +142,14 @@ def row_costs(llm: LLM, compiler: Compiler) -> dict[str, float]:
         started = time.process_time_ns()
         constraints.admit(Admit(0, [1], 1, params, 0, 0, (), []))
         admitted = time.process_time_ns() - started
-    logits = torch.zeros(1, vocab_size)
+    logits = np.zeros(vocab_size, dtype=np.float32)
     costs: dict[str, list[float]] = {"mask": [], "apply": [], "take": []}
     for place, token in enumerate(tokens):
         times = [time.process_time_ns()]
         masked = constraints.mask([0], [1 + place], before=lambda: None)
         times.append(time.process_time_ns())
         assert masked is not None
-        masked.apply(logits)
+        apply_mask(logits, masked.allowed[0])
         times.append(time.process_time_ns())
         masked.settle([token])
         times.append(time.process_time_ns())

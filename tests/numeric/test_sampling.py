@@ -17,9 +17,11 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
+from helpers.sampling import make_filters
 from penstock.flow import Admit, SamplingParams
-from penstock.sample import draw, noise
-from penstock.sample.filters import Filters, candidates
+from penstock.sample.noise_stream import noise_stream
+from penstock.sample.reference import draw, noise
+from penstock.sample.reference.filters import candidates
 from penstock.sample.torch_sampler import TorchSampler
 
 CPU = torch.device("cpu")
@@ -79,7 +81,7 @@ FILTERS = [
 def filtered(logits: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor:
     """What the filters leave of the logits, as probabilities [rows, vocab]; by the likeliest few where they will do."""
     scores = torch.full_like(logits, -math.inf)
-    filters = Filters.of(params, logits.shape[1], CPU)
+    filters = make_filters(params, logits.shape[1])
     for width in (logits.shape[1], draw.WIDTH):
         found = candidates(logits, filters, width)
         rows = found.covered.nonzero()
@@ -92,7 +94,7 @@ def filtered(logits: torch.Tensor, params: list[SamplingParams]) -> torch.Tensor
 def test_filters_keep_what_transformers_keeps(spread: float) -> None:
     """All of them in one batch; for some the likeliest few are enough, for some they are not."""
     logits = torch.randn(len(FILTERS), 10_000, generator=torch.Generator().manual_seed(1)) * spread
-    covered = candidates(logits, Filters.of(FILTERS, 10_000, CPU), draw.WIDTH).covered
+    covered = candidates(logits, make_filters(FILTERS, 10_000), draw.WIDTH).covered
     assert 5 <= covered.sum() <= len(FILTERS) - 5
     ours = filtered(logits, FILTERS)
     for row, params in enumerate(FILTERS):
@@ -149,7 +151,7 @@ def test_the_whole_chain_is_that_of_transformers(greedy: bool) -> None:
         chain = processors(greedy_params if greedy else params, prompt_lengths[row])
         scores = chain(torch.tensor([known]), logits[row : row + 1].clone())
         if not greedy:
-            keys = noise.row_keys(torch.tensor([noise.stream(row, 0)]), torch.tensor([positions[row]]))
+            keys = noise.row_keys(torch.tensor([noise_stream(row, 0)]), torch.tensor([positions[row]]))
             scores = scores + noise.gumbel(keys, noise.token_hashes(vocab, CPU))
         expected.append(scores.argmax().item())
     assert sampler.sample(logits, list(range(rows)), positions).tokens.tolist() == expected
@@ -164,7 +166,7 @@ def test_rejection_draws_what_sorting_would(spread: float) -> None:
         SamplingParams(temperature=0.5 + row % 5 / 4, top_p=0.05 + 0.94 * row / rows, min_p=0.01 * (row % 3))
         for row in range(rows)
     ]
-    keys = noise.row_keys(torch.tensor([noise.stream(row, 0) for row in range(rows)]), torch.arange(rows))
+    keys = noise.row_keys(torch.tensor([noise_stream(row, 0) for row in range(rows)]), torch.arange(rows))
     hashes = noise.token_hashes(vocab, CPU)
     scores = torch.cat(
         [
@@ -173,7 +175,7 @@ def test_rejection_draws_what_sorting_would(spread: float) -> None:
         ]
     )
     expected = (scores + noise.gumbel(keys, hashes)).argmax(-1)
-    assert draw.by_rejection(logits, Filters.of(params, vocab, CPU), keys, hashes).tolist() == expected.tolist()
+    assert draw.by_rejection(logits, make_filters(params, vocab), keys, hashes).tolist() == expected.tolist()
 
 
 def test_presence_and_frequency_follow_openai() -> None:

@@ -20,11 +20,12 @@ from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.readback import Readback
 from penstock.forward.slot_tensors import SlotTensors
 from penstock.forward.step_outputs import StepOutputs
+from penstock.forward.torch_hidden_states import TorchHiddenStates
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.interface import Pages
 from penstock.kernels.upload import upload
 from penstock.sample.cuda_sampler import CudaSampler
-from penstock.sample.draws import Draws
+from penstock.sample.reference.draws import Draws
 
 if TYPE_CHECKING:
     from penstock.grammar.grammar_cache import GrammarCache
@@ -62,7 +63,7 @@ class CudaBackend:
         self._max_sequences = max_sequences
         self._graphs: CudaGraphs | None = None
         self._sampler = CudaSampler(spec.vocab_size, self._slots.tokens)
-        self._outputs = StepOutputs(spec.vocab_size, self._slots.tokens, grammars)
+        self._outputs = StepOutputs(spec.vocab_size, grammars)
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
@@ -76,7 +77,8 @@ class CudaBackend:
         def logits(first: int, end: int) -> Tensor:
             return self._logits(hidden, range(first, end))
 
-        prompts, pooled = self._outputs.read(plan.rows, computed.starts, hidden, logits)
+        states = TorchHiddenStates(hidden, self._slots.tokens, logits)
+        prompts, pooled = self._outputs.read(plan.rows, computed.starts, states)
         draws = self._sample(plan.rows, computed)
         tokens = Readback(draws.tokens) if draws is not None else None
         self._outputs.push(LaunchedStep(plan.number, plan.rows, tokens, draws, prompts, pooled))
@@ -124,7 +126,7 @@ class CudaBackend:
         all_sampled = len(sampled) == len(computed.hidden)
         if replayed is not None and self._sampler.argmax_only(slots):
             argmax = replayed.argmax
-            return Draws(argmax if all_sampled else argmax.index_select(0, upload(last, device)))
+            return Draws(tokens=argmax if all_sampled else argmax.index_select(0, upload(last, device)))
         if replayed is None:
             logits, replay = self._logits(computed.hidden, last), None
         elif all_sampled:

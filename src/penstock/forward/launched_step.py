@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.flow import FinishReason, Row, RowResult, StepResult
 from penstock.forward.pooling import Pooled
-from penstock.forward.readback import Readback
-from penstock.sample.draws import Draws
 from penstock.sample.logprobs import Logprobs
+from penstock.sample.reports import Reports
+
+
+class TokenReader(Protocol):
+    """Tokens on their way to the host."""
+
+    def tolist(self) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +23,8 @@ class LaunchedStep:
 
     number: int
     rows: list[Row]
-    tokens: Readback | list[int] | None  # of the rows with `sample`, in order
-    draws: Draws | None  # None: nothing comes along with the tokens
+    tokens: TokenReader | list[int] | None  # of the rows with `sample`, in order
+    reports: Reports | None  # None: nothing comes along with the tokens
     prompts: dict[int, list[Logprobs]]  # by row
     pooled: Pooled | None
 
@@ -28,8 +34,8 @@ class LaunchedStep:
         results = [RowResult([next(tokens)] if row.sample else []) for row in self.rows]
         for row, parts in self.prompts.items():
             results[row].prompt_logprobs = [entry for part in parts for entry in part.entries()]
-        if self.draws is not None:
-            self._add_reports(self.draws, [result for result in results if result.tokens])
+        if self.reports is not None:
+            self._add_reports(self.reports, [result for result in results if result.tokens])
         if self.pooled is not None:
             for row, embedding in zip(self.pooled.rows, self.pooled.packed(), strict=True):
                 results[row].embedding = embedding
@@ -38,18 +44,19 @@ class LaunchedStep:
     def finishes(self) -> dict[int, FinishReason]:
         """The sampled rows whose sequences end by their constraint. Advances the constraint matchers; waits for the
         device if there are any."""
-        if self.draws is None or self.draws.constraints is None:
+        if self.reports is None or self.reports.constraints is None:
             return {}
-        return self.draws.constraints.settle(self._token_list())
+        return self.reports.constraints.settle(self._token_list())
 
-    def _add_reports(self, draws: Draws, sampled: list[RowResult]) -> None:
+    def _add_reports(self, reports: Reports, sampled: list[RowResult]) -> None:
         for row, finish in self.finishes().items():
             sampled[row].finish = finish
-        for row, entry in zip(draws.logprob_rows, draws.logprobs.entries() if draws.logprobs else (), strict=True):
-            sampled[row].logprobs = [entry]
-        for row, inspected in draws.inspected.items():
+        if reports.logprobs is not None:
+            for row, entry in zip(reports.logprob_rows, reports.logprobs.entries(), strict=True):
+                sampled[row].logprobs = [entry]
+        for row, inspected in reports.inspected.items():
             sampled[row].inspection = inspected.inspection(sampled[row].tokens[0])
-        for row in draws.constraints.finishes if draws.constraints else ():  # no token was allowed
+        for row in reports.constraints.finishes if reports.constraints else ():  # no token was allowed
             sampled[row].tokens, sampled[row].logprobs = [], None
 
     def _token_list(self) -> list[int]:

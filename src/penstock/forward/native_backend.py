@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from penstock.flow import StepPlan, StepResult
+from penstock.flow import Row, StepPlan, StepResult
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.loading import choose_cache_size, load_model
 from penstock.forward.memory import allocate_native_pages
 from penstock.forward.native_model import NativeModel
+from penstock.forward.pooling import Pooled
 from penstock.forward.slot_tensors import SlotTensors
 from penstock.forward.step_outputs import StepOutputs
 from penstock.kernels.cpu.prefault import Prefault
@@ -21,6 +22,7 @@ from penstock.kernels.cpu.program import Pool
 from penstock.kernels.cpu.record import Recordable
 from penstock.kernels.interface import Pages
 from penstock.model import Packing
+from penstock.sample.logprobs import Logprobs
 from penstock.sample.native_sampler import NativeSampler
 from penstock.startup import process_tuning
 from penstock.store.spec import ModelSpec
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
 
 def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase) -> BuiltBackend:
-    process_tuning.set_torch_threads(1)  # they would compete with the pool's threads, and have little to do
     process_tuning.freeze_startup_objects()
     model = load_model(config, Packing(config.settings.model.quantize))
     end_phase("weights")
@@ -69,8 +70,8 @@ class NativeBackend:
         spec, block_size = model.spec, pages[0].keys.shape[3]
         self._slots = SlotTensors(max_sequences, context, block_size, len(spec.cache_groups), torch.device("cpu"))
         self.model = NativeModel(model, spec, pool, pages, self._slots, step_tokens=step_tokens)
-        self._sampler = NativeSampler(spec.vocab_size, self._slots.tokens)
-        self._outputs = StepOutputs(spec.vocab_size, self._slots.tokens, grammars, most_logit_rows=max_sequences)
+        self._sampler = NativeSampler(spec.vocab_size, self._slots.tokens.numpy())
+        self._outputs = StepOutputs(spec.vocab_size, grammars, most_logit_rows=max_sequences)
         ahead = -(-step_tokens // block_size)
         self._prefaults = [Prefault(pages[group.layers[0]].keys, ahead) for group in spec.cache_groups]
 
@@ -84,31 +85,22 @@ class NativeBackend:
         rows = plan.rows
         sampled = [row for row in rows if row.sample]
         slots, positions = [row.slot for row in sampled], [row.start + row.count for row in sampled]
+        constraints = self._outputs.constraints(slots, positions)
         show = self._outputs.needs_hidden(rows)
-        draws = self._sampler.draw_table(slots, positions)
-        drawn = self.model.run(rows, draws, show=show)
-        tokens = drawn if draws is not None else None
-        if tokens is not None and not show:
-            self._outputs.push(LaunchedStep(plan.number, rows, tokens, None, {}, None))
+        if self._sampler.inspects(slots):
+            self.model.run(rows, None, show=show)
+            logits = self.model.sampled_logits(len(slots))
+            tokens, reports = self._sampler.sample(logits, slots, positions, constraints)
         else:
-            self._outputs.push(self._finish(plan, slots, positions, tokens, show))
+            draws = self._sampler.prepare(slots, positions, constraints)
+            tokens = self.model.run(rows, draws, show=show)
+            reports = draws.reports(constraints)
+        prompts, pooled = self._read_hidden(rows) if show else ({}, None)
+        self._outputs.push(LaunchedStep(plan.number, rows, tokens, reports, prompts, pooled))
 
-    @torch.inference_mode()
-    def _finish(
-        self, plan: StepPlan, slots: list[int], positions: list[int], tokens: list[int] | None, show: bool
-    ) -> LaunchedStep:
-        """What is left to torch: draws that the program has not made (`tokens` is None), prompt log-probabilities and
-        embeddings."""
-        rows, draws = plan.rows, None
-        if tokens is None:
-            constraints = self._outputs.constraints(slots, positions)
-            draws = self._sampler.sample(self.model.sampled_logits(len(slots)), slots, positions, constraints)
-            tokens = draws.tokens.tolist()
-        if not show:
-            return LaunchedStep(plan.number, rows, tokens, draws, {}, None)
+    def _read_hidden(self, rows: list[Row]) -> tuple[dict[int, list[Logprobs]], Pooled | None]:
         starts = list(accumulate((row.count for row in rows), initial=0))
-        prompts, pooled = self._outputs.read(rows, starts, self.model.hidden(starts[-1]), self.model.logits)
-        return LaunchedStep(plan.number, rows, tokens, draws, prompts, pooled)
+        return self._outputs.read(rows, starts, self.model)
 
     def _prefault(self, plan: StepPlan) -> None:
         for group, memory in enumerate(self._prefaults):

@@ -5,19 +5,24 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
+import numpy as np
 from torch import Tensor
 
 from penstock.flow import Row
 from penstock.forward.slot_tensors import SlotTensors
-from penstock.kernels.cpu.program import PAGE_TYPES, DrawTable, Layout, Pool, Program
+from penstock.kernels.cpu.draw_table import LogprobTable
+from penstock.kernels.cpu.program import PAGE_TYPES, Layout, Pool, Program
 from penstock.kernels.cpu.record import Recordable, record
 from penstock.kernels.interface import Pages
+from penstock.sample.logprobs import Logprobs
+from penstock.sample.masks import Floats
+from penstock.sample.native_sampler import StepDraws, table_logprobs
 from penstock.store.spec import ModelSpec
 
 
 class NativeModel:
-    """A model recorded twice: for steps that only sample, and for steps whose hidden states a request reads. Results
-    are overwritten by the next run."""
+    """A model recorded twice: for steps that only sample, and for steps whose hidden states a request reads; there it
+    implements `HiddenStates`. Results are overwritten by the next run."""
 
     def __init__(
         self,
@@ -45,28 +50,47 @@ class NativeModel:
         self._showing: Program | None = None  # recorded at its first use
         self._rows = array("i")  # of the last step
 
-    def run(self, rows: Sequence[Row], draws: DrawTable | None, *, show: bool) -> list[int]:
+    def run(self, rows: Sequence[Row], draws: StepDraws | None, *, show: bool) -> list[int]:
         """Draw a token for each sampled row by `draws`, and write it to its slot; None: only compute their logits. With
         `show` the hidden states of all tokens can be read afterwards."""
         if show and self._showing is None:
             self._showing = self._program(wanted_only=False)
         self._last = self._showing if show and self._showing is not None else self._sampling
         self._rows = array("i", [value for row in rows for value in (row.slot, row.start, row.count, row.sample)])
-        return self._last.run(self._rows, draws=draws)
+        if draws is None:
+            return self._last.run(self._rows)
+        return self._last.run(self._rows, draws=draws.table, logprobs=draws.logprobs)
 
-    def sampled_logits(self, count: int) -> Tensor:
-        """[count, vocab] of the sampled rows."""
-        return self._last.logits(count)
+    def sampled_logits(self, count: int) -> Floats:
+        """[count, vocab] of the sampled rows, until the next run."""
+        return self._last.logits(count).numpy()
 
     def hidden(self, count: int) -> Tensor:
         """[count, hidden] of the tokens of the last step, run with `show`."""
         return self._last.hidden(count)
 
-    def logits(self, first: int, end: int) -> Tensor:
-        """[n, vocab] of tokens first .. end - 1 of the last step, run with `show`. Overwrites `sampled_logits`."""
+    def logits(self, first: int, end: int, logprobs: LogprobTable | None = None) -> Tensor:
+        """[n, vocab] of tokens first .. end - 1 of the last step, run with `show`. Overwrites `sampled_logits`.
+        `logprobs` [n] is measured from them."""
         wanted = array("i", range(first, end))
-        self._last.run(self._rows, wanted=wanted, first=self._last.recording.head)
+        self._last.run(self._rows, wanted=wanted, logprobs=logprobs, first=self._last.recording.head)
         return self._last.logits(len(wanted))
+
+    def total(self, first: int, end: int) -> Floats:
+        """Of `HiddenStates`, as the two below."""
+        total: Floats = self.hidden(end).numpy()[first:end].sum(0, dtype=np.float64).astype(np.float32)
+        return total
+
+    def logprobs(self, first: int, end: int, slot: int, position: int, count: int) -> Logprobs:
+        counts = [count] * (end - first)
+        following = self._layout.tokens.numpy()[slot, position + 1 : position + 1 + len(counts)]
+        table = LogprobTable(counts, self._spec.vocab_size, following)
+        self.logits(first, end, table)
+        return table_logprobs(table, list(range(len(counts))), counts)
+
+    @staticmethod
+    def read(vectors: list[Floats]) -> Floats:
+        return np.stack(vectors)
 
     def profile(self, on: bool) -> dict[str, int]:
         """Nanoseconds by kind of operation, of steps that only sample."""

@@ -4,25 +4,29 @@ the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from penstock.flow import Admit, Pooling, Row
+from penstock.forward.hidden_states import HiddenStates, Vector
+from penstock.sample.masks import Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """The embeddings that a step completes. On the device."""
+    """The embeddings that a step completes. On the device until `packed`."""
 
     rows: list[int]  # of the step
-    vectors: Tensor  # [rows, hidden] float32, each of unit length
+    vectors: list[Vector]
+    read: Callable[[list[Vector]], Floats]  # HiddenStates.read
 
     def packed(self) -> list[bytes]:
-        """As flow.Delta has them. Waits for the device."""
-        return [vector.tobytes() for vector in self.vectors.cpu().numpy().astype("<f4", copy=False)]
+        """As flow.Delta has them: of unit length. Waits for the device."""
+        vectors = self.read(self.vectors)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return [vector.tobytes() for vector in (vectors / lengths.clip(min=1e-12)).astype("<f4", copy=False)]
 
 
 @dataclass(slots=True)
@@ -31,17 +35,17 @@ class Embedder:
 
     pooling: Pooling
     length: int  # of the prompt
-    total: Tensor | None = None  # [hidden] float32: the sum so far; normalised, it is the mean
+    total: Vector | None = None  # the sum so far; normalised, it is the mean
 
-    def add(self, hidden: Tensor, end: int) -> Tensor | None:
-        """`hidden` [chunk, hidden] are the states of the positions before `end`. Gives the vector at the end of the
-        prompt."""
+    def add(self, hidden: HiddenStates, first: int, end: int, position: int) -> Vector | None:
+        """`first .. end - 1` are the packed tokens of a chunk, which ends before `position`. Gives the vector at the
+        end of the prompt."""
         if self.pooling == "mean":
-            chunk = hidden.sum(0, dtype=torch.float32)
+            chunk = hidden.total(first, end)
             self.total = chunk if self.total is None else self.total + chunk
-        if end < self.length:
+        if position < self.length:
             return None
-        return self.total if self.pooling == "mean" else hidden[-1].to(torch.float32)
+        return self.total if self.pooling == "mean" else hidden.total(end - 1, end)
 
 
 class Embedders:
@@ -60,17 +64,15 @@ class Embedders:
         if admit.pooling is not None:
             self._by_slot[admit.slot] = Embedder(admit.pooling, admit.prompt_length)
 
-    def add(self, rows: Sequence[Row], hidden: Tensor, starts: Sequence[int]) -> Pooled | None:
-        """`hidden` [tokens, hidden] of a step, in which row r begins at `starts[r]`."""
-        done: dict[int, Tensor] = {}
+    def add(self, rows: Sequence[Row], hidden: HiddenStates, starts: Sequence[int]) -> Pooled | None:
+        """`hidden` of a step, in which row r begins at `starts[r]`."""
+        done: dict[int, Vector] = {}
         for index, row in enumerate(rows if self._by_slot else ()):
             embedder = self._by_slot.get(row.slot)
             if embedder is None:
                 continue
-            vector = embedder.add(hidden[starts[index] : starts[index + 1]], row.start + row.count)
+            vector = embedder.add(hidden, starts[index], starts[index + 1], row.start + row.count)
             if vector is not None:
                 done[index] = vector
                 del self._by_slot[row.slot]
-        if not done:
-            return None
-        return Pooled(list(done), torch.nn.functional.normalize(torch.stack(list(done.values())), dim=-1))
+        return Pooled(list(done), list(done.values()), hidden.read) if done else None

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import torch
-from torch import Tensor
+from collections.abc import Sequence
 
 from penstock.flow import Admit, Row
-from penstock.sample import logprobs
+from penstock.forward.hidden_states import HiddenStates
 from penstock.sample.logprobs import Logprobs
 
 # Values of prompt logits that are computed at a time: 16 MiB.
@@ -16,9 +13,8 @@ PROMPT_LOGITS = 1 << 22
 
 
 class PromptLogprobs:
-    def __init__(self, vocab_size: int, tokens: Tensor, most_rows: int | None = None) -> None:
-        """`tokens` [slots, context] are the sequences. At most `most_rows` logits are computed at a time."""
-        self._tokens = tokens
+    def __init__(self, vocab_size: int, most_rows: int | None = None) -> None:
+        """At most `most_rows` logits are computed at a time."""
         self._size = max(1, PROMPT_LOGITS // vocab_size)
         if most_rows is not None:
             self._size = min(self._size, most_rows)
@@ -33,11 +29,8 @@ class PromptLogprobs:
         if admit.params.prompt_logprobs is not None:
             self._by_slot[admit.slot] = (admit.params.prompt_logprobs, admit.prompt_length)
 
-    def measure(
-        self, rows: Sequence[Row], starts: Sequence[int], logits: Callable[[int, int], Tensor]
-    ) -> dict[int, list[Logprobs]]:
-        """By row. Row r's hidden states begin at `starts[r]`; `logits(first, end)` are those of a
-        range of them."""
+    def measure(self, rows: Sequence[Row], starts: Sequence[int], hidden: HiddenStates) -> dict[int, list[Logprobs]]:
+        """By row, whose hidden states begin at `starts[r]`."""
         parts: dict[int, list[Logprobs]] = {}
         for index, row in enumerate(rows if self._by_slot else ()):
             if row.slot not in self._by_slot:
@@ -45,19 +38,15 @@ class PromptLogprobs:
             count, prompt_length = self._by_slot[row.slot]
             end = min(row.start + row.count, prompt_length - 1)
             if row.start < end:
-                parts[index] = self._measure(row, end, count, starts[index], logits)
+                parts[index] = self._measure(row, end, count, starts[index], hidden)
             if end == prompt_length - 1:
                 del self._by_slot[row.slot]
         return parts
 
-    def _measure(
-        self, row: Row, end: int, count: int, first: int, logits: Callable[[int, int], Tensor]
-    ) -> list[Logprobs]:
+    def _measure(self, row: Row, end: int, count: int, first: int, hidden: HiddenStates) -> list[Logprobs]:
         """Of the tokens that follow positions row.start .. end - 1, whose hidden states begin at `first`."""
         parts = []
         for start in range(row.start, end, self._size):
-            stop = min(start + self._size, end)
-            targets = self._tokens[row.slot, start + 1 : stop + 1].to(torch.int64)
-            scores = logits(first + start - row.start, first + stop - row.start)
-            parts.append(logprobs.measure(scores, targets, [count] * (stop - start)))
+            place, length = first + start - row.start, min(self._size, end - start)
+            parts.append(hidden.logprobs(place, place + length, row.slot, start, count))
         return parts

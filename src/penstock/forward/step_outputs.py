@@ -4,12 +4,11 @@ embeddings after it; and the queue of launched steps."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from penstock.flow import Admit, Row, StepResult
+from penstock.forward.hidden_states import HiddenStates
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.pooling import Embedders, Pooled
 from penstock.forward.prompt_logprobs import PromptLogprobs
@@ -23,12 +22,10 @@ if TYPE_CHECKING:
 class StepOutputs:
     """One per backend. An Admit replaces what it holds for the slot."""
 
-    def __init__(
-        self, vocab_size: int, tokens: Tensor, grammars: GrammarCache | None, *, most_logit_rows: int | None = None
-    ) -> None:
-        """`tokens` [slots, context] are the sequences; `most_logit_rows` as in PromptLogprobs."""
+    def __init__(self, vocab_size: int, grammars: GrammarCache | None, *, most_logit_rows: int | None = None) -> None:
+        """`most_logit_rows` as in PromptLogprobs."""
         self._constraints = Constraints(vocab_size, grammars)
-        self._prompts = PromptLogprobs(vocab_size, tokens, most_logit_rows)
+        self._prompts = PromptLogprobs(vocab_size, most_logit_rows)
         self._embedders = Embedders()
         self._launched: deque[LaunchedStep] = deque()
 
@@ -42,12 +39,11 @@ class StepOutputs:
         return self._prompts.include_any(rows) or self._embedders.include_any(rows)
 
     def read(
-        self, rows: Sequence[Row], starts: Sequence[int], hidden: Tensor, logits: Callable[[int, int], Tensor]
+        self, rows: Sequence[Row], starts: Sequence[int], hidden: HiddenStates
     ) -> tuple[dict[int, list[Logprobs]], Pooled | None]:
-        """Prompt log-probabilities by row, and embeddings. `hidden` [tokens, hidden] are a step's, in which row r
-        begins at `starts[r]`; `logits(first, end)` computes those of a range of them and may overwrite `hidden`."""
+        """Prompt log-probabilities by row, and embeddings. Row r begins at `starts[r]` of `hidden`."""
         pooled = self._embedders.add(rows, hidden, starts)
-        return self._prompts.measure(rows, starts, logits), pooled
+        return self._prompts.measure(rows, starts, hidden), pooled
 
     def constraints(self, slots: Sequence[int], positions: Sequence[int]) -> StepConstraints | None:
         """Masks of the rows with a constraint. If there are any, waits for the tokens of the step before."""

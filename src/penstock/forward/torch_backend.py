@@ -17,9 +17,10 @@ from penstock.forward.loading import choose_cache_size, load_model
 from penstock.forward.memory import allocate_pages
 from penstock.forward.slot_tensors import SlotTensors
 from penstock.forward.step_outputs import StepOutputs
+from penstock.forward.torch_hidden_states import TorchHiddenStates
 from penstock.kernels.interface import Operations, Pages
 from penstock.kernels.torch_ops import TorchOperations
-from penstock.sample.draws import Draws
+from penstock.sample.reference.draws import Draws
 from penstock.sample.torch_sampler import TorchSampler
 from penstock.startup import process_tuning
 
@@ -59,7 +60,7 @@ class TorchBackend:
         self._model, self._pages, self._ops = model, pages, ops or TorchOperations()
         self._slots = SlotTensors(max_sequences, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
         self._sampler = TorchSampler(spec.vocab_size, self._slots.tokens)
-        self._outputs = StepOutputs(spec.vocab_size, self._slots.tokens, grammars)
+        self._outputs = StepOutputs(spec.vocab_size, grammars)
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
@@ -72,7 +73,8 @@ class TorchBackend:
         def logits(first: int, end: int) -> Tensor:
             return self._logits(hidden[first:end])
 
-        prompts, pooled = self._outputs.read(plan.rows, starts, hidden, logits)
+        states = TorchHiddenStates(hidden, self._slots.tokens, logits)
+        prompts, pooled = self._outputs.read(plan.rows, starts, states)
         draws = self._sample(plan.rows, hidden, starts)
         tokens = None if draws is None else draws.tokens.tolist()
         self._outputs.push(LaunchedStep(plan.number, plan.rows, tokens, draws, prompts, pooled))

@@ -14,14 +14,15 @@ from torch import Tensor
 
 from penstock.flow import Admit
 from penstock.flow.params import MAX_BIASES
+from penstock.kernels import sampling_layout
 from penstock.kernels.cuda import sample
 from penstock.kernels.cuda.sampling_params import DRAW_PARAMS, WORDS, DrawScratch, SamplingTables
 from penstock.kernels.upload import put, upload
-from penstock.sample import draw, noise
 from penstock.sample.constraints import StepConstraints
-from penstock.sample.draws import Draws
-from penstock.sample.filters import Filters
-from penstock.sample.masks import Bits
+from penstock.sample.reference import draw, noise
+from penstock.sample.reference.draws import Draws
+from penstock.sample.reference.filters import Filters
+from penstock.sample.reference.reports import report
 from penstock.sample.request_table import RequestTable
 from penstock.sample.slot_request import SlotRequest
 
@@ -32,8 +33,8 @@ ReplayDraw = Callable[[bool], Tensor]
 class CudaSampler:
     def __init__(self, vocab_size: int, tokens: Tensor) -> None:
         """`tokens` [slots, context]: the sequences. Drawn tokens are written there."""
-        self._requests = RequestTable(vocab_size, tokens)
-        self._vocab_size, self._tokens, self._device = vocab_size, tokens, tokens.device
+        self._requests = RequestTable(vocab_size, len(tokens))
+        self._tokens, self._device = tokens, tokens.device
         self._hashes = noise.token_hashes(vocab_size, tokens.device)
         self.tables = SamplingTables.blank(tokens, self._hashes, MAX_BIASES)
         self.scratch = DrawScratch.of(len(tokens), vocab_size, self._device)
@@ -41,8 +42,6 @@ class CudaSampler:
         self._unwritten: dict[int, SlotRequest] = {}
         self._adjusted: set[int] = set()  # slots whose logits change before the draw
         self._typical: set[int] = set()
-        # By slot with static bans: whether the mask on the device is the one before min_tokens; None: there is none.
-        self._written_masks: dict[int, bool | None] = {}
         self.argmax_only = self._requests.argmax_only
 
     def admit(self, admit: Admit) -> None:
@@ -50,9 +49,6 @@ class CudaSampler:
         request = self._unwritten[slot] = self._requests.admit(admit)
         (self._adjusted.add if request.adjusts_logits else self._adjusted.discard)(slot)
         (self._typical.add if request.kind == "typical" else self._typical.discard)(slot)
-        self._written_masks.pop(slot, None)
-        if request.has_static_bans:
-            self._written_masks[slot] = None
 
     def sample(
         self,
@@ -63,9 +59,11 @@ class CudaSampler:
         replay: ReplayDraw | None = None,
     ) -> Draws:
         """As `TorchSampler.sample`. `replay` draws from these very logits as a CUDA graph."""
-        return self._requests.report(
-            logits, slots, positions, constraints, lambda: self._draw(logits, slots, positions, constraints, replay)
-        )
+
+        def draw_tokens() -> Tensor:
+            return self._draw(logits, slots, positions, constraints, replay)
+
+        return report(self._requests, self._tokens, logits, slots, positions, constraints, draw_tokens)
 
     def _draw(
         self,
@@ -102,7 +100,9 @@ class CudaSampler:
         """Upload the parameters of slots admitted to since the last call."""
         if not self._unwritten:
             return
-        params = np.array([request.draw_params for request in self._unwritten.values()], dtype=DRAW_PARAMS)
+        params = np.array(
+            [sampling_layout.row(request.draw_params) for request in self._unwritten.values()], dtype=DRAW_PARAMS
+        )
         words = params.view(np.int32).reshape(-1, WORDS.value)
         self.tables.slot_params[upload(list(self._unwritten), self._device)] = upload(words, self._device)
         for slot, request in self._unwritten.items():
@@ -115,29 +115,19 @@ class CudaSampler:
 
     def _write_masks(self, slots: Sequence[int], positions: Sequence[int], constraints: StepConstraints | None) -> None:
         """Upload the masks of allowed tokens that changed since the last call."""
-        changed: dict[int, Bits] = {}
-        for slot, position in zip(slots, positions, strict=True) if self._written_masks else ():
-            if slot in self._written_masks:
-                request = self._requests.by_slot[slot]
-                before_min = request.before_min_tokens(position)
-                if self._written_masks[slot] != before_min and request.masks is not None:
-                    changed[slot] = request.masks.allowed_bits(self._vocab_size, before_min)
-                    self._written_masks[slot] = before_min
-        if constraints is not None:
-            changed |= {slots[row]: bits for row, bits in zip(constraints.rows, constraints.allowed, strict=True)}
-        if changed:
-            bits = np.stack(list(changed.values())).view(np.int32)
-            self.tables.allowed[upload(list(changed), self._device)] = upload(bits, self._device)
+        if changed := self._requests.update_masks(slots, positions, constraints):
+            bits = self._requests.allowed[changed].view(np.int32)
+            self.tables.allowed[upload(changed, self._device)] = upload(bits, self._device)
 
     def _draw_typical(self, logits: Tensor, slots: Sequence[int], positions: Sequence[int], tokens: Tensor) -> None:
         """Redraw the rows with typical_p, from logits that are adjusted and masked by now."""
         rows = [row for row, slot in enumerate(slots) if slot in self._typical]
-        requests = [self._requests.by_slot[slots[row]] for row in rows]
+        params = [self._requests.by_slot[slots[row]].draw_params for row in rows]
+        own_slots, own_positions = [slots[row] for row in rows], [positions[row] for row in rows]
         index, own, at, streams = upload(
-            [rows, [slots[row] for row in rows], [positions[row] for row in rows], [one.stream for one in requests]],
-            self._device,
+            [rows, own_slots, own_positions, [int(one["stream"]) for one in params]], self._device
         )
-        filters = Filters.of([one.params for one in requests], self._vocab_size, self._device)
+        filters = Filters.of(params, self._device)
         drawn = draw.filtered(logits.index_select(0, index), filters, noise.row_keys(streams, at), self._hashes)
         tokens[index] = drawn
         self._tokens[own, at] = drawn.to(torch.int32)

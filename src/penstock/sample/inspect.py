@@ -1,47 +1,61 @@
 """The distribution of one row after each stage of sampling, for the sampling lab.
 
-Every stage is the sampler's own code: filters run over the whole vocabulary, with the later ones turned off. The result
-is what a sampler draws from.
+A stage is the sampler's own code, run with all parameters that act later turned off. The last one is what it draws
+from.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from penstock.flow import Inspection, SamplingParams, Stage
-from penstock.sample import penalties
-from penstock.sample.adjustments import Adjustments
+from penstock.flow import Inspection, Stage
+from penstock.kernels import sampling_layout
+from penstock.kernels.sampling_layout import FILTERS, PENALTIES, TEMPERATURE
 from penstock.sample.constraints import StepConstraints
-from penstock.sample.filters import Filters, candidates
+from penstock.sample.masks import Bits, Floats
+from penstock.sample.request_table import RequestTable
 from penstock.sample.slot_request import SlotRequest
+
+
+class StageInput(NamedTuple):
+    """What acts on the model's logits up to and including a stage."""
+
+    name: str
+    on: bool  # the request enables it; if not, nothing changes
+    draw_params: dict[str, float]  # the fields of `kernels.sampling_layout`
+    allowed: Bits | None  # the mask, where `masked` is 1
+
+
+# The probabilities [vocab] that are left after a stage.
+Distribution = Callable[[StageInput], Floats]
+# The model's logits [vocab] of a row, and how to compute its distributions.
+Reader = Callable[[int, SlotRequest], tuple[Floats, Distribution]]
 
 
 @dataclass(frozen=True, slots=True)
 class InspectedDraw:
-    """Distributions [vocab] after each stage. On the device until `inspection`."""
+    """Distributions [vocab] after each stage."""
 
-    logits: Tensor  # the model's
-    stages: list[tuple[str, bool, Tensor]]  # name, whether the request enables it, probabilities
+    logits: Floats  # the model's
+    stages: list[tuple[str, bool, Floats]]  # name, whether the request enables it, probabilities
     top: int
 
     def inspection(self, drawn: int) -> Inspection:
-        """Waits for the device. `drawn` is the sampled token."""
+        """`drawn` is the sampled token."""
         first, last = self.stages[0][2], self.stages[-1][2]
         count = min(self.top, len(first))
-        final = last.topk(min(count, int((last > 0).sum())))
-        shown = {drawn, *first.topk(count).indices.tolist(), *final.indices.tolist()}
+        shown = {drawn, *_largest(first, count), *_largest(last, min(count, int((last > 0).sum())))}
         tokens = sorted(shown, key=lambda token: (-float(self.logits[token]), token))
-        at = torch.tensor(tokens, device=first.device)
         return Inspection(
             tokens=tokens,
-            logits=self.logits[at].tolist(),
+            logits=self.logits[tokens].tolist(),
             stages=[
-                Stage(name, on, int((probs > 0).sum()), _entropy_bits(probs), probs[at].tolist())
+                Stage(name, on, int((probs > 0).sum()), _entropy_bits(probs), probs[tokens].tolist())
                 for name, on, probs in self.stages
             ],
             drawn=drawn,
@@ -49,57 +63,65 @@ class InspectedDraw:
 
 
 def inspect(
-    logits: Tensor,
-    request: SlotRequest,
-    position: int,
-    slot_tokens: Tensor,
-    top: int,
-    constraints: StepConstraints | None = None,
-) -> InspectedDraw:
-    """`logits` [vocab] float32, the model's; `constraints` are of this row alone; the rest as in samplers."""
-    vocab_size, params = len(logits), request.params
-    work = logits.clone()[None]
-    before_min = request.before_min_tokens(position)
-    adjustments = Adjustments.of([request], [before_min], vocab_size, logits.device)
-    stages: list[tuple[str, bool, Tensor]] = [("model", True, torch.softmax(work[0], dim=-1))]
-
-    def after(name: str, on: bool) -> None:
-        stages.append((name, on, torch.softmax(work[0], dim=-1) if on else stages[-1][2]))
-
-    if adjustments.masks is not None:
-        adjustments.masks.add_bias(work)
-    after("logit_bias", bool(params.logit_bias))
-    if adjustments.penalties is not None:
-        adjustments.penalties.apply(work, slot_tokens, torch.tensor([position], device=logits.device), position)
-    after("penalties", penalties.enabled(params))
-    if adjustments.masks is not None:
-        adjustments.masks.ban(work)
-    # With a constraint, `constraints` applies min_tokens.
-    bans_ends = params.min_tokens > 0 and before_min and params.constraint is None
-    after("masks", bool(params.allowed_tokens or params.banned_tokens or bans_ends))
-    if constraints is not None:
-        constraints.apply(work)
-    after("constraint", constraints is not None)
-    for name, on, probs in _filter_stages(work, params, vocab_size):
-        stages.append((name, on, probs if on else stages[-1][2]))
-    return InspectedDraw(logits, stages, top)
+    requests: RequestTable,
+    slots: Sequence[int],
+    positions: Sequence[int],
+    constraints: StepConstraints | None,
+    read: Reader,
+) -> dict[int, InspectedDraw]:
+    """By row, of the rows whose draws are to be shown. Row r draws the token at `positions[r]`."""
+    inspected = {}
+    for row, top in requests.take_inspections(slots).items():
+        request = requests.by_slot[slots[row]]
+        logits, distribution = read(row, request)
+        allowed = None if constraints is None else constraints.allowed_of(row)
+        stages: list[tuple[str, bool, Floats]] = []
+        for stage in _stages(request, positions[row], allowed, len(logits)):
+            stages.append((stage.name, stage.on, distribution(stage) if stage.on else stages[-1][2]))
+        inspected[row] = InspectedDraw(logits, stages, top)
+    return inspected
 
 
-def _filter_stages(logits: Tensor, params: SamplingParams, vocab_size: int) -> Sequence[tuple[str, bool, Tensor]]:
-    if params.greedy:
-        largest = torch.zeros_like(logits[0])
-        largest[logits[0].argmax()] = 1.0
-        return [("temperature", True, largest)]
-    stages = Filters.stages(params, vocab_size, logits.device)
-    return [(name, on, distribution(logits, filters)) for name, on, filters in stages]
+def softmax(scores: Floats) -> Floats:
+    """[vocab] -> [vocab], the largest score being finite"""
+    weights = np.exp((scores - scores.max()).astype(np.float64))
+    probs: Floats = (weights / weights.sum()).astype(np.float32)
+    return probs
 
 
-def distribution(logits: Tensor, filters: Filters) -> Tensor:
-    """[1, vocab] -> [vocab]: probabilities after the filters."""
-    found = candidates(logits, filters, logits.shape[1])
-    probs = torch.softmax(found.scores[0], dim=-1)
-    return torch.zeros_like(logits[0]).scatter_(0, found.tokens[0], probs)
+def _stages(request: SlotRequest, position: int, constraint: Bits | None, vocab_size: int) -> list[StageInput]:
+    """In the order in which they act. `constraint`: what it allows at `position`."""
+    whole = {**request.draw_params, "position": position}
+    params = sampling_layout.without((TEMPERATURE, *FILTERS, *PENALTIES), {**whole, "num_biases": 0, "masked": 0})
+    allowed: Bits | None = None
+    stages = []
+
+    def add(name: str, on: bool, *fields: str) -> None:
+        params.update({field: whole[field] for field in fields})
+        stages.append(StageInput(name, on, dict(params), allowed))
+
+    add("model", True)
+    add("logit_bias", bool(whole["num_biases"]), "num_biases")
+    add("penalties", request.penalised, *(field.name for field in PENALTIES))
+    own, before_min = request.params, request.before_min_tokens(position)
+    # With a constraint, its mask applies min_tokens.
+    bans_ends = own.min_tokens > 0 and before_min and own.constraint is None
+    if request.masks is not None and request.masks.bans:
+        params["masked"], allowed = 1, request.masks.allowed_bits(vocab_size, before_min)
+    add("masks", bool(own.allowed_tokens or own.banned_tokens or bans_ends))
+    if constraint is not None:
+        params["masked"], allowed = 1, constraint
+    add("constraint", constraint is not None)
+    for field in (TEMPERATURE,) if own.greedy else (TEMPERATURE, *FILTERS):
+        assert field.parameter is not None
+        add(field.parameter.name, whole[field.name] != field.parameter.off, field.name)
+    return stages
 
 
-def _entropy_bits(probs: Tensor) -> float:
-    return max(0.0, float(-(probs * probs.clamp_min(1e-38).log()).sum()) / math.log(2))
+def _largest(probs: Floats, count: int) -> list[int]:
+    largest: list[int] = np.argsort(-probs, kind="stable")[:count].tolist()
+    return largest
+
+
+def _entropy_bits(probs: Floats) -> float:
+    return max(0.0, float(-(probs * np.log(probs.clip(min=1e-38))).sum()) / math.log(2))

@@ -1,110 +1,88 @@
-"""The sampling requests of all slots, and what they report beside the token: log-probabilities and inspections.
-
-Every sampler has one table, and hands it the draw itself as a function.
-"""
+"""The sampling requests of all slots: one table per sampler."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from penstock.flow import Admit
-from penstock.kernels.upload import upload
-from penstock.sample import logprobs
-from penstock.sample.adjustments import Adjustments
 from penstock.sample.constraints import StepConstraints
-from penstock.sample.draws import Draws
-from penstock.sample.inspect import InspectedDraw, inspect
+from penstock.sample.masks import Bits, mask_bytes
 from penstock.sample.slot_request import SlotRequest
 
 
-@dataclass(frozen=True, slots=True)
-class LogprobRows:
+class LogprobRows(NamedTuple):
     """The rows of a step that request log-probabilities of the drawn token."""
 
     rows: list[int]
-    index: Tensor  # the same, [n] int64
-    counts: list[int]  # [n]: how many of the most likely tokens too
-
-    @classmethod
-    def of(cls, requests: Sequence[SlotRequest], device: torch.device) -> LogprobRows:
-        """At least one of them does."""
-        counts = {row: one.params.logprobs for row, one in enumerate(requests) if one.params.logprobs is not None}
-        return cls(list(counts), upload(list(counts), device), list(counts.values()))
+    counts: list[int]  # [rows]: how many of the most likely tokens too
 
 
 class RequestTable:
-    """Caches what it computed for the slots of the last step: the next one mostly samples the same slots."""
-
-    def __init__(self, vocab_size: int, tokens: Tensor) -> None:
-        """`tokens` [slots, context]: the sequences. Penalties read them."""
-        self.vocab_size, self.tokens, self.device = vocab_size, tokens, tokens.device
+    def __init__(self, vocab_size: int, num_slots: int) -> None:
+        self.vocab_size = vocab_size
         self.by_slot: dict[int, SlotRequest] = {}
+        # [slots, mask_bytes]: the tokens that may be drawn, of slots with `masked`; up to date after `update_masks`.
+        self.allowed: Bits = np.zeros((num_slots, mask_bytes(vocab_size)), dtype=np.uint8)
+        # By slot with static bans: whether its mask is the one before min_tokens; None: there is none yet.
+        self._static_masks: dict[int, bool | None] = {}
         self._argmax_slots: set[int] = set()
-        self._logprob_slots: set[int] = set()
-        self._inspect_slots: dict[int, int] = {}  # slot -> how many tokens to show of its next draw
-        self._logprob_rows: tuple[list[int], LogprobRows] | None = None
-        self._adjustments: tuple[list[int], list[bool], Adjustments] | None = None
+        self._logprob_counts: dict[int, int] = {}  # by slot
+        self._inspect_counts: dict[int, int] = {}  # by slot: how many tokens to show of its next draw
 
     def admit(self, admit: Admit) -> SlotRequest:
         slot, request = admit.slot, SlotRequest.of(admit, self.vocab_size)
         self.by_slot[slot] = request
-        (self._argmax_slots.add if request.argmax_only else self._argmax_slots.discard)(slot)
-        (self._logprob_slots.discard if request.params.logprobs is None else self._logprob_slots.add)(slot)
-        self._inspect_slots.pop(slot, None)
+        for by_slot in (self._static_masks, self._logprob_counts, self._inspect_counts):
+            by_slot.pop(slot, None)
+        if request.has_static_bans:
+            self._static_masks[slot] = None
+        if request.params.logprobs is not None:
+            self._logprob_counts[slot] = request.params.logprobs
         if admit.inspect:
-            self._inspect_slots[slot] = admit.inspect
-        self._logprob_rows = self._adjustments = None
+            self._inspect_counts[slot] = admit.inspect
+        reports = slot in self._logprob_counts or slot in self._inspect_counts
+        argmax_only = request.kind == "greedy" and not request.adjusts_logits and not reports
+        (self._argmax_slots.add if argmax_only else self._argmax_slots.discard)(slot)
         return request
 
     def argmax_only(self, slots: Sequence[int]) -> bool:
         """Whether every one of these slots takes the token of its largest logit, and reports nothing else."""
         return self._argmax_slots.issuperset(slots)
 
-    def report(
-        self,
-        logits: Tensor,
-        slots: Sequence[int],
-        positions: Sequence[int],
-        constraints: StepConstraints | None,
-        draw: Callable[[], Tensor],
-    ) -> Draws:
-        """Calls `draw`, which samples from `logits` [rows, vocab] and overwrites them, and adds the reports."""
-        inspected = self._inspect(logits, slots, positions, constraints) if self._inspect_slots else {}
-        rows = self._logprob_rows_of(slots)
-        if rows is None:
-            return Draws(draw(), None, [], constraints, inspected)
-        model_logits = logits.index_select(0, rows.index)
-        tokens = draw()
-        measured = logprobs.measure(model_logits, tokens[rows.index], rows.counts)
-        return Draws(tokens, measured, rows.rows, constraints, inspected)
+    def update_masks(
+        self, slots: Sequence[int], positions: Sequence[int], constraints: StepConstraints | None
+    ) -> list[int]:
+        """Write the masks of the tokens at `positions` to `allowed`. Gives the slots whose masks have changed."""
+        changed = []
+        for slot, position in zip(slots, positions, strict=True) if self._static_masks else ():
+            if slot in self._static_masks:
+                request = self.by_slot[slot]
+                before_min = request.before_min_tokens(position)
+                if self._static_masks[slot] != before_min and request.masks is not None:
+                    self.allowed[slot] = request.masks.allowed_bits(self.vocab_size, before_min)
+                    self._static_masks[slot] = before_min
+                    changed.append(slot)
+        if constraints is not None:
+            constrained = [slots[row] for row in constraints.rows]
+            self.allowed[constrained] = constraints.allowed
+            changed += constrained
+        return changed
 
-    def adjustments(self, slots: list[int], positions: Sequence[int]) -> Adjustments:
-        requests = [self.by_slot[slot] for slot in slots]
-        before_min = [one.before_min_tokens(position) for one, position in zip(requests, positions, strict=True)]
-        if self._adjustments is None or self._adjustments[:2] != (slots, before_min):
-            made = Adjustments.of(requests, before_min, self.vocab_size, self.device)
-            self._adjustments = (slots, before_min, made)
-        return self._adjustments[2]
-
-    def _inspect(
-        self, logits: Tensor, slots: Sequence[int], positions: Sequence[int], constraints: StepConstraints | None
-    ) -> dict[int, InspectedDraw]:
-        inspected = {}
-        for row, (slot, position) in enumerate(zip(slots, positions, strict=True)):
-            if slot in self._inspect_slots:
-                own = None if constraints is None else constraints.of(row)
-                top = self._inspect_slots.pop(slot)
-                inspected[row] = inspect(logits[row].clone(), self.by_slot[slot], position, self.tokens, top, own)
-        return inspected
-
-    def _logprob_rows_of(self, slots: Sequence[int]) -> LogprobRows | None:
-        if self._logprob_slots.isdisjoint(slots):
+    def logprob_rows(self, slots: Sequence[int]) -> LogprobRows | None:
+        counts = self._logprob_counts
+        if not counts or counts.keys().isdisjoint(slots):
             return None
-        if self._logprob_rows is None or self._logprob_rows[0] != slots:
-            made = LogprobRows.of([self.by_slot[slot] for slot in slots], self.device)
-            self._logprob_rows = (list(slots), made)
-        return self._logprob_rows[1]
+        rows = [row for row, slot in enumerate(slots) if slot in counts]
+        return LogprobRows(rows, [counts[slots[row]] for row in rows])
+
+    def inspects(self, slots: Sequence[int]) -> bool:
+        """Whether the next draw of one of these slots is to be shown in the sampling lab."""
+        return bool(self._inspect_counts) and not self._inspect_counts.keys().isdisjoint(slots)
+
+    def take_inspections(self, slots: Sequence[int]) -> dict[int, int]:
+        """The rows of those, and how many tokens to show. Their later draws are not shown."""
+        rows = {row: slot for row, slot in enumerate(slots) if slot in self._inspect_counts}
+        return {row: self._inspect_counts.pop(slot) for row, slot in rows.items()}

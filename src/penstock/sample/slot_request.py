@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.flow import Admit, SamplingParams
-from penstock.kernels.sampling_layout import FIELDS
-from penstock.sample import filters, noise, penalties
-from penstock.sample.filters import FilterValues
+from penstock.kernels import sampling_layout
+from penstock.kernels.sampling_layout import FILTERS, PENALTIES
 from penstock.sample.masks import TokenMasks
+from penstock.sample.noise_stream import noise_stream
 
 # plain: temperature alone; typical: typical_p, with or without other filters
 DrawKind = Literal["greedy", "plain", "filtered", "typical"]
@@ -21,37 +21,32 @@ class SlotRequest:
     params: SamplingParams
     prompt_length: int
     kind: DrawKind
-    stream: int  # of noise
     masks: TokenMasks | None
-    draw_params: tuple[float, ...]  # in the order of `kernels.sampling_layout.FIELDS`; position 0
-    reads_logits: bool  # the host changes its logits before the draw, or reports them
+    draw_params: dict[str, float]  # the fields of `kernels.sampling_layout`; position 0
 
     @classmethod
     def of(cls, admit: Admit, vocab_size: int) -> SlotRequest:
         params = admit.params
-        stream = noise.stream(admit.seed, admit.choice)
         masks = TokenMasks.of(admit, vocab_size)
-        constrained = params.constraint is not None
-        return cls(
-            slot=admit.slot,
-            params=params,
-            prompt_length=admit.prompt_length,
-            kind=_draw_kind(params, vocab_size),
-            stream=stream,
-            masks=masks,
-            draw_params=_draw_params(admit, vocab_size, stream, masks),
-            reads_logits=constrained or bool(admit.inspect) or params.logprobs is not None or masks is not None,
-        )
+        draw_params = sampling_layout.values(params, vocab_size) | {
+            "stream": noise_stream(admit.seed, admit.choice),
+            "slot": admit.slot,
+            "position": 0,
+            "prompt_length": admit.prompt_length,
+            "num_biases": 0 if masks is None or masks.bias is None else len(masks.bias),
+            "masked": params.constraint is not None or (masks is not None and masks.bans),
+        }
+        kind = _draw_kind(params, draw_params)
+        return cls(admit.slot, params, admit.prompt_length, kind, masks, draw_params)
 
     @property
-    def argmax_only(self) -> bool:
-        """Its token is that of the model's largest logit, and it asks for nothing else."""
-        return self.kind == "greedy" and not self.reads_logits and not penalties.enabled(self.params)
+    def penalised(self) -> bool:
+        return sampling_layout.enabled(PENALTIES, self.draw_params)
 
     @property
     def adjusts_logits(self) -> bool:
         """Biases, bans, penalties or a constraint change its logits before the draw."""
-        return self.masks is not None or self.params.constraint is not None or penalties.enabled(self.params)
+        return bool(self.draw_params["num_biases"] or self.draw_params["masked"] or self.penalised)
 
     @property
     def has_static_bans(self) -> bool:
@@ -63,26 +58,9 @@ class SlotRequest:
         return position - self.prompt_length < self.params.min_tokens
 
 
-def _draw_kind(params: SamplingParams, vocab_size: int) -> DrawKind:
+def _draw_kind(params: SamplingParams, draw_params: dict[str, float]) -> DrawKind:
     if params.greedy:
         return "greedy"
     if params.typical_p < 1.0:
         return "typical"
-    return "filtered" if filters.enabled(params, vocab_size) else "plain"
-
-
-def _draw_params(admit: Admit, vocab_size: int, stream: int, masks: TokenMasks | None) -> tuple[float, ...]:
-    params = admit.params
-    values: dict[str, float] = FilterValues.of(params, vocab_size)._asdict()
-    values |= penalties.values(params)
-    values |= {
-        "stream": stream,
-        "slot": admit.slot,
-        "position": 0,
-        "prompt_length": admit.prompt_length,
-        "num_biases": 0 if masks is None or masks.bias is None else len(masks.bias),
-        "masked": params.constraint is not None or (masks is not None and masks.bans),
-    }
-    if params.greedy:
-        values["temperature"] = 0.0
-    return tuple(values[field.name] for field in FIELDS)
+    return "filtered" if sampling_layout.enabled(FILTERS, draw_params) else "plain"

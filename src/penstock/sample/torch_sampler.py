@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from penstock.flow import Admit
 from penstock.kernels.upload import upload
-from penstock.sample import draw, noise
 from penstock.sample.constraints import StepConstraints
-from penstock.sample.draws import Draws
-from penstock.sample.filters import Filters
+from penstock.sample.reference import draw, noise
+from penstock.sample.reference.adjustments import Adjustments
+from penstock.sample.reference.draws import Draws
+from penstock.sample.reference.filters import Filters
+from penstock.sample.reference.reports import report
 from penstock.sample.request_table import RequestTable
 from penstock.sample.slot_request import DrawKind, SlotRequest
 
@@ -27,11 +30,12 @@ class DrawGroup:
     filters: Filters
 
     @classmethod
-    def of(cls, rows: list[int], requests: Sequence[SlotRequest], vocab_size: int, device: torch.device) -> DrawGroup:
+    def of(cls, rows: list[int], requests: Sequence[SlotRequest], device: torch.device) -> DrawGroup:
+        params = [requests[row].draw_params for row in rows]
         return cls(
             rows=upload(rows, device) if len(rows) < len(requests) else None,
-            streams=upload([requests[row].stream for row in rows], device),
-            filters=Filters.of([requests[row].params for row in rows], vocab_size, device),
+            streams=upload([one["stream"] for one in params], device),
+            filters=Filters.of(params, device),
         )
 
     def pick(self, values: Tensor) -> Tensor:
@@ -39,13 +43,29 @@ class DrawGroup:
         return values if self.rows is None else values.index_select(0, self.rows)
 
 
+class StepGroups(NamedTuple):
+    """Good as long as steps sample the same slots in the same order, and none is admitted to."""
+
+    slots: list[int]
+    adjustments: Adjustments
+    draws: dict[DrawKind, DrawGroup]
+
+    @classmethod
+    def of(cls, slots: list[int], requests: Sequence[SlotRequest], device: torch.device) -> StepGroups:
+        rows: dict[DrawKind, list[int]] = {}
+        for row, request in enumerate(requests):
+            rows.setdefault(request.kind, []).append(row)
+        draws = {kind: DrawGroup.of(own, requests, device) for kind, own in rows.items()}
+        return cls(slots, Adjustments.of(requests), draws)
+
+
 class TorchSampler:
     def __init__(self, vocab_size: int, tokens: Tensor) -> None:
         """`tokens` [slots, context]: the sequences. Drawn tokens are written there."""
-        self._requests = RequestTable(vocab_size, tokens)
+        self._requests = RequestTable(vocab_size, len(tokens))
         self._tokens = tokens
         self._hashes = noise.token_hashes(vocab_size, tokens.device)
-        self._groups: tuple[list[int], dict[DrawKind, DrawGroup]] | None = None
+        self._groups: StepGroups | None = None
 
     def admit(self, admit: Admit) -> None:
         self._requests.admit(admit)
@@ -60,18 +80,20 @@ class TorchSampler:
     ) -> Draws:
         """Draw the token at `positions[r]` of the sequence in `slots[r]` from `logits[r]`, [rows, vocab] float32, which
         is overwritten."""
-        return self._requests.report(
-            logits, slots, positions, constraints, lambda: self._draw(logits, list(slots), positions, constraints)
-        )
+
+        def draw_tokens() -> Tensor:
+            return self._draw(logits, list(slots), positions, constraints)
+
+        return report(self._requests, self._tokens, logits, slots, positions, constraints, draw_tokens)
 
     def _draw(
         self, logits: Tensor, slots: list[int], positions: Sequence[int], constraints: StepConstraints | None
     ) -> Tensor:
-        at = torch.tensor(positions)
-        adjustments = self._requests.adjustments(slots, positions)
-        adjustments.apply(logits, self._tokens, at, max(positions), constraints)
+        at, groups = torch.tensor(positions), self._groups_of(slots)
+        self._requests.update_masks(slots, positions, constraints)
+        groups.adjustments.apply(logits, self._tokens, at, max(positions), self._requests.allowed)
         tokens = torch.empty_like(at)
-        for kind, group in self._groups_of(slots).items():
+        for kind, group in groups.draws.items():
             part = self._draw_group(kind, group, group.pick(logits), group.pick(at))
             tokens[slice(None) if group.rows is None else group.rows] = part
         self._tokens[torch.tensor(slots), at] = tokens.to(torch.int32)
@@ -85,13 +107,8 @@ class TorchSampler:
             return draw.plain(logits, group.filters.temperature, keys, self._hashes)
         return draw.filtered(logits, group.filters, keys, self._hashes)
 
-    def _groups_of(self, slots: list[int]) -> dict[DrawKind, DrawGroup]:
-        if self._groups is None or self._groups[0] != slots:
+    def _groups_of(self, slots: list[int]) -> StepGroups:
+        if self._groups is None or self._groups.slots != slots:
             requests = [self._requests.by_slot[slot] for slot in slots]
-            rows: dict[DrawKind, list[int]] = {}
-            for row, request in enumerate(requests):
-                rows.setdefault(request.kind, []).append(row)
-            vocab_size, device = self._requests.vocab_size, self._tokens.device
-            made = {kind: DrawGroup.of(own, requests, vocab_size, device) for kind, own in rows.items()}
-            self._groups = (slots, made)
-        return self._groups[1]
+            self._groups = StepGroups.of(slots, requests, self._tokens.device)
+        return self._groups

@@ -19,6 +19,7 @@ from penstock.forward import prompt_logprobs
 from penstock.forward.native_backend import NativeBackend
 from penstock.forward.pooling import Embedders
 from penstock.forward.torch_backend import TorchBackend
+from penstock.forward.torch_hidden_states import TorchHiddenStates
 from penstock.forward.warm_up import run_warm_up_steps
 from penstock.kernels.cpu.program import Pool
 from penstock.kernels.interface import Linear
@@ -358,10 +359,14 @@ def test_the_mean_of_half_precision_states_is_taken_in_single() -> None:
     hidden = torch.tensor([[1.0, 0.0]] * 1000 + [[0.0, 1.0]] * 1000, dtype=torch.bfloat16)
     embedders = Embedders()
     embedders.admit(Admit(0, [], 2000, SamplingParams(), 0, 0, (), [], "mean"))
-    assert embedders.add([Row(0, 0, 1500, False)], hidden[:1500], [0, 1500]) is None
-    pooled = embedders.add([Row(0, 1500, 500, False)], hidden[1500:], [0, 500])
+
+    def states(part: torch.Tensor) -> TorchHiddenStates:
+        return TorchHiddenStates(part, torch.zeros(1, 1), lambda first, end: part)
+
+    assert embedders.add([Row(0, 0, 1500, False)], states(hidden[:1500]), [0, 1500]) is None
+    pooled = embedders.add([Row(0, 1500, 500, False)], states(hidden[1500:]), [0, 500])
     assert pooled is not None
-    assert torch.allclose(pooled.vectors, torch.full((1, 2), 0.5**0.5))
+    assert struct.unpack("<2f", *pooled.packed()) == pytest.approx((0.5**0.5, 0.5**0.5))
 
 
 def test_hidden_states_are_read_of_the_rows_that_want_them_and_no_longer(models: Models) -> None:

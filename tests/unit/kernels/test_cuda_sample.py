@@ -18,6 +18,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 import triton
 import triton.language as tl
 
+from helpers.sampling import make_filters
 from helpers.triton_device import DEVICE, INTERPRETED, MARKS
 from penstock.flow import Admit, Constraint, SamplingParams
 from penstock.kernels.cuda import draw as draw_kernel
@@ -25,11 +26,12 @@ from penstock.kernels.cuda import sample as kernels
 from penstock.kernels.cuda import sampling_params
 from penstock.kernels.cuda.sampling_params import TOP_K, TOP_P, DrawScratch, SamplingTables
 from penstock.kernels.cuda.top_k_top_p import draw_top_k_top_p
-from penstock.sample import noise
 from penstock.sample.constraints import StepConstraints
 from penstock.sample.cuda_sampler import CudaSampler
-from penstock.sample.filters import Filters, candidates, scale
 from penstock.sample.masks import pack_bits
+from penstock.sample.noise_stream import noise_stream
+from penstock.sample.reference import noise
+from penstock.sample.reference.filters import candidates, scale
 from penstock.sample.torch_sampler import TorchSampler
 
 pytestmark = MARKS
@@ -89,12 +91,12 @@ def ours(logits: Tensor, params: list[SamplingParams], seeds: list[int], positio
 
 
 def key_of(seed: int, position: int) -> Tensor:
-    return noise.row_keys(torch.tensor([noise.stream(seed, 0)]), torch.tensor([position]))[0]
+    return noise.row_keys(torch.tensor([noise_stream(seed, 0)]), torch.tensor([position]))[0]
 
 
 def possible(row: Tensor, params: SamplingParams, key: Tensor) -> set[int]:
     """What may be drawn: one token, and more where rounding decides."""
-    made = Filters.of([params], len(row), torch.device("cpu"))
+    made = make_filters([params], len(row))
     scores = scale(row[None], row.max()[None, None], made.temperature)[0]
     values = scores.double() + noise.gumbel(key[None], noise.token_hashes(len(row), torch.device("cpu")))[0].double()
     order = scores.argsort(descending=True, stable=True)
@@ -141,7 +143,7 @@ def test_the_last_that_is_kept_and_the_first_that_is_not() -> None:
     gumbel = noise.gumbel(keys, noise.token_hashes(vocab, cpu))
     shown = 0
     for params in FILTERS:
-        made = Filters.of([params], vocab, cpu)
+        made = make_filters([params], vocab)
         found = candidates(row[None].clone(), made, vocab)
         kept = int((found.scores[0] > -math.inf).sum())
         scores = scale(row[None], row.max()[None, None], made.temperature)
@@ -332,7 +334,7 @@ class Both:
     ) -> list[int]:
         first = positions[0] % 30
         allowed = pack_bits(range(first, first + 20), self.vocab)[None]
-        masked = StepConstraints(self.vocab, [slots.index(constrained)], [], allowed, {})
+        masked = StepConstraints([slots.index(constrained)], [], allowed, {})
         expected: list[int] = self.reference.sample(logits.clone(), slots, positions, masked).tokens.tolist()
         draw = self._replay if replayed else self._launch
         drawn = draw(logits.to(DEVICE), slots, positions, masked)

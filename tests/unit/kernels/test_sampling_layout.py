@@ -13,7 +13,8 @@ from penstock.errors import PenstockError
 from penstock.flow import Admit, Constraint, SamplingParams
 from penstock.kernels import sampling_layout
 from penstock.kernels.cpu import library
-from penstock.kernels.cpu.program import DRAW_PARAMS
+from penstock.kernels.cpu.draw_table import DRAW_PARAMS
+from penstock.sample.noise_stream import noise_stream
 from penstock.sample.slot_request import SlotRequest
 
 
@@ -31,8 +32,9 @@ def test_the_dtype_lies_as_a_c_compiler_lays_it_out() -> None:
 def test_the_header_asserts_size_and_offsets() -> None:
     header = sampling_layout.c_header()
     assert f"static_assert(sizeof(DrawParams) == {sampling_layout.SIZE});" in header
-    for name, _, meaning in sampling_layout.FIELDS:
-        assert f" {name};  // {meaning}\n" in header
+    for field in sampling_layout.FIELDS:
+        name = field.name
+        assert f" {name};  // {field.meaning}\n" in header
         assert f"static_assert(offsetof(DrawParams, {name}) == {sampling_layout.OFFSETS[name]});" in header
 
 
@@ -61,9 +63,9 @@ def test_a_request_fills_every_field() -> None:
         banned_tokens=(1,),
     )
     request = SlotRequest.of(Admit(6, [1] * 9, 9, params, 1, 0, (), []), 100)
-    (row,) = np.array([request.draw_params], dtype=DRAW_PARAMS)
+    (row,) = np.array([sampling_layout.row(request.draw_params)], dtype=DRAW_PARAMS)
     assert {name: row[name].item() for name in DRAW_PARAMS.names or ()} == {
-        "stream": request.stream,
+        "stream": noise_stream(1, 0),
         "slot": 6,
         "position": 0,
         "prompt_length": 9,
@@ -91,7 +93,7 @@ def test_a_request_fills_every_field() -> None:
 )
 def test_which_requests_have_a_mask(params: SamplingParams, masked: int) -> None:
     request = SlotRequest.of(Admit(0, [1], 1, params, 1, 0, (2,), []), 100)
-    assert np.array([request.draw_params], dtype=DRAW_PARAMS)["masked"][0] == masked
+    assert request.draw_params["masked"] == masked
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_a_constraint_acts_between_masks_and_temperature() -> None:
         sampler.admit(Admit(slot, [1] * PROMPT, PROMPT, params, 3, 0, (2,), [], None, VOCAB))
     # Only the second row is constrained; the first has come to its end, where nothing that is drawn has a meaning.
     packed = np.stack([np.full(len(bits) // 8, 255, dtype=np.uint8), np.packbits(bits, bitorder="little")])
-    masked = StepConstraints(VOCAB, [0, 1], cast(Any, [None, None]), packed, {0: FinishReason.COMPLETE})
+    masked = StepConstraints([0, 1], cast(Any, [None, None]), packed, {0: FinishReason.COMPLETE})
     draws = sampler.sample(some_logits().repeat(2, 1), [0, 1], [12, 12], masked)
     free, held = (draws.inspected[row].inspection(int(draws.tokens[row])) for row in (0, 1))
     logits = torch.full((VOCAB,), -math.inf)

@@ -2,12 +2,10 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 from penstock.flow import Admit, SamplingParams
-from penstock.sample.masks import TokenMasks, combine
+from penstock.sample.masks import TokenMasks, apply_mask, pack_bits
 
-CPU = torch.device("cpu")
 VOCAB = 10
 
 
@@ -18,13 +16,9 @@ def masks(params: SamplingParams, ends: tuple[int, ...] = (8, 9)) -> TokenMasks 
 def possible(params: SamplingParams, *, early: bool) -> set[int]:
     mine = masks(params)
     assert mine is not None
-    logits = torch.zeros(3, VOCAB)
-    combine([(1, mine, early)], VOCAB, CPU).ban(logits)
-    assert (logits[[0, 2]] == 0).all(), "only its own row"
-    bits = np.unpackbits(mine.allowed_bits(VOCAB, early), count=VOCAB, bitorder="little")
-    found = set((logits[1] > -math.inf).nonzero()[:, 0].tolist())
-    assert found == set(bits.nonzero()[0].tolist())
-    return found
+    logits = np.zeros(VOCAB, dtype=np.float32)
+    apply_mask(logits, mine.allowed_bits(VOCAB, early))
+    return set((logits > -math.inf).nonzero()[0].tolist())
 
 
 def test_a_request_without_masks_has_none() -> None:
@@ -51,32 +45,21 @@ def test_contradictions_leave_an_allowed_token() -> None:
     assert possible(SamplingParams(allowed_tokens=(8,), min_tokens=5), early=True) == {8}
 
 
-def test_ids_beyond_the_vocabulary_do_not_reach_the_next_row() -> None:
+def test_ids_beyond_the_vocabulary_have_no_logit() -> None:
     params = SamplingParams(logit_bias={12: 5.0, 1: 1.0}, banned_tokens=(11,), min_tokens=1)
     mine = masks(params, ends=(13, 4))
     assert mine is not None
-    step = combine([(0, mine, True)], VOCAB, CPU)
-    logits = torch.zeros(2, VOCAB)
-    step.add_bias(logits)
-    step.ban(logits)
-    assert (logits[1] == 0).all()
-    assert logits[0].tolist() == [0, 1, 0, 0, -math.inf, 0, 0, 0, 0, 0]
+    assert mine.bias_tokens is not None
+    assert mine.bias is not None
+    assert (mine.bias_tokens.tolist(), mine.bias.tolist()) == ([1], [1.0])
+    assert mine.banned is None
+    assert mine.ends is not None
+    assert mine.ends.tolist() == [4]
+    assert len(mine.allowed_bits(VOCAB, True)) == 4, "whole words"
 
 
-def test_each_row_gets_its_own() -> None:
-    several = [
-        masks(SamplingParams(logit_bias={1: 2.0})),
-        masks(SamplingParams(allowed_tokens=(3, 4), logit_bias={3: -1.0})),
-        masks(SamplingParams(banned_tokens=(0,))),
-    ]
-    step = combine([(row, mine, False) for row, mine in zip((3, 1, 0), several, strict=True) if mine], VOCAB, CPU)
-    logits = torch.zeros(4, VOCAB)
-    step.add_bias(logits)
-    step.ban(logits)
-    inf = math.inf
-    assert logits.tolist() == [
-        [-inf, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-        [-inf, -inf, -inf, -1, 0, -inf, -inf, -inf, -inf, -inf],
-        [0] * 10,
-        [0, 2, 0, 0, 0, 0, 0, 0, 0, 0],
-    ]
+@pytest.mark.parametrize("count", [0, 1, 20, 49, 50])
+def test_few_and_many_allowed_tokens(count: int) -> None:
+    values = np.arange(50, dtype=np.float32)
+    apply_mask(values, pack_bits(range(count), 50))
+    assert values.tolist() == [*range(count), *[-math.inf] * (50 - count)]

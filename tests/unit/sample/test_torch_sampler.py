@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from penstock.flow import Admit, SamplingParams
-from penstock.sample.draws import Draws
+from penstock.sample.reference.draws import Draws
 from penstock.sample.torch_sampler import TorchSampler
 
 VOCAB = 700

@@ -1,5 +1,4 @@
-"""Recorded models, as native code runs them: one call per step. The structs mirror native/program.h; sampling
-parameters come from `kernels.sampling_layout`."""
+"""Recorded models, as native code runs them: one call per step. The structs mirror native/program.h."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.kernels import sampling_layout
 from penstock.kernels.cpu import library
+from penstock.kernels.cpu.draw_table import DrawTable, LogprobTable
 
 NO_BUFFER = -1
 LOGITS = -2
@@ -100,23 +99,9 @@ class NativeLayout(ctypes.Structure):
 
 class NativeStep(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("rows", "wanted", "draws", "drawn")),
+        *((name, ctypes.c_void_p) for name in ("rows", "wanted", "draws", "tables", "logprobs", "drawn")),
         *((name, ctypes.c_int32) for name in ("num_rows", "num_wanted", "first", "end")),
     )
-
-
-DRAW_PARAMS = np.dtype(sampling_layout.dtype())  # how one row draws its token
-
-
-class DrawTable:
-    """How the wanted rows of a step draw their tokens, in memory that native code reads."""
-
-    __slots__ = ("address", "positions", "table")
-
-    def __init__(self, rows: Sequence[tuple[float, ...]]) -> None:
-        self.table = np.array(rows, dtype=DRAW_PARAMS)
-        self.positions = self.table["position"]  # to be written before each step
-        self.address = self.table.ctypes.data
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +183,15 @@ class Program:
         *,
         wanted: array[int] | None = None,  # [n] int32 packed tokens; None: the last of each sampled row
         draws: DrawTable | None = None,  # [wanted]
+        logprobs: LogprobTable | None = None,  # [wanted]: of the drawn tokens; without `draws` of those in the table
         first: int = 0,
     ) -> list[int]:
         """Operations from `first` on; gives the drawn tokens."""
         step = self._step
         step.rows, step.num_rows = rows.buffer_info()[0], len(rows) // 4
         step.wanted, step.num_wanted = (None, 0) if wanted is None else wanted.buffer_info()
-        step.draws = None if draws is None else draws.address
+        step.draws, step.tables = (None, None) if draws is None else (draws.address, draws.slots.address)
+        step.logprobs = None if logprobs is None else logprobs.address
         step.first = first
         if wrong := self._run(self._address, self._step_at):
             what = "tokens" if wrong == 1 else "logits"

@@ -27,7 +27,7 @@ ROUGHLY = tl.constexpr(1e-3)  # more than twice the error of `rough_noise_of`
 
 @triton.jit
 def _bits_of(hashes, key):
-    """-2^22 .. 2^22 - 1. See `sample.noise` for the arithmetic."""
+    """-2^22 .. 2^22 - 1. See `sample.reference.noise` for the arithmetic."""
     x = hashes.to(tl.uint32, bitcast=True) ^ key.to(tl.uint32)
     x = x * 0x2C1B3C6D + (key >> 32).to(tl.uint32)
     x = x ^ (x >> 16)

@@ -1,5 +1,5 @@
 """Draws from the tokens that top-k, top-p and min-p keep, without sorting: the slow path for rows that keep many.
-The reference: `sample.draw.filtered`.
+The reference: `sample.reference.draw.filtered`.
 
 All three filters keep the scores above a threshold: top_k those with fewer than k above them, top_p those with less
 than p of the mass above them. One program per row finds the threshold of top_k by bisection: each pass over the row

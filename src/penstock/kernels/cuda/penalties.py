@@ -1,4 +1,4 @@
-"""Logit biases and penalties, on the rows that have any. The references: `sample.masks`, `sample.penalties`.
+"""Logit biases and penalties, on the rows that have any. The references: `sample.reference`.
 
 Each program takes one row after the other. Penalties need the number of times that each token occurs in the output: the
 program sets the counters of the sequence's tokens to 0, counts, and then exchanges each counter for -1, so that a token

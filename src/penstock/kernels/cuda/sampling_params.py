@@ -43,7 +43,7 @@ class SamplingTables(NamedTuple):
     biases: Tensor  # [slots, most biases] float32
     allowed: Tensor  # [slots, vocab / 32] int32: a bit for each token, the lowest first; read where `masked` is 1
     tokens: Tensor  # [slots, tokens] int32: the sequences; drawn tokens are written there
-    hashes: Tensor  # [vocab] int32: see `sample.noise`
+    hashes: Tensor  # [vocab] int32: see `sample.reference.noise`
 
     @classmethod
     def blank(cls, tokens: Tensor, hashes: Tensor, most_biases: int) -> SamplingTables:
@@ -115,7 +115,7 @@ def least_score(slot_params, slot):
 
 @triton.jit
 def noise_key(slot_params, slot, position):
-    """`sample.noise.row_keys`, of one row."""
+    """`sample.reference.noise.row_keys`, of one row."""
     stream = tl.load((slot_params + slot * WORDS + STREAM).to(tl.pointer_type(tl.int64)))
     x = (stream + position * GOLDEN).to(tl.uint64, bitcast=True)
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9

@@ -257,22 +257,44 @@ void draw() {
     Source source(4);
     Digest digest;
     for (const int64_t vocab : {50, 700, 2001}) {
-        std::vector<float> scratch(static_cast<size_t>(draw_scratch(vocab)));
+        std::vector<float> scratch(static_cast<size_t>(draw_scratch(vocab))), scores(static_cast<size_t>(vocab));
+        std::vector<int32_t> tokens(300), bias_tokens(30);
+        for (int32_t& token : tokens) token = source.below(static_cast<int32_t>(vocab));
+        for (int32_t& token : bias_tokens) token = source.below(static_cast<int32_t>(vocab));
+        const std::vector<float> biases = source.floats(30, 4.0f);
+        std::vector<uint32_t> allowed(static_cast<size_t>(vocab + 31) / 32);
+        for (uint32_t& word : allowed) word = source.below(3) == 0 ? 0xFFFFFFFF : source.bits();
+        const int64_t words = static_cast<int64_t>(allowed.size());
+        const SlotTables tables{tokens.data(), 300, bias_tokens.data(), biases.data(), 30, allowed.data(), words};
+        const int32_t counts[] = {-1, 0, 20};
+        int32_t measured[3], ranks[3] = {}, top_tokens[60] = {};
+        float logprobs[3] = {}, top_logprobs[60] = {};
+        const LogprobTable reported{counts, measured, logprobs, ranks, top_tokens, top_logprobs, 20};
         for (const Filter& filter : filters) {
             for (int32_t row = 0; row < 3; ++row) {
-                const std::vector<float> logits = source.floats(vocab, 3.0f);
+                std::vector<float> logits = source.floats(vocab, 3.0f);
                 DrawParams params{};
                 params.stream = static_cast<int64_t>(source.bits()) << 32 | source.bits();
-                params.position = source.below(10000);
+                params.position = row == 0 ? source.below(10000) : 300;
                 params.temperature = filter.temperature;
                 params.top_k = filter.top_k;
                 params.top_p = filter.top_p;
                 params.log_min_p = filter.min_p;
                 params.typical_p = filter.typical_p;
-                params.repetition = 1.0f;
-                const int32_t token = kernels_in_use().draw.draw(logits.data(), vocab, params, scratch.data());
+                params.prompt_length = 100;
+                params.repetition = row == 0 ? 1.0f : 1.3f;
+                params.presence = row == 2 ? 0.4f : 0.0f;
+                params.frequency = row == 2 ? 0.2f : 0.0f;
+                params.num_biases = row == 1 ? 30 : 0;
+                params.masked = row == 2;
+                const DrawKernels& kernel = kernels_in_use().draw;
+                kernel.filter(logits.data(), vocab, params, tables, scores.data(), scratch.data());
+                digest.add(scores);
+                const int32_t token = kernel.draw(logits.data(), vocab, params, tables, &reported, row, scratch.data());
                 digest.add(&token, sizeof token);
             }
+            digest.add(logprobs, sizeof logprobs), digest.add(ranks, sizeof ranks);
+            digest.add(top_tokens, sizeof top_tokens), digest.add(top_logprobs, sizeof top_logprobs);
         }
     }
     digest.print("draw");

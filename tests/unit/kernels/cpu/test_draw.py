@@ -1,4 +1,4 @@
-"""The native draw against `penstock.sample`, which defines it."""
+"""The native draw against `penstock.sample.reference`, which defines it."""
 
 from __future__ import annotations
 
@@ -6,35 +6,39 @@ import math
 import random
 from ctypes import CDLL
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from helpers.native_paged_model import needs_library
+from helpers.sampling import draw_params, make_filters
 from penstock.flow import SamplingParams
+from penstock.kernels import sampling_layout
 from penstock.kernels.cpu import draw as kernel
-from penstock.kernels.cpu.program import DrawTable
-from penstock.kernels.sampling_layout import FIELDS
-from penstock.sample import draw, filters, noise
-from penstock.sample.filters import Filters
+from penstock.kernels.cpu.draw_table import DrawTable, SlotTables
+from penstock.kernels.sampling_layout import FILTERS as FILTER_FIELDS
+from penstock.sample.masks import mask_bytes
+from penstock.sample.noise_stream import noise_stream
+from penstock.sample.reference import draw, noise
 
 CPU = torch.device("cpu")
 pytestmark = needs_library
 
 
 def reference(logits: Tensor, params: list[SamplingParams], streams: list[int], positions: list[int]) -> list[int]:
+    vocab = logits.shape[1]
     keys = noise.row_keys(torch.tensor(streams), torch.tensor(positions))
-    hashes = noise.token_hashes(logits.shape[1], CPU)
-    made = Filters.of(params, logits.shape[1], CPU)
-    if any(filters.enabled(entry, logits.shape[1]) for entry in params):
+    hashes = noise.token_hashes(vocab, CPU)
+    made = make_filters(params, vocab)
+    if any(sampling_layout.enabled(FILTER_FIELDS, draw_params(entry, vocab)) for entry in params):
         return draw.filtered(logits.clone(), made, keys, hashes).tolist()
     return draw.plain(logits.clone(), made.temperature, keys, hashes).tolist()
 
 
-def draw_params(params: SamplingParams, vocab: int, **others: float) -> tuple[float, ...]:
-    values = {**dict.fromkeys((field.name for field in FIELDS), 0), **filters.FilterValues.of(params, vocab)._asdict()}
-    values |= {"repetition": 1.0, **others}
-    return tuple(values[field.name] for field in FIELDS)
+def draws(rows: list[dict[str, float]], vocab: int) -> DrawTable:
+    allowed = np.zeros((1, mask_bytes(vocab)), dtype=np.uint8)
+    return DrawTable(rows, SlotTables.blank(np.zeros((1, 1), dtype=np.int32), 1, allowed))
 
 
 def ours(logits: Tensor, params: list[SamplingParams], streams: list[int], positions: list[int]) -> list[int]:
@@ -43,12 +47,12 @@ def ours(logits: Tensor, params: list[SamplingParams], streams: list[int], posit
         draw_params(entry, vocab, stream=stream, position=position)
         for entry, stream, position in zip(params, streams, positions, strict=True)
     ]
-    return kernel.draw(logits, DrawTable(rows)).tolist()
+    return kernel.draw(logits.numpy(), draws(rows, vocab))
 
 
 def check(logits: Tensor, params: SamplingParams, seed: int = 0) -> None:
     source = random.Random(seed)
-    streams = [noise.stream(source.getrandbits(64), choice) for choice in range(len(logits))]
+    streams = [noise_stream(source.getrandbits(64), choice) for choice in range(len(logits))]
     positions = [source.randrange(10_000) for _ in streams]
     rows = [params] * len(logits)
     assert ours(logits, rows, streams, positions) == reference(logits, rows, streams, positions)
@@ -102,5 +106,5 @@ def test_a_row_of_nothing_but_bans_gives_some_token(native: CDLL) -> None:
 
 def test_the_largest_is_the_first_of_equals(native: CDLL) -> None:
     logits = torch.tensor([[0.0, 3.0, 1.0, 3.0] * 10, [-math.inf] * 39 + [-1e30]])
-    rows = [draw_params(SamplingParams(), 40, temperature=0.0)] * 2
-    assert kernel.draw(logits, DrawTable(rows)).tolist() == [1, 39]
+    rows = [draw_params(SamplingParams(temperature=0.0), 40)] * 2
+    assert kernel.draw(logits.numpy(), draws(rows, 40)) == [1, 39]

@@ -145,4 +145,19 @@ void penstock_linear(const void* matrix, const float* x, const void* quantized, 
 void penstock_gather(const void* matrix, const int64_t* tokens, int64_t count, float scale, float* out) {
     penstock::kernels().linear.gather(*static_cast<const penstock::Matrix*>(matrix), tokens, count, scale, out);
 }
+
+const char* penstock_draw_params(void) { return penstock::DRAW_PARAMS_SIGNATURE; }
+
+int32_t penstock_draw(float* logits, int64_t vocab, const void* params, const void* tables, const void* logprobs,
+                      int64_t row, float* scratch) {
+    return penstock::kernels().draw.draw(logits, vocab, *static_cast<const penstock::DrawParams*>(params),
+                                         *static_cast<const penstock::SlotTables*>(tables),
+                                         static_cast<const penstock::LogprobTable*>(logprobs), row, scratch);
+}
+
+void penstock_filter(const float* logits, int64_t vocab, const void* params, const void* tables, float* scores,
+                     float* scratch) {
+    penstock::kernels().draw.filter(logits, vocab, *static_cast<const penstock::DrawParams*>(params),
+                                    *static_cast<const penstock::SlotTables*>(tables), scores, scratch);
+}
 }

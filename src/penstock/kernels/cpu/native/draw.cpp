@@ -52,7 +52,7 @@ uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
-// Gumbel noise of sixteen tokens; the arithmetic is told in penstock.sample.noise.
+// Gumbel noise of sixteen tokens; the arithmetic is told in penstock.sample.reference.noise.
 Lanes noise(uint64_t key, const int32_t* tokens) {
     float u[LANES];
     const uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
@@ -189,6 +189,7 @@ float cut_above(const float* values, const float* weights, int64_t count, float 
 float cut(const float* values, const float* weights, int64_t count, float lowest, float top, double target,
           float* scratch) {
     bool reached = false;
+    if (!(top > BANNED)) return top;  // nothing counts, or logits are not numbers
     const float deep = top + DEEP;
     if (deep > lowest) {
         const float threshold = cut_above(values, weights, count, deep, top, target, scratch, reached);
@@ -233,8 +234,9 @@ void keep_typical(float* scores, int64_t count, float lowest, float typical_p, f
         if (!(nearness[index] >= threshold)) scores[index] = BANNED;
 }
 
-int32_t draw_token(const float* logits, int64_t vocab, const DrawParams& params, float* scratch) {
-    if (params.temperature == 0.0f) return static_cast<int32_t>(table().rows.argmax(logits, vocab));
+// Scales and filters: the scores of all tokens to `scratch`, of which those below the result are filtered out. The
+// temperature is not 0.
+float filter_scores(const float* logits, int64_t vocab, const DrawParams& params, float* scratch) {
     const int64_t size = vocab + LANES;
     float *scores = scratch, *weights = scratch + size, *nearness = scratch + 2 * size, *spare = scratch + 3 * size;
     const float top = logits[table().rows.argmax(logits, vocab)];
@@ -250,6 +252,13 @@ int32_t draw_token(const float* logits, int64_t vocab, const DrawParams& params,
     }
     if (params.log_min_p > lowest) lowest = params.log_min_p;
     if (params.typical_p < 1.0f) keep_typical(scores, vocab, lowest, params.typical_p, weights, nearness, spare);
+    return lowest;
+}
+
+int32_t draw_token(const float* logits, int64_t vocab, const DrawParams& params, float* scratch) {
+    if (params.temperature == 0.0f) return static_cast<int32_t>(table().rows.argmax(logits, vocab));
+    const float lowest = filter_scores(logits, vocab, params, scratch);
+    const float* scores = scratch;
     Best best(params);
     for (int64_t at = 0; at < vocab; at += LANES) {
         const int some = left(vocab, at);
@@ -260,8 +269,124 @@ int32_t draw_token(const float* logits, int64_t vocab, const DrawParams& params,
     return best.token(static_cast<int32_t>(vocab - 1));
 }
 
+bool penalised(const DrawParams& params) {
+    return params.repetition != 1.0f || params.presence != 0.0f || params.frequency != 0.0f;
+}
+
+// As penstock.sample.reference.penalties has it: `repetition` of all tokens so far, the others of the output alone.
+void penalise(float* logits, const DrawParams& params, const int32_t* known, float* scratch) {
+    int32_t* counts = reinterpret_cast<int32_t*>(scratch);  // [vocab], of tokens in the output; -1: done
+    for (int32_t position = 0; position < params.position; ++position) counts[known[position]] = 0;
+    for (int32_t position = params.prompt_length; position < params.position; ++position) ++counts[known[position]];
+    for (int32_t position = 0; position < params.position; ++position) {
+        int32_t& count = counts[known[position]];
+        if (count < 0) continue;
+        float& x = logits[known[position]];
+        x = x < 0.0f ? x * params.repetition : x / params.repetition;
+        if (count > 0) x = (x - params.presence) - params.frequency * static_cast<float>(count);
+        count = -1;
+    }
+}
+
+// All but the allowed tokens to -inf.
+void mask(float* logits, int64_t vocab, const uint32_t* allowed) {
+    for (int64_t at = 0; at < vocab; at += 32, ++allowed) {
+        const uint32_t bits = *allowed;
+        if (bits == 0xFFFFFFFF) continue;
+        const int some = vocab - at < 32 ? static_cast<int>(vocab - at) : 32;
+        for (int bit = 0; bit < some; ++bit)
+            if (bits == 0 || !(bits >> bit & 1)) logits[at + bit] = BANNED;
+    }
+}
+
+void adjust(float* logits, int64_t vocab, const DrawParams& params, const SlotTables& tables, float* scratch) {
+    const int32_t* tokens = tables.bias_tokens + params.slot * tables.bias_stride;
+    const float* biases = tables.biases + params.slot * tables.bias_stride;
+    for (int32_t index = 0; index < params.num_biases; ++index) logits[tokens[index]] += biases[index];
+    if (penalised(params)) penalise(logits, params, tables.tokens + params.slot * tables.token_stride, scratch);
+    if (params.masked) mask(logits, vocab, tables.allowed + params.slot * tables.mask_words);
+}
+
+bool adjusts(const DrawParams& params) { return params.num_biases > 0 || params.masked || penalised(params); }
+
+// The `count` largest, best first; of equals the first ones.
+void find_largest(const float* x, int64_t size, int32_t count, int32_t* tokens, float* values) {
+    int32_t found = 0;
+    for (int64_t at = 0; at < size; at += LANES) {
+        const int some = left(size, at);
+        if (found == count && !(largest(load_scores(x + at, some)) > values[count - 1])) continue;
+        for (int64_t index = at; index < at + some; ++index) {
+            if (found == count && !(x[index] > values[count - 1])) continue;
+            int32_t place = found < count ? found++ : count - 1;
+            for (; place > 0 && x[index] > values[place - 1]; --place) {
+                values[place] = values[place - 1];
+                tokens[place] = tokens[place - 1];
+            }
+            values[place] = x[index];
+            tokens[place] = static_cast<int32_t>(index);
+        }
+    }
+}
+
+void measure(const float* logits, int64_t vocab, const LogprobTable& logprobs, int64_t row) {
+    const int32_t count = logprobs.counts[row] < vocab ? logprobs.counts[row] : static_cast<int32_t>(vocab);
+    const float top = logits[table().rows.argmax(logits, vocab)], chosen = logits[logprobs.tokens[row]];
+    double total = 0.0;
+    Lanes above = broadcast(0.0f);
+    for (int64_t at = 0; at < vocab; at += LANES) {
+        const Lanes x = load_scores(logits + at, left(vocab, at));
+        total += sum(exp(x - broadcast(top)));
+        above = above + where_less(broadcast(chosen), x, broadcast(1.0f), broadcast(0.0f));
+    }
+    const double log_total = __builtin_log(total);
+    const auto logprob = [&](float x) { return static_cast<float>(static_cast<double>(x) - top - log_total); };
+    logprobs.logprobs[row] = logprob(chosen);
+    logprobs.ranks[row] = static_cast<int32_t>(sum(above)) + 1;
+    if (count == 0) return;
+    float* values = logprobs.top_logprobs + row * logprobs.width;
+    find_largest(logits, vocab, count, logprobs.top_tokens + row * logprobs.width, values);
+    for (int32_t place = 0; place < count; ++place) values[place] = logprob(values[place]);
+}
+
+int32_t draw(float* logits, int64_t vocab, const DrawParams& params, const SlotTables& tables,
+             const LogprobTable* logprobs, int64_t row, float* scratch) {
+    const bool measured = logprobs != nullptr && logprobs->counts[row] >= 0;
+    float* work = logits;
+    if (adjusts(params)) {
+        if (measured) {
+            work = scratch + 5 * (vocab + LANES);
+            std::memcpy(work, logits, static_cast<size_t>(vocab) * sizeof(float));
+        }
+        adjust(work, vocab, params, tables, scratch);
+    }
+    const int32_t token = draw_token(work, vocab, params, scratch);
+    if (measured) {
+        logprobs->tokens[row] = token;
+        measure(logits, vocab, *logprobs, row);
+    }
+    return token;
+}
+
+void filter(const float* logits, int64_t vocab, const DrawParams& params, const SlotTables& tables, float* scores,
+            float* scratch) {
+    float* work = scratch + 5 * (vocab + LANES);
+    std::memcpy(work, logits, static_cast<size_t>(vocab) * sizeof(float));
+    adjust(work, vocab, params, tables, scratch);
+    if (params.temperature == 0.0f) {
+        for (int64_t index = 0; index < vocab; ++index) scores[index] = BANNED;
+        scores[table().rows.argmax(work, vocab)] = 0.0f;
+        return;
+    }
+    const float lowest = filter_scores(work, vocab, params, scratch);
+    for (int64_t index = 0; index < vocab; ++index) scores[index] = scratch[index] >= lowest ? scratch[index] : BANNED;
+}
+
 }  // namespace
 
-void fill(DrawKernels& kernels) { kernels.draw = draw_token; }
+void fill(DrawKernels& kernels) {
+    kernels.draw = draw;
+    kernels.filter = filter;
+    kernels.measure = measure;
+}
 
 }  // namespace penstock::PENSTOCK_ISA

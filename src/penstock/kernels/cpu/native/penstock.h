@@ -25,8 +25,12 @@ PENSTOCK_API void penstock_gather(const void* matrix, const int64_t* tokens, int
 
 // The fields of penstock::DrawParams with types, offsets and size: Python checks that they are its own.
 PENSTOCK_API const char* penstock_draw_params(void);
-// Draws a token from `vocab` logits; `params` is a penstock::DrawParams, `scratch` has draw_scratch(vocab) floats.
-PENSTOCK_API int32_t penstock_draw(const float* logits, int64_t vocab, const void* params, float* scratch);
+// The kernels of draw.h, of one row in the calling thread. `params` is a penstock::DrawParams, `tables` penstock::SlotTables,
+// `logprobs` null or a penstock::LogprobTable with a `row`; `scratch` has draw_scratch(vocab) floats.
+PENSTOCK_API int32_t penstock_draw(float* logits, int64_t vocab, const void* params, const void* tables,
+                                   const void* logprobs, int64_t row, float* scratch);
+PENSTOCK_API void penstock_filter(const float* logits, int64_t vocab, const void* params, const void* tables, float* scores,
+                                  float* scratch);
 
 // Threads that run programs; `threads` counts the one that calls.
 PENSTOCK_API void* penstock_pool_new(int threads);

@@ -179,7 +179,7 @@ int32_t Program::shares(const Op& op) {
         }
         case ATTENTION: return tasks(op).shares();
         case GATE: return clamp_shares(rows * op.width / 2, rows > 1 ? rows : num_blocks(op.width), threads);
-        case DRAW: return step_.draws == nullptr ? 0 : static_cast<int32_t>(rows);
+        case DRAW: return step_.draws == nullptr && step_.logprobs == nullptr ? 0 : static_cast<int32_t>(rows);
         default: return clamp_shares(rows * op.width, rows, threads);
     }
 }
@@ -241,27 +241,14 @@ void Program::execute(const Op& op, int share, int shares, int thread) {
     }
 }
 
-// As penstock.sample.penalties has it: `repetition` of all tokens so far, the others of the output alone.
-void Program::penalise(float* logits, const DrawParams& params, float* scratch) const {
-    const int32_t* known = layout_.slot_tokens + params.slot * layout_.token_stride;
-    int32_t* counts = reinterpret_cast<int32_t*>(scratch);  // [vocab], of tokens in the output; -1: done
-    for (int32_t position = 0; position < params.position; ++position) counts[known[position]] = 0;
-    for (int32_t position = params.prompt_length; position < params.position; ++position) ++counts[known[position]];
-    for (int32_t position = 0; position < params.position; ++position) {
-        int32_t& count = counts[known[position]];
-        if (count < 0) continue;
-        float& x = logits[known[position]];
-        x = x < 0.0f ? x * params.repetition : x / params.repetition;
-        if (count > 0) x = (x - params.presence) - params.frequency * static_cast<float>(count);
-        count = -1;
-    }
-}
-
 void Program::draw(int64_t row, float* scratch) {
-    const DrawParams& params = step_.draws[row];
     float* logits = logits_ + row * layout_.vocab;
-    if (params.repetition != 1.0f || params.presence != 0.0f || params.frequency != 0.0f) penalise(logits, params, scratch);
-    const int32_t token = kernels().draw.draw(logits, layout_.vocab, params, scratch);
+    if (step_.draws == nullptr) {
+        kernels().draw.measure(logits, layout_.vocab, *step_.logprobs, row);
+        return;
+    }
+    const DrawParams& params = step_.draws[row];
+    const int32_t token = kernels().draw.draw(logits, layout_.vocab, params, *step_.tables, step_.logprobs, row, scratch);
     step_.drawn[row] = token;
     layout_.slot_tokens[params.slot * layout_.token_stride + params.position] = token;
 }
@@ -269,12 +256,6 @@ void Program::draw(int64_t row, float* scratch) {
 }  // namespace penstock
 
 extern "C" {
-
-const char* penstock_draw_params(void) { return penstock::DRAW_PARAMS_SIGNATURE; }
-
-int32_t penstock_draw(const float* logits, int64_t vocab, const void* params, float* scratch) {
-    return penstock::kernels().draw.draw(logits, vocab, *static_cast<const penstock::DrawParams*>(params), scratch);
-}
 
 void* penstock_pool_new(int threads) { return new penstock::Pool(threads); }
 

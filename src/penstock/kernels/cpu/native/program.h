@@ -63,6 +63,8 @@ struct Step {
     const Row* rows;
     const int32_t* wanted;  // packed tokens; null: the last of each row with `sample`
     const DrawParams* draws;  // [wanted], or null
+    const SlotTables* tables;  // of the draws
+    const LogprobTable* logprobs;  // [wanted], or null: of the drawn tokens, without `draws` of those in the table
     int32_t* drawn;         // [wanted]
     int32_t num_rows, num_wanted;
     int32_t from, to;  // operations
@@ -85,7 +87,6 @@ class Program {
     static void body(void* context, int stage, int share, int thread);
     void execute(const Op& op, int share, int shares, int thread);
     void draw(int64_t row, float* scratch);
-    void penalise(float* logits, const DrawParams& params, float* scratch) const;
     int expand(const Step& step);
     void plan_attention();
     AttentionTasks& tasks(const Op& op) { return tasks_[static_cast<size_t>(op.group * 2 + op.rows)]; }

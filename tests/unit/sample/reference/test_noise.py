@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from penstock.sample import noise
+from penstock.sample.noise_stream import noise_stream
+from penstock.sample.reference import noise
 
 GOLDEN = 0x9E3779B97F4A7C15
 CPU = torch.device("cpu")
@@ -40,7 +41,7 @@ def reference_uniform(seed: int, choice: int, position: int, token: int) -> floa
 
 
 def keys(*cases: tuple[int, int, int]) -> torch.Tensor:
-    streams = torch.tensor([noise.stream(seed, choice) for seed, choice, _ in cases])
+    streams = torch.tensor([noise_stream(seed, choice) for seed, choice, _ in cases])
     return noise.row_keys(streams, torch.tensor([position for *_, position in cases]))
 
 
@@ -73,8 +74,8 @@ def test_uniform_never_reaches_its_ends_and_gumbel_is_finite() -> None:
 
 
 def test_seed_counts_modulo_2_to_the_64() -> None:
-    assert noise.stream(-1, 0) == noise.stream(2**64 - 1, 0)
-    assert len({noise.stream(seed, choice) for seed in range(-50, 50) for choice in range(20)}) == 2000
+    assert noise_stream(-1, 0) == noise_stream(2**64 - 1, 0)
+    assert len({noise_stream(seed, choice) for seed in range(-50, 50) for choice in range(20)}) == 2000
 
 
 AXES = {

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from penstock.sample import noise
-from penstock.sample.filters import Filters, candidates, scale
+from penstock.sample.reference import noise
+from penstock.sample.reference.filters import Filters, candidates, scale
 
 WIDTH = 128  # most likely tokens to filter first; most rows need no more
 

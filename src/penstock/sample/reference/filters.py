@@ -7,43 +7,19 @@ smallest kept score is among them, the row is *covered* and the rest of the voca
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.flow import SamplingParams
+from penstock.kernels.sampling_layout import FILTERS, TEMPERATURE
 from penstock.kernels.upload import upload
 
 _LOWEST = torch.finfo(torch.float32).min  # below it is only -inf: banned
-_TINY = torch.finfo(torch.float32).tiny
-
-
-def enabled(params: SamplingParams, vocab_size: int) -> bool:
-    return 0 < params.top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0 or params.typical_p < 1.0
-
-
-class FilterValues(NamedTuple):
-    """The filters of a request, named as in `kernels.sampling_layout`. A filter that is off has a value that changes
-    nothing."""
-
-    top_k: int  # off: 0
-    temperature: float
-    top_p: float  # off: inf
-    log_min_p: float  # off: -inf
-    typical_p: float  # off: inf
-
-    @classmethod
-    def of(cls, params: SamplingParams, vocab_size: int) -> FilterValues:
-        return cls(
-            top_k=params.top_k if params.top_k < vocab_size else 0,
-            temperature=max(params.temperature, _TINY),
-            top_p=max(params.top_p, _TINY) if params.top_p < 1.0 else math.inf,
-            log_min_p=math.log(params.min_p) if params.min_p else -math.inf,
-            typical_p=params.typical_p if params.typical_p < 1.0 else math.inf,
-        )
+_FIELDS = (TEMPERATURE, *FILTERS)
+_DTYPES = {"int32": np.int64, "float32": np.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,34 +35,19 @@ class Filters:
     any_typical: bool
 
     @classmethod
-    def of(cls, params: list[SamplingParams], vocab_size: int, device: torch.device) -> Filters:
-        rows = [FilterValues.of(p, vocab_size) for p in params]
-        columns = zip(FilterValues._fields, zip(*rows, strict=True), strict=True)
+    def of(cls, params: Sequence[Mapping[str, float]], device: torch.device) -> Filters:
+        """`params`: the draw parameters of each row."""
         return cls(
-            **{name: upload(column, device, _dtype(name))[:, None] for name, column in columns},
-            any_unlimited=any(row.top_p < math.inf and not row.top_k for row in rows),
-            any_typical=any(row.typical_p < math.inf for row in rows),
+            **{
+                field.name: upload([row[field.name] for row in params], device, np.dtype(_DTYPES[field.type]))[:, None]
+                for field in _FIELDS
+            },
+            any_unlimited=any(row["top_p"] < math.inf and not row["top_k"] for row in params),
+            any_typical=any(row["typical_p"] < math.inf for row in params),
         )
 
-    @classmethod
-    def stages(cls, params: SamplingParams, vocab_size: int, device: torch.device) -> list[tuple[str, bool, Filters]]:
-        """One request's filters turned on one after the other, in the order in which they act: the name of the newest,
-        whether the request enables it, and all so far."""
-        every = cls.of([params], vocab_size, device)
-        scaled = cls.of([SamplingParams(temperature=params.temperature)], vocab_size, device)
-        with_top_k = replace(scaled, top_k=every.top_k)
-        with_top_p = replace(with_top_k, top_p=every.top_p, any_unlimited=every.any_unlimited)
-        with_min_p = replace(with_top_p, log_min_p=every.log_min_p)
-        return [
-            ("temperature", params.temperature != 1.0, scaled),
-            ("top_k", 0 < params.top_k < vocab_size, with_top_k),
-            ("top_p", params.top_p < 1.0, with_top_p),
-            ("min_p", params.min_p > 0.0, with_min_p),
-            ("typical_p", params.typical_p < 1.0, every),
-        ]
-
     def pick(self, rows: Tensor) -> Filters:
-        return replace(self, **{name: getattr(self, name)[rows] for name in FilterValues._fields})
+        return replace(self, **{name: getattr(self, name)[rows] for name in (field.name for field in _FIELDS)})
 
     @property
     def least_score(self) -> Tensor:
@@ -97,10 +58,6 @@ class Filters:
     def only_thresholds(self) -> Tensor:
         """[n, 1] bool: rows with no other filters than top_p and a least score. See `draw.by_rejection`."""
         return (self.top_k == 0) & (self.typical_p == math.inf)
-
-
-def _dtype(name: str) -> type[np.generic]:
-    return np.int64 if name == "top_k" else np.float32
 
 
 @dataclass(frozen=True, slots=True)

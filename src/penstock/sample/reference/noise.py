@@ -22,22 +22,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK64 = (1 << 64) - 1
-
-
-def stream(seed: int, choice: int) -> int:
-    """The key of a sequence's noise, as int64. The seed counts modulo 2^64."""
-    return _to_signed(_mix64(_mix64(seed + _GOLDEN) + (choice + 1) * _GOLDEN), 64)
+from penstock.sample.noise_stream import GOLDEN, signed
 
 
 def row_keys(streams: Tensor, positions: Tensor) -> Tensor:
     """[rows] int64 each -> [rows] int64"""
-    x = streams + positions * _to_signed(_GOLDEN, 64)
+    x = streams + positions * signed(GOLDEN, 64)
     x ^= _shift(x, 30, 64)
-    x *= _to_signed(0xBF58476D1CE4E5B9, 64)
+    x *= signed(0xBF58476D1CE4E5B9, 64)
     x ^= _shift(x, 27, 64)
-    x *= _to_signed(0x94D049BB133111EB, 64)
+    x *= signed(0x94D049BB133111EB, 64)
     return x.bitwise_xor_(_shift(x, 31, 64))
 
 
@@ -45,9 +39,9 @@ def token_hashes(vocab_size: int, device: torch.device) -> Tensor:
     """[vocab] int32: the part of the hash that is the same for all rows."""
     x = torch.arange(vocab_size, dtype=torch.int32, device=device)
     x ^= _shift(x, 16, 32)
-    x *= _to_signed(0x85EBCA6B, 32)
+    x *= signed(0x85EBCA6B, 32)
     x ^= _shift(x, 13, 32)
-    x *= _to_signed(0xC2B2AE35, 32)
+    x *= signed(0xC2B2AE35, 32)
     return x.bitwise_xor_(_shift(x, 16, 32))
 
 
@@ -55,12 +49,12 @@ def bits(keys: Tensor, hashes: Tensor) -> Tensor:
     """23 random bits per row and token: keys [rows], hashes [tokens] or [rows, tokens] -> [rows, tokens] int32."""
     low, high = keys.to(torch.int32), (keys >> 32).to(torch.int32)  # narrowing keeps the low bits
     x = hashes ^ low[:, None]
-    x *= _to_signed(0x2C1B3C6D, 32)
+    x *= signed(0x2C1B3C6D, 32)
     x += high[:, None]
     x ^= _shift(x, 16, 32)
-    x *= _to_signed(0x297A2D39, 32)
+    x *= signed(0x297A2D39, 32)
     x ^= _shift(x, 15, 32)
-    x *= _to_signed(0x85EBCA6B, 32)
+    x *= signed(0x85EBCA6B, 32)
     x >>= 9
     return x
 
@@ -77,18 +71,3 @@ def gumbel(keys: Tensor, hashes: Tensor) -> Tensor:
 
 def _shift(x: Tensor, count: int, width: int) -> Tensor:
     return (x >> count).bitwise_and_((1 << (width - count)) - 1)
-
-
-def _to_signed(value: int, width: int) -> int:
-    """The signed integer with the low `width` bits of `value`."""
-    value &= (1 << width) - 1
-    return value - (1 << width) if value >> (width - 1) else value
-
-
-def _mix64(x: int) -> int:
-    x &= _MASK64
-    x ^= x >> 30
-    x = x * 0xBF58476D1CE4E5B9 & _MASK64
-    x ^= x >> 27
-    x = x * 0x94D049BB133111EB & _MASK64
-    return x ^ (x >> 31)

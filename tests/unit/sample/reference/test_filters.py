@@ -5,17 +5,16 @@ import math
 import pytest
 import torch
 
+from helpers.sampling import draw_params, make_filters
 from penstock.flow import SamplingParams
-from penstock.sample import filters
-from penstock.sample.draw import WIDTH
-from penstock.sample.filters import Filters, candidates
-
-CPU = torch.device("cpu")
+from penstock.kernels import sampling_layout
+from penstock.sample.reference.draw import WIDTH
+from penstock.sample.reference.filters import candidates
 
 
 def kept(logits: torch.Tensor, *params: SamplingParams) -> list[set[int]]:
     """The same by sorting the whole vocabulary and, where those will do, by the likeliest few."""
-    filters = Filters.of(list(params), logits.shape[1], CPU)
+    filters = make_filters(params, logits.shape[1])
     whole = candidates(logits, filters, logits.shape[1])
     assert whole.covered.all()
     result = [
@@ -49,7 +48,7 @@ def test_banned_tokens_are_never_kept_and_do_not_make_a_row_wide() -> None:
     logits = torch.full((3, 5000), -math.inf)
     logits[:, [7, 9, 4000]] = torch.tensor([1.0, 2.0, 3.0])
     params = [SamplingParams(top_k=40), SamplingParams(top_p=0.9999), SamplingParams(min_p=1e-9)]
-    assert candidates(logits, Filters.of(params, 5000, CPU), WIDTH).covered.all()
+    assert candidates(logits, make_filters(params, 5000), WIDTH).covered.all()
     assert kept(logits, *params) == [{7, 9, 4000}] * 3
 
 
@@ -70,9 +69,12 @@ def test_any_temperature_is_safe(temperature: float) -> None:
 
 
 def test_top_k_of_the_whole_vocabulary_is_no_filter() -> None:
-    assert not filters.enabled(SamplingParams(top_k=50), vocab_size=50)
-    assert filters.enabled(SamplingParams(top_k=49), vocab_size=50)
-    assert not filters.enabled(SamplingParams(), vocab_size=50)
+    def enabled(params: SamplingParams) -> bool:
+        return sampling_layout.enabled(sampling_layout.FILTERS, draw_params(params, 50))
+
+    assert not enabled(SamplingParams(top_k=50))
+    assert enabled(SamplingParams(top_k=49))
+    assert not enabled(SamplingParams())
 
 
 def test_a_row_is_filtered_alike_alone_and_among_others() -> None:

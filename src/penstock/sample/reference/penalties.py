@@ -6,27 +6,14 @@ cost is proportional to the sequence, as that of attention, and preemption and r
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.flow import SamplingParams
 from penstock.kernels.upload import upload
-
-
-def enabled(params: SamplingParams) -> bool:
-    return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
-
-
-def values(params: SamplingParams) -> dict[str, float]:
-    """The penalties of a request, named as in `kernels.sampling_layout`."""
-    return {
-        "repetition": params.repetition_penalty,
-        "presence": params.presence_penalty,
-        "frequency": params.frequency_penalty,
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +28,19 @@ class Penalties:
     frequency: Tensor  # [n, 1] float32
 
     @classmethod
-    def of(cls, entries: list[tuple[int, int, int, SamplingParams]], device: torch.device) -> Penalties:
-        """`entries`: row of the logits, slot, prompt length and parameters of each."""
+    def of(cls, rows: Sequence[int], params: Sequence[Mapping[str, float]], device: torch.device) -> Penalties:
+        """`rows` of the logits, and the draw parameters of each."""
 
-        def column(values: list[float]) -> Tensor:
-            return upload(values, device, np.float32)[:, None]
+        def column(name: str, dtype: type[np.generic]) -> Tensor:
+            return upload([one[name] for one in params], device, dtype)[:, None]
 
-        rows, slots, prompt_lengths, params = zip(*entries, strict=True)
         return cls(
             rows=upload(rows, device),
-            slots=upload(slots, device),
-            prompt_lengths=upload(prompt_lengths, device)[:, None],
-            repetition=column([p.repetition_penalty for p in params]),
-            presence=column([p.presence_penalty for p in params]),
-            frequency=column([p.frequency_penalty for p in params]),
+            slots=column("slot", np.int64)[:, 0],
+            prompt_lengths=column("prompt_length", np.int64),
+            repetition=column("repetition", np.float32),
+            presence=column("presence", np.float32),
+            frequency=column("frequency", np.float32),
         )
 
     def apply(self, logits: Tensor, tokens: Tensor, positions: Tensor, width: int) -> None:

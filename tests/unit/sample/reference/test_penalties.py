@@ -1,8 +1,9 @@
 import torch
 
-from penstock.flow import SamplingParams
-from penstock.sample import penalties
-from penstock.sample.penalties import Penalties
+from helpers.sampling import draw_params
+from penstock.flow import Admit, SamplingParams
+from penstock.sample.reference.penalties import Penalties
+from penstock.sample.slot_request import SlotRequest
 
 CPU = torch.device("cpu")
 VOCAB = 12
@@ -32,13 +33,20 @@ def test_rows_of_different_lengths_penalties_and_slots() -> None:
     wanted = logits.clone()
     for row, slot, prompt_length, position, params in entries:
         wanted[row] = expected(logits[row], tokens[slot, :position].tolist(), prompt_length, params)
-    group = Penalties.of([(row, slot, length, params) for row, slot, length, _, params in entries], CPU)
+    values = [
+        draw_params(params, VOCAB, slot=slot, prompt_length=prompt_length)
+        for _, slot, prompt_length, _, params in entries
+    ]
+    group = Penalties.of([row for row, *_ in entries], values, CPU)
     group.apply(logits, tokens, torch.tensor([3, 9, 5, 40]), 40)
     torch.testing.assert_close(logits, wanted)
 
 
 def test_only_rows_that_have_one_are_penalised() -> None:
-    assert not penalties.enabled(SamplingParams())
-    assert penalties.enabled(SamplingParams(repetition_penalty=1.1))
-    assert penalties.enabled(SamplingParams(presence_penalty=-0.1))
-    assert penalties.enabled(SamplingParams(frequency_penalty=0.1))
+    def penalised(params: SamplingParams) -> bool:
+        return SlotRequest.of(Admit(0, [1], 1, params, 0, 0, (), []), VOCAB).penalised
+
+    assert not penalised(SamplingParams())
+    assert penalised(SamplingParams(repetition_penalty=1.1))
+    assert penalised(SamplingParams(presence_penalty=-0.1))
+    assert penalised(SamplingParams(frequency_penalty=0.1))
