@@ -205,7 +205,7 @@ def summary(row: Row, figures: dict[str, list[float]]) -> dict[str, Any]:
     return {
         "row": row.name,
         "unit": row.unit,
-        **{name: rounded(figure) for name, figure in medians.items()},
+        **{name: rounded(figure, 2 if row.unit == "s" else 1) for name, figure in medians.items()},
         "limit": rounded(statistics.median(limits)) if limits else None,
         "ratio_vs_llama_cpp": rounded(ratio, 2),
         "ratio_vs_best_peer": rounded(best, 2),
@@ -244,7 +244,9 @@ def keep(path: Path, result: dict[str, Any], options: argparse.Namespace) -> Non
 def versions(openvino: str | None) -> dict[str, str]:
     from importlib.metadata import version
 
-    found = {"llama_cpp": llama_cpp.SDIST, "torch": version("torch")}
+    found = {"llama_cpp": llama_cpp.SDIST}
+    if importlib.util.find_spec("torch"):
+        found["torch"] = version("torch")
     if importlib.util.find_spec("transformers"):
         found["transformers"] = version("transformers")
     if openvino:
