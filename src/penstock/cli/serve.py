@@ -32,6 +32,7 @@ from penstock.startup import preflight
 from penstock.store.resolve import check_name
 from penstock.system import gc_control
 from penstock.system.daemon_thread import run_in_daemon_thread
+from penstock.system.heap import trim_heap
 
 if TYPE_CHECKING:
     from penstock.http.server import HttpServer
@@ -141,6 +142,7 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
             await replica.start()
             loading.close()
             gc_control.tune_for_server()
+            trim_heap()
             sys.setswitchinterval(THREAD_TURN_S)
             facts = replica.facts
             say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")

@@ -12,6 +12,7 @@ from penstock.engine.loop import EngineLoop
 from penstock.engine.serve import Report, serve
 from penstock.observe.logs import configure
 from penstock.settings import Settings
+from penstock.system.heap import trim_heap
 from penstock.system.ownership import claim_process
 
 
@@ -26,7 +27,9 @@ def main() -> int:
 
 def build(settings: Settings, secret: bytes, report: Report) -> tuple[EngineLoop, dict[str, Any]]:
     configure(settings.observe.log_format)
-    return assemble.engine_loop(settings, secret, report)
+    built = assemble.engine_loop(settings, secret, report)
+    trim_heap()
+    return built
 
 
 if __name__ == "__main__":
