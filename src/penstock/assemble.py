@@ -28,7 +28,10 @@ from penstock.store.spec_check import chosen_context
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from penstock.deployment.replica import Replica
+    from penstock.deployment.local_model import LocalModel
+    from penstock.deployment.protocol import Capability
+    from penstock.deployment.registry import ModelRegistry
+    from penstock.deployment.replica_set import ReplicaSet
     from penstock.engine.loop import EngineLoop
     from penstock.http.service import Service
     from penstock.observe.events import Emit
@@ -111,52 +114,77 @@ def journal(settings: Settings, source: Source) -> Journal | None:
     return Journal(source, keep_texts=asked.keep_texts, listeners=listeners, epoch=epoch)
 
 
-def replica(
+def replica_set(
     settings: Settings,
-    source: Source,
+    name: str,
+    secret: bytes,
     journal: Journal | None = None,
     on_phase: Callable[[str], None] | None = None,
-) -> Replica:
-    """A supervised engine process for a server: started, but not yet waited for. `on_phase` is told what it does until
-    it is ready."""
+) -> ReplicaSet:
+    """The supervised engine processes of a model for a server: none is started yet. `secret` is the server's: the same
+    for all of its engines, before and after a restart. `on_phase` is told what the first replica does until it is
+    ready."""
     from penstock.deployment.replica import Replica
+    from penstock.deployment.replica_set import ReplicaSet
     from penstock.engine.process import ProcessEngine
 
-    secret = draw_secret()  # the same for each process after a restart
-    emit = None if journal is None else journal.record
-    return Replica(lambda: ProcessEngine(settings, secret, on_phase), source, emit)
+    def make_replica(number: int) -> Replica:
+        source = Source(name, number)
+        report = None if journal is None else (lambda: journal.replica(source).level)
+        emit = None if journal is None else journal.record
+        return Replica(
+            lambda: ProcessEngine(settings, secret, on_phase if number == 0 else None), source, emit, report=report
+        )
+
+    return ReplicaSet(make_replica)
 
 
-def server(
-    settings: Settings, files: ModelFiles, replica: Replica, journal: Journal | None = None
-) -> tuple[ASGIApp, Service, Observer | None]:
-    """The HTTP frontend around a replica: the application, the service its routes share, and the observer that reads
-    the journal, if there is one."""
-    from penstock.http.app import build
-    from penstock.http.service import Service
-    from penstock.observe.metrics import PrometheusMetrics
+def local_model(
+    settings: Settings,
+    files: ModelFiles,
+    replicas: ReplicaSet,
+    numbers: SequenceNumbers,
+    journal: Journal | None = None,
+) -> LocalModel:
+    """A model around its replicas. `numbers` are the server's."""
+    from penstock.deployment.local_model import LocalModel
+    from penstock.deployment.protocol import ModelCard
     from penstock.tokenize.tokenizer import Tokenizer
 
     if files.tokenizer is None:
         raise ModelInvalid(f"{files.name} has no tokenizer, so it cannot be served", param="model")
     tokenizer = Tokenizer.load(files.tokenizer)
-    observer = None if journal is None else _observer(settings, files.name, tokenizer, replica, journal)
     emit = None if journal is None else journal.record
-    pipeline = _pipeline(settings, files, tokenizer, emit, settings.serve.default_max_tokens, SequenceNumbers())
+    pipeline = _pipeline(settings, files, tokenizer, emit, settings.serve.default_max_tokens, numbers)
+    capabilities: set[Capability] = {"completion", "embedding", "structured_output", "logprobs", "token_ids"}
+    if pipeline.chat_format is not None:
+        capabilities |= {"chat", "tools"}
+        if pipeline.chat_format.reasoning is not None:
+            capabilities.add("reasoning")
+    card = ModelCard(
+        name=files.name,
+        context=pipeline.context,
+        capabilities=frozenset(capabilities),
+        created=int(time.time()),
+    )
+    return LocalModel(card, files, pipeline, tokenizer, replicas, max_waiting=settings.schedule.max_waiting)
 
-    def adopt(facts: dict[str, Any]) -> None:
-        pipeline.context = facts["context"]  # less than the model's if memory is short; may change with a restart
 
-    replica.add_ready_listener(adopt)
+def server(
+    settings: Settings, models: ModelRegistry, journal: Journal | None = None
+) -> tuple[ASGIApp, Service, Observer | None]:
+    """The HTTP frontend around the models: the application, the service its routes share, and the observer that reads
+    the journal, if there is one."""
+    from penstock.http.app import build
+    from penstock.http.service import Service
+    from penstock.observe.metrics import PrometheusMetrics
+
+    observer = None if journal is None else _observer(settings, models, journal)
     service = Service(
-        files,
-        pipeline,
-        tokenizer,
-        replica,
-        PrometheusMetrics(replica.source, journal),
+        models,
+        PrometheusMetrics(Source(models.default.card.name), journal, only_model=len(models) == 1),
         stall_s=settings.serve.stall_s,
-        max_waiting=settings.schedule.max_waiting,
-        emit=emit,
+        emit=None if journal is None else journal.record,
         keep_texts=settings.observe.keep_texts,
     )
     return build(service, settings, observer), service, observer
@@ -189,7 +217,7 @@ def _pipeline(
     )
 
 
-def _observer(settings: Settings, model: str, tokenizer: Tokenizer, replica: Replica, journal: Journal) -> Observer:
+def _observer(settings: Settings, models: ModelRegistry, journal: Journal) -> Observer:
     """What reads the journal: the history, the objectives and the views of requests."""
     from penstock.deployment.protocol import State
     from penstock.observe.gpu import Gpu
@@ -202,6 +230,7 @@ def _observer(settings: Settings, model: str, tokenizer: Tokenizer, replica: Rep
     asked = settings.observe
     history = History(journal)
     listeners = [Webhook(asked.slo_webhook).post] if asked.slo_webhook is not None else []
-    monitor = SloMonitor(journal, history, asked, lambda: replica.state is State.READY, listeners)
-    view = View(journal, {model: ViewedModel(tokenizer, settings.cache.block_size)})
-    return Observer(journal, history, monitor, view, Gpu())
+    ready = lambda: any(model.state is State.READY for model in models)  # noqa: E731
+    monitor = SloMonitor(journal, history, asked, ready, listeners)
+    viewed = {model.name: ViewedModel(model.tokenizer, settings.cache.block_size) for model in models.local}
+    return Observer(journal, history, monitor, View(journal, viewed), Gpu())

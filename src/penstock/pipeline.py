@@ -107,11 +107,11 @@ class Pipeline:
         params, warnings = self._apply_constraints(request, output_format)
         submits = self._submits(request, tokens, params)
         kind = Scored if params.max_tokens == 0 else ChoiceStream
-        answers = [
-            kind(choice, params, self._text_stream(tokens, params, output_format), output_format)
-            for choice in range(params.n)
-        ]
-        return ActiveRequest(request.id, submits, answers, (*request.warnings, *warnings))
+
+        def make_choice(choice: int) -> ChoiceStream:
+            return kind(choice, params, self._text_stream(tokens, params, output_format), output_format)
+
+        return ActiveRequest(request.id, submits, make_choice, (*request.warnings, *warnings))
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt as the model will see it. It may be longer than the context, unless its characters alone show that

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -11,12 +10,13 @@ from starlette.testclient import TestClient
 from helpers import tiny_models
 from helpers.store_samples import LLAMA, TOKENIZER, write_gguf
 from penstock import assemble, settings
-from penstock.deployment.replica import Replica
+from penstock.deployment.registry import ModelRegistry
+from penstock.deployment.replica_set import ReplicaSet
 from penstock.engine import process
 from penstock.errors import ContextOverflow
 from penstock.flow import Request, SamplingParams
-from penstock.flow.identity import Source
-from penstock.flow.prefix import SECRET_BYTES
+from penstock.flow.identity import SequenceNumbers
+from penstock.flow.prefix import SECRET_BYTES, draw_secret
 from penstock.store.disk import CACHE_VARIABLE
 
 
@@ -40,40 +40,28 @@ def test_recommendations_out_of_bounds_are_ignored_and_named(
         assert sum(words in text for text in told) == 1
 
 
-class FakeReplica:
-    """Of a server whose engine is yet to come."""
-
-    source = Source()
-    facts: dict[str, Any] = {}  # noqa: RUF012
-
-    def __init__(self) -> None:
-        self.listeners: list[Callable[[dict[str, Any]], None]] = []
-
-    def add_ready_listener(self, listener: Callable[[dict[str, Any]], None]) -> None:
-        self.listeners.append(listener)
-
-
 def test_the_context_is_what_the_engine_found_room_for(tmp_path: Path) -> None:
     chosen = settings.load({"model": str(tiny_models.make("llama", tmp_path / "tiny"))}, environ={})
     files = assemble.model(chosen)
-    replica = FakeReplica()
-    app, desk, _ = assemble.server(chosen, files, cast(Replica, replica))
-    with closing(desk), TestClient(app, base_url="http://127.0.0.1") as client:
+    replicas = ReplicaSet(cast(Any, None))  # their engines are yet to come
+    model = assemble.local_model(chosen, files, replicas, SequenceNumbers())
+    app, service, _ = assemble.server(chosen, ModelRegistry([model]))
+    with closing(service), TestClient(app, base_url="http://127.0.0.1") as client:
         assert client.get("/v1/models").json()["data"][0]["max_model_len"] == files.spec.context
-        (listener,) = replica.listeners
+        (listener,) = replicas._ready_listeners
         listener({"context": 48})
         assert client.get("/v1/models").json()["data"][0]["max_model_len"] == 48
     with pytest.raises(ContextOverflow, match="the context holds 48"):
-        desk.pipeline.accept(Request(id="a", params=SamplingParams(max_tokens=8), tokens=[5] * 41))
+        model.pipeline.accept(Request(id="a", params=SamplingParams(max_tokens=8), tokens=[5] * 41))
 
 
-def test_all_engines_of_a_server_get_the_secret_drawn_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_engines_of_a_server_get_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the keys of prefixes are the same before and after a restart, and on no other server."""
     given: list[bytes] = []
     monkeypatch.setattr(process, "ProcessEngine", lambda _, secret, on_phase: given.append(secret))
-    for _ in range(2):
-        replica = assemble.replica(settings.load(environ={}), Source())
-        replica._spawn()  # as it does when the first has died
-    first, again, other, once_more = given
-    assert first == again != other == once_more
-    assert len(first) == SECRET_BYTES
+    secret = draw_secret()
+    assert len(secret) == SECRET_BYTES
+    replicas = assemble.replica_set(settings.load(environ={}), "m", secret)
+    replicas.spawn()
+    replicas.replicas[0]._spawn()  # as it does when the first has died
+    assert given == [secret, secret]

@@ -23,7 +23,8 @@ from penstock.cli.options import ENGINE, given_settings, settings_options
 from penstock.cli.progress import download_bar
 from penstock.cli.text import context_note, size_text
 from penstock.errors import PenstockError
-from penstock.flow.identity import Source
+from penstock.flow.identity import SequenceNumbers, Source
+from penstock.flow.prefix import draw_secret
 from penstock.http.port import bind
 from penstock.http.start_status import StartStatus
 from penstock.observe.logs import configure
@@ -118,7 +119,7 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
     assert this is not None
     for number in (signal.SIGTERM, signal.SIGINT):  # until the server installs its own
         asyncio.get_running_loop().add_signal_handler(number, this.cancel)
-    status, replica, http = StartStatus("finding the model"), None, None
+    status, replicas, http = StartStatus("finding the model"), None, None
     loading = contextlib.ExitStack()
     loading.enter_context(gc_control.paused())
     try:
@@ -129,22 +130,25 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
         files = await finding
         preflight.check(settings, files.spec)
         say(f"model {files.name}: {files.spec.architecture}, {files.spec.weights}")
-        source = Source(files.name)
-        journal = assemble.journal(settings, source)
+        journal = assemble.journal(settings, Source(files.name))
         status.begin("starting the engine")
-        replica = assemble.replica(settings, source, journal, status.begin)
+        replicas = assemble.replica_set(settings, files.name, draw_secret(), journal, status.begin)
+        replicas.spawn()
         say("engine process started; loading weights")
         if http is None:
             http = await _listen(settings, status, listener, say)
         await asyncio.to_thread(importlib.import_module, "penstock.http.app")  # the event loop answers meanwhile
-        app, service, observer = assemble.server(settings, files, replica, journal)
+        from penstock.deployment.registry import ModelRegistry
+
+        model = assemble.local_model(settings, files, replicas, SequenceNumbers(), journal)
+        app, service, observer = assemble.server(settings, ModelRegistry([model]), journal)
         with contextlib.closing(service):
-            await replica.start()
+            await replicas.start()
             loading.close()
             gc_control.tune_for_server()
             trim_heap()
             sys.setswitchinterval(THREAD_TURN_S)
-            facts = replica.facts
+            facts = replicas.facts
             say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
             if note := context_note(facts["context"], files.spec.context, settings):
                 say(note)
@@ -155,13 +159,13 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
             return await serve_http(http, app, service, observer, announce, **options)
     except asyncio.CancelledError:
         say("stopped before the server was ready")
-        if replica is not None:
-            replica.close(at_once=True)
+        if replicas is not None:
+            replicas.close(at_once=True)
         return 0
     finally:
         loading.close()
-        if replica is not None:
-            replica.close()
+        if replicas is not None:
+            replicas.close()
         if http is not None:
             await http.close()
 

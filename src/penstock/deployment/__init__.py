@@ -1,7 +1,10 @@
 """A model as the HTTP layer sees it: requests go in, tickets with their output come back.
 
 protocol      ServedModel and Deployment: what the router picks among, local or not
-replica       one engine process under supervision, for an event loop
+registry      the models of a server by name
+local_model   a model that this server runs: files, pipeline, replicas
+replica_set   the replicas of a model
+replica       one engine process under supervision, for an event loop; hang_watch notices one that hangs
 dispatch      frames of the engine to the tickets of waiting clients
 ticket        a client's request: chunks until the client takes them, and lanes for single tokens
 sync_driver   the same for the library, in a plain loop

@@ -23,6 +23,7 @@ class Dispatcher:
 
     def __init__(self, cancel: Callable[[Cancel], None], source: Source = UNNAMED, emit: Emit | None = None) -> None:
         self.sequences: dict[str, OpenSequence] = {}  # by id
+        self.pending_tokens = 0  # prompt tokens of sequences without output
         self._by_number: dict[int, OpenSequence] = {}
         self._cancel = cancel
         self._source = source
@@ -31,8 +32,20 @@ class Dispatcher:
         self._tickets: list[Ticket] = []  # whose sinks have chunks to take
 
     def add(self, ticket: Ticket) -> None:
-        self.sequences.update(ticket.sequences)
-        self._by_number.update((one.number, one) for one in ticket.sequences.values() if one.number)
+        for sequence in ticket.sequences.values():
+            self.add_sequence(sequence)
+
+    def add_sequence(self, sequence: OpenSequence) -> None:
+        self.sequences[sequence.id] = sequence
+        if sequence.number:
+            self._by_number[sequence.number] = sequence
+        self.pending_tokens += sequence.pending_tokens
+
+    def remove(self, sequence: OpenSequence) -> None:
+        """It has ended, or another replica has it now."""
+        del self.sequences[sequence.id]
+        self._by_number.pop(sequence.number, None)
+        self.pending_tokens -= sequence.pending_tokens
 
     def dispatch(self, frame: Frame, orphan: Callable[[Delta], bool]) -> None:
         """Deliver all of a frame; `flush` must follow. Deltas that `orphan` takes are not delivered."""
@@ -74,14 +87,16 @@ class Dispatcher:
         sequence = self.sequences.get(delta.id)
         if sequence is None:
             return False
+        if sequence.pending_tokens:
+            self.pending_tokens -= sequence.pending_tokens
+            sequence.pending_tokens = 0
         ticket = sequence.ticket
         if cancel := ticket.push(delta):
             self._cancel(cancel)
         if ticket.sink is not None:
             self._tickets.append(ticket)
         if delta.finish is not None:
-            del self.sequences[delta.id]
-            self._by_number.pop(sequence.number, None)
+            self.remove(sequence)
         return True
 
     def flush(self) -> None:

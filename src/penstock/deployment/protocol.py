@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
 from penstock.deployment.ticket import Ticket
-from penstock.flow import Request
+from penstock.flow import Request, Vocabulary
 from penstock.flow.identity import Source
 from penstock.stream.active_request import ActiveRequest
-from penstock.tokenize.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from penstock.prompt.chat_format import ChatFormat
 
 Capability = Literal[
     "chat", "completion", "embedding", "tools", "structured_output", "reasoning", "logprobs", "token_ids"
@@ -68,6 +70,16 @@ class Load(msgspec.Struct, frozen=True):
     waiting: int | None = None
     kv_use: float | None = None  # share of KV blocks that sequences hold
     reported: float | None = None  # when that report came, by `time.monotonic`: an old one is stale
+
+
+class EngineReport(Protocol):
+    """The last report of an engine (`observe.trace.replica.Level`)."""
+
+    t: float
+    waiting: int
+
+    @property
+    def kv_use(self) -> float: ...
 
 
 class Deployment(Protocol):
@@ -118,7 +130,12 @@ class ServedModel(Protocol):
     def card(self) -> ModelCard: ...
 
     @property
-    def deployments(self) -> Sequence[Deployment]: ...
+    def state(self) -> State:
+        """READY if one of its deployments is."""
+
+    @property
+    def deployments(self) -> Sequence[Deployment]:
+        """None while it is unloaded."""
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -129,13 +146,24 @@ class ServedModel(Protocol):
         """The variables of the model's chat template."""
 
     @property
-    def tokenizer(self) -> Tokenizer | None:
-        """None: token ids cannot be shown, as of an upstream that names no tokenizer."""
+    def chat_format(self) -> ChatFormat | None:
+        """None: there is no chat template, or it is not known."""
 
-    async def submit(self, requests: list[Request]) -> Ticket:
-        """Check and prepare the requests, pick a deployment, submit: all of them or none. May wait until the model is
-        loaded. Raises what is wrong with a request before any deployment has it. The ticket's `deployment` says who
-        works on it."""
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The texts of token ids, for log-probabilities. An upstream that gives no token ids needs none."""
+
+    async def prepare(self, requests: list[Request]) -> Call:
+        """Check the requests and do what comes before a deployment is picked. Raises what is wrong with them."""
+
+    async def submit(self, call: Call) -> Ticket:
+        """Pick a deployment and submit: all of the call or nothing. Waits until the model is loaded. The ticket's
+        `deployment` says who works on it. Another model needs a call of its own, prepared from `call.requests`."""
+
+    def end_all(self, why: str) -> None:
+        """End all tickets in an error, ShuttingDown: the server stops."""
+
+    def close(self) -> None: ...
 
 
 # Picks one of the deployments that are READY (at least one), for a request. The default takes the least loaded; routing

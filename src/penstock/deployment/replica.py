@@ -2,9 +2,10 @@
 
     STARTING ──► READY ──► RESTARTING ──► READY …          (CLOSED at the end)
 
-When the process dies, requests that have streamed output end in an error. The others are submitted once more, to
-the next process: a request that kills engines must not do so for ever. They end in an error if no engine restarts.
-A process that has work but makes no progress counts as hung after a while and is killed.
+When the process dies, requests whose clients have seen output end in an error. The others are submitted once more, to
+another replica that is ready or to the next process: a request that kills engines must not do so for ever. They end in
+an error if no engine restarts. A process that has work but makes no progress counts as hung after a while, and is
+killed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.deployment.dispatch import Dispatcher
-from penstock.deployment.protocol import State
-from penstock.deployment.ticket import Ticket
+from penstock.deployment.hang_watch import LOOKS, HangWatch
+from penstock.deployment.protocol import Call, EngineReport, Load, ModelCard, State
+from penstock.deployment.ticket import OpenSequence, Ticket
 from penstock.errors import EngineDied, PenstockError, ShuttingDown
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, Submit, WatchedEngine
 from penstock.flow.identity import UNNAMED, Source
@@ -30,22 +32,28 @@ logger = logging.getLogger(__name__)
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0  # between restarts: doubled each time
 HEALTHY_AFTER_S = 60.0  # an engine that lived so long was not to blame for its restart
-LOOKS = 4  # in the time that an engine may be silent
 DELIVERY_S = 0.005  # of frames in one turn of the event loop
 SUBMITS_PER_TURN = 128
 
 
 class Replica:
-    """Takes active requests and returns tickets, which end even if the process dies. Belongs to one event loop."""
+    """A Deployment: takes calls and returns tickets, which end even if the process dies."""
 
     def __init__(
         self,
         spawn: Callable[[], WatchedEngine],
         source: Source = UNNAMED,
         emit: Emit | None = None,
+        card: ModelCard | None = None,
+        report: Callable[[], EngineReport | None] | None = None,
     ) -> None:
-        """`spawn` starts an engine process and does not wait for it. `source` names the replica in events."""
+        """`spawn` starts an engine process and does not wait for it. `source` names the replica in events. `report`
+        gives the engine's last report of its load."""
         self.source = source
+        self.name = f"{source.model}/{source.replica}"
+        self.card = card or ModelCard(name=source.model)
+        self._report = report
+        self.find_peer: Callable[[Ticket], Replica | None] = _no_peer  # that can take over a ticket
         self._emit = emit
         self._ready_listeners: list[Callable[[dict[str, Any]], None]] = []
         self.state = State.STARTING
@@ -56,19 +64,29 @@ class Replica:
         self._dispatcher = Dispatcher(lambda cancel: self._engine.cancel(cancel), source, emit)
         self._inbox: deque[Frame | Reply] = deque()  # messages of the engine, to be delivered
         self._unsent: deque[Submit] = deque()  # of requests with many sequences, yet to be handed over
-        self._orphans: list[Submit] = []  # of a dead engine, for the next one
+        self._orphans: list[Submit] = []  # of a dead engine, for the next one or for another replica
         self._replies: dict[int, asyncio.Future[Any]] = {}
         self._queries = 0
         self._changed = asyncio.Event()  # the engine became ready, failed or died
         self._watched: tuple[int, ...] = ()  # its file descriptors
-        self._signs = 0  # of life: frames of steps, and answers to `_ping` that show progress
-        self._ping: int | None = None  # the query that asks for a sign, until it is answered
-        self._steps = -1  # the engine's count of steps at the last answer
+        self._hang_watch = HangWatch()
+        self._ping: int | None = None  # the query that asks for a sign of life, until it is answered
 
     @property
     def open(self) -> int:
         """Sequences that have not ended."""
         return len(self._dispatcher.sequences)
+
+    def load(self) -> Load:
+        report = self._report() if self._report is not None else None
+        pending = self._dispatcher.pending_tokens
+        if report is None:
+            return Load(self.open, pending)
+        running = max(0, self.open - report.waiting)
+        return Load(self.open, pending, running, report.waiting, report.kv_use, report.t)
+
+    def cached_tokens(self, keys: Sequence[bytes]) -> int | None:
+        return None
 
     # --- the engine process
 
@@ -151,25 +169,18 @@ class Replica:
         self._look_again()
 
     async def _listen(self, hang_s: float) -> None:
-        """Kill an engine that hangs. Counts checks, not seconds: a machine that was suspended is no hang."""
-        before, silent = (self._engine, self._signs), 0
+        """Kill an engine that hangs."""
+        watch = self._hang_watch
+        watch.look(self._engine, busy=False)
         while True:
             await asyncio.sleep(hang_s / LOOKS)
             self._pump()  # messages that have arrived count, read or not
-            now = (self._engine, self._signs)
-            silent = silent + 1 if now == before and self._dispatcher.sequences and self.state is State.READY else 0
-            before = now
-            if silent > LOOKS:
+            silent = watch.look(self._engine, busy=bool(self._dispatcher.sequences) and self.state is State.READY)
+            if watch.hangs:
                 self._engine.end(f"the engine gave no sign of life for {hang_s:g} s and was ended")
                 self._pump()
             elif silent and self._ping is None:  # a prompt of many steps may have nothing to tell: is there progress?
                 self._ping = self._query("stats")
-
-    def _judge(self, stats: dict[str, Any] | None) -> None:
-        """An engine that answers is well if its steps go on, or if nothing runs: what waits may have to."""
-        if stats is not None and (stats["steps"] != self._steps or not stats["running"]):
-            self._signs += 1
-            self._steps = stats["steps"]
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -190,12 +201,12 @@ class Replica:
 
     # --- requests
 
-    def submit(self, active_requests: list[ActiveRequest]) -> Ticket:
+    def submit(self, call: Call) -> Ticket:
         """Have the engine work on one client's request; raises EngineDied while there is none."""
         if self.state is not State.READY:
             raise EngineDied("the engine is not ready; try again in a moment")
-        ticket = Ticket(active_requests)
-        self._tell_queued(active_requests)
+        ticket = Ticket(call.active_requests, self)
+        self._tell_queued(call.active_requests)
         submits = ticket.submits()
         self._dispatcher.add(ticket)
         self._unsent.extend(submits)
@@ -208,6 +219,7 @@ class Replica:
         if self.state is not State.READY:  # they wait for the next engine like those that it had
             self._orphans += self._unsent
             self._unsent.clear()
+            self.hand_off()
             return
         for _ in range(min(SUBMITS_PER_TURN, len(self._unsent))):
             self._hand_over(self._unsent.popleft())
@@ -281,15 +293,40 @@ class Replica:
         ticket = sequence.ticket
         if ticket.left:
             self._dispatcher.deliver(Delta(id=delta.id, finish=FinishReason.CANCELLED))
-        elif sequence.retried or ticket.begun():
+        elif sequence.retried or ticket.taken:
             delta.error = f"{delta.error} while it worked on this request; it may be sent again"
             self._dispatcher.deliver(delta)
         else:
             sequence.retried = True
-            if self._emit is not None:
-                self._emit(events.Requeued("", time.monotonic(), delta.id, self.source))
-            self._orphans += [submit for submit in ticket.submits() if submit.id == delta.id]
+            self._dispatcher.remove(sequence)
+            ticket.restart(sequence.id)
+            self._dispatcher.add_sequence(sequence)
+            self._tell_requeued(sequence)
+            self._orphans.append(sequence.submit)
         return True
+
+    def hand_off(self) -> None:
+        """Give what a dead engine has left behind to other replicas, as far as there are any."""
+        orphans, self._orphans = self._orphans, []
+        for submit in orphans:
+            sequence = self._dispatcher.sequences[submit.id]
+            if (peer := self.find_peer(sequence.ticket)) is None:
+                self._orphans.append(submit)
+            else:
+                self._dispatcher.remove(sequence)
+                peer.adopt(sequence)
+
+    def adopt(self, sequence: OpenSequence) -> None:
+        """Work on a sequence of a replica that died."""
+        sequence.ticket.deployment = self
+        self._dispatcher.add_sequence(sequence)
+        self._tell_requeued(sequence)
+        self._hand_over(sequence.submit)
+        self._look_again()
+
+    def _tell_requeued(self, sequence: OpenSequence) -> None:
+        if self._emit is not None:
+            self._emit(events.Requeued("", time.monotonic(), sequence.id, self.source))
 
     def _give_up(self, why: str) -> None:
         """End what the dead engine has left behind: there is no next one."""
@@ -318,6 +355,7 @@ class Replica:
         self._dispatcher.flush()
         if self._engine.dead is not None and self.state is State.READY:
             self.state = State.RESTARTING
+            self.hand_off()
         if self.state is not State.READY:  # waiters wait for a change away from READY or back to it
             self._changed.set()
 
@@ -330,13 +368,13 @@ class Replica:
         if isinstance(message, Reply):
             self._reply(message)
         else:
-            self._signs += 1
+            self._hang_watch.signs += 1
             self._dispatcher.dispatch(message, self._orphan)
 
     def _reply(self, reply: Reply) -> None:
         if reply.id == self._ping:
             self._ping = None
-            self._judge(reply.value)
+            self._hang_watch.judge(reply.value)
         future = self._replies.pop(reply.id, None)
         if future is None or future.done():
             return
@@ -344,6 +382,10 @@ class Replica:
             future.set_exception(PenstockError(reply.error))
         else:
             future.set_result(reply.value)
+
+
+def _no_peer(ticket: Ticket) -> None:
+    """Of the only replica."""
 
 
 def _terminal_delta(name: str, why: str, code: str) -> Delta:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import PenstockError, by_code
 from penstock.flow import Cancel, Chunk, Delta, Submit
 from penstock.stream.active_request import ActiveRequest
 from penstock.stream.choice import ChoiceStream
+
+if TYPE_CHECKING:
+    from penstock.deployment.protocol import Deployment
 
 Chunks = list[tuple[int, Chunk]]  # with the index of the active request that each belongs to
 Sink = Callable[[Chunks], bool]  # False: it has taken nothing
@@ -28,11 +31,13 @@ class TokenLane(Protocol):
 class OpenSequence:
     """A sequence that has not ended, and where its tokens go."""
 
-    __slots__ = ("id", "index", "lane", "number", "retried", "ticket")
+    __slots__ = ("id", "index", "lane", "number", "pending_tokens", "retried", "submit", "ticket")
 
     def __init__(self, submit: Submit, ticket: Ticket, index: int) -> None:
         self.id = submit.id
         self.number = submit.number
+        self.submit = submit
+        self.pending_tokens = len(submit.tokens)  # of the prompt, until the first output; then 0
         self.ticket = ticket
         self.index = index  # of its active request
         self.lane: TokenLane | None = None
@@ -49,9 +54,13 @@ class Ticket:
     task for each token would cost more than everything else that happens to it.
     """
 
-    __slots__ = ("_changed", "_open", "active_requests", "chunks", "error", "lanes_open", "left", "sequences", "sink")
+    __slots__ = (
+        "_changed", "_open", "active_requests", "chunks", "deployment", "error", "lanes_open", "left", "sequences",
+        "sink", "taken",
+    )  # fmt: skip
 
-    def __init__(self, active_requests: list[ActiveRequest]) -> None:
+    def __init__(self, active_requests: list[ActiveRequest], deployment: Deployment | None = None) -> None:
+        self.deployment = deployment  # that works on it; another one if the first has died
         self.active_requests = active_requests
         self.chunks: Chunks = []
         self.sink: Sink | None = None
@@ -63,6 +72,7 @@ class Ticket:
         }
         self.error: PenstockError | None = None  # of the first sequence that failed
         self.left = False  # the client has gone
+        self.taken = False  # the client may have seen output: it cannot start again
         self._open = len(self.sequences)
         self._changed = asyncio.Event()
 
@@ -102,6 +112,7 @@ class Ticket:
         while not self.chunks and not self.done:
             await self._wait(sink)
         chunks, self.chunks = self.chunks, []
+        self.taken = self.taken or bool(chunks)
         return chunks
 
     async def finished(self) -> None:
@@ -126,9 +137,14 @@ class Ticket:
     def submits(self) -> list[Submit]:
         return [submit for active in self.active_requests for submit in active.submits]
 
-    def begun(self) -> bool:
-        """Whether the client may have seen a token of it."""
-        return any(choice.tokens for active in self.active_requests for choice in active.choices)
+    def restart(self, name: str) -> None:
+        """Forget the output of a sequence that is computed again. Not once the ticket is `taken`."""
+        sequence = self.sequences[name]
+        choice = self.active_requests[sequence.index].restart(name)
+        sequence.pending_tokens = len(sequence.submit.tokens)
+        self.chunks = [one for one in self.chunks if (one[0], one[1].choice) != (sequence.index, choice.index)]
+        if sequence.lane is not None:
+            sequence.lane = _Collect(choice)
 
 
 class _Collect:

@@ -29,7 +29,7 @@ from penstock.flow.messages import (
 )
 from penstock.flow.output_format import OutputFormat, ReasoningMarkers
 from penstock.flow.params import SamplingParams
-from penstock.flow.protocols import Backend, ConstraintChecker, Engine, TextStream, Tokenizer, WatchedEngine
+from penstock.flow.protocols import Backend, ConstraintChecker, Engine, TextStream, Tokenizer, Vocabulary, WatchedEngine
 from penstock.flow.request import Choice, Chunk, Completion, Embedding, Message, Request, Trace
 from penstock.flow.step import Admit, Extend, Row, RowResult, StepPlan, StepResult
 from penstock.flow.tools import CallDelta, Tool, ToolCall, ToolUse
@@ -77,5 +77,6 @@ __all__ = [
     "ToolCall",
     "ToolUse",
     "Trace",
+    "Vocabulary",
     "WatchedEngine",
 ]

@@ -44,6 +44,19 @@ class Tokenizer(Protocol):
         """The single token of this text, such as `<think>`; None, if it takes several."""
 
 
+class Vocabulary(Protocol):
+    """What response writers need of a tokenizer."""
+
+    @property
+    def special_ids(self) -> Collection[int]: ...
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+    def text_stream(self, prompt: Sequence[int], *, skip_special: bool = True) -> TextStream: ...
+
+
 class ConstraintChecker(Protocol):
     def check(self, constraint: Constraint) -> None:
         """Raises InvalidRequest, whose param is the constraint's, for one that cannot be compiled. Waits for the

@@ -36,7 +36,13 @@ def build(service: Service, settings: Settings, observer: Observer | None = None
     _add_routes(app, service, settings, observer)
     exception_handlers.add(app)
     keyless = KEYLESS_PATHS if settings.serve.keys else None
-    page.add(app, openapi_bodies.components, version=penstock.__version__, model=service.files.name, keyless=keyless)
+    page.add(
+        app,
+        openapi_bodies.components,
+        version=penstock.__version__,
+        model=service.models.default.card.name,
+        keyless=keyless,
+    )
     return _add_middleware(app, settings)
 
 

@@ -9,6 +9,9 @@ import msgspec
 from starlette.responses import Response
 
 import penstock
+from penstock.deployment.local_model import LocalModel
+from penstock.deployment.protocol import State
+from penstock.deployment.replica import Replica
 from penstock.errors import PenstockError
 from penstock.http.json_response import json_response
 from penstock.http.openapi.route_docs import operator_route_docs
@@ -47,27 +50,34 @@ def add(app: App, service: Service) -> None:
     @app.get("/ready", **operator_route_docs(_STATUS, "Now.", unavailable="Not yet, or not any more."))
     async def ready() -> Response:
         """Whether requests are taken: the engine is up and the server is not shutting down. Needs no key."""
-        state = "shutting down" if service.closing else service.replica.state.value
+        state = "shutting down" if service.closing else "ready" if service.ready else service.models.default.state.value
         return json_response(msgspec.json.encode({"status": state}), 200 if service.ready else 503)
 
     @app.get("/version", **operator_route_docs(_VERSION, "The answer."))
     async def version() -> Response:
         """The server's version, and what it runs."""
-        facts = {"version": penstock.__version__, "model": service.files.name, **service.replica.facts}
-        return json_response(msgspec.json.encode(facts))
+        model = service.models.default
+        facts = model.replicas.facts if isinstance(model, LocalModel) else {}
+        return json_response(msgspec.json.encode({"version": penstock.__version__, "model": model.card.name, **facts}))
 
     @app.get("/metrics", **operator_route_docs(_PROMETHEUS_TEXT, "The answer."))
     async def metrics() -> Response:
         """For Prometheus."""
-        stats: dict[str, Any] | None = None
-        try:
-            async with asyncio.timeout(STATS_TIMEOUT_S):
-                stats = await service.replica.ask("stats")
-        except (PenstockError, TimeoutError):
-            pass
-        replica = service.replica
-        pid = replica.facts.get("pid") if stats is not None else None
-        status = ReplicaStatus(replica.source, stats, replica.restarts, service.ready, pid)
+        replicas = [replica for model in service.models.local for replica in model.replicas.replicas]
+        statuses = await asyncio.gather(*(_status(service, replica) for replica in replicas))
+        open_requests = {model.card.name: service.open_by_model[model.card.name] for model in service.models}
         tasks = len(asyncio.all_tasks())
-        text = service.metrics.text([status], open_requests=service.open, tasks=tasks, gpu=gpu.read())
+        text = service.metrics.text(statuses, open_requests=open_requests, tasks=tasks, gpu=gpu.read())
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _status(service: Service, replica: Replica) -> ReplicaStatus:
+    stats: dict[str, Any] | None = None
+    try:
+        async with asyncio.timeout(STATS_TIMEOUT_S):
+            stats = await replica.ask("stats")
+    except (PenstockError, TimeoutError):
+        pass
+    ready = not service.closing and replica.state is State.READY
+    pid = replica.facts.get("pid") if stats is not None else None
+    return ReplicaStatus(replica.source, stats, replica.restarts, ready, pid)

@@ -86,7 +86,8 @@ async def serve(
         if signals == 2:
             logger.warning("second signal: ending at once")
             service.end_all()
-            service.replica.close(at_once=True)
+            for model in service.models.local:
+                model.replicas.close(at_once=True)
             server.should_exit = True
             loop.call_later(LAST_EVENT_S, force_exit)
         elif signals > 2:
@@ -98,9 +99,9 @@ async def serve(
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, on_signal)
-    supervising = asyncio.create_task(service.replica.supervise(hang_s))
-    asks = {service.replica.source: lambda: service.replica.ask("stats")}
-    watching = asyncio.create_task(observer.run(asks)) if observer is not None else None
+    for model in service.models.local:
+        model.replicas.supervise(hang_s)
+    watching = asyncio.create_task(observer.run(service.replica_queries)) if observer is not None else None
     http.app = app
     announce(http.url)
     stopping = asyncio.create_task(stop.wait())
@@ -110,7 +111,6 @@ async def serve(
         draining = asyncio.create_task(service.drain(drain_s))
         await asyncio.wait({draining, serving}, return_when=asyncio.FIRST_COMPLETED)
     await http.close()
-    supervising.cancel()
     if watching is not None:
         watching.cancel()
     return 0 if signals <= 1 else 1

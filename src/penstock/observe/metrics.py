@@ -7,7 +7,7 @@ EngineProcesses     memory and CPU time of the engine processes, read at a scrap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -37,10 +37,11 @@ class ReplicaStatus(NamedTuple):
 class PrometheusMetrics:
     """One per server, with a registry of its own: two servers in a process do not share metrics."""
 
-    def __init__(self, source: Source, journal: Journal | None = None) -> None:
-        """`source` is the server's first replica, whose counters are there from the start, at 0."""
+    def __init__(self, source: Source, journal: Journal | None = None, *, only_model: bool = True) -> None:
+        """`source` is the server's first replica, whose counters are there from the start, at 0. `only_model`: metrics
+        of the whole server have its label; if there are others, an empty one."""
         self.registry = CollectorRegistry()
-        self._model = source.model
+        self._model = source.model if only_model else ""
         self._first = _labels(source)
         self.requests = self._counter("requests", "Sequences that ended, by reason.", "finish")
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that ended: each prompt once.")
@@ -96,10 +97,16 @@ class PrometheusMetrics:
                 self.per_token.labels(*labels).observe(timings.decode_s / (output_tokens - 1))
 
     def text(
-        self, replicas: Sequence[ReplicaStatus], *, open_requests: int, tasks: int, gpu: dict[str, Any] | None = None
+        self,
+        replicas: Sequence[ReplicaStatus],
+        *,
+        open_requests: Mapping[str, int],
+        tasks: int,
+        gpu: dict[str, Any] | None = None,
     ) -> bytes:
-        """The exposition."""
-        self.open.labels(self._model).set(open_requests)
+        """The exposition. `open_requests`: by model."""
+        for model, count in open_requests.items():
+            self.open.labels(model).set(count)
         self.tasks.labels(self._model).set(tasks)
         if gpu is not None:
             self.gpu_used.labels(self._model).set(gpu["memory_used"])

@@ -31,11 +31,12 @@ class Observer:
         self.view = view
         self.gpu = gpu
 
-    async def run(self, asks: Mapping[Source, Ask]) -> None:
-        """Until the task is cancelled. `asks` give the stats of each replica's engine."""
+    async def run(self, find_replicas: Callable[[], Mapping[Source, Ask]]) -> None:
+        """Until the task is cancelled. `find_replicas` gives the replicas that are there, and what asks each of them
+        for its stats."""
         while True:
             await asyncio.sleep(INTERVAL_S)
-            for source, ask in asks.items():
+            for source, ask in find_replicas().items():
                 await self.refresh(source, ask)
             try:
                 self.history.sample(self.gpu.read())

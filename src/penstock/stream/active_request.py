@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 
@@ -17,18 +18,24 @@ class ActiveRequest:
     """One request under way: its sequences out, its answers coming in."""
 
     def __init__(
-        self, request_id: str, submits: list[Submit], choices: list[ChoiceStream], warnings: tuple[str, ...] = ()
+        self,
+        request_id: str,
+        submits: list[Submit],
+        make_choice: Callable[[int], ChoiceStream],
+        warnings: tuple[str, ...] = (),
     ) -> None:
+        """`make_choice` makes the ChoiceStream of a choice, once for each submit, and again if it restarts."""
         self.id = request_id
         self.warnings = warnings  # what of the request was accepted without effect
         self.submits = submits
-        self.choices = choices
+        self.choices = [make_choice(submit.choice) for submit in submits]
         self.cached_tokens = 0
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._embedding: bytes | None = None
         self.inspection: Inspection | None = None
         self.error: tuple[str, str | None] | None = None  # message, code
-        self._by_id = {submit.id: answer for submit, answer in zip(submits, choices, strict=True)}
+        self._make_choice = make_choice
+        self._by_id = {submit.id: answer for submit, answer in zip(submits, self.choices, strict=True)}
 
     @property
     def done(self) -> bool:
@@ -65,6 +72,13 @@ class ActiveRequest:
             self.inspection = delta.inspection
         if delta.finish is FinishReason.ERROR and answer.finish is None and self.error is None:
             self.error = (delta.error or "the engine failed", delta.code)
+
+    def restart(self, name: str) -> ChoiceStream:
+        """Forget the output of a sequence that has not ended: it is computed again. Returns its new ChoiceStream."""
+        place = next(place for place, submit in enumerate(self.submits) if submit.id == name)
+        if self.choices[place].tokens:
+            self.choices[place] = self._by_id[name] = self._make_choice(self.submits[place].choice)
+        return self.choices[place]
 
     def cancels(self) -> list[Cancel]:
         """What ends the sequences that still run, when the client has gone."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.deployment import replica as module
-from penstock.deployment.protocol import State
+from penstock.deployment.protocol import Call, Load, State
 from penstock.deployment.replica import Replica
 from penstock.deployment.ticket import Ticket
 from penstock.errors import EngineDied, OutOfMemory, PenstockError
@@ -95,7 +95,7 @@ class NoText:
 def active(name: str, choices: int = 1) -> ActiveRequest:
     params = SamplingParams(n=choices)
     submits = [Submit(f"{name}/{choice}", [1], params, 0, 9, choice) for choice in range(choices)]
-    return ActiveRequest(name, submits, [ChoiceStream(choice, params, NoText()) for choice in range(choices)])
+    return ActiveRequest(name, submits, lambda choice: ChoiceStream(choice, params, NoText()))
 
 
 def run(
@@ -156,7 +156,10 @@ def test_no_news_is_lost_behind_a_cancel() -> None:
     async def story(replica: Replica, engines: list[Engine]) -> None:
         params = SamplingParams(stop=("e",))
         ended = replica.submit(
-            [ActiveRequest("a", [Submit("a/0", [1], params, 0, 9)], [ChoiceStream(0, params, _Letters())])]
+            Call(
+                [],
+                [ActiveRequest("a", [Submit("a/0", [1], params, 0, 9)], lambda _: ChoiceStream(0, params, _Letters()))],
+            )
         )
         await asyncio.sleep(0.01)
         engines[0].say(Delta(id="a/0", tokens=[ord("e")]))
@@ -183,7 +186,7 @@ def test_others_have_their_turn_however_much_an_engine_says(monkeypatch: pytest.
             return news
 
     async def story(replica: Replica, engines: list[Engine]) -> None:
-        ticket = replica.submit([active("a")])
+        ticket = replica.submit(Call([], [active("a")]))
         taken = []
         while sum(taken) < 100:
             taken.append(len(await ticket.take()))
@@ -202,9 +205,16 @@ def test_an_answer_that_cannot_be_read_takes_no_other_along(caplog: pytest.LogCa
     async def story(replica: Replica, engines: list[Engine]) -> None:
         params = SamplingParams()
         poisoned = replica.submit(
-            [ActiveRequest("a", [Submit("a/0", [1], params, 0, 9)], [ChoiceStream(0, params, _Unreadable())])]
+            Call(
+                [],
+                [
+                    ActiveRequest(
+                        "a", [Submit("a/0", [1], params, 0, 9)], lambda _: ChoiceStream(0, params, _Unreadable())
+                    )
+                ],
+            )
         )
-        other = replica.submit([active("b")])
+        other = replica.submit(Call([], [active("b")]))
         engines[0].say(Delta(id="a/0", tokens=[1]), Delta(id="b/0", tokens=[1], finish=FinishReason.LENGTH))
         await other.finished()
         assert other.error is None
@@ -247,9 +257,9 @@ def test_the_facts_of_every_engine_are_handed_on() -> None:
 def test_what_has_not_begun_goes_to_the_next_engine() -> None:
     async def story(replica: Replica, engines: list[Engine]) -> None:
         begun, queued, left = (
-            replica.submit([active("a")]),
-            replica.submit([active("b")]),
-            replica.submit([active("c")]),
+            replica.submit(Call([], [active("a")])),
+            replica.submit(Call([], [active("b")])),
+            replica.submit(Call([], [active("c")])),
         )
         engines[0].say(Delta(id="a/0", tokens=[5]))
         await begun.take()
@@ -269,11 +279,34 @@ def test_what_has_not_begun_goes_to_the_next_engine() -> None:
     run(story, Engine)
 
 
+def test_an_answer_of_which_the_client_has_seen_nothing_starts_again() -> None:
+    async def story(replica: Replica, engines: list[Engine]) -> None:
+        params = SamplingParams(n=2)
+        submits = [Submit(f"a/{choice}", [1], params, 0, 9, choice, number=choice + 1) for choice in range(2)]
+        answer = ActiveRequest("a", submits, lambda choice: ChoiceStream(choice, params, _Letters()))
+        ticket = replica.submit(Call([], [answer]))
+        waiting = asyncio.create_task(ticket.finished())
+        engines[0].say(Delta(id="a/0", tokens=[ord("x")]), Delta(id="a/1", tokens=[ord("u")], finish=FinishReason.END))
+        await until(lambda: bool(answer.choices[0].tokens))
+        engines[0].open.remove("a/1")
+        engines[0].die()
+        await until(lambda: len(engines) == 2 and replica.state is State.READY)
+        assert engines[1].submitted == ["a/0"]
+        assert replica.load() == Load(open=1, open_tokens=1)
+        engines[1].say(Delta(id="a/0", tokens=[ord("y")], finish=FinishReason.LENGTH))
+        await waiting
+        assert ticket.error is None
+        assert [choice.text for choice in answer.completion().choices] == ["y", ""]
+        assert replica.load() == Load()
+
+    run(story, Engine)
+
+
 def test_what_nobody_waits_for_goes_nowhere() -> None:
     """The engine dies before it has let go of what was cancelled."""
 
     async def story(replica: Replica, engines: list[Engine]) -> None:
-        gone, there = replica.submit([active("gone")]), replica.submit([active("there")])
+        gone, there = replica.submit(Call([], [active("gone")])), replica.submit(Call([], [active("there")]))
         replica.cancel(gone)
         engines[0].die()
         await until(lambda: replica.state is State.READY and len(engines) == 2)
@@ -287,7 +320,7 @@ def test_what_nobody_waits_for_goes_nowhere() -> None:
 
 def test_but_only_once() -> None:
     async def story(replica: Replica, engines: list[Engine]) -> None:
-        ticket = replica.submit([active("a")])
+        ticket = replica.submit(Call([], [active("a")]))
         engines[0].die()
         await until(lambda: len(engines) == 2 and replica.state is State.READY)
         engines[1].die()
@@ -302,7 +335,7 @@ def test_but_only_once() -> None:
 def test_a_death_that_nobody_has_noticed_yet() -> None:
     async def story(replica: Replica, engines: list[Engine]) -> None:
         engines[0].die()
-        ticket = replica.submit([active("a", choices=2)])
+        ticket = replica.submit(Call([], [active("a", choices=2)]))
         await until(lambda: len(engines) == 2 and replica.state is State.READY)
         assert engines[1].submitted == ["a/0", "a/1"]
         engines[1].say(*(Delta(id=f"a/{choice}", finish=FinishReason.LENGTH) for choice in range(2)))
@@ -328,20 +361,20 @@ def test_nobody_waits_for_an_engine_that_does_not_come_back() -> None:
         return engine
 
     async def story(replica: Replica, engines: list[Engine]) -> None:
-        ticket = replica.submit([active("a")])
+        ticket = replica.submit(Call([], [active("a")]))
         engines[0].die()
         await ticket.finished()
         assert isinstance(ticket.error, EngineDied)
         await until(lambda: replica.state is State.READY)
         assert replica.restarts == 3
-        assert replica.submit([active("b")]) is not None
+        assert replica.submit(Call([], [active("b")])) is not None
 
     run(story, spawn)
 
 
 def test_one_part_that_fails_ends_the_whole() -> None:
     async def story(replica: Replica, engines: list[Engine]) -> None:
-        ticket = replica.submit([active("a"), active("b")])
+        ticket = replica.submit(Call([], [active("a"), active("b")]))
         engines[0].say(Delta(id="b/0", finish=FinishReason.ERROR, error="full", code="queue_full"))
         await ticket.finished()
         assert ticket.error is not None
@@ -355,7 +388,9 @@ def test_one_part_that_fails_ends_the_whole() -> None:
 
 def test_the_end_of_everything() -> None:
     async def story(replica: Replica, engines: list[Engine]) -> None:
-        tickets: Iterator[Ticket] = iter([replica.submit([active("a", choices=2)]), replica.submit([active("b")])])
+        tickets: Iterator[Ticket] = iter(
+            [replica.submit(Call([], [active("a", choices=2)])), replica.submit(Call([], [active("b")]))]
+        )
         replica.end_all("the server is shutting down")
         for ticket in tickets:
             await ticket.finished()
@@ -401,8 +436,9 @@ def test_an_engine_that_hangs_is_replaced(kind: type[Engine]) -> None:
     kinds = iter([kind, Asked])
 
     async def story(replica: Replica, engines: list[Engine]) -> None:
-        begun, queued = replica.submit([active("a")]), replica.submit([active("b")])
+        begun, queued = replica.submit(Call([], [active("a")])), replica.submit(Call([], [active("b")]))
         engines[0].say(Delta(id="a/0", tokens=[5]))
+        await begun.take()
         await begun.finished()
         assert isinstance(begun.error, EngineDied)
         assert "no sign of life for 0.02 s and was ended while it worked on this request" in begun.error.message
@@ -420,7 +456,7 @@ def test_an_engine_that_hangs_is_replaced(kind: type[Engine]) -> None:
 @pytest.mark.parametrize("kind", [Asked, Idling])
 def test_one_that_is_only_slow_is_not(kind: type[Engine]) -> None:
     async def story(replica: Replica, engines: list[Engine]) -> None:
-        ticket = replica.submit([active("a")])
+        ticket = replica.submit(Call([], [active("a")]))
         await asyncio.sleep(10 * HANG_S)
         assert not ticket.done
         engines[0].say(Delta(id="a/0", finish=FinishReason.END))
@@ -442,8 +478,8 @@ def test_many_sequences_are_handed_over_in_portions(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "SUBMITS_PER_TURN", 2)
 
     async def story(replica: Replica, engines: list[Engine]) -> None:
-        replica.submit([active("many", 5)])
-        replica.submit([active("one")])
+        replica.submit(Call([], [active("many", 5)]))
+        replica.submit(Call([], [active("one")]))
         assert engines[0].submitted == ["many/0", "many/1"]  # others have a turn before the rest
         for _ in range(5):
             await asyncio.sleep(0)
@@ -456,7 +492,7 @@ def test_what_was_not_handed_over_yet_ends_with_its_client(monkeypatch: pytest.M
     monkeypatch.setattr(module, "SUBMITS_PER_TURN", 2)
 
     async def story(replica: Replica, engines: list[Engine]) -> None:
-        ticket = replica.submit([active("many", 5)])
+        ticket = replica.submit(Call([], [active("many", 5)]))
         replica.cancel(ticket)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -475,7 +511,7 @@ def test_what_was_not_handed_over_yet_waits_for_the_next_engine(monkeypatch: pyt
     monkeypatch.setattr(module, "FIRST_WAIT_S", 0.0)
 
     async def story(replica: Replica, engines: list[Engine]) -> None:
-        ticket = replica.submit([active("many", 5)])
+        ticket = replica.submit(Call([], [active("many", 5)]))
         engines[0].die()
         replica._pump()  # it is noticed before the next portion
         while len(engines) < 2 or replica.state is not State.READY:

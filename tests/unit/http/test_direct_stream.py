@@ -82,7 +82,7 @@ class Story:
             )
             for place in range(choices)
         ]
-        self.ticket = Ticket([ActiveRequest("r", submits, streams)])
+        self.ticket = Ticket([ActiveRequest("r", submits, streams.__getitem__)])
         self.connection, self.desk = Connection(), Desk()
         self.cancelled: list[Cancel] = []
         self.dispatcher = Dispatcher(self.cancelled.append, emit=self.desk.emit)

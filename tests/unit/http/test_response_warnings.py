@@ -2,14 +2,15 @@ import logging
 
 import pytest
 
-from penstock.flow import Submit
+from penstock.flow import SamplingParams, Submit
 from penstock.http.response_warnings import HEADER, MAX_HEADER, MAX_LOGGED, MAX_WARNING, WarningLog, warning_header
 from penstock.stream.active_request import ActiveRequest
+from penstock.stream.choice import ChoiceStream, NoText
 
 
 def active(*warnings: str) -> ActiveRequest:
     submits: list[Submit] = []
-    return ActiveRequest("f", submits, [], warnings)
+    return ActiveRequest("f", submits, lambda choice: ChoiceStream(choice, SamplingParams(), NoText()), warnings)
 
 
 def test_no_warnings_no_header() -> None:

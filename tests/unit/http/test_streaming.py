@@ -72,7 +72,7 @@ class FakeDesk:
 def active(choices: int = 1) -> ActiveRequest:
     params = SamplingParams(n=choices)
     submits = [Submit(f"s/{choice}", [1], params, 0, 99, choice) for choice in range(choices)]
-    return ActiveRequest("s", submits, [ChoiceStream(choice, params, Letters()) for choice in range(choices)])
+    return ActiveRequest("s", submits, lambda choice: ChoiceStream(choice, params, Letters()))
 
 
 def news(text: str, choice: int = 0, finish: FinishReason | None = None, **more: Any) -> Delta:

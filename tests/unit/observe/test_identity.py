@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.cache import CacheManager
+from penstock.deployment.protocol import Call
 from penstock.deployment.replica import Replica
 from penstock.engine.loop import EngineLoop
 from penstock.flow import (
@@ -135,7 +136,7 @@ class Server:
                 params = SamplingParams(max_tokens=OUTPUT[source])
                 active = pipelines[source.model].accept(Request(id=name, params=params, tokens=PROMPT))
                 self.numbers += [submit.number for submit in active.submits]
-                tickets.append((source, active, replica.submit([active])))
+                tickets.append((source, active, replica.submit(Call([], [active]))))
         for source, active, ticket in tickets:
             await ticket.finished()
             submit = active.submits[0]
@@ -149,7 +150,7 @@ class Server:
     def scrape(self) -> dict[tuple[str, str, str], float]:
         """By name, model and replica; of samples that have no other label."""
         status = [ReplicaStatus(source, stats, 0, True) for source, stats in self.stats.items()]
-        text = self.metrics.text(status, open_requests=0, tasks=1).decode()
+        text = self.metrics.text(status, open_requests={}, tasks=1).decode()
         return {
             (sample.name, sample.labels["model"], sample.labels["replica"]): sample.value
             for family in text_string_to_metric_families(text)

@@ -50,12 +50,12 @@ def test_processes_and_gpu_are_among_the_metrics() -> None:
     metrics = PrometheusMetrics(source)
     gpu = {"utilisation": 0.25, "memory_used": 3, "memory_total": 8}
     silent, up = ReplicaStatus(source, None, 0, True), ReplicaStatus(source, None, 0, True, pid=1)
-    without = metrics.text([silent], open_requests=0, tasks=1).decode()
+    without = metrics.text([silent], open_requests={}, tasks=1).decode()
     assert "process_resident_memory_bytes" in without
     assert "penstock_engine_process" not in without
     assert "penstock_gpu_utilization_ratio{" not in without
-    scrape = metrics.text([up], open_requests=0, tasks=1, gpu=gpu).decode()
+    scrape = metrics.text([up], open_requests={}, tasks=1, gpu=gpu).decode()
     assert 'penstock_engine_process_resident_memory_bytes{model="m",replica="1"}' in scrape
     assert "# TYPE penstock_engine_process_cpu_seconds_total counter" in scrape
     assert 'penstock_gpu_utilization_ratio{model="m"} 0.25' in scrape
-    assert "penstock_engine_process" not in metrics.text([silent], open_requests=0, tasks=1).decode()
+    assert "penstock_engine_process" not in metrics.text([silent], open_requests={}, tasks=1).decode()

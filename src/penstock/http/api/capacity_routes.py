@@ -26,8 +26,10 @@ from penstock.capacity.measured import Observed, StepSeen, compare
 from penstock.capacity.planner import plan
 from penstock.capacity.probe import this_machine
 from penstock.capacity.question import CPU_DEFAULTS, Question, question, question_for
+from penstock.deployment.local_model import LocalModel
+from penstock.flow.identity import Source
 from penstock.http.api.chat_messages import Messages, to_template
-from penstock.http.api.fields import MAX_INT, StrictModel
+from penstock.http.api.fields import MAX_INT, MODEL, StrictModel
 from penstock.http.json_response import json_response
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body, read_object
@@ -65,7 +67,7 @@ class PresetFormat(msgspec.Struct, frozen=True, kw_only=True):
 class Presets(msgspec.Struct, frozen=True, kw_only=True):
     """What the planner knows by name, and its defaults."""
 
-    model: str  # the one that is served; the first of `models`
+    model: str  # the first that is served; the first of `models`
     models: list[PresetModel]
     hardware: list[device.Device]
     formats: list[PresetFormat]
@@ -77,6 +79,7 @@ class Presets(msgspec.Struct, frozen=True, kw_only=True):
 class BudgetRequest(StrictModel):
     """The parts of a prompt, in the order in which they would be sent."""
 
+    model: str | None = MODEL
     system: str | None = Field(None, description="The system message.")
     history: Messages | None = Field(None, description="The conversation so far.")
     documents: Annotated[list[str], Field(max_length=MAX_DOCUMENTS, fail_fast=True)] | None = Field(
@@ -103,38 +106,52 @@ def add(app: App, service: Service, observer: Observer | None) -> None:
     async def plan_capacity(request: Request) -> Response:
         """What a model needs of a machine and can do on it. Computed; nothing is run."""
         values = await read_object(request)
-        seen = None if observer is None else observed_speed(service, observer.journal)
+        seen = None if observer is None else observed_speed(_planned_model(service, values), observer.journal)
         return json_response(await asyncio.to_thread(encode_plan, service, values, seen))
 
     @app.post("/plan/budget", **route_docs(BudgetRequest, Budget))
     async def plan_budget(request: Request) -> Response:
         """How the parts of a prompt and its answer share the context."""
         body = await read_body(BudgetRequest, request)
-        return json_response(await asyncio.to_thread(encode_budget, service, body))
+        return json_response(await asyncio.to_thread(encode_budget, service.models.find_local(body.model), body))
+
+
+def _planned_model(service: Service, values: dict[str, Any]) -> LocalModel:
+    """The served model that a question is about, or else the default one."""
+    name = values.get("model")
+    known = {model.name: model for model in service.models.local}
+    return known[name] if isinstance(name, str) and name in known else service.models.find_local(None)
+
+
+def _served_shape(model: LocalModel) -> shape.Shape:
+    return replace(shape.shape_of(model.files.spec), name=model.name)
 
 
 def encode_plan(service: Service, values: dict[str, Any], seen: Observed | None) -> bytes:
     """`seen` is this server's measured speed, for comparison if the question is about the served model."""
     parsed = question(values)
-    served = shape.shape_of(service.files.spec)
-    chosen = find_shape(parsed.model, {service.files.name: served})
-    kind: Literal["cpu", "cuda"] = "cpu" if service.replica.facts.get("device", "cpu") == "cpu" else "cuda"
+    model = _planned_model(service, values)
+    served = _served_shape(model)
+    chosen = find_shape(parsed.model, {one.name: _served_shape(one) for one in service.models.local})
+    kind: Literal["cpu", "cuda"] = "cpu" if model.replicas.facts.get("device", "cpu") == "cpu" else "cuda"
     hardware = find_device(parsed.hardware, lambda: this_machine(kind))
     planned = plan(question_for(hardware, chosen, values), chosen, hardware)
-    if seen is not None and parsed.model == service.files.name:
+    if seen is not None and parsed.model == model.name:
         planned = replace(planned, measured=compare(seen, served, hardware))
     return msgspec.json.encode(planned)
 
 
-def observed_speed(service: Service, journal: Journal) -> Observed | None:
+def observed_speed(model: LocalModel, journal: Journal) -> Observed | None:
     """This server's measured speed; None while there is no engine."""
-    facts = service.replica.facts
+    facts = model.replicas.facts
     if not facts:
         return None
-    served = shape.shape_of(service.files.spec)
-    traces = [trace for trace in journal.done if trace.kind in ("chat", "completion")]
+    served = _served_shape(model)
+    traces = [
+        trace for trace in journal.done if trace.kind in ("chat", "completion") and trace.source.model == model.name
+    ]
     answered = [sequence for trace in traces for sequence in trace.sequences if sequence.output_tokens]
-    seen = performance_figures(journal)
+    seen = performance_figures(journal, Source(model.name))
     steps = [entry for entry in seen["decode_by_batch"] if entry["batch"] and entry["steps"] >= ENOUGH_STEPS]
     return Observed(
         weights=served.stored if facts["kernels"].startswith("native") else facts["dtype"],
@@ -156,9 +173,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def encode_presets(service: Service) -> bytes:
-    """The served model first."""
-    served = shape.shape_of(service.files.spec)
-    models = [served, *(one for one in shape.PRESETS.values() if one.name != served.name)]
+    """The served models first."""
+    served = [_served_shape(model) for model in service.models.local]
+    names = {one.name for one in served}
+    models = [*served, *(one for one in shape.PRESETS.values() if one.name not in names)]
     defaults = {
         field.name: field.default
         for field in msgspec.structs.fields(Question)
@@ -166,7 +184,7 @@ def encode_presets(service: Service) -> bytes:
     }
     return msgspec.json.encode(
         Presets(
-            model=served.name,
+            model=served[0].name,
             models=[_preset_model(one) for one in models],
             hardware=list(device.PRESETS.values()),
             formats=[PresetFormat(name=one.name, bits=one.bits) for one in FORMATS.values()],
@@ -183,11 +201,11 @@ def _preset_model(one: shape.Shape) -> PresetModel:
     return PresetModel(parameters=one.parameters, **numbers)
 
 
-def encode_budget(service: Service, body: BudgetRequest) -> bytes:
+def encode_budget(model: LocalModel, body: BudgetRequest) -> bytes:
     """With the served model's tokenizer and chat template."""
 
     def render(messages: list[flow.Message]) -> list[int]:
-        return service.pipeline.tokenize(flow.Request(id="", params=flow.SamplingParams(), messages=messages))
+        return model.pipeline.tokenize(flow.Request(id="", params=flow.SamplingParams(), messages=messages))
 
     prompt = Prompt(
         system=body.system or "",
@@ -196,12 +214,12 @@ def encode_budget(service: Service, body: BudgetRequest) -> bytes:
         user=body.user or "",
     )
     texts = [prompt.system, prompt.user, *prompt.documents, *(str(turn.get("content")) for turn in prompt.history)]
-    service.pipeline.check_length(sum(map(len, texts)), "documents" if prompt.documents else "history")
+    model.pipeline.check_length(sum(map(len, texts)), "documents" if prompt.documents else "history")
     made = budget(
         prompt,
-        tokenizer=service.tokenizer,
-        render=render if service.pipeline.template is not None else None,
+        tokenizer=model.tokenizer,
+        render=render if model.pipeline.template is not None else None,
         reserved_output=body.reserved_output or DEFAULT_OUTPUT,
-        context=body.context or service.pipeline.context,
+        context=body.context or model.pipeline.context,
     )
     return msgspec.json.encode(made)

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from penstock.flow.tools import MAX_DEPTH, is_nested_deeper
 from penstock.http.parse.error_text import MAX_SHOWN_NAME
+from penstock.http.parse.query import Parameter
 from penstock.http.parse.unions import ByJsonType
 
 MAX_INT = 2**31 - 1
@@ -94,7 +95,8 @@ def join_text(text: str | Sequence[HasText]) -> str:
 
 # --- fields that several APIs have
 
-MODEL = Field(None, description="The model, as `GET /v1/models` names it. Default: the one that is served.")
+MODEL = Field(None, description="The model, as `GET /v1/models` names it. Default: the first.")
+MODEL_PARAMETER = Parameter(name="model", description="The model, as `GET /v1/models` names it. Default: the first.")
 STREAM = Field(None, description="Send the answer as server-sent events while it is made.")
 TEMPERATURE = "0: always the likeliest token. Default: what the model's makers recommend, else 1."
 TOP_P = Field(None, gt=0, le=1, description="Draw from the likeliest tokens that have this share of the probability.")

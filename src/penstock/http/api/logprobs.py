@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
-
-from penstock.flow import TextStream, TokenLogprobs
+from penstock.flow import TokenLogprobs, Vocabulary
 from penstock.http.api.response_bodies import Body
 
 MIN_LOGPROB = -9999.0  # OpenAI's value for a probability of 0: JSON has no infinity
@@ -22,19 +19,6 @@ class TokenLogprob(Body, kw_only=True, frozen=True):
     logprob: float
     bytes: list[int]
     top_logprobs: list[TopLogprob]
-
-
-class Vocabulary(Protocol):
-    """What response writers need of a tokenizer."""
-
-    @property
-    def special_ids(self) -> Collection[int]: ...
-
-    def token_bytes(self, token: int) -> bytes: ...
-
-    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
-
-    def text_stream(self, prompt: Sequence[int], *, skip_special: bool = True) -> TextStream: ...
 
 
 def token_logprob(entry: TokenLogprobs, vocabulary: Vocabulary, *, as_ids: bool = False) -> TokenLogprob:

@@ -12,15 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock import flow
+from penstock.deployment.local_model import LocalModel
+from penstock.flow.protocols import Vocabulary
 from penstock.http.api.chat_messages import ChatTemplateFields, Messages, to_template
-from penstock.http.api.fields import MODEL, StrictModel, field_error
+from penstock.http.api.fields import MODEL, MODEL_PARAMETER, StrictModel, field_error
 from penstock.http.api.generation_fields import TokenId
-from penstock.http.api.logprobs import Vocabulary
 from penstock.http.api.response_bodies import Body
 from penstock.http.json_response import json_response
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.parse.long_lists import InPieces
+from penstock.http.parse.query import read_query
 from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.store.files import ModelFiles
@@ -100,29 +102,30 @@ def add(app: App, service: Service) -> None:
     async def tokenize(request: Request) -> Response:
         """The token ids of a text or a conversation."""
         body = await read_body(TokenizeRequest, request)
-        service.check_model(body.model)
-        ids = await asyncio.to_thread(_tokenize, service, body)
-        return json_response(encode_tokens(body, ids, context=service.pipeline.context, vocabulary=service.tokenizer))
+        model = service.models.find_local(body.model)
+        ids = await asyncio.to_thread(_tokenize, model, body)
+        return json_response(encode_tokens(body, ids, context=model.pipeline.context, vocabulary=model.tokenizer))
 
-    @app.get("/tokenizer_info", **route_docs(None, TokenizerInfo))
-    async def tokenizer_info() -> Response:
+    @app.get("/tokenizer_info", **route_docs(None, TokenizerInfo, may_reject=True, parameters=(MODEL_PARAMETER,)))
+    async def tokenizer_info(request: Request) -> Response:
         """The model's tokenizer, as its tokenizer_config.json has it."""
-        return json_response(encode_tokenizer_info(service.files, service.tokenizer, context=service.pipeline.context))
+        model = service.models.find_local(read_query(request, (MODEL_PARAMETER,))["model"])
+        return json_response(encode_tokenizer_info(model.files, model.tokenizer, context=model.pipeline.context))
 
     @app.post("/detokenize", **route_docs(DetokenizeRequest, Text))
     async def detokenize(request: Request) -> Response:
         """The text of token ids."""
         body = await read_body(DetokenizeRequest, request)
-        service.check_model(body.model)
-        text = await asyncio.to_thread(service.detokenize, body.tokens)
+        model = service.models.find_local(body.model)
+        text = await asyncio.to_thread(model.detokenize, body.tokens)
         return json_response(encode_text(text))
 
 
-def _tokenize(service: Service, body: TokenizeRequest) -> list[int]:
+def _tokenize(model: LocalModel, body: TokenizeRequest) -> list[int]:
     if body.messages is None:
-        return service.tokenize_text(body.prompt or "", add_special=body.add_special_tokens is not False)
+        return model.tokenize_text(body.prompt or "", add_special=body.add_special_tokens is not False)
     messages = to_template(body.messages)
-    return service.pipeline.tokenize(
+    return model.pipeline.tokenize(
         flow.Request(id="", params=flow.SamplingParams(), messages=messages, **body.template_options())
     )
 

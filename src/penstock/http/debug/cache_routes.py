@@ -11,7 +11,7 @@ from starlette.responses import Response
 from penstock.flow import SamplingParams
 from penstock.flow.record import Finding
 from penstock.http.debug import route_docs, sampling_lab
-from penstock.http.debug.queries import ask_engine, find_request
+from penstock.http.debug.queries import ask_engine, find_replica, find_request, replica_of_query
 from penstock.http.json_response import encode_response
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.parse.body import read_body
@@ -29,9 +29,9 @@ def add(app: App, service: Service, observer: Observer) -> None:
     @app.get("/observe/cache", **route_docs.CACHE.docs)
     async def cache(request: Request) -> Response:
         """The page map: KV blocks by state and by sequence."""
-        route_docs.CACHE.read_query(request)
+        replica = replica_of_query(service, route_docs.CACHE.read_query(request))
         return encode_response(
-            _page_map(observer, await ask_engine(service, "page_map", tenant=tenant_of(request.scope)))
+            _page_map(observer, await ask_engine(replica, "page_map", tenant=tenant_of(request.scope)))
         )
 
     @app.get("/observe/cache/tree", **route_docs.TREE.docs)
@@ -43,8 +43,9 @@ def add(app: App, service: Service, observer: Observer) -> None:
             [] if name is None else [sequence.number for sequence in find_request(observer, name, request).sequences]
         )
         tenant = tenant_of(request.scope)
+        replica = replica_of_query(service, query)
         return encode_response(
-            await ask_engine(service, "prefix_tree", tenant=tenant, limit=query["limit"], numbers=numbers)
+            await ask_engine(replica, "prefix_tree", tenant=tenant, limit=query["limit"], numbers=numbers)
         )
 
     @app.post("/observe/cache/explain", **route_docs.EXPLAIN.docs)
@@ -52,13 +53,15 @@ def add(app: App, service: Service, observer: Observer) -> None:
         """How much of a prompt is cached, and why no more."""
         route_docs.EXPLAIN.read_query(request)
         body = await read_body(sampling_lab.ExplainRequest, request)
-        tokens = await asyncio.to_thread(service.prompt_tokens, body.to_request("", SamplingParams()))
+        model = service.models.find_local(body.model)
+        replica = find_replica(model, body.replica)
+        tokens = await asyncio.to_thread(model.prompt_tokens, body.to_request("", SamplingParams()))
         found = await ask_engine(
-            service, "explain", tenant=tenant_of(request.scope), tokens=tokens, salt=body.cache_salt or ""
+            replica, "explain", tenant=tenant_of(request.scope), tokens=tokens, salt=body.cache_salt or ""
         )
         explained = explain_prefix(
             Finding(*found["finding"]), len(tokens), found["cached"], found["block_size"], tokens,
-            lambda part: service.tokenizer.decode(list(part), skip_special=False),
+            lambda part: model.tokenizer.decode(list(part), skip_special=False),
         )  # fmt: skip
         return encode_response({**(explained or {}), "t": journal.at(journal.clock())})
 

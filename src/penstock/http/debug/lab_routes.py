@@ -29,10 +29,11 @@ def add(app: App, service: Service) -> None:
         with RequestEvents(request.scope, LAB, service.emit) as events:
             body = await read_body(sampling_lab.LabRequest, request)
             events.parsed()
+            model = service.models.find_local(body.model)
             with client_field_names(CLIENT_NAMES):
                 params = sampling_lab.sampling_params(body)
                 forced = body.forced or []
-                tokens = await asyncio.to_thread(service.prompt_tokens, body.to_request("", params))
+                tokens = await asyncio.to_thread(model.prompt_tokens, body.to_request("", params))
                 inspection = flow.Request(
                     id=events.name,
                     params=params,
@@ -41,11 +42,11 @@ def add(app: App, service: Service) -> None:
                     inspect=body.top or sampling_lab.DEFAULT_TOP,
                 )
                 events.validated([inspection])
-                ticket = await service.submit([inspection], events.tenant)
+                ticket = await service.submit(model, [inspection], events.tenant)
 
             def write(active_requests: Sequence[ActiveRequest]) -> bytes:
                 return sampling_lab.encode_inspection(
-                    body, active_requests, service.tokenizer, service.files.spec.vocab_size
+                    body, active_requests, model.tokenizer, model.files.spec.vocab_size
                 )
 
             return FullResponse(service, ticket, write)

@@ -7,7 +7,10 @@ from typing import Any
 
 from starlette.requests import Request
 
+from penstock.deployment.local_model import LocalModel
+from penstock.deployment.replica import Replica
 from penstock.errors import EngineDied, NotFound
+from penstock.flow.identity import Source
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.service import Service
 from penstock.observe.observer import Observer
@@ -16,10 +19,30 @@ from penstock.observe.trace.records import RequestTrace
 TIMEOUT_S = 30.0  # for an engine in a long step
 
 
-async def ask_engine(service: Service, kind: str, **arguments: Any) -> Any:
+def find_replica(model: LocalModel, number: int | None) -> Replica:
+    """The replica of this number; None: the first. Raises NotFound."""
+    replicas = model.replicas.replicas
+    if not replicas:
+        raise NotFound(f"the model {model.name} is not loaded")
+    if (number or 0) >= len(replicas):
+        raise NotFound(f"the model {model.name} has no replica {number}; it has 0 to {len(replicas) - 1}")
+    return replicas[number or 0]
+
+
+def replica_of_query(service: Service, query: dict[str, Any]) -> Replica:
+    """The replica that the parameters `model` and `replica` of a route name."""
+    return find_replica(service.models.find_local(query["model"]), query["replica"])
+
+
+def source_of_query(service: Service, query: dict[str, Any]) -> Source:
+    """The same of what the journal has, whether or not the model is loaded now."""
+    return Source(service.models.find_local(query["model"]).name, query["replica"] or 0)
+
+
+async def ask_engine(replica: Replica, kind: str, **arguments: Any) -> Any:
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            return await service.replica.ask(kind, **arguments)
+            return await replica.ask(kind, **arguments)
     except TimeoutError:
         raise EngineDied("the engine does not answer; try again in a moment") from None
 

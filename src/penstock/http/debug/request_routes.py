@@ -10,11 +10,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.deployment.registry import untagged
+from penstock.flow.identity import Source
 from penstock.http.debug import route_docs
-from penstock.http.debug.queries import find_request
+from penstock.http.debug.queries import find_request, source_of_query
 from penstock.http.json_response import encode_response
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.routing import App
+from penstock.http.service import Service
 from penstock.observe import batching_replay
 from penstock.observe.observer import Observer
 from penstock.observe.performance import fit_step_cost, recent_steps
@@ -24,7 +27,7 @@ from penstock.observe.trace.records import RequestTrace
 JsonObject = dict[str, Any]
 
 
-def add(app: App, observer: Observer) -> None:
+def add(app: App, service: Service, observer: Observer) -> None:
     journal, view = observer.journal, observer.view
 
     @app.get("/observe/requests", **route_docs.REQUESTS.docs)
@@ -56,13 +59,15 @@ def add(app: App, observer: Observer) -> None:
     async def replayed(request: Request) -> Response:
         """The recorded load under static and under continuous batching."""
         query = route_docs.REPLAY.read_query(request)
+        source = source_of_query(service, query)
         return encode_response(
-            await asyncio.to_thread(_replay, observer, tenant_of(request.scope), query["limit"], query["batch"])
+            await asyncio.to_thread(_replay, observer, tenant_of(request.scope), query["limit"], query["batch"], source)
         )
 
 
 def _filter(query: JsonObject, observer: Observer) -> Callable[[RequestTrace], bool]:
     state, kind, finish, part, before = (query[name] for name in ("state", "kind", "finish", "q", "before"))
+    model, replica = query["model"], query["replica"]
     min_s = query["min_ms"] / 1000
     now = observer.journal.clock()
 
@@ -72,6 +77,8 @@ def _filter(query: JsonObject, observer: Observer) -> Callable[[RequestTrace], b
             and (state is None or (state == "open") == (request.end is None))
             and (kind is None or request.kind == kind)
             and (finish is None or request.finish == finish)
+            and (model is None or request.source.model == untagged(model))
+            and (replica is None or request.source.replica == replica)
             and ((now if request.end is None else request.end) - request.accepted >= min_s)
             and (part is None or part in request.id or part in request.request_id or _has_text(observer, request, part))
         )
@@ -84,12 +91,12 @@ def _has_text(observer: Observer, request: RequestTrace, part: str) -> bool:
     return any(part in text for text in (*(request.answers or ()), *prompts))
 
 
-def _replay(observer: Observer, tenant: str, limit: int, batch: int) -> JsonObject:
+def _replay(observer: Observer, tenant: str, limit: int, batch: int, source: Source) -> JsonObject:
     journal = observer.journal
-    cost = fit_step_cost(recent_steps(journal))
+    cost = fit_step_cost(recent_steps(journal, source))
     recorded = [
         (request, sequence)
-        for request in [one for one in list(journal.done) if one.tenant == tenant][-limit:]
+        for request in [one for one in list(journal.done) if one.tenant == tenant and one.source == source][-limit:]
         for sequence in request.sequences
         if sequence.admitted is not None and sequence.output_tokens and request.kind != LAB
     ][-limit:]

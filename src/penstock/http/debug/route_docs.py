@@ -16,6 +16,12 @@ MAX_REPLAYED = 512
 _integer = partial(Parameter, type="integer")
 _number = partial(Parameter, type="number")
 
+# Of routes about one engine.
+REPLICA = (
+    Parameter(name="model", description="The model, as `GET /v1/models` names it. Default: the first."),
+    _integer(name="replica", description="The number of its replica. Default: 0.", bounds=(0, 10**6)),
+)
+
 FACTS = DebugRoute(
     description="What this server is.",
     members={
@@ -31,15 +37,21 @@ FACTS = DebugRoute(
         "settings": "As they were resolved, without secrets.",
         "sampling": "What the model's makers recommend.",
         "measured": "Speeds, and the fitted cost of a step.",
+        "replica": "The number of the replica that `engine` is about.",
+        "models": "All models, each with its state and its replicas.",
     },
+    parameters=REPLICA,
+    not_found="No such model or replica.",
 )
 CHECK = DebugRoute(
-    description="The verdict on the engine's books: sequences, block tables, reference counts, prefix keys.",
+    description="The verdict on the engines' books: sequences, block tables, reference counts, prefix keys.",
     members={
         "ok": "Whether everything that says the same thing agrees.",
         "wrong": "What does not; null if all does. The engine goes on either way.",
         "us": "How long the answer took: the step under way, and the check.",
     },
+    parameters=REPLICA,
+    not_found="No such model or replica.",
     asks_engine=True,
 )
 HISTORY = DebugRoute(
@@ -74,7 +86,9 @@ LIVE = DebugRoute(
     parameters=(
         _integer(name="interval_ms", description="Between two ticks.", bounds=(100, 5000), default=500),
         Parameter(name="steps", description="1: with steps.", choices=("0", "1"), default="0"),
+        *REPLICA,
     ),
+    not_found="No such model or replica.",
     events=("hello", "tick"),
 )
 REQUESTS = DebugRoute(
@@ -89,6 +103,8 @@ REQUESTS = DebugRoute(
         Parameter(name="state", description="Only those.", choices=("open", "done")),
         Parameter(name="kind", description="Only those.", choices=KINDS),
         Parameter(name="finish", description="Only those that ended so."),
+        Parameter(name="model", description="Only those of this model."),
+        _integer(name="replica", description="Only those of this replica.", bounds=(0, 10**6)),
         Parameter(name="q", description="Part of an id, or of a text where texts are kept."),
         _number(name="min_ms", description="Only those that took so long.", bounds=(0, 1e9), default=0),
         _integer(name="before", description="Only those with a smaller number: the next page.", bounds=(0, 10**12)),
@@ -124,7 +140,9 @@ REPLAY = DebugRoute(
     parameters=(
         _integer(name="limit", description="The last so many requests.", bounds=(1, MAX_REPLAYED), default=64),
         _integer(name="batch", description="Sequences at once.", bounds=(1, 512), default=8),
+        *REPLICA,
     ),
+    not_found="No such model.",
 )
 STEPS = DebugRoute(
     description="The batch timeline: steps and the rows of sequences in them.",
@@ -150,7 +168,9 @@ STEPS = DebugRoute(
             choices=("0", "1"),
             default="1",
         ),
+        *REPLICA,
     ),
+    not_found="No such model or replica.",
 )
 CACHE = DebugRoute(
     description="The page map.",
@@ -165,6 +185,8 @@ CACHE = DebugRoute(
         "hits": "Prompt tokens that were found.",
         "ghosts": "Evicted blocks that are remembered.",
     },
+    parameters=REPLICA,
+    not_found="No such model or replica.",
     asks_engine=True,
 )
 TREE = DebugRoute(
@@ -173,8 +195,9 @@ TREE = DebugRoute(
     parameters=(
         _integer(name="limit", description="At most so many leaves.", bounds=(1, 2000), default=400),
         Parameter(name="request", description="Mark the nodes of this one, if it runs."),
+        *REPLICA,
     ),
-    not_found="No such request is kept.",
+    not_found="No such request, model or replica.",
     asks_engine=True,
 )
 EXPLAIN = DebugRoute(
@@ -194,6 +217,7 @@ EXPLAIN = DebugRoute(
         "t": "This instant.",
     },
     body=sampling_lab.ExplainRequest,
+    not_found="No such model or replica.",
     asks_engine=True,
 )
 LABORATORY = DebugRoute(
@@ -213,6 +237,7 @@ LABORATORY = DebugRoute(
         "prompt": "Its last tokens.",
     },
     body=sampling_lab.LabRequest,
+    not_found="No such model.",
     asks_engine=True,
     generates=True,
 )

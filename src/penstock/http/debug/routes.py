@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from penstock.errors import NotFound
 from penstock.http.debug import cache_routes, lab_routes, request_routes, route_docs, server_routes, step_routes
-from penstock.http.debug.queries import ask_engine
+from penstock.http.debug.queries import ask_engine, replica_of_query
 from penstock.http.json_response import encode_response
 from penstock.http.routing import App
 from penstock.http.service import Service
@@ -26,8 +26,8 @@ def add(app: App, service: Service, observer: Observer | None, settings: Setting
         return
     server_routes.add(app, service, observer, settings)
     server_routes.add_live(app, service, observer)
-    request_routes.add(app, observer)
-    step_routes.add(app, observer)
+    request_routes.add(app, service, observer)
+    step_routes.add(app, service, observer)
     cache_routes.add(app, service, observer)
     lab_routes.add(app, service)
 
@@ -44,10 +44,15 @@ def _add_check(app: App, service: Service) -> None:
 
     @app.get("/observe/check", **route_docs.CHECK.docs)
     async def check(request: Request) -> Response:
-        """Check the engine's integrity: block tables, reference counts, prefix keys."""
-        route_docs.CHECK.read_query(request)
+        """Check the engines' integrity: block tables, reference counts, prefix keys."""
+        query = route_docs.CHECK.read_query(request)
+        if query["model"] is not None or query["replica"] is not None:
+            replicas = [replica_of_query(service, query)]
+        else:
+            replicas = [replica for model in service.models.local for replica in model.replicas.replicas]
         async with lock:
             start = time.monotonic()
-            violation = await ask_engine(service, "check")
+            violations = {replica.name: await ask_engine(replica, "check") for replica in replicas}
             spent_us = round((time.monotonic() - start) * 1e6)
-        return encode_response({"ok": violation is None, "wrong": violation, "us": spent_us})
+        wrong = [text if len(violations) == 1 else f"{name}: {text}" for name, text in violations.items() if text]
+        return encode_response({"ok": not wrong, "wrong": "; ".join(wrong) or None, "us": spent_us})

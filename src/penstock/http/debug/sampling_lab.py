@@ -10,10 +10,10 @@ from pydantic import Field, model_validator
 
 from penstock.errors import by_code
 from penstock.flow import FinishReason, Request, SamplingParams
+from penstock.flow.protocols import Vocabulary
 from penstock.http.api.chat_messages import Messages, to_template
-from penstock.http.api.fields import MAX_INT, StrictModel, field_error
+from penstock.http.api.fields import MAX_INT, MODEL, StrictModel, field_error
 from penstock.http.api.generation_fields import LogitBias, TokenId, TokenIds
-from penstock.http.api.logprobs import Vocabulary
 from penstock.http.api.response_format import ResponseFormat, to_constraint
 from penstock.stream.active_request import ActiveRequest
 
@@ -24,6 +24,7 @@ SHOWN_PROMPT = 64  # tokens, the last
 class PromptFields(StrictModel):
     """Exactly one of `prompt`, `messages` and `tokens`."""
 
+    model: str | None = MODEL
     prompt: str | None = Field(None, description="A text.")
     messages: Messages | None = Field(None, description="A conversation, which the model's chat template makes a text.")
     tokens: TokenIds | None = Field(None, description="Token ids.")
@@ -71,6 +72,7 @@ class LabRequest(PromptFields):
 
 class ExplainRequest(PromptFields):
     cache_salt: str | None = Field(None, description="As in a completion.")
+    replica: int | None = Field(None, ge=0, le=MAX_INT, description="Of the model, whose cache is asked. Default: 0.")
 
 
 REQUESTS = (LabRequest, ExplainRequest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,7 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 import penstock
+from penstock.deployment.protocol import ServedModel
 from penstock.http.debug import route_docs
+from penstock.http.debug.queries import find_replica, source_of_query
 from penstock.http.json_response import encode_response
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.routing import App
@@ -32,9 +35,11 @@ def add(app: App, service: Service, observer: Observer, settings: Settings) -> N
     @app.get("/observe/facts", **route_docs.FACTS.docs)
     async def facts(request: Request) -> Response:
         """Model, engine, settings and measured figures."""
-        route_docs.FACTS.read_query(request)
-        measured = await asyncio.to_thread(performance_figures, journal)
-        spec = msgspec.to_builtins(service.files.spec)
+        query = route_docs.FACTS.read_query(request)
+        model, source = service.models.find_local(query["model"]), source_of_query(service, query)
+        replica = find_replica(model, query["replica"]) if model.replicas.replicas else None
+        measured = await asyncio.to_thread(performance_figures, journal, source)
+        spec = msgspec.to_builtins(model.files.spec)
         shape = {name: value for name, value in spec.items() if isinstance(value, int | float | str | bool)}
         return encode_response(
             {
@@ -45,11 +50,13 @@ def add(app: App, service: Service, observer: Observer, settings: Settings) -> N
                 "events": True,
                 "keep_texts": journal.keep_texts,
                 "keys": bool(settings.serve.keys),
-                "model": {**shape, "name": service.files.name},
-                "engine": {**service.replica.facts, "restarts": service.replica.restarts},
+                "model": {**shape, "name": model.name},
+                "engine": {} if replica is None else {**replica.facts, "restarts": replica.restarts},
                 "settings": public_settings,
-                "sampling": service.files.sampling,
+                "sampling": model.sampling,
                 "measured": measured,
+                "replica": source.replica,
+                "models": [_model_facts(one) for one in service.models],
             }
         )
 
@@ -72,17 +79,32 @@ def add_live(app: App, service: Service, observer: Observer) -> None:
         """Stream statistics, requests and steps as they happen."""
         query = route_docs.LIVE.read_query(request)
         interval_s = query["interval_ms"] / 1000
-        feed = LiveFeed(observer, steps=query["steps"] == "1", tenant=tenant_of(request.scope))
+        model, source = service.models.find_local(query["model"]), source_of_query(service, query)
+        feed = LiveFeed(observer, steps=query["steps"] == "1", tenant=tenant_of(request.scope), source=source)
 
         async def ticks() -> AsyncIterator[bytes]:
             yield _event("hello", feed.hello())
             while not service.closing:
-                await observer.refresh(service.replica.source, lambda: service.replica.ask("stats"))
-                yield _event("tick", feed.tick(ready=service.ready, restarts=service.replica.restarts))
+                replicas = model.replicas.replicas
+                if source.replica < len(replicas):
+                    await observer.refresh(source, partial(replicas[source.replica].ask, "stats"))
+                restarts = sum(replica.restarts for replica in replicas)
+                yield _event("tick", feed.tick(ready=service.ready, restarts=restarts))
                 await asyncio.sleep(interval_s)
 
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         return StreamingResponse(ticks(), media_type="text/event-stream; charset=utf-8", headers=headers)
+
+
+def _model_facts(model: ServedModel) -> JsonObject:
+    return {
+        "name": model.card.name,
+        "state": model.state.value,
+        "replicas": [
+            {"replica": one.source.replica, "state": one.state.value, **msgspec.to_builtins(one.load())}
+            for one in model.deployments
+        ],
+    }
 
 
 def _without_secrets(settings: Settings) -> JsonObject:

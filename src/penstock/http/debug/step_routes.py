@@ -10,9 +10,11 @@ from starlette.responses import Response
 
 from penstock.errors import InvalidRequest
 from penstock.http.debug import route_docs
+from penstock.http.debug.queries import source_of_query
 from penstock.http.json_response import encode_response
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.routing import App
+from penstock.http.service import Service
 from penstock.observe.observer import Observer
 from penstock.observe.trace.step_window import step_window
 
@@ -21,15 +23,16 @@ DEFAULT_STEPS = 400
 JsonObject = dict[str, Any]
 
 
-def add(app: App, observer: Observer) -> None:
+def add(app: App, service: Service, observer: Observer) -> None:
     @app.get("/observe/steps", **route_docs.STEPS.docs)
     async def steps(request: Request) -> Response:
         """The batch timeline: which sequences were in which engine step, with how many tokens."""
         query = route_docs.STEPS.read_query(request)
-        first, end = _step_range(query, observer.journal.replica().steps.last)
+        source = source_of_query(service, query)
+        first, end = _step_range(query, observer.journal.replica(source).steps.last)
         rows, tenant = query["rows"] == "1", tenant_of(request.scope)
         shown = await asyncio.to_thread(
-            step_window, observer.journal, first, end, query["columns"], rows=rows, tenant=tenant
+            step_window, observer.journal, first, end, query["columns"], rows=rows, tenant=tenant, source=source
         )
         return encode_response(shown)
 

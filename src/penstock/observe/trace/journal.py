@@ -208,8 +208,10 @@ class Journal:
 
     def _requeued(self, event: events.Requeued) -> None:
         if (sequence := self._by_id.get(event.sequence)) is not None:
-            sequence.received = sequence.admitted = None
+            sequence.received = sequence.admitted = sequence.first_token = sequence.first_text = None
+            sequence.output_tokens = 0
             sequence.waiting = True
+            self._owners[sequence.number].source = event.source
 
     # --- events: of the engine
 

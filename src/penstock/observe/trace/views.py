@@ -27,8 +27,9 @@ class ViewedModel(NamedTuple):
 
 class View:
     def __init__(self, journal: Journal, models: Mapping[str, ViewedModel]) -> None:
+        """`models` by name. It may change: nothing is known of upstreams and of models that were removed."""
         self.journal = journal
-        self._models = models  # by name
+        self._models = models
 
     def summary(self, request: RequestTrace) -> dict[str, Any]:
         at, first = self.journal.at, request.first_token_s
@@ -40,6 +41,8 @@ class View:
             "id": request.id,
             "request_id": request.request_id,
             "kind": request.kind,
+            "model": request.source.model,
+            "replica": request.source.replica,
             "stream": request.stream,
             "state": request.state,
             "t": at(request.accepted),
@@ -103,6 +106,7 @@ class View:
     def _sequence(self, request: RequestTrace, sequence: SequenceTrace) -> dict[str, Any]:
         at = self.journal.at
         own = request.prompts[sequence.prompt] if request.prompts is not None else None
+        model = self._models.get(request.source.model)
         return {
             "seq": sequence.number,
             "prompt": sequence.prompt,
@@ -126,11 +130,13 @@ class View:
             "preemptions": [{"t": at(t), "step": step, "why": WAITS[why]} for t, step, why in sequence.preemptions],
             "finish": sequence.finish,
             "stop": sequence.stop if request.prompts is not None or isinstance(sequence.stop, int) else None,
-            "cache": explain_prefix(
+            "cache": None
+            if model is None
+            else explain_prefix(
                 sequence.finding,
                 sequence.prompt_tokens,
                 sequence.cached,
-                self._models[request.source.model].block_size,
+                model.block_size,
                 own,
                 lambda tokens: self.text(request, tokens),
             ),
@@ -164,7 +170,8 @@ class View:
 
     def text(self, request: RequestTrace, tokens: Sequence[int]) -> str:
         """Tokens of a request, by its model's tokenizer."""
-        return self._models[request.source.model].texts.decode(list(tokens), skip_special=False)
+        model = self._models.get(request.source.model)
+        return "" if model is None else model.texts.decode(list(tokens), skip_special=False)
 
 
 def _error(request: RequestTrace) -> dict[str, Any] | None:

@@ -1,26 +1,26 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from penstock.http.debug import routes
 from penstock.http.routing import App
+from penstock.http.service import Service
 from penstock.settings import Settings
 
 
 class Engine:
     """Answers questions, and counts how many it is asked at once."""
 
+    name = "m/0"
+
     def __init__(self, finding: str | None) -> None:
         self.finding = finding
         self.asked, self.at_once, self.most = 0, 0, 0
-
-    @property
-    def replica(self) -> Engine:
-        return self
 
     async def ask(self, kind: str) -> str | None:
         assert kind == "check"
@@ -34,7 +34,9 @@ class Engine:
 
 def checked(engine: Engine, times: int = 1) -> list[dict[str, Any]]:
     app = App()
-    routes.add(app, engine, None, Settings())  # type: ignore[arg-type]
+    model = SimpleNamespace(replicas=SimpleNamespace(replicas=[engine]))
+    service = cast(Service, SimpleNamespace(models=SimpleNamespace(local=[model])))
+    routes.add(app, service, None, Settings())
 
     async def run() -> list[dict[str, Any]]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:

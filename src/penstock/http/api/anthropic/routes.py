@@ -29,25 +29,25 @@ def add(app: App, service: Service) -> None:
         with RequestEvents(request.scope, "message", service.emit) as events:
             body = await read_body(messages.REQUEST, request)
             events.parsed(stream=bool(body.stream))
-            service.check_model(body.model)
-            writer = messages.MessageWriter(request_id=events.name, model=service.files.name)
+            model = service.models.find(body.model)
+            writer = messages.MessageWriter(request_id=events.name, model=model.card.name)
             with client_field_names(messages.client_names(body)):
                 generation = messages.to_request(
                     body,
                     request_id=events.name,
-                    recommended=service.files.sampling,
-                    variables=service.template_variables,
+                    recommended=model.sampling,
+                    variables=model.template_variables,
                 )
                 events.validated([generation])
-                ticket = await service.submit([generation], events.tenant)
+                ticket = await service.submit(model, [generation], events.tenant)
             return generation_response(service, ticket, writer, stream=body.stream)
 
     @app.post("/v1/messages/count_tokens", **_route_docs(messages.COUNT, messages.COUNTED))
     async def count_tokens(request: Request) -> Response:
         """How many tokens a conversation has as a prompt."""
         body = await read_body(messages.COUNT, request)
-        service.check_model(body.model)
+        model = service.models.find_local(body.model)
         with client_field_names(messages.client_names(body)):
-            prompt = messages.to_count(body, variables=service.template_variables)
-            tokens = await asyncio.to_thread(service.pipeline.tokenize, prompt)
+            prompt = messages.to_count(body, variables=model.template_variables)
+            tokens = await asyncio.to_thread(model.pipeline.tokenize, prompt)
         return json_response(messages.encode_token_count(tokens))

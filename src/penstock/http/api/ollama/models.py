@@ -1,4 +1,4 @@
-"""The served model in Ollama's form: GET /api/tags, POST /api/show, GET /api/ps.
+"""The served models in Ollama's form: GET /api/tags, POST /api/show, GET /api/ps.
 
 Models that are downloaded but not served are not listed: requests could not use them.
 """
@@ -6,7 +6,7 @@ Models that are downloaded but not served are not listed: requests could not use
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +14,9 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.capacity.shape import shape_of
+from penstock.deployment.local_model import LocalModel
+from penstock.deployment.protocol import ModelCard, ServedModel
+from penstock.deployment.registry import LATEST, ModelRegistry
 from penstock.errors import ModelNotFound
 from penstock.http.api.ollama.response_bodies import (
     OllamaDetails,
@@ -27,7 +30,6 @@ from penstock.http.api.ollama.think import can_think
 from penstock.prompt.chat_format import ChatFormat
 from penstock.store.files import ModelFiles
 
-LATEST = ":latest"
 # For GET /api/version: the version of Ollama with this API. Clients require a minimum version.
 API_LEVEL = "0.12.11"
 
@@ -42,13 +44,76 @@ def with_tag(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else name + LATEST
 
 
-def check_served(name: str, files: ModelFiles) -> None:
-    if with_tag(name) != with_tag(files.name):
-        raise ModelNotFound(f'model "{name[:128]}" not found; this server has "{with_tag(files.name)}"', param="model")
+def find_served(name: str, models: ModelRegistry) -> ServedModel:
+    try:
+        return models.find(name)
+    except ModelNotFound:
+        here = ", ".join(f'"{with_tag(model.card.name)}"' for model in models)
+        raise ModelNotFound(f'model "{name[:128]}" not found; this server has {here}', param="model") from None
 
 
-class ServedModel:
-    """What does not change while the server runs."""
+def find_local(name: str, models: ModelRegistry) -> LocalModel:
+    find_served(name, models)
+    return models.find_local(name)
+
+
+def encode_list(models: Iterable[ServedModel]) -> bytes:
+    return msgspec.json.encode(OllamaModelList(models=[details_of(model).listed() for model in models]))
+
+
+def encode_running(models: Iterable[LocalModel]) -> bytes:
+    loaded = [(_local_details(model), model.replicas.facts) for model in models]
+    return msgspec.json.encode(OllamaRunningList(models=[one.running(facts) for one, facts in loaded if facts]))
+
+
+def details_of(model: ServedModel) -> LocalDetails | UpstreamDetails:
+    return _local_details(model) if isinstance(model, LocalModel) else UpstreamDetails(model.card)
+
+
+def _local_details(model: LocalModel) -> LocalDetails:
+    return LocalDetails(model.files, model.pipeline.context, model.chat_format, model.card.created)
+
+
+class UpstreamDetails:
+    """Of a model that another server runs: what can be said without its files."""
+
+    def __init__(self, card: ModelCard) -> None:
+        self.card = card
+        self.name = with_tag(card.name)
+        self.size = 0
+        self.modified = datetime.fromtimestamp(card.created, UTC)
+        self.digest = hashlib.sha256(msgspec.json.encode([card.name, card.owner])).hexdigest()
+        self.details = OllamaDetails(
+            format="", family="", families=[], parameter_size="", quantization_level="", parent_model=card.owner
+        )
+
+    def listed(self) -> OllamaModel:
+        return OllamaModel(
+            name=self.name,
+            model=self.name,
+            modified_at=self.modified,
+            size=self.size,
+            digest=self.digest,
+            details=self.details,
+        )
+
+    def shown(self) -> bytes:
+        names = {"chat": "completion", "tools": "tools", "reasoning": "thinking", "embedding": "embedding"}
+        return msgspec.json.encode(
+            OllamaModelInfo(
+                modelfile=f"FROM {self.card.name}",
+                parameters="" if self.card.context is None else f"{'num_ctx':<30} {self.card.context}",
+                template="",
+                details=self.details,
+                model_info={},
+                capabilities=[shown for name, shown in names.items() if name in self.card.capabilities],
+                modified_at=self.modified,
+            )
+        )
+
+
+class LocalDetails:
+    """Of a model that this server runs."""
 
     def __init__(self, files: ModelFiles, context: int, chat_format: ChatFormat | None, created: int) -> None:
         """`context` is the server's, `created` when it began: for models without weights."""
@@ -69,8 +134,8 @@ class ServedModel:
             quantization_level=_FLOATS.get(files.spec.weights, files.spec.weights),
         )
 
-    def listed(self) -> bytes:
-        model = OllamaModel(
+    def listed(self) -> OllamaModel:
+        return OllamaModel(
             name=self.name,
             model=self.name,
             modified_at=self.modified,
@@ -78,14 +143,11 @@ class ServedModel:
             digest=self.digest,
             details=self.details,
         )
-        return msgspec.json.encode(OllamaModelList(models=[model]))
 
-    def running(self, facts: Mapping[str, Any]) -> bytes:
-        """`facts` are the engine's; empty if there is none now."""
-        if not facts:
-            return msgspec.json.encode(OllamaRunningList(models=[]))
+    def running(self, facts: Mapping[str, Any]) -> OllamaRunningModel:
+        """`facts` are the engine's."""
         size = facts["weights_bytes"] + facts["kv_bytes"]
-        model = OllamaRunningModel(
+        return OllamaRunningModel(
             name=self.name,
             model=self.name,
             size=size,
@@ -95,7 +157,6 @@ class ServedModel:
             size_vram=0 if facts["device"] == "cpu" else size,
             context_length=self.context,
         )
-        return msgspec.json.encode(OllamaRunningList(models=[model]))
 
     def shown(self) -> bytes:
         parameters = {"num_ctx": self.context} | {

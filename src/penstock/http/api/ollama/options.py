@@ -153,11 +153,11 @@ def sampling_params(
     )
 
 
-def option_warnings(options: OllamaOptions | None, context: int) -> tuple[str, ...]:
-    """Options without effect. `context` is the server's."""
+def option_warnings(options: OllamaOptions | None, context: int | None) -> tuple[str, ...]:
+    """Options without effect. `context` is the server's; None: it is not known."""
     requested = options or NONE
     warnings = []
-    if requested.num_ctx is not None and requested.num_ctx > context:
+    if requested.num_ctx is not None and context is not None and requested.num_ctx > context:
         warnings.append(f"options.num_ctx is {requested.num_ctx}, but this server's context is {context}")
     if requested.penalty is not None and requested.repeat_last_n is not None and requested.repeat_last_n > 0:
         warnings.append("options.repeat_last_n has no effect: repeat_penalty applies to the whole text")

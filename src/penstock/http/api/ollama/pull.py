@@ -7,6 +7,7 @@ it is complete, or when the last client has disconnected: a later pull resumes i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -14,8 +15,10 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from penstock.deployment.protocol import ServedModel
+from penstock.deployment.registry import LATEST, ModelRegistry
 from penstock.errors import ModelNotFound, ShuttingDown
-from penstock.http.api.ollama.models import LATEST, ServedModel, with_tag
+from penstock.http.api.ollama.models import details_of, with_tag
 from penstock.http.api.ollama.response_bodies import OllamaStatus
 from penstock.store.catalogue import CATALOGUE, Entry
 from penstock.store.progress import Progress
@@ -76,8 +79,8 @@ class Pull:
 
 
 class Pulls:
-    def __init__(self, served: ServedModel, closing: Callable[[], bool], fetch: Fetch | None = None) -> None:
-        self._served = served
+    def __init__(self, models: ModelRegistry, closing: Callable[[], bool], fetch: Fetch | None = None) -> None:
+        self._models = models
         self._closing = closing
         self._fetch: Fetch = fetch or (lambda name, progress: resolve(name, progress=progress))
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="pull")
@@ -85,23 +88,23 @@ class Pulls:
 
     async def lines(self, requested: str) -> AsyncIterator[bytes]:
         """Of a model that `find` accepts."""
-        entry = self.find(requested)
+        found = self.find(requested)
         yield _line("pulling manifest")
-        if entry is None:
-            digest, size = self._served.digest, self._served.size
-            yield _line(f"pulling {digest[:12]}", digest, size, size)
+        if not isinstance(found, Entry):
+            model = details_of(found)
+            yield _line(f"pulling {model.digest[:12]}", model.digest, model.size, model.size)
         else:
-            async for line in self._stream_progress(entry):
+            async for line in self._stream_progress(found):
                 yield line
-            if with_tag(entry.name) != self._served.name:
-                yield _line(f"pulled; this server goes on with {self._served.name}: penstock serve {entry.name}")
+            served = ", ".join(with_tag(model.card.name) for model in self._models)
+            yield _line(f"pulled; this server goes on with {served}: penstock serve {found.name}")
         yield _line("success")
 
-    def find(self, requested: str) -> Entry | None:
-        """The catalogue's entry; None for the served model, which is there. Raises ModelNotFound for any other."""
+    def find(self, requested: str) -> Entry | ServedModel:
+        """The catalogue's entry; or the served model, which is there. Raises ModelNotFound for any other."""
         name = requested.removesuffix(LATEST)
-        if with_tag(requested) == self._served.name:
-            return None
+        with contextlib.suppress(ModelNotFound):
+            return self._models.find(requested)
         if name in CATALOGUE:
             return CATALOGUE[name]
         raise ModelNotFound(

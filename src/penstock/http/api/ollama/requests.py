@@ -36,7 +36,7 @@ def chat_request(
     *,
     request_id: str,
     recommended: Mapping[str, float | int],
-    context: int,
+    context: int | None,
     chat_format: ChatFormat | None,
 ) -> Request:
     """For a conversation that is not empty. `recommended` is ModelFiles.sampling, `context` the server's. Raises
@@ -61,7 +61,7 @@ def generate_request(
     *,
     request_id: str,
     recommended: Mapping[str, float | int],
-    context: int,
+    context: int | None,
     chat_format: ChatFormat | None,
 ) -> Request:
     """The prompt is a user message, or a text to complete if the model has no chat template."""
@@ -80,7 +80,7 @@ def _request(
     body: OllamaGeneration,
     request_id: str,
     recommended: Mapping[str, float | int],
-    context: int,
+    context: int | None,
     chat_format: ChatFormat | None,
     prompt: dict[str, Any],
 ) -> Request:

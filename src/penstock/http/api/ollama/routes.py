@@ -20,7 +20,14 @@ from penstock.http.api.ollama import embed as embedding
 from penstock.http.api.ollama import requests
 from penstock.http.api.ollama.error_body import OllamaErrorBody
 from penstock.http.api.ollama.keep_alive import UNLOAD_WARNING, asks_to_unload
-from penstock.http.api.ollama.models import API_LEVEL, ServedModel, check_served
+from penstock.http.api.ollama.models import (
+    API_LEVEL,
+    details_of,
+    encode_list,
+    encode_running,
+    find_local,
+    find_served,
+)
 from penstock.http.api.ollama.pull import Pulls
 from penstock.http.api.ollama.response_bodies import (
     OllamaChatAnswer,
@@ -62,11 +69,10 @@ _route_docs = partial(route_docs, error=OllamaErrorBody)
 
 
 def add(app: App, service: Service) -> None:
-    served = ServedModel(service.files, service.pipeline.context, service.pipeline.chat_format, service.created)
     _add_generation(app, service)
     _add_embeddings(app, service)
-    _add_models(app, service, served)
-    _add_pull(app, Pulls(served, lambda: service.closing))
+    _add_models(app, service)
+    _add_pull(app, Pulls(service.models, lambda: service.closing))
     _add_unsupported(app)
 
 
@@ -87,11 +93,11 @@ def _add_generation(app: App, service: Service) -> None:
         with RequestEvents(request.scope, "ollama", service.emit) as events:
             body = await read_body(schema, request, any_type=True)
             events.parsed(stream=body.streamed)
-            check_served(body.model, service.files)
+            model = find_served(body.model, service.models)
             write = writer(
                 model=body.model,
                 accepted=request.scope["state"]["accepted"],
-                vocabulary=service.tokenizer,
+                vocabulary=model.vocabulary,
             )
             if is_empty(body):
                 answer = _load_response(service, write, body)
@@ -101,12 +107,12 @@ def _add_generation(app: App, service: Service) -> None:
                 generation = to_request(
                     body,
                     request_id=events.name,
-                    recommended=service.files.sampling,
-                    context=service.pipeline.context,
-                    chat_format=service.pipeline.chat_format,
+                    recommended=model.sampling,
+                    context=model.card.context,
+                    chat_format=model.chat_format,
                 )
                 events.validated([generation])
-                ticket = await service.submit([generation], events.tenant)
+                ticket = await service.submit(model, [generation], events.tenant)
             return generation_response(service, ticket, write, stream=body.streamed, content_type=NDJSON)
 
     @app.post("/api/chat", **_route_docs(OllamaChatRequest, OllamaChatAnswer, lines=OllamaChatAnswer))
@@ -153,19 +159,19 @@ def _add_embeddings(app: App, service: Service) -> None:
         with RequestEvents(request.scope, "embedding", service.emit) as events:
             body = await read_body(schema, request, any_type=True)
             events.parsed()
-            check_served(body.model, service.files)
+            model = find_local(body.model, service.models)
             if not embedding.texts_of(body):
                 events.answered()
                 return json_response(write(body, [], 0, request.scope["state"]["accepted"]))
-            context = service.pipeline.context
+            context = model.pipeline.context
             with client_field_names(names):
                 generation = embedding.embed_requests(
-                    body, request_id=events.name, context=context, hidden_size=service.files.spec.hidden_size
+                    body, request_id=events.name, context=context, hidden_size=model.files.spec.hidden_size
                 )
                 events.validated(generation)
                 if embedding.may_need_truncation(body, context):
-                    generation = await asyncio.to_thread(embedding.truncate, generation, service.tokenizer, context)
-                return FullResponse(service, await service.submit(generation, events.tenant), finish)
+                    generation = await asyncio.to_thread(embedding.truncate, generation, model.tokenizer, context)
+                return FullResponse(service, await service.submit(model, generation, events.tenant), finish)
 
     def several(body: Any, vectors: Sequence[bytes], count: int, accepted: float) -> bytes:
         spent = nanoseconds(time.monotonic() - accepted)
@@ -185,23 +191,22 @@ def _add_embeddings(app: App, service: Service) -> None:
         )  # fmt: skip
 
 
-def _add_models(app: App, service: Service, served: ServedModel) -> None:
+def _add_models(app: App, service: Service) -> None:
     @app.get("/api/tags", **_route_docs(None, OllamaModelList, not_found=None))
     async def ollama_tags() -> Response:
         """The models of this server, in Ollama's way."""
-        return json_response(served.listed())
+        return json_response(encode_list(service.models))
 
     @app.get("/api/ps", **_route_docs(None, OllamaRunningList, not_found=None))
     async def ollama_ps() -> Response:
         """The models that are loaded."""
-        return json_response(served.running(service.replica.facts if service.ready else {}))
+        return json_response(encode_running([] if service.closing else service.models.local))
 
     @app.post("/api/show", **_route_docs(OllamaShowRequest, OllamaModelInfo))
     async def ollama_show(request: Request) -> Response:
         """What a model is: its shape, its chat template, what it can do."""
         body = await read_body(OllamaShowRequest, request, any_type=True)
-        check_served(body.model_name, service.files)
-        return json_response(served.shown())
+        return json_response(details_of(find_served(body.model_name, service.models)).shown())
 
     @app.get("/api/version", **_route_docs(None, OllamaVersion, not_found=None))
     async def ollama_version() -> Response:

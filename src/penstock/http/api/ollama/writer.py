@@ -12,12 +12,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import CallDelta, Chunk, Completion, FinishReason, TokenLogprobs, ToolCall
+from penstock.flow.protocols import Vocabulary
 from penstock.http.api.fields import read_arguments
-from penstock.http.api.logprobs import (
-    TokenLogprob,
-    Vocabulary,
-    token_logprob,
-)
+from penstock.http.api.logprobs import TokenLogprob, token_logprob
 from penstock.http.api.ollama.response_bodies import (
     DoneReason,
     OllamaCalledFunction,

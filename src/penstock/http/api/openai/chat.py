@@ -9,12 +9,10 @@ from msgspec import UNSET, UnsetType
 
 from penstock.flow import CallDelta, Choice, Chunk, Completion, FinishReason, Request, TokenLogprobs
 from penstock.flow import ToolCall as Call
+from penstock.flow.protocols import Vocabulary
 from penstock.http.api.chat_messages import to_template
 from penstock.http.api.function_tools import tool_use
-from penstock.http.api.logprobs import (
-    Vocabulary,
-    token_logprob,
-)
+from penstock.http.api.logprobs import token_logprob
 from penstock.http.api.openai import stored_completions
 from penstock.http.api.openai.response_bodies import (
     FINISH,

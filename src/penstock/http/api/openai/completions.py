@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import Choice, Chunk, Completion, Request, TokenLogprobs
-from penstock.http.api.logprobs import Vocabulary
+from penstock.flow.protocols import Vocabulary
 from penstock.http.api.openai.logprobs import (
     TextLogprobsWriter,
     concatenate,

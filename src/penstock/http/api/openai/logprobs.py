@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.flow import TokenLogprobs
-from penstock.http.api.logprobs import MIN_LOGPROB, Vocabulary, token_id_name
+from penstock.flow.protocols import Vocabulary
+from penstock.http.api.logprobs import MIN_LOGPROB, token_id_name
 from penstock.http.api.openai.response_bodies import TextLogprobs
 
 

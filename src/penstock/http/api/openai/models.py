@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from penstock.deployment.protocol import Price, ServedModel
 from penstock.http.api.response_bodies import Body
 
 
@@ -15,12 +16,31 @@ class Model(Body, kw_only=True, frozen=True):
     object: Literal["model"] = "model"
     created: int  # seconds since 1970: when it was loaded
     owned_by: str = "penstock"
-    max_model_len: int  # extension: tokens the context holds
+    # Extensions:
+    max_model_len: int | None  # tokens the context holds; null: not known
+    state: str  # "ready", "unloaded", …
+    capabilities: list[str]
+    aliases: list[str]
+    price: Price | None  # per million tokens
 
 
 class ModelList(Body, kw_only=True, frozen=True):
     object: Literal["list"] = "list"
     data: list[Model]
+
+
+def describe(model: ServedModel) -> Model:
+    card = model.card
+    return Model(
+        id=card.name,
+        created=card.created,
+        owned_by=card.owner,
+        max_model_len=card.context,
+        state=model.state.value,
+        capabilities=sorted(card.capabilities),
+        aliases=list(card.aliases),
+        price=card.price,
+    )
 
 
 def encode_model(model: Model) -> bytes:

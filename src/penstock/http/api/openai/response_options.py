@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import Completion, FinishReason, TokenLogprobs
-from penstock.http.api.logprobs import (
-    TokenLogprob,
-    Vocabulary,
-    token_logprob,
-)
+from penstock.flow.protocols import Vocabulary
+from penstock.http.api.logprobs import TokenLogprob, token_logprob
 from penstock.http.api.openai.response_bodies import (
     Timings,
     Usage,

@@ -43,18 +43,18 @@ def add_generation(app: App, service: Service, store: ResponseStore) -> None:
         with RequestEvents(request.scope, kind, service.emit) as events:
             body = await read_body(schema, request)
             events.parsed(stream=bool(body.stream))
-            service.check_model(body.model)
+            model = service.models.find(body.model)
             writer = make_writer(
                 body,
                 request_id=events.name,
-                model=service.files.name,
+                model=model.card.name,
                 created=int(time.time()),
-                vocabulary=service.tokenizer,
+                vocabulary=model.vocabulary,
             )
             with client_field_names(body.client_names()):
-                requests = to_requests(body, request_id=events.name, recommended=service.files.sampling)
+                requests = to_requests(body, request_id=events.name, recommended=model.sampling)
                 events.validated(requests)
-                ticket = await service.submit(requests, events.tenant)
+                ticket = await service.submit(model, requests, events.tenant)
             return generation_response(service, ticket, writer, stream=body.stream)
 
     @app.post("/v1/chat/completions", **route_docs(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
@@ -78,28 +78,24 @@ def add_embeddings(app: App, service: Service) -> None:
         def write(active_requests: Sequence[ActiveRequest]) -> bytes:
             vectors = [active.embedding() for active in active_requests]
             count = sum(len(active.submits[0].tokens) for active in active_requests)
-            return embeddings.encode_embeddings(body, vectors, model=service.files.name, prompt_tokens=count)
+            return embeddings.encode_embeddings(body, vectors, model=model.card.name, prompt_tokens=count)
 
         with RequestEvents(request.scope, "embedding", service.emit) as events:
             body = await read_body(embeddings.REQUEST, request)
             events.parsed()
-            service.check_model(body.model)
+            model = service.models.find(body.model)
             requests = embeddings.to_requests(body, request_id=events.name)
             events.validated(requests)
-            return FullResponse(service, await service.submit(requests, events.tenant), write)
+            return FullResponse(service, await service.submit(model, requests, events.tenant), write)
 
 
 def add_models(app: App, service: Service) -> None:
-    def model() -> models.Model:
-        return models.Model(id=service.files.name, created=service.created, max_model_len=service.pipeline.context)
-
     @app.get("/v1/models", **route_docs(None, models.ModelList, not_found=None))
     async def list_models() -> Response:
         """The models of this server."""
-        return json_response(models.encode_models([model()]))
+        return json_response(models.encode_models([models.describe(model) for model in service.models]))
 
     @app.get("/v1/models/{model_id:path}", **route_docs(None, models.Model))
     async def retrieve_model(model_id: str) -> Response:
         """One model."""
-        service.check_model(model_id)
-        return json_response(models.encode_model(model()))
+        return json_response(models.encode_model(models.describe(service.models.find(model_id))))

@@ -6,11 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.flow import FinishReason, TokenLogprobs
-from penstock.http.api.logprobs import (
-    TokenLogprob,
-    Vocabulary,
-    token_logprob,
-)
+from penstock.flow.protocols import Vocabulary
+from penstock.http.api.logprobs import TokenLogprob, token_logprob
 
 _BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)  # the last token is not part of the output
 

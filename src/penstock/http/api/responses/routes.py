@@ -77,39 +77,37 @@ def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
         with RequestEvents(request.scope, "response", service.emit) as events:
             body = await read_body(responses.REQUEST, request)
             events.parsed(stream=bool(body.stream))
-            service.check_model(body.model)
+            model = service.models.find(body.model)
             name = secrets.token_hex(16)  # not the id in the debug routes: this one gives access to the conversation
             previous = _previous(store, events.tenant, body)
             turns, listed = await _in_thread_if_long(request, previous, lambda: _conversation(body, previous, name))
             with client_field_names(requests.CLIENT_NAMES):
-                generation = requests.to_request(
-                    body, turns, request_id=events.name, recommended=service.files.sampling
-                )
+                generation = requests.to_request(body, turns, request_id=events.name, recommended=model.sampling)
                 events.validated([generation])
                 writer = responses.ResponseWriter(
                     body,
                     generation.params,
                     turns,
                     request_id=name,
-                    model=service.files.name,
-                    vocabulary=service.tokenizer,
+                    model=model.card.name,
+                    vocabulary=model.vocabulary,
                     store=None if body.store is False else partial(store.put, events.tenant),
                     items=listed,
                 )
-                ticket = await service.submit([generation], events.tenant)
+                ticket = await service.submit(model, [generation], events.tenant)
             return generation_response(service, ticket, writer, stream=body.stream)
 
     @app.post("/v1/responses/input_tokens", **route_docs(responses.COUNT, responses.COUNTED, not_found=not_found))
     async def count_input_tokens(request: Request) -> Response:
         """How many tokens the prompt of such a request has."""
         body = await read_body(responses.COUNT, request)
-        service.check_model(body.model)
+        model = service.models.find_local(body.model)
         previous = _previous(store, tenant_of(request.scope), body)
         turns = await _in_thread_if_long(
             request, previous, lambda: requests.conversation(body, previous.messages() if previous is not None else ())
         )
         with client_field_names(requests.CLIENT_NAMES):
-            tokens = await asyncio.to_thread(service.pipeline.tokenize, requests.to_count(body, turns))
+            tokens = await asyncio.to_thread(model.pipeline.tokenize, requests.to_count(body, turns))
         return json_response(responses.encode_token_count(tokens))
 
 

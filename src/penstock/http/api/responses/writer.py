@@ -10,9 +10,9 @@ import msgspec
 from pydantic import BaseModel
 
 from penstock.flow import CallDelta, Choice, Chunk, Completion, Message, SamplingParams
+from penstock.flow.protocols import Vocabulary
 from penstock.http.api.conversation import ConversationBuilder
 from penstock.http.api.fields import read_arguments
-from penstock.http.api.logprobs import Vocabulary
 from penstock.http.api.response_store import StoredResponse
 from penstock.http.api.responses import response_bodies
 from penstock.http.api.responses.event_sequence import EventSequence

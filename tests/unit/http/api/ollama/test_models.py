@@ -3,15 +3,18 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 from ollama import ListResponse, ProcessResponse, ShowResponse
 
 from helpers.schema_tables import assert_matches_schema
+from penstock.deployment.protocol import ModelCard, ServedModel
+from penstock.deployment.registry import ModelRegistry
 from penstock.errors import ModelNotFound
-from penstock.http.api.ollama.models import ServedModel, check_served, format_parameters, with_tag
+from penstock.http.api.ollama.models import LocalDetails, encode_running, find_served, format_parameters, with_tag
 from penstock.http.api.ollama.response_bodies import OllamaModelInfo, OllamaModelList, OllamaRunningList
 from penstock.prompt.chat_format import ChatFormat
 from penstock.prompt.template import ChatTemplate
@@ -55,9 +58,9 @@ def files(tmp_path: Path) -> ModelFiles:
     )
 
 
-def served(files: ModelFiles, **more: Any) -> ServedModel:
+def served(files: ModelFiles, **more: Any) -> LocalDetails:
     chat_format = ChatFormat(ChatTemplate(files.chat_template, {})) if files.chat_template is not None else None
-    return ServedModel(files, **{"context": 512, "chat_format": chat_format, "created": 0, **more})
+    return LocalDetails(files, **{"context": 512, "chat_format": chat_format, "created": 0, **more})
 
 
 @pytest.mark.parametrize(
@@ -68,16 +71,24 @@ def test_the_tag_that_is_implied(name: str, wanted: str) -> None:
     assert with_tag(name) == wanted
 
 
-def test_only_the_served_model_is_there(files: ModelFiles) -> None:
-    check_served("tiny", files)
-    check_served("tiny:latest", files)
-    for name in ("tiny:7b", "other", "", "TINY"):
-        with pytest.raises(ModelNotFound, match='not found; this server has "tiny:latest"'):
-            check_served(name, files)
+def test_only_served_models_are_there() -> None:
+    models = ModelRegistry(cast(ServedModel, SimpleNamespace(card=ModelCard(name=name))) for name in ("tiny", "a:1b"))
+    assert find_served("tiny", models) is find_served("tiny:latest", models)
+    for name in ("tiny:7b", "other", "", "TINY", "a"):
+        with pytest.raises(ModelNotFound, match='not found; this server has "tiny:latest", "a:1b"'):
+            find_served(name, models)
+
+
+def listed(details: LocalDetails) -> Any:
+    return json.loads(msgspec.json.encode(OllamaModelList(models=[details.listed()])))
+
+
+def running(details: LocalDetails, facts: dict[str, Any]) -> Any:
+    return json.loads(msgspec.json.encode(OllamaRunningList(models=[details.running(facts)])))
 
 
 def test_the_list(files: ModelFiles) -> None:
-    data = json.loads(served(files).listed())
+    data = listed(served(files))
     assert_matches_schema(OllamaModelList, data)
     ListResponse(**data)
     (model,) = data["models"]
@@ -107,18 +118,18 @@ def test_the_digest_is_of_what_the_model_is(files: ModelFiles) -> None:
 
 
 def test_a_model_without_weights(files: ModelFiles) -> None:
-    (model,) = json.loads(served(msgspec.structs.replace(files, weights=()), created=1).listed())["models"]
+    (model,) = listed(served(msgspec.structs.replace(files, weights=()), created=1))["models"]
     assert (model["size"], model["modified_at"]) == (0, "1970-01-01T00:00:01Z")
 
 
 def test_what_is_loaded(files: ModelFiles) -> None:
-    data = json.loads(served(files).running(FACTS))
+    data = running(served(files), FACTS)
     assert_matches_schema(OllamaRunningList, data)
     (model,) = ProcessResponse(**data).models
     assert (model.name, model.size, model.size_vram, model.context_length) == ("tiny:latest", 1024, 0, 512)
-    on_gpu = json.loads(served(files).running({**FACTS, "device": "cuda"}))
+    on_gpu = running(served(files), {**FACTS, "device": "cuda"})
     assert on_gpu["models"][0]["size_vram"] == 1024
-    assert json.loads(served(files).running({})) == {"models": []}
+    assert encode_running([]) == b'{"models":[]}'
 
 
 def test_all_that_is_known(files: ModelFiles) -> None:

@@ -11,19 +11,21 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.deployment.protocol import ModelCard, ServedModel
+from penstock.deployment.registry import ModelRegistry
 from penstock.errors import ModelNotFound, PullFailed, ShuttingDown
-from penstock.http.api.ollama.models import ServedModel
+from penstock.http.api.ollama.models import details_of
 from penstock.http.api.ollama.pull import Fetch, Pulls
 from penstock.store.catalogue import CATALOGUE
 from penstock.store.progress import Progress
 
 NAME = "qwen2.5-coder-1.5b"
 DIGEST = CATALOGUE[NAME].sha256 or ""
-SERVED = cast(ServedModel, SimpleNamespace(name="smollm2:latest", digest="ab" * 32, size=100))
+SERVED = cast(ServedModel, SimpleNamespace(card=ModelCard(name="smollm2")))
 
 
 def pulls(fetch: Fetch, closing: Callable[[], bool] = lambda: False) -> Pulls:
-    return Pulls(SERVED, closing, fetch)
+    return Pulls(ModelRegistry([SERVED]), closing, fetch)
 
 
 async def told(lines: AsyncIterator[bytes]) -> list[dict[str, Any]]:
@@ -36,9 +38,10 @@ def never(name: str, progress: Progress) -> None:
 
 @pytest.mark.parametrize("name", ["smollm2", "smollm2:latest"])
 def test_the_served_model_is_there(name: str) -> None:
+    digest = details_of(SERVED).digest
     assert asyncio.run(told(pulls(never).lines(name))) == [
         {"status": "pulling manifest"},
-        {"status": "pulling " + "ab" * 6, "digest": "sha256:" + "ab" * 32, "total": 100, "completed": 100},
+        {"status": f"pulling {digest[:12]}", "digest": f"sha256:{digest}", "total": 0, "completed": 0},
         {"status": "success"},
     ]
 

@@ -1,12 +1,23 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import cast
 
 from openai.types import Model as SdkModel
 
+from penstock.deployment.protocol import ModelCard, Price, ServedModel, State
 from penstock.http.api.openai import models
 
-MODEL = models.Model(id="tiny", created=1_700_000_000, max_model_len=128)
+CARD = ModelCard(
+    name="tiny",
+    aliases=("small",),
+    context=128,
+    price=Price(input=0.5, output=1.5),
+    capabilities=frozenset({"tools", "chat"}),
+    created=1_700_000_000,
+)
+MODEL = models.describe(cast(ServedModel, SimpleNamespace(card=CARD, state=State.READY)))
 
 
 def test_models() -> None:
@@ -19,5 +30,9 @@ def test_models() -> None:
         "created": 1_700_000_000,
         "owned_by": "penstock",
         "max_model_len": 128,
+        "state": "ready",
+        "capabilities": ["chat", "tools"],
+        "aliases": ["small"],
+        "price": {"input": 0.5, "output": 1.5, "cached_input": None},
     }
     assert json.loads(models.encode_models([MODEL])) == {"object": "list", "data": [json.loads(one)]}

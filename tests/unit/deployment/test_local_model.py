@@ -6,8 +6,10 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.deployment.local_model import LONG_TEXT, LocalModel, is_long
+from penstock.deployment.protocol import ModelCard
+from penstock.deployment.replica_set import ReplicaSet
 from penstock.flow import Constraint, Request, SamplingParams, Tool, ToolUse
-from penstock.http.service import LONG_TEXT, Service, is_long
 
 HALF = "a" * (LONG_TEXT // 2)
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"text": [HALF]}}}
@@ -62,9 +64,10 @@ def test_what_may_have_to_be_compiled_is_accepted_off_the_loop(fields: dict[str,
             return text, threading.current_thread().name
 
     nothing = cast(Any, None)
-    service = Service(nothing, cast(Any, Pipeline()), nothing, nothing, nothing, stall_s=1.0, max_waiting=1)
+    replicas = ReplicaSet(nothing)
+    model = LocalModel(ModelCard(name=""), nothing, cast(Any, Pipeline()), nothing, replicas, max_waiting=1)
     ((prompting, constraining),) = cast(
-        Any, asyncio.run(service._accept([Request(**{"id": "", "params": SamplingParams(), "messages": []} | fields)]))
+        Any, asyncio.run(model._accept([Request(**{"id": "", "params": SamplingParams(), "messages": []} | fields)]))
     )
     assert prompting.startswith("asyncio")  # those that wait for others' constraints have shown that they fit
     assert constraining.startswith("constrained")

@@ -1,0 +1,35 @@
+"""Notices an engine that has work but makes no progress."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LOOKS = 4  # in the time that an engine may be silent
+
+
+class HangWatch:
+    """Counts looks, not seconds: a machine that was suspended is no hang."""
+
+    def __init__(self) -> None:
+        self.signs = 0  # of life: frames of steps, and answers to a ping that show progress
+        self._steps = -1  # the engine's count of steps at the last answer
+        self._before: tuple[object, int] | None = None  # the engine and its signs at the last look
+        self._silent = 0  # looks in a row without a sign
+
+    def look(self, engine: object, *, busy: bool) -> bool:
+        """Call LOOKS times in the time that a busy engine may be silent. Whether it has been silent since the last
+        look; `hangs` says if that was once too often."""
+        now = (engine, self.signs)
+        self._silent = self._silent + 1 if now == self._before and busy else 0
+        self._before = now
+        return self._silent > 0
+
+    @property
+    def hangs(self) -> bool:
+        return self._silent > LOOKS
+
+    def judge(self, stats: dict[str, Any] | None) -> None:
+        """An engine that answers is well if its steps go on, or if nothing runs: what waits may have to."""
+        if stats is not None and (stats["steps"] != self._steps or not stats["running"]):
+            self.signs += 1
+            self._steps = stats["steps"]
