@@ -29,10 +29,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from penstock.deployment.local_model import LocalModel
-    from penstock.deployment.protocol import Capability
+    from penstock.deployment.protocol import Capability, ModelCard
     from penstock.deployment.registry import ModelRegistry
     from penstock.deployment.replica_set import ReplicaSet
+    from penstock.deployment.upstream_endpoint import Endpoint
+    from penstock.deployment.upstream_model import UpstreamModel
     from penstock.engine.loop import EngineLoop
+    from penstock.gateway.gateway import Gateway
     from penstock.http.service import Service
     from penstock.observe.events import Emit
     from penstock.observe.observer import Observer
@@ -170,19 +173,60 @@ def local_model(
     return LocalModel(card, files, pipeline, tokenizer, replicas, max_waiting=settings.schedule.max_waiting)
 
 
+def upstream_model(
+    endpoint: Endpoint,
+    card: ModelCard,
+    numbers: SequenceNumbers,
+    tokenizer: str | None = None,
+    journal: Journal | None = None,
+) -> UpstreamModel:
+    """A model of another server. `tokenizer` is a source of models whose tokenizer counts its tokens."""
+    from penstock.deployment.upstream_model import UpstreamModel
+
+    counter = None
+    if tokenizer is not None:
+        from penstock.tokenize.tokenizer import Tokenizer
+
+        files = resolve(tokenizer, weights=False)
+        if files.tokenizer is None:
+            raise ModelInvalid(f"{tokenizer} has no tokenizer", param="tokenizer")
+        counter = Tokenizer.load(files.tokenizer)
+    return UpstreamModel(endpoint, card, numbers, counter, None if journal is None else journal.record)
+
+
+def gateway(settings: Settings, models: ModelRegistry, secret: bytes, journal: Journal | None = None) -> Gateway:
+    """What routes requests to the models. `secret` is the server's."""
+    from penstock.gateway.fallback import RetryPlan
+    from penstock.gateway.gateway import Gateway
+    from penstock.gateway.router import Router
+
+    asked = settings.routing
+    router = Router(asked.routing_policy, secret=secret, region=asked.region, ttft_target_s=asked.ttft_target_s)
+    for model in models.local:
+        model.replicas.pick = router.pick
+    plan = RetryPlan(
+        deadline_s=asked.fallback_deadline_s, first_token_s=asked.fallback_after_s, rounds=asked.fallback_rounds
+    )
+    return Gateway(router, models.find, {}, plan, emit=None if journal is None else journal.record)
+
+
 def server(
-    settings: Settings, models: ModelRegistry, journal: Journal | None = None
+    settings: Settings, models: ModelRegistry, gateway: Gateway, journal: Journal | None = None
 ) -> tuple[ASGIApp, Service, Observer | None]:
     """The HTTP frontend around the models: the application, the service its routes share, and the observer that reads
     the journal, if there is one."""
+    from penstock.gateway.metrics import GatewayCollector
     from penstock.http.app import build
     from penstock.http.service import Service
     from penstock.observe.metrics import PrometheusMetrics
 
     observer = None if journal is None else _observer(settings, models, journal)
+    metrics = PrometheusMetrics(Source(models.default.card.name), journal, only_model=len(models) == 1)
+    metrics.registry.register(GatewayCollector(gateway))
     service = Service(
         models,
-        PrometheusMetrics(Source(models.default.card.name), journal, only_model=len(models) == 1),
+        gateway,
+        metrics,
         stall_s=settings.serve.stall_s,
         emit=None if journal is None else journal.record,
         keep_texts=settings.observe.keep_texts,

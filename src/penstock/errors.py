@@ -18,6 +18,9 @@
     ├── MediaTypeUnsupported         415  the content type is not JSON
     ├── QueueFull                    429  max_waiting sequences are waiting
     ├── ModelLoading                 503  the server is starting; Retry-After says when to come back
+    ├── UpstreamBusy                 429  an upstream is overloaded; `retry_after_s` says for how long
+    ├── UpstreamFailed               502  an upstream failed, or its answer is invalid
+    ├── UpstreamTimeout              504  no output in time, from an upstream or an engine
     ├── EngineDied                   503  the engine process died; the request may be retried
     └── ShuttingDown                 503  the server accepts no more requests
 
@@ -35,6 +38,7 @@ class PenstockError(Exception):
         super().__init__(message)
         self.message = message
         self.param = param
+        self.retry_after_s: float | None = None  # for the client; None: the default of its status
 
 
 class InvalidRequest(PenstockError):
@@ -117,6 +121,21 @@ class QueueFull(PenstockError):
 class ModelLoading(PenstockError):
     status = 503
     code = "model_loading"
+
+
+class UpstreamBusy(PenstockError):
+    status = 429
+    code = "upstream_busy"
+
+
+class UpstreamFailed(PenstockError):
+    status = 502
+    code = "upstream_failed"
+
+
+class UpstreamTimeout(PenstockError):
+    status = 504
+    code = "upstream_timeout"
 
 
 class EngineDied(PenstockError):

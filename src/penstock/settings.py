@@ -105,6 +105,27 @@ class EngineSettings(Section, frozen=True):
     ] = None
 
 
+class RoutingSettings(Section, frozen=True):
+    routing_policy: Annotated[
+        Literal["prefix", "load", "ttft", "cost", "name"],
+        Meta(description="How requests are divided among replicas: see docs/ROUTING.md."),
+    ] = "prefix"
+    region: Annotated[str | None, Meta(description="Label of models that are preferred. [default: none]")] = None
+    ttft_target_s: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="TTFT that the ttft policy aims at. [default: the least]")
+    ] = None
+    fallback_deadline_s: Annotated[
+        float, Meta(gt=0, description="Seconds to the first output, over all attempts of a request that may fall back.")
+    ] = 60.0
+    fallback_after_s: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="Seconds without output after which the next model is tried. [default: only on failure]"),
+    ] = None
+    fallback_rounds: Annotated[
+        int, Meta(ge=0, le=10, description="Repetitions of a chain of models, or of an upstream, after it has failed.")
+    ] = 2
+
+
 class ServeSettings(Section, frozen=True):
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 selects a free one.")] = 8000
@@ -182,6 +203,7 @@ class Settings(Section, frozen=True):
     cache: CacheSettings = CacheSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     engine: EngineSettings = EngineSettings()
+    routing: RoutingSettings = RoutingSettings()
     serve: ServeSettings = ServeSettings()
     observe: ObserveSettings = ObserveSettings()
 

@@ -45,7 +45,8 @@ def test_the_context_is_what_the_engine_found_room_for(tmp_path: Path) -> None:
     files = assemble.model(chosen)
     replicas = ReplicaSet(cast(Any, None))  # their engines are yet to come
     model = assemble.local_model(chosen, files, replicas, SequenceNumbers())
-    app, service, _ = assemble.server(chosen, ModelRegistry([model]))
+    models = ModelRegistry([model])
+    app, service, _ = assemble.server(chosen, models, assemble.gateway(chosen, models, b"secret"))
     with closing(service), TestClient(app, base_url="http://127.0.0.1") as client:
         assert client.get("/v1/models").json()["data"][0]["max_model_len"] == files.spec.context
         (listener,) = replicas._ready_listeners

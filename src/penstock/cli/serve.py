@@ -132,7 +132,8 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
         say(f"model {files.name}: {files.spec.architecture}, {files.spec.weights}")
         journal = assemble.journal(settings, Source(files.name))
         status.begin("starting the engine")
-        replicas = assemble.replica_set(settings, files.name, draw_secret(), journal, status.begin)
+        secret = draw_secret()
+        replicas = assemble.replica_set(settings, files.name, secret, journal, status.begin)
         replicas.spawn()
         say("engine process started; loading weights")
         if http is None:
@@ -141,7 +142,9 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
         from penstock.deployment.registry import ModelRegistry
 
         model = assemble.local_model(settings, files, replicas, SequenceNumbers(), journal)
-        app, service, observer = assemble.server(settings, ModelRegistry([model]), journal)
+        models = ModelRegistry([model])
+        gateway = assemble.gateway(settings, models, secret, journal)
+        app, service, observer = assemble.server(settings, models, gateway, journal)
         with contextlib.closing(service):
             await replicas.start()
             loading.close()

@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from penstock.deployment.prefix_tracker import PrefixTracker
 from penstock.deployment.ticket import Ticket
 from penstock.flow import Request, Vocabulary
 from penstock.flow.identity import Source
+from penstock.flow.routing import RouteRecord
 from penstock.stream.active_request import ActiveRequest
 
 if TYPE_CHECKING:
     from penstock.prompt.chat_format import ChatFormat
 
 Capability = Literal[
-    "chat", "completion", "embedding", "tools", "structured_output", "reasoning", "logprobs", "token_ids"
-]
+    "chat", "completion", "embedding", "tools", "structured_output", "reasoning", "logprobs", "token_ids", "extensions"
+]  # extensions: fields beside those of OpenAI's API, as vLLM and Penstock have them
 
 
 class State(StrEnum):
@@ -57,6 +59,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
     capabilities: frozenset[Capability] = frozenset()
     region: str | None = None
+    remote: bool = False  # an upstream's
     owner: str = "penstock"  # `owned_by` in /v1/models; an upstream's host
     created: int = 0  # seconds since 1970
 
@@ -102,9 +105,9 @@ class Deployment(Protocol):
     def load(self) -> Load:
         """A snapshot; cheap, for every request."""
 
-    def cached_tokens(self, keys: Sequence[bytes]) -> int | None:
-        """Length in tokens of the longest prefix of these block keys (`flow.prefix`) that is cached here; None: it is
-        not known."""
+    @property
+    def prefixes(self) -> PrefixTracker | None:
+        """What its prefix cache is expected to hold; None: that is not known, as of upstreams."""
 
     def submit(self, call: Call) -> Ticket:
         """Work on one client's request; returns at once. Raises if it cannot be taken: EngineDied, Overloaded, …
@@ -121,6 +124,9 @@ class Call(msgspec.Struct):
     requests: list[Request]
     active_requests: list[ActiveRequest] = []
     exclude: frozenset[str] = frozenset()  # names of deployments that failed on it
+    route: RouteRecord = msgspec.field(default_factory=RouteRecord)  # how its deployment was chosen
+    keys: list[bytes] = []  # of the blocks of its first prompt, if the router computed them
+    cached_tokens: int = 0  # of that prompt, as the router expects at the chosen deployment
 
 
 class ServedModel(Protocol):

@@ -14,11 +14,12 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from penstock.deployment.dispatch import Dispatcher
 from penstock.deployment.hang_watch import LOOKS, HangWatch
+from penstock.deployment.prefix_tracker import PrefixTracker
 from penstock.deployment.protocol import Call, EngineReport, Load, ModelCard, State
 from penstock.deployment.ticket import OpenSequence, Ticket
 from penstock.errors import EngineDied, PenstockError, ShuttingDown
@@ -58,6 +59,7 @@ class Replica:
         self._ready_listeners: list[Callable[[dict[str, Any]], None]] = []
         self.state = State.STARTING
         self.facts: dict[str, Any] = {}
+        self.prefixes: PrefixTracker | None = None  # what its cache is expected to hold
         self.restarts = 0
         self._spawn = spawn
         self._engine = spawn()
@@ -84,9 +86,6 @@ class Replica:
             return Load(self.open, pending)
         running = max(0, self.open - report.waiting)
         return Load(self.open, pending, running, report.waiting, report.kv_use, report.t)
-
-    def cached_tokens(self, keys: Sequence[bytes]) -> int | None:
-        return None
 
     # --- the engine process
 
@@ -160,6 +159,9 @@ class Replica:
     def _ready(self) -> None:
         assert self._engine.facts is not None
         self.facts = self._engine.facts
+        if self.facts.get("prefix_caching"):
+            size = self.facts["block_size"]
+            self.prefixes = PrefixTracker(self.facts["kv_tokens"] // size, size)
         for listener in self._ready_listeners:
             listener(self.facts)
         self.state = State.READY
@@ -205,7 +207,7 @@ class Replica:
         """Have the engine work on one client's request; raises EngineDied while there is none."""
         if self.state is not State.READY:
             raise EngineDied("the engine is not ready; try again in a moment")
-        ticket = Ticket(call.active_requests, self)
+        ticket = Ticket(call.active_requests, self, cached_tokens=call.cached_tokens)
         self._tell_queued(call.active_requests)
         submits = ticket.submits()
         self._dispatcher.add(ticket)
@@ -310,7 +312,10 @@ class Replica:
         orphans, self._orphans = self._orphans, []
         for submit in orphans:
             sequence = self._dispatcher.sequences[submit.id]
-            if (peer := self.find_peer(sequence.ticket)) is None:
+            peer = self.find_peer(sequence.ticket)
+            if peer is None and sequence.ticket.recovery is not None:  # another model need not wait for the next engine
+                self._dispatcher.deliver(_terminal_delta(submit.id, "the engine died", EngineDied.code))
+            elif peer is None:
                 self._orphans.append(submit)
             else:
                 self._dispatcher.remove(sequence)

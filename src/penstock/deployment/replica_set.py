@@ -97,7 +97,7 @@ class ReplicaSet:
         ]
         if not ready:
             raise EngineDied("the engine is not ready; try again in a moment")
-        return (ready[0] if len(ready) == 1 else self.pick(ready, call)).submit(call)
+        return (ready[0] if self.count == 1 else self.pick(ready, call)).submit(call)
 
     def end_all(self, why: str) -> None:
         for replica in self.replicas:

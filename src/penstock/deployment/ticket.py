@@ -12,7 +12,7 @@ from penstock.stream.active_request import ActiveRequest
 from penstock.stream.choice import ChoiceStream
 
 if TYPE_CHECKING:
-    from penstock.deployment.protocol import Deployment
+    from penstock.deployment.protocol import Call, Deployment, ServedModel
 
 Chunks = list[tuple[int, Chunk]]  # with the index of the active request that each belongs to
 Sink = Callable[[Chunks], bool]  # False: it has taken nothing
@@ -26,6 +26,16 @@ class TokenLane(Protocol):
 
     def flush(self, now: float) -> None:
         """Write what was pushed."""
+
+
+class Recovery(Protocol):
+    """What becomes of a request whose deployment failed before the client saw any output (`gateway.fallback`)."""
+
+    async def recover(self, ticket: Ticket) -> bool:
+        """Have another deployment work on it; False: its error stays."""
+
+    def close(self) -> None:
+        """There is output, or nobody waits for it any more."""
 
 
 class OpenSequence:
@@ -55,12 +65,19 @@ class Ticket:
     """
 
     __slots__ = (
-        "_changed", "_open", "active_requests", "chunks", "deployment", "error", "lanes_open", "left", "sequences",
-        "sink", "taken",
+        "_changed", "_open", "active_requests", "call", "chunks", "deployment", "error", "lanes_open", "left", "model",
+        "recovery", "sequences", "settled", "sink", "taken",
     )  # fmt: skip
 
-    def __init__(self, active_requests: list[ActiveRequest], deployment: Deployment | None = None) -> None:
+    def __init__(
+        self, active_requests: list[ActiveRequest], deployment: Deployment | None = None, cached_tokens: int = 0
+    ) -> None:
+        """`cached_tokens` of the first prompt need not be computed, as far as is known."""
         self.deployment = deployment  # that works on it; another one if the first has died
+        self.model: ServedModel | None = None  # whose deployment that is
+        self.call: Call | None = None  # that was submitted
+        self.settled = False  # the router has learned what became of it
+        self.recovery: Recovery | None = None  # until there is output; None: an error is the answer
         self.active_requests = active_requests
         self.chunks: Chunks = []
         self.sink: Sink | None = None
@@ -70,6 +87,9 @@ class Ticket:
             for index, active in enumerate(active_requests)
             for submit in active.submits
         }
+        for sequence in self.sequences.values():
+            if sequence.index == 0:
+                sequence.pending_tokens = max(sequence.pending_tokens - cached_tokens, 1)
         self.error: PenstockError | None = None  # of the first sequence that failed
         self.left = False  # the client has gone
         self.taken = False  # the client may have seen output: it cannot start again
@@ -96,6 +116,41 @@ class Ticket:
             self._changed.set()
         return cancel
 
+    def add(self, index: int, chunk: Chunk) -> None:
+        """Take a chunk of a request whose output another server has parsed; its last one has `finish`."""
+        self.chunks.append((index, chunk))
+        self.lanes_open = False
+        if chunk.finish is not None:
+            self._open -= 1
+        self.flush()
+
+    def fail(self, error: PenstockError) -> None:
+        """End it in an error; its deployment may still work on it."""
+        self.error = self.error or error
+        self.flush()
+
+    @property
+    def has_output(self) -> bool:
+        return self.taken or any(choice.tokens for active in self.active_requests for choice in active.choices)
+
+    def detach(self) -> Ticket:
+        """Give what is left of a failed attempt to a ticket that nobody waits for, which is returned."""
+        abandoned = Ticket([], self.deployment)
+        abandoned.active_requests, abandoned.sequences = self.active_requests, self.sequences
+        abandoned._open = self._open
+        for sequence in abandoned.sequences.values():
+            sequence.ticket, sequence.lane = abandoned, None
+        self.sequences, self._open, self.chunks, self.error = {}, 0, [], None
+        return abandoned
+
+    def adopt(self, fresh: Ticket) -> None:
+        """Go on with another attempt, whose client is this ticket's."""
+        self.active_requests, self.sequences, self._open = fresh.active_requests, fresh.sequences, fresh._open
+        self.chunks, self.error, self.deployment = fresh.chunks, fresh.error, fresh.deployment
+        self.model, self.call, self.settled = fresh.model, fresh.call, False
+        for sequence in self.sequences.values():
+            sequence.ticket = self
+
     def flush(self) -> None:
         """Give the chunks to the sink; wake the task if some are left, or if it has to end the answer."""
         if self.sink is not None and self.chunks and self.error is None and self.sink(self.chunks):
@@ -109,20 +164,39 @@ class Ticket:
     async def take(self, sink: Sink | None = None) -> Chunks:
         """The chunks since the last call; waits for the first that the sink refuses. Empty once everything has been
         taken and the engine is done."""
-        while not self.chunks and not self.done:
-            await self._wait(sink)
+        while True:
+            while not self.chunks and not self.done and (self.error is None or self.taken):
+                await self._wait(sink)
+            if not await self._recovers():
+                break
         chunks, self.chunks = self.chunks, []
-        self.taken = self.taken or bool(chunks)
+        if chunks and not self.taken:
+            self.taken = True
+            self._close_recovery()
         return chunks
 
     async def finished(self) -> None:
         """Wait until all is done or one part has failed. Chunks are dropped, choices keep the text."""
-        for active in self.active_requests:
-            for submit, choice in zip(active.submits, active.choices, strict=True):
-                self.sequences[submit.id].lane = _Collect(choice)
-        while not self.done and self.error is None:
-            self.chunks.clear()
-            await self._wait(_drop)
+        while True:
+            for active in self.active_requests:
+                for submit, choice in zip(active.submits, active.choices, strict=True):
+                    self.sequences[submit.id].lane = _Collect(choice)
+            while not self.done and self.error is None:
+                self.chunks.clear()
+                await self._wait(_drop)
+            if not await self._recovers():
+                break
+        self._close_recovery()
+
+    async def _recovers(self) -> bool:
+        """Whether it has failed, but another attempt is under way."""
+        failed = self.error is not None and not self.taken
+        return failed and self.recovery is not None and await self.recovery.recover(self)
+
+    def _close_recovery(self) -> None:
+        if self.recovery is not None:
+            self.recovery.close()
+            self.recovery = None
 
     async def _wait(self, sink: Sink | None) -> None:
         self._changed.clear()

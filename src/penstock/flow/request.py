@@ -43,6 +43,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     forced: int = 0  # as in Submit
     inspect: int = 0  # as in Submit
     truncate_prompt_tokens: int | None = None  # keep the last so many; -1: those that fit; None: all, or reject
+    shows_token_ids: bool = False  # the response has token ids, or texts of the prompt's tokens
     warnings: tuple[str, ...] = ()  # for the client: fields that were accepted without effect
 
 
@@ -102,6 +103,7 @@ class Completion(msgspec.Struct):
     choices: list[Choice]
     cached_tokens: int = 0  # of the prompt, found in the prefix cache
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # the first prompt token has none
+    usage_estimated: bool = False  # the counts of tokens are an estimate: an upstream reported none
     error: str | None = None  # set if a choice finished with FinishReason.ERROR
     error_code: str | None = None
     warnings: tuple[str, ...] = ()  # fields of the request that were accepted without effect

@@ -44,6 +44,7 @@ class RouteRecord(msgspec.Struct):
 
     decisions: list[Decision] = []
     failures: list[FailedAttempt] = []
+    asked: str = ""  # the model that the client named
 
     def header(self) -> str:
         """All of it in one line; empty if there was nothing to decide."""

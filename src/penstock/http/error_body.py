@@ -7,6 +7,8 @@ details stay in the server's log.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from penstock.errors import EngineDied, PenstockError, QueueFull, Unauthorized
@@ -61,6 +63,8 @@ def message_with_param(error: PenstockError) -> str:
 
 
 def error_headers(error: PenstockError) -> dict[str, str]:
+    if error.retry_after_s is not None:
+        return {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
     return _HEADERS.get(error.status, {})
 
 

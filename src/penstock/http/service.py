@@ -17,6 +17,7 @@ from penstock.deployment.ticket import Ticket
 from penstock.errors import ShuttingDown
 from penstock.flow import FinishReason, Request
 from penstock.flow.identity import UNNAMED, Source
+from penstock.gateway.gateway import Gateway
 from penstock.http.response_warnings import WarningLog
 from penstock.observe import events
 from penstock.observe.events import Emit
@@ -29,6 +30,7 @@ class Service:
     def __init__(
         self,
         models: ModelRegistry,
+        gateway: Gateway,
         metrics: PrometheusMetrics,
         *,
         stall_s: float,
@@ -36,6 +38,7 @@ class Service:
         keep_texts: bool = False,
     ) -> None:
         self.models = models
+        self.gateway = gateway
         self.metrics = metrics
         self.stall_s = stall_s
         self.emit = emit
@@ -53,18 +56,17 @@ class Service:
     async def submit(self, model: ServedModel, requests: list[Request], tenant: str) -> Ticket:
         """Submits all requests or none. The caller must call `finish` with the ticket."""
         self._check_open()
-        call = await model.prepare([replace(request, tenant=tenant) for request in requests])
-        self.warnings.log(call.active_requests)
-        self._check_open()  # preparing may have taken long
-        ticket = await model.submit(call)
+        ticket = await self.gateway.submit(model, [replace(request, tenant=tenant) for request in requests])
+        self.warnings.log(ticket.active_requests)
         self.open += 1
-        self.open_by_model[_source(ticket).model] += 1
+        self.open_by_model[_asked(ticket)] += 1
         return ticket
 
     def finish(self, ticket: Ticket, at: float | None = None) -> None:
         """The response is sent (since `at`), or the client has disconnected: cancels what still runs, and counts it."""
         self.open -= 1
-        self.open_by_model[_source(ticket).model] -= 1
+        self.open_by_model[_asked(ticket)] -= 1
+        self.gateway.finish(ticket)
         if not ticket.done and ticket.deployment is not None:
             ticket.deployment.cancel(ticket)
         if sum(len(active.choices) for active in ticket.active_requests) > MANY_CHOICES:
@@ -131,6 +133,11 @@ class Service:
 def takes_requests(state: State) -> bool:
     """Whether a model takes requests, at once or after it has been loaded."""
     return state in (State.READY, State.UNLOADED, State.ASLEEP)
+
+
+def _asked(ticket: Ticket) -> str:
+    """The model that the client named: another one may answer."""
+    return (ticket.call.route.asked if ticket.call is not None else "") or _source(ticket).model
 
 
 def _source(ticket: Ticket) -> Source:

@@ -13,12 +13,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock.deployment.ticket import Chunks, Ticket
-from penstock.flow import Chunk, Completion
+from penstock.flow import Chunk, Completion, Vocabulary
 from penstock.http.direct_stream import DirectWriter, TextLane
 from penstock.http.error_body import RenderedError
 from penstock.http.error_response import error_response, report_error
 from penstock.http.protocol import BODY_EXTENSION
 from penstock.http.response_warnings import warning_header
+from penstock.http.route_headers import route_headers
 from penstock.http.service import Service
 from penstock.http.sse import Event, TextEvent, frame_events
 from penstock.observe import events
@@ -56,6 +57,9 @@ class Writer(Protocol):
 
     def full_response(self, completions: Sequence[Completion]) -> bytes: ...
 
+    def answer_as(self, model: str, vocabulary: Vocabulary) -> None:
+        """Another model answers than the one asked for. Called before anything is written."""
+
 
 class FullResponse(Response):
     """The complete answer, once it is complete: as JSON, of the active requests that have landed."""
@@ -71,7 +75,11 @@ class FullResponse(Response):
             if error := self.ticket.error:
                 await error_response(error, scope)(scope, receive, send)
                 return
-            headers = {"server-timing": server_timing(self.ticket), **warning_header(self.ticket.active_requests)}
+            headers = {
+                "server-timing": server_timing(self.ticket),
+                **route_headers(self.ticket),
+                **warning_header(self.ticket.active_requests),
+            }
             body = await self._write_body()
             start = time.monotonic()
             await Response(body, 200, headers, "application/json")(scope, receive, send)
@@ -121,6 +129,7 @@ class EventStream(Response):
         if error := self.ticket.error:
             await error_response(error, scope)(scope, receive, send)
             return
+        name_model(self.writer, self.ticket)
         headers = _stream_headers(self.ticket, self.content_type)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if (body := scope.get("extensions", {}).get(BODY_EXTENSION)) is not None:
@@ -207,6 +216,13 @@ class EventStream(Response):
             sequence.lane = TextLane(self.ticket, active.choices[choice], event, self.direct)
 
 
+def name_model(writer: Writer, ticket: Ticket) -> None:
+    """The answer says who gave it."""
+    model, asked = ticket.model, "" if ticket.call is None else ticket.call.route.asked
+    if model is not None and asked not in ("", model.card.name):
+        writer.answer_as(model.card.name, model.vocabulary)
+
+
 def tell_flushed(emit: Emit | None, ticket: Ticket, start: float, num_bytes: int) -> None:
     if emit is not None:
         emit(events.Flushed(events.http_request_id(ticket.active_requests[0].id), time.monotonic(), start, num_bytes))
@@ -281,5 +297,6 @@ def _stream_headers(ticket: Ticket, content_type: str) -> list[tuple[bytes, byte
         (b"cache-control", b"no-cache"),
         (b"x-accel-buffering", b"no"),  # proxies must not hold tokens back
         (b"server-timing", f"first;dur={first_ms:.1f}".encode()),
+        *((name.encode(), text.encode()) for name, text in route_headers(ticket).items()),
         *((name.encode(), text.encode()) for name, text in warning_header(ticket.active_requests).items()),
     ]

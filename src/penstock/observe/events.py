@@ -73,6 +73,20 @@ class Queued(Event, frozen=True, gc=False):
     source: Source = UNNAMED
 
 
+class Routed(Event, frozen=True):
+    """A deployment was chosen: each of `decisions` says by which policy, and why not another."""
+
+    decisions: list[str]
+
+
+class AttemptFailed(Event, frozen=True):
+    """A deployment gave no output: the request goes to another, if there is one."""
+
+    deployment: str
+    code: str
+    message: str
+
+
 class Requeued(Event, frozen=True, gc=False):
     """The engine died before it answered: `sequence` is submitted again to the next one."""
 

@@ -178,6 +178,7 @@ def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dic
         "weights_bytes": built.weights_bytes,
         "kv_bytes": size.num_bytes,
         "block_size": size.block_size,
+        "prefix_caching": config.settings.cache.prefix_caching,
         "kv_tokens": (size.blocks[0] - 1) * size.block_size,
         "max_sequences": limits.max_sequences,
         "step_tokens": limits.step_tokens,

@@ -30,6 +30,7 @@ class ActiveRequest:
         self.submits = submits
         self.choices = [make_choice(submit.choice) for submit in submits]
         self.cached_tokens = 0
+        self.usage_estimated = False  # token counts are an estimate: an upstream reported none
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._embedding: bytes | None = None
         self.inspection: Inspection | None = None
@@ -95,6 +96,7 @@ class ActiveRequest:
             prompt_tokens=self.submits[0].tokens,
             choices=[answer.choice() for answer in self.choices],
             cached_tokens=self.cached_tokens,
+            usage_estimated=self.usage_estimated,
             prompt_logprobs=self.prompt_logprobs,
             error=message,
             error_code=code,

@@ -168,6 +168,7 @@ export interface RequestDetail extends Summary {
   sequences: SequenceDetail[];
   events: ({ t: number; name: string; seq: number | null } & Record<string, unknown>)[];
   params: Record<string, unknown>;
+  route: string[];
   slow_client: boolean;
   texts: { prompts: string[]; answers: string[] } | null;
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.responses import Response
 
 from penstock.deployment.ticket import Ticket
 from penstock.http.service import Service
-from penstock.http.streaming import SERVER_SENT_EVENTS, EventStream, FullResponse, Writer
+from penstock.http.streaming import SERVER_SENT_EVENTS, EventStream, FullResponse, Writer, name_model
+from penstock.stream.active_request import ActiveRequest
 
 
 def generation_response(
@@ -15,8 +18,9 @@ def generation_response(
     """`content_type` is that of a stream."""
     if stream:
         return EventStream(service, ticket, writer, content_type=content_type)
-    return FullResponse(
-        service,
-        ticket,
-        lambda active_requests: writer.full_response([active.completion() for active in active_requests]),
-    )
+
+    def write(active_requests: Sequence[ActiveRequest]) -> bytes:
+        name_model(writer, ticket)
+        return writer.full_response([active.completion() for active in active_requests])
+
+    return FullResponse(service, ticket, write)

@@ -66,6 +66,8 @@ class Journal:
             events.Rendered: self._rendered,
             events.Tokenized: self._tokenized,
             events.Queued: self._queued,
+            events.Routed: self._routed,
+            events.AttemptFailed: self._attempt_failed,
             events.Requeued: self._requeued,
             events.Delivered: self._delivered,
             events.Flushed: self._flushed,
@@ -205,6 +207,18 @@ class Journal:
                 request.sequences.append(sequence)
                 self._by_id[name] = self._by_number[number] = sequence
                 self._owners[number] = request
+
+    def _routed(self, event: events.Routed) -> None:
+        if request := self._of(event):
+            request.route += event.decisions
+
+    def _attempt_failed(self, event: events.AttemptFailed) -> None:
+        """The next attempt has sequences of its own."""
+        if request := self._of(event):
+            request.route.append(f"{event.deployment} failed: {event.message}")
+            for sequence in request.sequences:
+                self._forget_sequence(sequence)
+            request.sequences = []
 
     def _requeued(self, event: events.Requeued) -> None:
         if (sequence := self._by_id.get(event.sequence)) is not None:
@@ -365,9 +379,12 @@ class Journal:
         if self._aliases.get(alias) == request.id:
             del self._aliases[alias]
         for sequence in request.sequences:
-            self._by_id.pop(sequence.id, None)
-            self._by_number.pop(sequence.number, None)
-            self._owners.pop(sequence.number, None)
+            self._forget_sequence(sequence)
+
+    def _forget_sequence(self, sequence: SequenceTrace) -> None:
+        self._by_id.pop(sequence.id, None)
+        self._by_number.pop(sequence.number, None)
+        self._owners.pop(sequence.number, None)
 
     def _of(self, event: events.Event) -> RequestTrace | None:
         return self._requests.get(events.http_request_id(event.request))

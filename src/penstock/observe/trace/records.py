@@ -104,6 +104,7 @@ class RequestTrace:
     validated: float | None = None
     stream: bool = False
     params: dict[str, Any] = field(default_factory=dict)
+    route: list[str] = field(default_factory=list)  # decisions, and attempts that failed
     rendered: list[tuple[float, float]] = field(default_factory=list)
     tokenized: list[tuple[float, float]] = field(default_factory=list)
     queued: float | None = None

@@ -76,6 +76,7 @@ class View:
             "sequences": [self._sequence(request, sequence) for sequence in request.sequences],
             "events": sorted(self._events(request), key=lambda event: event["t"]),
             "params": request.params,
+            "route": request.route,
             "slow_client": request.write_us * 1e-6 > SLOW_CLIENT_SHARE * (end - request.accepted),
             "trace_id": None if request.trace is None else request.trace.id,
         }

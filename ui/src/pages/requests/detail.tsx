@@ -71,12 +71,23 @@ function Body({ request }: { request: RequestDetail }) {
       <Card title="Trace">
         <Trace request={request} />
       </Card>
+      {request.route.length > 0 && <Routing route={request.route} />}
       <Stages request={request} />
       {request.sequences.map((sequence) => (
         <Sequence key={sequence.seq} sequence={sequence} many={request.sequences.length > 1} slow={request.slow_client} />
       ))}
       <More request={request} />
     </div>
+  );
+}
+
+function Routing({ route }: { route: string[] }) {
+  return (
+    <Card title="Routing" note="Which deployment was chosen, by which policy, and what was tried before it.">
+      {route.map((line, place) => (
+        <p key={place}>{line}</p>
+      ))}
+    </Card>
   );
 }
 

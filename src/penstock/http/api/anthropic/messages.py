@@ -10,7 +10,17 @@ import msgspec
 from pydantic import BaseModel
 
 from penstock.errors import InvalidRequest
-from penstock.flow import CallDelta, Chunk, Completion, Constraint, Request, SamplingParams, Tool, ToolUse
+from penstock.flow import (
+    CallDelta,
+    Chunk,
+    Completion,
+    Constraint,
+    Request,
+    SamplingParams,
+    Tool,
+    ToolUse,
+    Vocabulary,
+)
 from penstock.http.api.anthropic import response_bodies
 from penstock.http.api.anthropic.error_body import AnthropicErrorBody
 from penstock.http.api.anthropic.response_bodies import (
@@ -251,6 +261,9 @@ class MessageWriter:
         self._model = model
         self._index = -1  # of the last block
         self._open: type[Content] | None = None  # its type, until it is complete
+
+    def answer_as(self, model: str, vocabulary: Vocabulary) -> None:
+        self._model = model
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[Event]:
         message = MessageAnswer(

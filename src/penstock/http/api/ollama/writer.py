@@ -50,6 +50,9 @@ class LineWriter(ABC):
         self._pieces: list[CallDelta] = []  # of the tool call that is not complete
         self._num_calls = 0  # complete calls of a stream
 
+    def answer_as(self, model: str, vocabulary: Vocabulary) -> None:
+        self._model, self._vocabulary = model, vocabulary
+
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[Event]:
         return []
 

@@ -74,6 +74,7 @@ def to_requests(
             reasoning_effort=body.reasoning_effort,
             enable_thinking=body.enable_thinking,
             thinking_budget=body.thinking_budget,
+            shows_token_ids=body.shows_token_ids,
             **body.template_options(),
         )
     ]
@@ -110,6 +111,9 @@ class ChatWriter(Plain):
         self._with_calls: set[int] = set()  # choices of a stream that have a tool call
         self._text_only = self._options.text_only and not body.logprobs
         self._texts: dict[int, TextEvent] = {}  # by choice
+
+    def answer_as(self, model: str, vocabulary: Vocabulary) -> None:
+        self._model, self._vocabulary, self._options.vocabulary = model, vocabulary, vocabulary
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
         self._options.start_prompt(prompt, len(prompt_tokens), cached_tokens)

@@ -61,6 +61,7 @@ def to_requests(body: CompletionRequest, *, request_id: str, recommended: Mappin
             priority=body.priority or 0,
             salt=body.cache_salt or "",
             truncate_prompt_tokens=body.truncate_prompt_tokens,
+            shows_token_ids=body.shows_token_ids or bool(body.echo and body.logprobs is not None),
         )
         for place, prompt in enumerate(prompts)
     ]
@@ -104,6 +105,9 @@ class CompletionWriter(Plain):
         # and until then the choices of the prompt wait.
         self._echoes: dict[int, PromptEcho] = {}
         self._scores_echo = self._echo and self._k is not None
+
+    def answer_as(self, model: str, vocabulary: Vocabulary) -> None:
+        self._model, self._vocabulary, self._options.vocabulary = model, vocabulary, vocabulary
 
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[bytes]:
         """The echo, if it is requested and complete."""

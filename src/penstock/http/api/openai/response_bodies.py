@@ -43,6 +43,7 @@ class Usage(Body, kw_only=True, frozen=True):
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET  # of models that reason aloud
+    estimated: bool | UnsetType = UNSET  # extension: true if an upstream reported no usage
 
 
 class Timings(Body, kw_only=True, frozen=True):
@@ -204,4 +205,5 @@ def usage(completions: Sequence[Completion]) -> Usage:
         total_tokens=prompt + output,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
         completion_tokens_details=UNSET if all(choice.reasoning is None for choice in choices) else reasoning,
+        estimated=any(completion.usage_estimated for completion in completions) or UNSET,
     )

@@ -147,6 +147,10 @@ class GenerationFields(StructuredOutputFields):
         return {**super().client_names(), "stop_tokens": "stop_token_ids", "timeout_s": "timeout"}
 
     @property
+    def shows_token_ids(self) -> bool:
+        return bool(self.return_token_ids or self.return_tokens_as_token_ids)
+
+    @property
     def token_limit(self) -> int | None:
         """By either name."""
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens

@@ -85,6 +85,10 @@ class ResponseWriter:
         self._tokens: TextLogprobs | None = None
         self._sequence = EventSequence()
 
+    def answer_as(self, model: str, vocabulary: Vocabulary) -> None:
+        self._echoed_fields["model"] = model
+        self._vocabulary = None if self._vocabulary is None else vocabulary
+
     def first(self, prompt: int, choice: int, prompt_tokens: list[int], cached_tokens: int = 0) -> list[Event]:
         self._look_up_tokens(prompt_tokens)
         return self._sequence.opening(self._response("in_progress"))

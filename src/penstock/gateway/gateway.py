@@ -1,0 +1,122 @@
+"""What requests go through on the way to a deployment: routes, chains of fallback, and the router."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from penstock.deployment.protocol import ServedModel
+from penstock.deployment.ticket import Ticket
+from penstock.errors import ModelNotFound
+from penstock.flow import Request
+from penstock.flow.routing import Decision, FailedAttempt
+from penstock.gateway.fallback import Attempts, RetryPlan, Target
+from penstock.gateway.route_model import RouteModel
+from penstock.gateway.router import Router
+from penstock.observe import events
+from penstock.observe.events import Emit
+
+logger = logging.getLogger(__name__)
+
+
+class ChainLink(msgspec.Struct, frozen=True):
+    """A model that stands in for another, and how requests are degraded for it."""
+
+    model: str
+    max_tokens: int | None = None
+
+
+class Gateway:
+    """One per server. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        router: Router,
+        find: Callable[[str], ServedModel],
+        chains: Mapping[str, Sequence[ChainLink]] | None = None,
+        plan: RetryPlan | None = None,
+        *,
+        emit: Emit | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """`chains`: the fallback of models, by name. `find` raises ModelNotFound."""
+        self.router = router
+        self.fallbacks: Counter[tuple[str, str, str]] = Counter()  # by model asked for, deployment that failed, code
+        self.estimated_usage: Counter[str] = Counter()  # requests without a `usage` that can be true, by model
+        self._find = find
+        self.chains = dict(chains or {})
+        self._plan = plan or RetryPlan()
+        self._emit = emit
+        self._clock, self._sleep, self._draw = clock, sleep, draw
+
+    async def submit(self, model: ServedModel, requests: list[Request]) -> Ticket:
+        """Raises what is wrong with the requests, or what kept every model that may serve them from doing so."""
+        targets, decision = self._targets(model, requests)
+        if len(targets) == 1 and decision is None and not model.card.remote:
+            return await self._submit_local(model, requests)
+        attempts = Attempts(
+            targets,
+            requests,
+            self.router,
+            self._plan,
+            asked=model,
+            decision=decision,
+            clock=self._clock,
+            sleep=self._sleep,
+            draw=self._draw,
+            on_failure=lambda failed: self._count(model.card.name, requests[0].id, failed),
+        )
+        ticket = await attempts.submit()
+        self._report(ticket)
+        return ticket
+
+    async def _submit_local(self, model: ServedModel, requests: list[Request]) -> Ticket:
+        """Without a chain: its replicas take over from each other by themselves."""
+        call = await model.prepare(requests)
+        ticket = await model.submit(call)
+        ticket.model, ticket.call = model, call
+        self.router.begin(ticket)
+        if call.route.decisions:
+            self._report(ticket)
+        return ticket
+
+    def finish(self, ticket: Ticket) -> None:
+        """The response is sent, or the client has gone."""
+        if ticket.recovery is not None:
+            ticket.recovery.close()
+            ticket.recovery = None
+        self.router.settle(ticket)
+        if ticket.model is not None and any(active.usage_estimated for active in ticket.active_requests):
+            self.estimated_usage[ticket.model.card.name] += 1
+
+    def _targets(self, model: ServedModel, requests: Sequence[Request]) -> tuple[list[Target], Decision | None]:
+        if isinstance(model, RouteModel):
+            models, decision = model.rank(requests)
+            return [Target(one) for one in models], decision
+        targets = [Target(model)]
+        for link in self.chains.get(model.card.name, ()):
+            try:
+                targets.append(Target(self._find(link.model), link.max_tokens))
+            except ModelNotFound:
+                logger.warning("fallback of %s: there is no model %s", model.card.name, link.model)
+        return targets, None
+
+    def _count(self, model: str, request: str, failed: FailedAttempt) -> None:
+        self.fallbacks[model, failed.name, failed.code] += 1
+        if self._emit is not None:
+            name = events.http_request_id(request)
+            self._emit(events.AttemptFailed(name, time.monotonic(), failed.name, failed.code, failed.message))
+
+    def _report(self, ticket: Ticket) -> None:
+        if self._emit is not None and ticket.call is not None:
+            name = events.http_request_id(ticket.active_requests[0].id)
+            decisions = [decision.summary() for decision in ticket.call.route.decisions]
+            self._emit(events.Routed(name, time.monotonic(), decisions))
