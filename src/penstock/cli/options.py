@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -31,9 +32,8 @@ def settings_options(*sections: str, but: Collection[str] = ()) -> Callable[[Com
     def decorate(command: Command) -> Command:
         for name, section in reversed(SECTIONS.items()):
             if section in sections and name not in but:
-                hints = get_type_hints(_section(section), include_extras=True)
                 default = getattr(getattr(Settings(), section), name)
-                command = _option(name, hints[name], default)(command)
+                command = _option(name, _hints(section)[name], default)(command)
         config = click.option(
             "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
         )
@@ -131,8 +131,11 @@ def _text_of(file: Path) -> str:
         raise InvalidRequest(f"cannot read the schema {file}: {why}", param="schema") from None
 
 
-def _section(name: str) -> Any:
-    return next(field.type for field in msgspec.structs.fields(Settings) if field.name == name)
+@cache
+def _hints(section: str) -> dict[str, Any]:
+    """The annotations of a section's settings."""
+    kind = next(field.type for field in msgspec.structs.fields(Settings) if field.name == section)
+    return get_type_hints(kind, include_extras=True)
 
 
 def _option(name: str, annotation: Any, default: Any) -> Callable[[Command], Command]:
