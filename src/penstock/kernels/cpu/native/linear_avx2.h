@@ -100,30 +100,43 @@ inline __m256 eight(const void* codes, int64_t at) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 
-// Even and odd inputs are summed apart, and the two sums at the end, as on other machines.
+// Adds inputs from .. to - 1 to the sums of two CHAINS in turn, or every second of them to the sums of one.
+template <int KIND, int T, int CHAINS>
+inline void add_inputs(const Segment& segment, int64_t panel, int64_t cols, int64_t from, int64_t to, const float* x,
+                       __m256 (*total)[T][2]) {
+    __m256 sums[CHAINS][T][2];
+    std::memcpy(sums, total, sizeof sums);
+    for (int64_t col = from; col < to; col += 2) {
+        for (int chain = 0; chain < CHAINS && col + chain < to; ++chain) {
+            int64_t at = (panel * cols + col + chain) * PANEL;
+            __m256 low = eight<KIND>(segment.codes, at), high = eight<KIND>(segment.codes, at + 8);
+            for (int t = 0; t < T; ++t) {
+                __m256 value = _mm256_set1_ps(x[t * cols + col + chain]);
+                sums[chain][t][0] = _mm256_fmadd_ps(low, value, sums[chain][t][0]);
+                sums[chain][t][1] = _mm256_fmadd_ps(high, value, sums[chain][t][1]);
+            }
+        }
+    }
+    std::memcpy(total, sums, sizeof sums);
+}
+
+// Even and odd inputs are summed apart, and the two sums at the end, as on other machines: together while the registers
+// suffice, otherwise in turns, over so few inputs that the first cache has them the second time.
 template <int KIND, int T>
 void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float* x, float* sums) {
-    constexpr int TOGETHER = T > 2 ? 1 : 2;  // halves of the panel whose sums fit into the registers
-    for (int first = 0; first < 2; first += TOGETHER) {
-        __m256 total[2][T][TOGETHER];
-        for (int t = 0; t < T; ++t)
-            for (int half = 0; half < TOGETHER; ++half) total[0][t][half] = total[1][t][half] = _mm256_setzero_ps();
-        const auto add = [&](int odd, int64_t col) {
-            for (int half = 0; half < TOGETHER; ++half) {
-                __m256 weight = eight<KIND>(segment.codes, (panel * cols + col) * PANEL + 8 * (first + half));
-                for (int t = 0; t < T; ++t) {
-                    __m256 value = _mm256_set1_ps(x[t * cols + col]);
-                    total[odd][t][half] = _mm256_fmadd_ps(weight, value, total[odd][t][half]);
-                }
-            }
-        };
-        int64_t col = 0;
-        for (; col + 2 <= cols; col += 2) add(0, col), add(1, col + 1);
-        if (col < cols) add(0, col);
-        for (int t = 0; t < T; ++t)
-            for (int half = 0; half < TOGETHER; ++half)
-                _mm256_storeu_ps(sums + t * PANEL + 8 * (first + half), _mm256_add_ps(total[0][t][half], total[1][t][half]));
+    constexpr int64_t TURN = 256;
+    __m256 total[2][T][2] = {};
+    if constexpr (T > 2) {
+        for (int64_t from = 0; from < cols; from += TURN) {
+            int64_t to = from + TURN < cols ? from + TURN : cols;
+            for (int odd = 0; odd < 2; ++odd) add_inputs<KIND, T, 1>(segment, panel, cols, from + odd, to, x, total + odd);
+        }
+    } else {
+        add_inputs<KIND, T, 2>(segment, panel, cols, 0, cols, x, total);
     }
+    for (int t = 0; t < T; ++t)
+        for (int half = 0; half < 2; ++half)
+            _mm256_storeu_ps(sums + t * PANEL + 8 * half, _mm256_add_ps(total[0][t][half], total[1][t][half]));
 }
 
 inline void quantize_whole_block(const float* x, Quantized& out) {

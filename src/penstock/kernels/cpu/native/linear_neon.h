@@ -109,28 +109,42 @@ inline float32x4_t four(const void* codes, int64_t at) {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(half), 16));
 }
 
-// Even and odd inputs are summed apart, and the two sums at the end, as on other machines.
+// Adds inputs from .. to - 1 to the sums of two CHAINS in turn, or every second of them to the sums of one.
+template <int KIND, int T, int CHAINS>
+inline void add_inputs(const Segment& segment, int64_t panel, int64_t cols, int64_t from, int64_t to, const float* x,
+                       float32x4_t (*total)[T][GROUPS]) {
+    float32x4_t sums[CHAINS][T][GROUPS];
+    std::memcpy(sums, total, sizeof sums);
+    for (int64_t col = from; col < to; col += 2) {
+        for (int chain = 0; chain < CHAINS && col + chain < to; ++chain) {
+            for (int group = 0; group < GROUPS; ++group) {
+                const int64_t at = (panel * cols + col + chain) * PANEL + 4 * group;
+                const float32x4_t weights = four<KIND>(segment.codes, at);
+                for (int t = 0; t < T; ++t)
+                    sums[chain][t][group] = vfmaq_n_f32(sums[chain][t][group], weights, x[t * cols + col + chain]);
+            }
+        }
+    }
+    std::memcpy(total, sums, sizeof sums);
+}
+
+// Even and odd inputs are summed apart, and the two sums at the end, as on other machines: together while the registers
+// suffice, otherwise in turns, over so few inputs that the first cache has them the second time.
 template <int KIND, int T>
 void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float* x, float* sums) {
-    constexpr int TOGETHER = T > 2 ? 2 : 4;  // groups whose sums fit into the registers
-    for (int first = 0; first < GROUPS; first += TOGETHER) {
-        float32x4_t total[2][T][TOGETHER];
-        for (int t = 0; t < T; ++t)
-            for (int group = 0; group < TOGETHER; ++group) total[0][t][group] = total[1][t][group] = vdupq_n_f32(0.0f);
-        const auto add = [&](int odd, int64_t col) {
-            for (int group = 0; group < TOGETHER; ++group) {
-                const float32x4_t weight = four<KIND>(segment.codes, (panel * cols + col) * PANEL + 4 * (first + group));
-                for (int t = 0; t < T; ++t)
-                    total[odd][t][group] = vfmaq_n_f32(total[odd][t][group], weight, x[t * cols + col]);
-            }
-        };
-        int64_t col = 0;
-        for (; col + 2 <= cols; col += 2) add(0, col), add(1, col + 1);
-        if (col < cols) add(0, col);
-        for (int t = 0; t < T; ++t)
-            for (int group = 0; group < TOGETHER; ++group)
-                vst1q_f32(sums + t * PANEL + 4 * (first + group), vaddq_f32(total[0][t][group], total[1][t][group]));
+    constexpr int64_t TURN = 256;
+    float32x4_t total[2][T][GROUPS] = {};
+    if constexpr (T > 2) {
+        for (int64_t from = 0; from < cols; from += TURN) {
+            const int64_t to = from + TURN < cols ? from + TURN : cols;
+            for (int odd = 0; odd < 2; ++odd) add_inputs<KIND, T, 1>(segment, panel, cols, from + odd, to, x, total + odd);
+        }
+    } else {
+        add_inputs<KIND, T, 2>(segment, panel, cols, 0, cols, x, total);
     }
+    for (int t = 0; t < T; ++t)
+        for (int group = 0; group < GROUPS; ++group)
+            vst1q_f32(sums + t * PANEL + 4 * group, vaddq_f32(total[0][t][group], total[1][t][group]));
 }
 
 inline void quantize_whole_block(const float* x, Quantized& out) {

@@ -37,13 +37,11 @@ inline Floats repeat(float value) { return Floats{value, value, value, value}; }
 inline Ints repeat(int32_t value) { return Ints{value, value, value, value}; }
 
 #ifdef __FP_FAST_FMAF  // the machine has a fused multiply-add
-inline float add_product(float sum, float a, float b) { return __builtin_fmaf(a, b, sum); }
 inline Floats add_product(Floats sum, Floats a, Floats b) {
     for (int i = 0; i < 4; ++i) sum[i] = __builtin_fmaf(a[i], b[i], sum[i]);
     return sum;
 }
 #else
-inline float add_product(float sum, float a, float b) { return sum + a * b; }
 inline Floats add_product(Floats sum, Floats a, Floats b) { return sum + a * b; }
 #endif
 
@@ -129,20 +127,52 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
     std::memcpy(sums, total, sizeof total);
 }
 
-// Even and odd inputs are summed apart, and the two sums at the end, as on other machines.
+template <int KIND>
+inline Floats four(const void* codes, int64_t at) {
+    Floats values;
+    if (KIND == F32) {
+        std::memcpy(&values, static_cast<const float*>(codes) + at, sizeof values);
+        return values;
+    }
+    const uint16_t* half = static_cast<const uint16_t*>(codes) + at;
+    const Ints bits = {half[0], half[1], half[2], half[3]};
+    if (KIND == BF16) return reinterpret_cast<Floats>(bits << 16);
+    const Ints infinite = ((bits & 0x7fff) >= 0x7c00) & 0x7f800000;  // or NaN
+    return reinterpret_cast<Floats>(reinterpret_cast<Ints>(halves(half)) | infinite);
+}
+
+// Adds every second input of from .. to - 1.
 template <int KIND, int T>
-void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float* x, float* sums) {
-    float total[2][T][PANEL] = {};
-    for (int64_t col = 0; col < cols; ++col) {
-        float weights[PANEL];
-        for (int row = 0; row < PANEL; ++row) weights[row] = stored(segment, (panel * cols + col) * PANEL + row);
-        for (int t = 0; t < T; ++t) {
-            float* sum = total[col % 2][t];
-            for (int row = 0; row < PANEL; ++row) sum[row] = add_product(sum[row], weights[row], x[t * cols + col]);
+inline void add_inputs(const Segment& segment, int64_t panel, int64_t cols, int64_t from, int64_t to, const float* x,
+                       Floats (*total)[GROUPS]) {
+    Floats sums[T][GROUPS];
+    std::memcpy(sums, total, sizeof sums);
+    for (int64_t col = from; col < to; col += 2) {
+        for (int group = 0; group < GROUPS; ++group) {
+            const Floats weights = four<KIND>(segment.codes, (panel * cols + col) * PANEL + 4 * group);
+            for (int t = 0; t < T; ++t)
+                sums[t][group] = add_product(sums[t][group], weights, repeat(x[t * cols + col]));
         }
     }
-    for (int t = 0; t < T; ++t)
-        for (int row = 0; row < PANEL; ++row) sums[t * PANEL + row] = total[0][t][row] + total[1][t][row];
+    std::memcpy(total, sums, sizeof sums);
+}
+
+// Even and odd inputs are summed apart, and the two sums at the end, as on other machines: in turns, over so few inputs
+// that the first cache has them the second time.
+template <int KIND, int T>
+void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float* x, float* sums) {
+    constexpr int64_t TURN = 256;
+    Floats total[2][T][GROUPS] = {};
+    for (int64_t from = 0; from < cols; from += TURN) {
+        const int64_t to = from + TURN < cols ? from + TURN : cols;
+        for (int odd = 0; odd < 2; ++odd) add_inputs<KIND, T>(segment, panel, cols, from + odd, to, x, total[odd]);
+    }
+    for (int t = 0; t < T; ++t) {
+        for (int group = 0; group < GROUPS; ++group) {
+            const Floats sum = total[0][t][group] + total[1][t][group];
+            std::memcpy(sums + t * PANEL + 4 * group, &sum, sizeof sum);
+        }
+    }
 }
 
 inline void quantize_whole_block(const float* x, Quantized& out) {
