@@ -20,6 +20,7 @@ from penstock.flow.identity import SequenceNumbers, Source
 from penstock.flow.prefix import draw_secret
 from penstock.settings import ObserveSettings, Settings
 from penstock.startup import process_tuning
+from penstock.startup.gpu_warmup import wake_device
 from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
 from penstock.store.resolve import resolve
@@ -83,7 +84,11 @@ def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:
     from penstock.engine.local import LocalEngine
 
     loop, facts = engine_loop(settings)
-    return LocalEngine(loop, process_tuning.step_scope(native=facts["kernels"].startswith("native"))), facts
+    if facts["device"] == "cpu":
+        return LocalEngine(loop), facts
+    from penstock.startup.torch_process import release_device_memory
+
+    return LocalEngine(loop, release_device_memory), facts
 
 
 def engine_loop(
@@ -94,7 +99,7 @@ def engine_loop(
     begun = time.monotonic()
     files = _resolve(settings)  # no download: the frontend has resolved it before
     with process_tuning.fast_start():
-        with process_tuning.fast_import(cuda=settings.model.device != "cpu"):
+        with process_tuning.fast_import(wake_device if settings.model.device != "cpu" else None):
             from penstock.startup import build  # torch: a second or more
 
         return build.engine_loop(settings, files, begun, secret, report)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 from penstock.engine.loop import EngineLoop
 from penstock.errors import EngineDied
@@ -17,9 +16,9 @@ from penstock.system.signals import held
 
 
 class LocalEngine:
-    def __init__(self, loop: EngineLoop, step_scope: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Each step runs inside a `step_scope`."""
-        self._step_scope = step_scope
+    def __init__(self, loop: EngineLoop, release: Callable[[], None] | None = None) -> None:
+        """`release` gives back what the engine's process-wide caches hold, once the loop is gone."""
+        self._release = release
         self._loop: EngineLoop | None = loop
         self._messages: list[Frame | Reply] = []  # not received yet
 
@@ -46,7 +45,7 @@ class LocalEngine:
     def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
         """Runs the loop until there is a message or no work is left: `timeout_s` cannot cut a step short."""
         while not self._messages:
-            with held(), self._step_scope():
+            with held():
                 if frame := self.loop.step():
                     self._messages.append(frame)
             if not self.loop.has_work:
@@ -56,10 +55,8 @@ class LocalEngine:
 
     def close(self) -> None:
         """Release the loop, and with it the model and its memory. Calls that still wait raise EngineDied."""
-        import torch  # already loaded by the loop
-
         self._loop = None
         self._messages.clear()
         gc.collect()  # the parts of a loop refer to each other
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.empty_cache()
+        if self._release is not None:
+            self._release()

@@ -24,7 +24,7 @@ from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda.triton_internals import can_defer_compilation
 from penstock.model.load import load
 from penstock.model.weights.dummy import BlankSource
-from penstock.startup import process_tuning
+from penstock.startup import process_tuning, torch_process
 from penstock.startup.gpu_warmup import wait_awake
 from penstock.store.spec import ModelSpec
 
@@ -50,7 +50,7 @@ class StepSizes(NamedTuple):
 def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase) -> BuiltBackend:
     """Other processes compile kernels while the weights are loaded."""
     end_phase("triton")
-    process_tuning.set_torch_threads(config.threads)
+    torch_process.set_torch_threads(config.threads)
     process_tuning.freeze_startup_objects()  # before compilation, which leaves much garbage
     spec, limits = config.spec, config.limits
     sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
@@ -58,7 +58,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         precompile(precompiler, spec, sizes, dtype=config.dtype, device=config.device)
         end_phase("kernels noted")
         model = load_model(config)
-        process_tuning.set_torch_threads(1)  # what is left to the host takes less time than waking threads
+        torch_process.set_torch_threads(1)  # what is left to the host takes less time than waking threads
         end_phase("weights")
     end_phase("kernels compiled")
     capture = run_largest_steps(model, sizes, dtype=config.dtype)

@@ -22,15 +22,15 @@ from penstock.kernels.interface import Operations, Pages
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.sample.reference.draws import Draws
 from penstock.sample.torch_sampler import TorchSampler
-from penstock.startup import process_tuning
+from penstock.startup import process_tuning, torch_process
 
 if TYPE_CHECKING:
     from penstock.grammar.grammar_cache import GrammarCache
 
 
 def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase) -> BuiltBackend:
-    process_tuning.check_torch_threads(config.settings.engine.threads)
-    process_tuning.set_torch_threads(config.threads)
+    torch_process.check_torch_threads(config.settings.engine.threads)
+    torch_process.set_torch_threads(config.threads)
     process_tuning.freeze_startup_objects()
     model = load_model(config)
     end_phase("weights")

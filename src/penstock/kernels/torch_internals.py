@@ -1,11 +1,9 @@
-"""All that Penstock uses of torch beyond its documented API: operators that torch's own layers call, the current stream
-as an integer, and the OpenMP runtime behind its CPU threads. Tried with torch 2.11 and 2.13."""
+"""All that Penstock uses of torch beyond its documented API: operators that torch's own layers call, and the current
+stream as an integer. Tried with torch 2.11 and 2.13."""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -51,39 +49,6 @@ def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
     """The product with what `onednn_weight` gave."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return product
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Inside the block, torch computes with one thread when called from this thread. `torch.set_num_threads` would
-    change it for the whole process."""
-    if (functions := _openmp()) is None:
-        yield
-        return
-    get, limit = functions
-    before = get()
-    limit(1)
-    try:
-        yield
-    finally:
-        limit(before)
-
-
-@cache
-def _openmp() -> tuple[Callable[[], int], Callable[[int], object]] | None:
-    """The thread count of the calling thread, in the OpenMP runtime that torch uses: read, and set."""
-    before = torch.get_num_threads()
-    try:
-        runtime = ctypes.CDLL(None)
-        runtime.omp_set_num_threads(before + 1)
-        known = torch.get_num_threads() == runtime.omp_get_max_threads() == before + 1
-        runtime.omp_set_num_threads(before)
-    except (OSError, AttributeError):
-        known = False
-    if not known:
-        warn_slow_path("torch", "OpenMP thread count", "penalties and log-probabilities are computed more slowly")
-        return None
-    return runtime.omp_get_max_threads, runtime.omp_set_num_threads
 
 
 CUDNN_ARGUMENTS = ("query", "key", "value", "attn_bias", "compute_log_sumexp", "dropout_p", "is_causal")

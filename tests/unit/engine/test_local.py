@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
+
+import pytest
+
 from helpers.counting_backend import CountingBackend
 from helpers.ctrl_c import interrupt_at_line
 from penstock.cache import CacheManager
 from penstock.engine.local import LocalEngine
 from penstock.engine.loop import EngineLoop
+from penstock.errors import EngineDied
 from penstock.flow import Cancel, FinishReason, Frame, SamplingParams, Submit
 from penstock.schedule import Scheduler
 from penstock.store.spec import CacheGroup
@@ -54,3 +59,15 @@ def test_an_interrupt_at_any_line_loses_nothing() -> None:
         assert not client.engine.loop.has_work
         client, at = Client(), at + 23
     assert at > 1000
+
+
+def test_closing_drops_the_loop_and_then_releases_what_is_left() -> None:
+    calls: list[bool] = []
+    loop = Client().engine.loop
+    engine = LocalEngine(loop, lambda: calls.append(gone() is None))
+    gone = weakref.ref(loop)
+    del loop
+    engine.close()
+    assert calls == [True]
+    with pytest.raises(EngineDied):
+        _ = engine.loop

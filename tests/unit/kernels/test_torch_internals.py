@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -17,7 +15,7 @@ from penstock.kernels.weight import Weight
 from penstock.model.weights.form import DenseForm
 from penstock.system.slow_paths import warn_slow_path
 
-CACHED = ("_openmp", "stream_functions", "has_onednn_linear", "cudnn_attention", "float32_product")
+CACHED = ("stream_functions", "has_onednn_linear", "cudnn_attention", "float32_product")
 
 
 @pytest.fixture(autouse=True)
@@ -94,28 +92,6 @@ def test_without_a_product_into_float32_logits_are_widened(
     torch_internals.float32_product()(x, w, out)
     assert torch.equal(out, (x @ w).float())
     assert "logits are rounded" in caplog.text
-
-
-def test_one_thread_is_for_this_thread_alone() -> None:
-    before, elsewhere = torch.get_num_threads(), list[int]()
-    with torch_internals.one_thread():
-        assert torch.get_num_threads() == 1
-        other = threading.Thread(target=lambda: elsewhere.append(torch.get_num_threads()))
-        other.start()
-        other.join()
-    assert torch.get_num_threads() == before
-    assert elsewhere == [before]
-
-
-def test_without_its_openmp_torch_keeps_its_threads(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
-    before = torch.get_num_threads()
-    for _ in range(2):
-        with torch_internals.one_thread():
-            assert torch.get_num_threads() == before
-    assert caplog.text.count("OpenMP thread count") == 1
 
 
 def test_without_raw_streams_the_documented_ones_are_asked(

@@ -11,6 +11,7 @@ import torch
 
 from penstock.errors import InvalidSetting
 from penstock.startup import process_tuning as module
+from penstock.startup import torch_process
 from penstock.system import ownership
 
 
@@ -27,22 +28,21 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(module.gc_control, "paused", lambda: noted("pause"))
     monkeypatch.setattr(module.bytecode, "keep", lambda: noted("keep"))
     monkeypatch.setattr(module.bytecode, "compiled_ahead", lambda: noted("fork"))
-    monkeypatch.setattr(module, "wake_device", lambda: made.append("wake"))
     monkeypatch.setattr(module.gc_control, "freeze_startup_objects", lambda: made.append("freeze"))
     monkeypatch.setattr(torch, "set_num_threads", lambda count: made.append(f"{count} threads"))
     return made
 
 
-def start(*, cuda: bool) -> None:
-    with module.fast_start(), module.fast_import(cuda=cuda):
+def start(calls: list[str], *, cuda: bool) -> None:
+    with module.fast_start(), module.fast_import((lambda: calls.append("wake")) if cuda else None):
         pass
-    module.set_torch_threads(3)
+    torch_process.set_torch_threads(3)
     module.freeze_startup_objects()
 
 
 def test_a_process_of_somebody_else_is_left_alone(calls: list[str]) -> None:
     assert not ownership.owns_process()
-    start(cuda=True)
+    start(calls, cuda=True)
     assert calls == []
     assert gc.isenabled()
 
@@ -51,28 +51,17 @@ def test_a_process_of_somebody_else_is_left_alone(calls: list[str]) -> None:
 def test_a_process_of_our_own_is_tuned(cuda: bool, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "_claimed", False)
     ownership.claim_process()
-    start(cuda=cuda)
+    start(calls, cuda=cuda)
     assert calls == ["pause", "keep", "fork", *["wake"] * cuda, "3 threads", "freeze"]
-
-
-@pytest.mark.parametrize(("claimed", "native"), [(True, True), (False, False), (False, True)])
-def test_beside_the_native_kernels_torch_has_one_thread(
-    claimed: bool, native: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ownership, "_claimed", claimed)
-    before = torch.get_num_threads()
-    with module.step_scope(native=native)():
-        assert torch.get_num_threads() == (1 if native and not claimed else before)
-    assert torch.get_num_threads() == before
 
 
 def test_threads_that_only_a_global_change_could_give_are_refused(
     calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module.check_torch_threads(None)
-    module.check_torch_threads(torch.get_num_threads())
+    torch_process.check_torch_threads(None)
+    torch_process.check_torch_threads(torch.get_num_threads())
     with pytest.raises(InvalidSetting, match=r"torch\.set_num_threads\(77\) first, or .*isolate") as caught:
-        module.check_torch_threads(77)
+        torch_process.check_torch_threads(77)
     assert caught.value.param == "threads"
     monkeypatch.setattr(ownership, "_claimed", True)
-    module.check_torch_threads(77)
+    torch_process.check_torch_threads(77)
