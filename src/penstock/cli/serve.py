@@ -22,7 +22,7 @@ from penstock import assemble
 from penstock.cli.options import ENGINE, given_settings, settings_options
 from penstock.cli.progress import download_bar
 from penstock.cli.text import context_note, size_text
-from penstock.errors import PenstockError
+from penstock.errors import InvalidSetting, PenstockError
 from penstock.flow.identity import SequenceNumbers, Source
 from penstock.flow.prefix import draw_secret
 from penstock.http.port import bind
@@ -84,6 +84,8 @@ def _start(values: dict[str, Any]) -> None:
         from penstock.observe.trace.otel import exporter_class
 
         exporter_class()  # raises here if the package is missing, not after the engine has started
+    if settings.models:
+        raise InvalidSetting("[[models]] cannot be served yet", param="models")
     check_name(settings.model.model)  # before the port: an unknown model is reported first
     listener = bind(settings.serve)
     sys.exit(_run(_serve(settings, listener, say, for_people)))

@@ -162,8 +162,10 @@ def _budget(settings: CacheSettings, device: torch.device) -> tuple[int, int, st
     else:
         free, total = torch.cuda.mem_get_info(device)
         fraction = settings.memory_fraction or DEVICE_FRACTION
-        budget = max(0, int(total * fraction) - (total - free))
-        source = f"memory_fraction {fraction} of {readable(total)}, less the {readable(total - free)} in use"
+        own = torch.cuda.memory_reserved(device)  # other engines on this GPU have their own share
+        spared = int(total * (1 - max(fraction, DEVICE_FRACTION)))
+        budget = max(0, min(int(total * fraction) - own, free - spared))
+        source = f"memory_fraction {fraction} of {readable(total)}, of which {readable(total - free)} are in use"
     if settings.kv_memory is not None:
         budget, source = parse_bytes(settings.kv_memory, "kv_memory"), "kv_memory"
     return budget, free, source

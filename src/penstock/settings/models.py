@@ -1,0 +1,189 @@
+"""The entries of [[models]]: several models behind one server.
+
+An entry has fields of its own and, beside them, any setting of [model], [cache], [schedule] and [engine] under its flat
+name. What an entry does not set comes from those sections, as for a server with one model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from penstock.errors import InvalidSetting
+from penstock.settings.sections import (
+    CacheSettings,
+    EngineSettings,
+    ModelSettings,
+    Positive,
+    ScheduleSettings,
+    Section,
+    error_in_words,
+)
+
+ENGINE_SECTIONS = ("model", "cache", "schedule", "engine")
+Seconds = Annotated[float, Meta(gt=0)]
+Cost = Annotated[float, Meta(ge=0)]
+_NAME = re.compile(r"[^\s@,][^\s@,]*")
+
+
+class PriceSettings(Section, frozen=True):
+    """Per million tokens."""
+
+    input: Cost = 0.0
+    output: Cost = 0.0
+    cached_input: Cost | None = None
+
+
+class FallbackSettings(Section, frozen=True):
+    """A model that stands in for another."""
+
+    model: str
+    max_tokens: Positive | None = None
+
+
+class ModelEntry(Section, frozen=True, kw_only=True):
+    name: str
+    aliases: tuple[str, ...] = ()
+    price: PriceSettings | None = None
+    region: str | None = None
+    fallback: tuple[str | FallbackSettings, ...] = ()
+    # Of a local model:
+    replicas: Positive = 1
+    gpus: tuple[Annotated[int, Meta(ge=0)], ...] = ()  # its replicas take them in turn; none: all there are
+    load: Literal["start", "demand"] = "start"
+    pinned: bool = False  # never unloaded to make room
+    keep_alive: str | None = None  # of an idle model, such as "5m"; None: it stays loaded
+    model: ModelSettings = ModelSettings()
+    cache: CacheSettings = CacheSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    engine: EngineSettings = EngineSettings()
+    # Of an upstream:
+    upstream: str | None = None  # the URL of an OpenAI-compatible API
+    upstream_model: str | None = None  # its name there
+    api_key_env: str | None = None  # the environment variable that holds its key
+    capabilities: tuple[str, ...] = ()
+    tokenizer: str | None = None  # a source of models, whose tokenizer counts tokens
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    connect_s: Seconds = 5.0
+    first_token_s: Seconds = 60.0
+    idle_s: Seconds = 60.0
+
+
+_OWN = frozenset(ModelEntry.__struct_fields__) - frozenset(ENGINE_SECTIONS)
+_LOCAL_ONLY = ("replicas", "gpus", "load", "pinned", "keep_alive")
+_UPSTREAM_ONLY = (
+    "upstream_model", "api_key_env", "capabilities", "tokenizer", "max_tokens_field", "connect_s", "first_token_s",
+    "idle_s",
+)  # fmt: skip
+
+
+def parse_entries(
+    raw: Any, values: Mapping[str, Mapping[str, Any]], sections: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """The entries as `Settings.models` takes them. `values` are those of the other sections, `sections` the section of
+    each flat name. Raises InvalidSetting, which names the entry and the key."""
+    if not isinstance(raw, list) or not all(isinstance(entry, dict) for entry in raw):
+        raise InvalidSetting("models must be a list of tables: [[models]]", param="models")
+    return [_parse(entry, number, values, sections) for number, entry in enumerate(raw)]
+
+
+def _parse(
+    raw: dict[str, Any], number: int, values: Mapping[str, Mapping[str, Any]], sections: Mapping[str, str]
+) -> dict[str, Any]:
+    here = entry_label(number, raw.get("name") if isinstance(raw.get("name"), str) else None)
+    engine_names = {name: section for name, section in sections.items() if section in ENGINE_SECTIONS}
+    engine_names.pop("isolate")
+    parsed: dict[str, Any] = {section: dict(values[section]) for section in ENGINE_SECTIONS}
+    for name, value in raw.items():
+        if name in engine_names:
+            parsed[engine_names[name]][name] = value
+        elif name in _OWN:
+            parsed[name] = value
+        else:
+            raise InvalidSetting(f"{here}: {_unknown(name, [*_OWN, *engine_names], sections)}", param=name)
+    _check_kind(raw, here)
+    try:
+        msgspec.convert(parsed, ModelEntry, strict=False)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at ")
+        param = path.strip("`").removeprefix("$").strip(".").rpartition(".")[2] or "models"
+        raise InvalidSetting(f"{here}: {param} {error_in_words(what)}", param=param) from None
+    return parsed
+
+
+def _check_kind(raw: dict[str, Any], here: str) -> None:
+    """Either a local model or an upstream, with the fields of its kind."""
+    if not isinstance(raw.get("name"), str) or not _NAME.fullmatch(raw["name"]):
+        raise InvalidSetting(f"{here}: name is required: a text without spaces, commas and @", param="name")
+    is_upstream = raw.get("upstream") is not None
+    if is_upstream == (raw.get("model") is not None):
+        raise InvalidSetting(f"{here}: either model or upstream is required, and not both", param="model")
+    wrong = [name for name in (_LOCAL_ONLY if is_upstream else _UPSTREAM_ONLY) if name in raw]
+    if wrong:
+        other = "a model of this server" if is_upstream else "an upstream"
+        raise InvalidSetting(f"{here}: {wrong[0]} is a field of {other}", param=wrong[0])
+    if is_upstream and not _is_url(raw["upstream"]):
+        raise InvalidSetting(f"{here}: upstream must be an http or https URL, without a key in it", param="upstream")
+
+
+def check_entries(entries: Sequence[ModelEntry]) -> None:
+    """Names and aliases are unique; fallbacks are models."""
+    owners: dict[str, str] = {}
+    for number, entry in enumerate(entries):
+        here = entry_label(number, entry.name)
+        for key, name in (("name", entry.name), *(("aliases", alias) for alias in entry.aliases)):
+            if not _NAME.fullmatch(name):
+                raise InvalidSetting(f"{here}: {key}: {name!r} has spaces, commas or @ in it", param=key)
+            plain = name.removesuffix(":latest")
+            if plain in owners:
+                raise InvalidSetting(f"{here}: {key}: {name!r} is a name of {owners[plain]} already", param=key)
+            owners[plain] = here
+        if entry.keep_alive is not None:
+            parse_duration(entry.keep_alive, f"{here}: keep_alive")
+    for number, entry in enumerate(entries):
+        for one in entry.fallback:
+            name = one if isinstance(one, str) else one.model
+            if name.removesuffix(":latest") not in owners:
+                raise InvalidSetting(
+                    f"{entry_label(number, entry.name)}: fallback: there is no model {name!r}", param="fallback"
+                )
+
+
+def parse_duration(text: str, label: str = "keep_alive") -> float | None:
+    """Seconds of "5m", "1h30m", "90" or "0"; None for a negative one: for ever. The notation is Ollama's."""
+    units = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+    match = re.fullmatch(r"([+-]?)((?:[0-9.]{1,16}(?:ns|us|µs|ms|s|m|h))+|[0-9.]{1,16})", text.strip())
+    try:
+        parts = re.findall(r"([0-9.]+)(ns|us|µs|ms|s|m|h|)", match[2]) if match else []
+        seconds = sum(float(number) * units[unit] for number, unit in parts)
+    except ValueError:
+        match = None
+    if match is None:
+        raise InvalidSetting(f"{label} must be a duration such as 5m, 1h30m or -1, got {text!r}", param="keep_alive")
+    return None if match[1] == "-" else seconds
+
+
+def entry_label(number: int, name: str | None) -> str:
+    """How errors name an entry: "models[1] (big)"."""
+    return f"models[{number}]" + (f" ({name})" if name else "")
+
+
+def _unknown(name: str, known: Sequence[str], sections: Mapping[str, str]) -> str:
+    if name in sections:
+        return f"{name} is a setting of the whole server: it goes under [{sections[name]}]"
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"there is no setting {name}" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _is_url(text: Any) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
+    except (ValueError, TypeError, AttributeError):
+        return False

@@ -1,0 +1,186 @@
+"""The settings of each stage: a struct per table of the TOML file."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+# The description is the setting's --help; bounds are checked when settings are resolved.
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of one stage: a table of the TOML file."""
+
+
+class ModelSettings(Section, frozen=True):
+    model: Annotated[
+        str, Meta(description="Catalogue name, folder, .gguf file, hub id, or pypi:<package>[==version]/<file>.")
+    ] = "smollm2"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], Meta(description="Compute dtype.")] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Device of the model.")] = "auto"
+    load_format: Annotated[
+        Literal["auto", "dummy"], Meta(description="dummy: random weights from the model's config alone.")
+    ] = "auto"
+    quantize: Annotated[
+        Literal["int8", "int4"] | None,
+        Meta(description="Quantize float weights at load time, for the native CPU kernels. [default: no]"),
+    ] = None
+    context: Annotated[
+        Positive | None, Meta(description="Context length in tokens. [default: the model's, or what fits memory]")
+    ] = None
+
+
+class CacheSettings(Section, frozen=True):
+    block_size: Annotated[int, Meta(ge=1, le=1024, description="Tokens per KV block.")] = 16
+    kv_memory: Annotated[
+        str | None, Meta(description="Memory for KV blocks, such as 2GiB. [default: by memory-fraction]")
+    ] = None
+    memory_fraction: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        Meta(description="Share of the device's memory to use. [default: 0.9; on a CPU 0.25 of the free memory]"),
+    ] = None
+    kv_dtype: Annotated[
+        Literal["auto", "float32", "float16", "int8"],
+        Meta(description="KV cache dtype. auto: float16 with the native CPU kernels, else the model's dtype."),
+    ] = "auto"
+    prefix_caching: Annotated[bool, Meta(description="Reuse KV blocks of common prompt prefixes.")] = True
+
+
+class ScheduleSettings(Section, frozen=True):
+    step_tokens: Annotated[
+        Positive | None,
+        Meta(
+            description="Token budget of a step. [default: 512 on a CPU; on a GPU 8192, or 16384 if the weights "
+            "take 4 GiB or less]"
+        ),
+    ] = None
+    max_sequences: Annotated[
+        Positive | None, Meta(description="Maximum running sequences. [default: 64 on a CPU, 512 on a GPU]")
+    ] = None
+    max_waiting: Annotated[int, Meta(ge=1, description="Maximum queued sequences; more are rejected with 429.")] = (
+        100_000
+    )
+    policy: Annotated[
+        Literal["fcfs", "priority"],
+        Meta(description="Queue policy: by arrival, or by request priority, smallest first."),
+    ] = "fcfs"
+    lookahead: Annotated[
+        Literal[0, 1] | None,
+        Meta(description="Steps planned ahead of the last settled one. [default: 0 on a CPU, 1 on a GPU]"),
+    ] = None
+
+
+class EngineSettings(Section, frozen=True):
+    isolate: Annotated[bool, Meta(description="Run the engine in its own process.")] = False
+    threads: Annotated[
+        Positive | None, Meta(description="CPU threads of the model. [default: the available cores]")
+    ] = None
+
+
+class RoutingSettings(Section, frozen=True):
+    routing_policy: Annotated[
+        Literal["prefix", "load", "ttft", "cost", "name"],
+        Meta(description="How requests are divided among replicas: see docs/ROUTING.md."),
+    ] = "prefix"
+    region: Annotated[str | None, Meta(description="Label of models that are preferred. [default: none]")] = None
+    ttft_target_s: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="TTFT that the ttft policy aims at. [default: the least]")
+    ] = None
+    fallback_deadline_s: Annotated[
+        float, Meta(gt=0, description="Seconds to the first output, over all attempts of a request that may fall back.")
+    ] = 60.0
+    fallback_after_s: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="Seconds without output after which the next model is tried. [default: only on failure]"),
+    ] = None
+    fallback_rounds: Annotated[
+        int, Meta(ge=0, le=10, description="Repetitions of a chain of models, or of an upstream, after it has failed.")
+    ] = 2
+
+
+class ServeSettings(Section, frozen=True):
+    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 selects a free one.")] = 8000
+    api_key: Annotated[
+        str | None, Meta(description="API key that clients must send; comma-separated for several. [default: none]")
+    ] = None
+    allow_origin: Annotated[
+        str | None,
+        Meta(
+            description="Origin whose pages may call the server from a browser (CORS), such as https://app.example; "
+            "comma-separated for several, * for any. [default: none]"
+        ),
+    ] = None
+    allow_host: Annotated[
+        str | None,
+        Meta(
+            description="Host name accepted without an API key, such as penstock.lan or *.example.com, besides "
+            "localhost and IP addresses; comma-separated for several, * for any. [default: none]"
+        ),
+    ] = None
+    unprotected: Annotated[bool, Meta(description="Allow a non-loopback host without an API key.")] = False
+    drain_s: Annotated[float, Meta(ge=0, description="Seconds for running requests to finish at shutdown.")] = 30.0
+    stall_s: Annotated[
+        float, Meta(gt=0, description="Seconds without a read after which a slow client is dropped.")
+    ] = 60.0
+    hang_s: Annotated[
+        float, Meta(gt=0, description="Seconds without a finished step after which a busy engine is replaced.")
+    ] = 300.0
+    default_max_tokens: Annotated[
+        Positive | None,
+        Meta(description="max_tokens of chat requests without a limit. [default: up to the context length]"),
+    ] = None
+    max_body: Annotated[str, Meta(description="Maximum request body, such as 16MiB.")] = "16MiB"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return _split_list(self.api_key)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return tuple(origin.lower() for origin in _split_list(self.allow_origin))  # as browsers write them
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(host.lower() for host in _split_list(self.allow_host))
+
+
+class ObserveSettings(Section, frozen=True):
+    events: Annotated[bool, Meta(description="Record events of every stage, for /ui and /observe.")] = True
+    keep_texts: Annotated[bool, Meta(description="Keep prompts and responses with the record of a request.")] = False
+    log_format: Annotated[Literal["human", "json"], Meta(description="Log line format.")] = "human"
+    otel_endpoint: Annotated[
+        str | None,
+        Meta(description="OTLP endpoint for spans, such as http://localhost:4318/v1/traces. [default: none]"),
+    ] = None
+    slo_ttft_p95: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="SLO: TTFT p95 in seconds.")] = None
+    slo_tokens_per_s_p50: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="SLO: median generation tok/s per request.")
+    ] = None
+    slo_error_rate: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="SLO: share of failed requests.")
+    ] = None
+    slo_kv_use: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="SLO: share of KV blocks in use.")
+    ] = None
+    slo_queue_depth: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="SLO: queued sequences.")] = None
+    slo_window_s: Annotated[float, Meta(gt=0, description="Window of the SLOs in seconds.")] = 300.0
+    slo_webhook: Annotated[
+        str | None, Meta(description="Webhook URL for alerts that begin and end. [default: none]")
+    ] = None
+
+
+def _split_list(text: str | None) -> tuple[str, ...]:
+    """Split a comma-separated list."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def error_in_words(what: str) -> str:
+    """Of "Expected `int` <= 65535": "must be a whole number <= 65535"."""
+    names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+    text = re.sub(r"`(\w+)(?: \| null)?`", lambda match: names.get(match[1], match[1]), what)
+    return text.replace("Expected", "must be")

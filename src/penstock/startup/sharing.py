@@ -1,0 +1,157 @@
+"""Shares the machine out among the engines of several models, before any of them starts: cores, GPUs and memory.
+
+What an entry sets is checked against all others; what it leaves out gets an equal part of the rest. Models that are
+loaded on demand take their part beside those loaded at the start: at most one of them is counted at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from penstock.errors import InvalidSetting, OutOfMemory
+from penstock.settings import Settings, parse_bytes
+from penstock.startup.preflight import readable
+
+GPU_FRACTION = 0.9  # of a GPU's memory, for all engines on it
+HOST_FRACTION = 0.5  # of the free memory for KV blocks of all engines on the CPU
+ONE_HOST_FRACTION = 0.25  # of it for one engine
+
+
+class Claim(NamedTuple):
+    """What a model wants of the machine."""
+
+    label: str  # of its entry, for errors
+    settings: Settings
+    on_gpu: bool
+    replicas: int = 1
+    gpus: tuple[int, ...] = ()  # none: all there are
+    at_start: bool = True
+    weights_bytes: int = 0
+
+
+class Machine(NamedTuple):
+    cores: int
+    host_bytes: int
+    gpus: int = 0
+
+
+class ReplicaShare(NamedTuple):
+    """The settings of one engine process, and the GPU it sees; None: it sees all."""
+
+    settings: Settings
+    gpu: int | None = None
+
+
+def share_machine(claims: Sequence[Claim], machine: Machine) -> list[list[ReplicaShare]]:
+    """The share of every replica of every model. Raises InvalidSetting or OutOfMemory, which name entry and key."""
+    if len(claims) == 1 and claims[0].replicas == 1 and not claims[0].gpus:
+        return [[ReplicaShare(claims[0].settings)]]  # one engine: it finds out by itself
+    _check_host_memory(claims, machine)
+    places = [_place(claim, machine) for claim in claims]
+    return [
+        [
+            ReplicaShare(_with_share(claims, index, gpu, places, machine), gpu)
+            for gpu in (places[index] if claim.on_gpu else [None] * claim.replicas)
+        ]
+        for index, claim in enumerate(claims)
+    ]
+
+
+def _with_share(
+    claims: Sequence[Claim], index: int, gpu: int | None, places: Sequence[list[int]], machine: Machine
+) -> Settings:
+    settings = claims[index].settings
+    if gpu is None:
+        threads = _threads(claims, index, machine)
+        fraction = settings.cache.memory_fraction or _host_fraction(claims, index)
+        settings = replace(settings, engine=replace(settings.engine, threads=threads))
+    else:
+        fraction = _gpu_fraction(claims, index, gpu, places)
+    return replace(settings, cache=replace(settings.cache, memory_fraction=fraction))
+
+
+def _threads(claims: Sequence[Claim], index: int, machine: Machine) -> int:
+    """Cores of a replica on the CPU."""
+    claim = claims[index]
+    rivals = [one for one in claims if not one.on_gpu and (one.at_start or one is claim)]
+    asked = sum(one.replicas * (one.settings.engine.threads or 0) for one in rivals)
+    if asked > machine.cores and claim.settings.engine.threads is not None:
+        raise InvalidSetting(
+            f"{claim.label}: threads: all replicas together ask for {asked} threads, but there are {machine.cores} "
+            "cores: lower threads or replicas",
+            param="threads",
+        )
+    if claim.settings.engine.threads is not None:
+        return claim.settings.engine.threads
+    open_replicas = sum(one.replicas for one in rivals if one.settings.engine.threads is None)
+    return max(1, (machine.cores - asked) // open_replicas)
+
+
+def _host_fraction(claims: Sequence[Claim], index: int) -> float:
+    engines = sum(one.replicas for one in claims if not one.on_gpu and (one.at_start or one is claims[index]))
+    return min(ONE_HOST_FRACTION, HOST_FRACTION / engines)
+
+
+def _place(claim: Claim, machine: Machine) -> list[int]:
+    """The GPU of each replica."""
+    if not claim.on_gpu:
+        return []
+    if claim.gpus and max(claim.gpus) >= machine.gpus:
+        raise InvalidSetting(
+            f"{claim.label}: gpus: there is no GPU {max(claim.gpus)}; the machine has {machine.gpus}", param="gpus"
+        )
+    gpus = claim.gpus or tuple(range(machine.gpus)) or (0,)
+    return [gpus[number % len(gpus)] for number in range(claim.replicas)]
+
+
+def _gpu_fraction(claims: Sequence[Claim], index: int, gpu: int, places: Sequence[list[int]]) -> float:
+    claim = claims[index]
+    engines = [
+        one
+        for one, place in zip(claims, places, strict=True)
+        if one.at_start or one is claim
+        for where in place
+        if where == gpu
+    ]
+    asked = sum(one.settings.cache.memory_fraction or 0.0 for one in engines)
+    if asked > 1.0 + 1e-9:
+        raise InvalidSetting(
+            f"{claim.label}: memory_fraction: the engines on GPU {gpu} together ask for {asked:.2f} of its memory: "
+            "lower one, or give the models different gpus",
+            param="memory_fraction",
+        )
+    if claim.settings.cache.memory_fraction is not None:
+        return claim.settings.cache.memory_fraction
+    rest = GPU_FRACTION - asked
+    if rest <= 0:
+        raise InvalidSetting(
+            f"{claim.label}: memory_fraction: the other engines on GPU {gpu} take {asked:.2f} of its memory, which "
+            "leaves nothing: set it",
+            param="memory_fraction",
+        )
+    return round(rest / sum(one.settings.cache.memory_fraction is None for one in engines), 4)
+
+
+def _check_host_memory(claims: Sequence[Claim], machine: Machine) -> None:
+    """Weights and KV blocks of all engines on the CPU that run at once, as far as they are known."""
+    needs = {claim.label: host_bytes_needed(claim) for claim in claims if not claim.on_gpu and claim.at_start}
+    needed = sum(needs.values())
+    if needed > machine.host_bytes:
+        listed = ", ".join(f"{label} {readable(count)}" for label, count in needs.items())
+        largest = max(needs, key=lambda label: needs[label])
+        raise OutOfMemory(
+            f"{largest}: model: the weights and kv_memory of the models that are loaded at the start take "
+            f"{readable(needed)} ({listed}), but {readable(machine.host_bytes)} are free: load one of them on demand, "
+            "or choose smaller ones",
+            param="model",
+        )
+
+
+def host_bytes_needed(claim: Claim) -> int:
+    """A lower bound. Replicas map the same file: the system keeps its pages once, other memory is their own."""
+    cache = claim.settings.cache
+    kv = parse_bytes(cache.kv_memory, "kv_memory") if cache.kv_memory is not None else 0
+    return claim.weights_bytes + claim.replicas * kv

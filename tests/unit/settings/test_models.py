@@ -1,0 +1,103 @@
+"""[[models]] in a settings file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import InvalidSetting
+from penstock.settings import Settings, from_wire, load, settings_of, to_wire
+from penstock.settings.models import FallbackSettings, PriceSettings, parse_duration
+
+TWO = """
+[cache]
+block_size = 32
+
+[[models]]
+name = "small"
+model = "smollm2"
+threads = 1
+replicas = 2
+aliases = ["tiny", "default"]
+keep_alive = "5m"
+
+[[models]]
+name = "big"
+upstream = "https://api.example.com/v1"
+upstream_model = "big-2026"
+api_key_env = "BIG_KEY"
+context = 8192
+price = { input = 0.5, output = 1.5 }
+fallback = ["tiny", { model = "small", max_tokens = 64 }]
+"""
+
+
+def read(tmp_path: Path, text: str, **arguments: object) -> Settings:
+    path = tmp_path / "penstock.toml"
+    path.write_text(text)
+    return load(arguments, environ={}, file=path)
+
+
+def test_entries_have_their_own_settings_and_those_of_the_sections(tmp_path: Path) -> None:
+    settings = read(tmp_path, TWO, max_sequences=8)
+    small, big = settings.models
+    assert (small.name, small.aliases, small.replicas, small.model.model) == (
+        "small",
+        ("tiny", "default"),
+        2,
+        "smollm2",
+    )
+    own = settings_of(settings, small)
+    assert (own.engine.threads, own.cache.block_size, own.schedule.max_sequences) == (1, 32, 8)
+    assert own.models == ()
+    assert (big.upstream, big.model.context, big.price) == (
+        "https://api.example.com/v1", 8192, PriceSettings(input=0.5, output=1.5),
+    )  # fmt: skip
+    assert big.fallback == ("tiny", FallbackSettings(model="small", max_tokens=64))
+    assert from_wire(to_wire(own)).engine == own.engine
+
+
+def test_one_model_has_no_entries(tmp_path: Path) -> None:
+    assert read(tmp_path, '[model]\nmodel = "smollm2"').models == ()
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ('model = "x"', r"models\[0\]: name is required"),
+        ('name = "a b"\nmodel = "x"', r"models\[0\] \(a b\): name is required"),
+        ('name = "a"', r"models\[0\] \(a\): either model or upstream is required"),
+        ('name = "a"\nmodel = "x"\nupstream = "http://h/v1"', "either model or upstream"),
+        ('name = "a"\nupstream = "ftp://h"', "upstream must be an http or https URL"),
+        ('name = "a"\nupstream = "http://user:key@h"', "without a key in it"),
+        ('name = "a"\nupstream = "http://h/v1"\nreplicas = 2', "replicas is a field of a model of this server"),
+        ('name = "a"\nmodel = "x"\napi_key_env = "K"', "api_key_env is a field of an upstream"),
+        ('name = "a"\nmodel = "x"\nthreads = 0', r"models\[0\] \(a\): threads must be a whole number >= 1"),
+        ('name = "a"\nmodel = "x"\nthread = 1', "there is no setting thread; did you mean threads"),
+        ('name = "a"\nmodel = "x"\nport = 1', r"port is a setting of the whole server: it goes under \[serve\]"),
+        ('name = "a"\nmodel = "x"\nkv_memory = "lots"', r"models\[0\] \(a\): kv_memory must be a size"),
+        ('name = "a"\nmodel = "x"\nkeep_alive = "soon"', "keep_alive must be a duration"),
+        ('name = "a"\nmodel = "x"\nfallback = ["b"]', "fallback: there is no model 'b'"),
+        (
+            'name = "a"\nmodel = "x"\naliases = ["a:latest"]',
+            r"aliases: 'a:latest' is a name of models\[0\] \(a\) already",
+        ),
+        ('name = "a"\nmodel = "x"\n[[models]]\nname = "a"\nmodel = "y"', r"models\[1\] \(a\): name: 'a' is a name of"),
+    ],
+)
+def test_errors_name_the_entry_and_the_key(tmp_path: Path, entry: str, message: str) -> None:
+    with pytest.raises(InvalidSetting, match=message):
+        read(tmp_path, f"[[models]]\n{entry}")
+
+
+def test_a_model_and_models_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match=r"model and \[\[models\]\] exclude each other"):
+        read(tmp_path, TWO, model="smollm2")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5m", 300.0), ("1h30m", 5400.0), ("90", 90.0), ("0", 0.0), ("-1", None), ("1.5s", 1.5)]
+)
+def test_durations(text: str, seconds: float | None) -> None:
+    assert parse_duration(text) == seconds

@@ -1,0 +1,65 @@
+"""Cores, GPUs and memory of several engines, without any of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import InvalidSetting, OutOfMemory
+from penstock.settings import Settings, load
+from penstock.startup.sharing import Claim, Machine, ReplicaShare, share_machine
+
+EIGHT = Machine(cores=8, host_bytes=16 << 30, gpus=2)
+
+
+def claim(label: str, *, on_gpu: bool = False, replicas: int = 1, **settings: Any) -> Claim:
+    return Claim(label, load(settings, environ={}), on_gpu, replicas)
+
+
+def threads(shares: list[list[ReplicaShare]]) -> list[list[int | None]]:
+    return [[one.settings.engine.threads for one in model] for model in shares]
+
+
+def fractions(shares: list[list[ReplicaShare]]) -> list[list[tuple[int | None, float | None]]]:
+    return [[(one.gpu, one.settings.cache.memory_fraction) for one in model] for model in shares]
+
+
+def test_one_engine_finds_out_by_itself() -> None:
+    assert share_machine([claim("a")], EIGHT) == [[ReplicaShare(Settings())]]
+
+
+def test_cores_are_shared_out() -> None:
+    shares = share_machine([claim("a", replicas=2), claim("b", threads=2), claim("c")], EIGHT)
+    assert threads(shares) == [[2, 2], [2], [2]]
+    assert [one.settings.cache.memory_fraction for model in shares for one in model] == [0.125] * 4
+
+
+def test_a_model_on_demand_does_not_shrink_the_others() -> None:
+    later = claim("b")._replace(at_start=False)
+    assert threads(share_machine([claim("a"), later], EIGHT)) == [[8], [4]]
+
+
+def test_more_threads_than_cores() -> None:
+    with pytest.raises(InvalidSetting, match="a: threads: all replicas together ask for 10 threads, but there are 8"):
+        share_machine([claim("a", threads=3, replicas=2), claim("b", threads=4)], EIGHT)
+
+
+def test_gpus_and_their_memory() -> None:
+    shares = share_machine([claim("a", on_gpu=True, replicas=2), claim("b", on_gpu=True, memory_fraction=0.3)], EIGHT)
+    assert fractions(shares) == [[(0, 0.6), (1, 0.9)], [(0, 0.3)]]
+    far = claim("a", on_gpu=True)._replace(gpus=(2,))
+    with pytest.raises(InvalidSetting, match="a: gpus: there is no GPU 2; the machine has 2"):
+        share_machine([far], EIGHT)
+    half = [claim(name, on_gpu=True, memory_fraction=0.6) for name in "ab"]
+    with pytest.raises(InvalidSetting, match=r"a: memory_fraction: the engines on GPU 0 together ask for 1\.20"):
+        share_machine(half, EIGHT)
+    greedy = [claim("a", on_gpu=True, memory_fraction=0.95), claim("b", on_gpu=True)]
+    with pytest.raises(InvalidSetting, match=r"b: memory_fraction: the other engines on GPU 0 take 0\.95"):
+        share_machine(greedy, EIGHT)
+
+
+def test_weights_that_do_not_fit_together() -> None:
+    claims = [claim("a")._replace(weights_bytes=9 << 30), claim("b", kv_memory="8GiB")]
+    with pytest.raises(OutOfMemory, match=r"a: model: .*17.00 GiB \(a 9.00 GiB, b 8.00 GiB\), but 16.00 GiB are free"):
+        share_machine(claims, EIGHT)
