@@ -20,7 +20,6 @@ from penstock.flow.identity import SequenceNumbers, Source
 from penstock.flow.prefix import draw_secret
 from penstock.settings import ObserveSettings, Settings
 from penstock.startup import process_tuning
-from penstock.startup.gpu_warmup import wake_device
 from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
 from penstock.store.resolve import resolve
@@ -99,8 +98,7 @@ def engine_loop(
     begun = time.monotonic()
     files = _resolve(settings)  # no download: the frontend has resolved it before
     with process_tuning.fast_start():
-        with process_tuning.fast_import(wake_device if settings.model.device != "cpu" else None):
-            from penstock.startup import build  # torch: a second or more
+        from penstock.startup import build
 
         return build.engine_loop(settings, files, begun, secret, report)
 

@@ -10,31 +10,33 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from penstock.flow import Row
-from penstock.forward.memory import CacheSize, allocate_native_pages, block_bytes_of
+from penstock.forward.memory import CacheSize, block_bytes_of
 from penstock.forward.native_model import NativeModel
-from penstock.forward.slot_tensors import SlotTensors
+from penstock.forward.native_pages import allocate_native_pages
+from penstock.forward.slot_arrays import SlotArrays
+from penstock.kernels.arrays import Array, Dtype
 from penstock.kernels.cpu import library
 from penstock.kernels.cpu.program import Pool
-from penstock.kernels.interface import Pages
+from penstock.kernels.interface import Pages, as_array
 from penstock.model import Decoder
 from penstock.store.spec import ModelSpec
 
 needs_library = pytest.mark.skipif(library.load() is None, reason="the native kernels are not built")
 
 
-def make_native_pages(spec: ModelSpec, num_blocks: int, block_size: int, dtype: torch.dtype) -> list[Pages]:
+def make_native_pages(spec: ModelSpec, num_blocks: int, block_size: int, dtype: Dtype) -> list[Pages]:
     block_bytes = [block_bytes_of(spec, group, block_size, dtype) for group in spec.cache_groups]
     size = CacheSize(block_size, (num_blocks,) * len(block_bytes), tuple(block_bytes))
     pages = allocate_native_pages(spec, size, dtype)
     for layer in pages:
         for tensor in (layer.keys, layer.values, layer.key_scales, layer.value_scales):
             if tensor is not None:
-                tensor.fill_(77 if tensor.dtype == torch.int8 else torch.nan)
+                array = as_array(tensor)
+                array.fill(77 if array.dtype == np.int8 else np.nan)
     return pages
 
 
@@ -43,7 +45,7 @@ class PagedSequence:
     tokens: list[int]
     computed: int = 0
     blocks: list[list[int]] = field(default_factory=list)
-    logits: list[Tensor] = field(default_factory=list)  # one [count, vocab] per step
+    logits: list[Array] = field(default_factory=list)  # one [count, vocab] per step
 
 
 class NativePagedModel:
@@ -56,7 +58,7 @@ class NativePagedModel:
         *,
         block_size: int = 4,
         num_blocks: int = 512,
-        dtype: torch.dtype = torch.float32,
+        dtype: Dtype = "float32",
         sequences: int = 20,
         context: int = 512,
         seed: int = 0,
@@ -65,7 +67,7 @@ class NativePagedModel:
         self.groups = spec.cache_groups
         pages = make_native_pages(spec, num_blocks, block_size, dtype)
         self.block_size = block_size
-        self.slots = SlotTensors(sequences, context, block_size, len(self.groups), torch.device("cpu"))
+        self.slots = SlotArrays(sequences, context, block_size, len(self.groups))
         self.model = NativeModel(model, spec, pool, pages, self.slots, step_tokens=1024)
         self.free = [
             random.Random(seed + group).sample(range(1, num_blocks), num_blocks - 1)
@@ -75,7 +77,7 @@ class NativePagedModel:
 
     def add(self, tokens: Sequence[int]) -> int:
         slot = len(self.sequences)
-        self.slots.tokens[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+        self.slots.tokens[slot, : len(tokens)] = tokens
         self.sequences.append(PagedSequence(list(tokens), blocks=[[] for _ in self.groups]))
         return slot
 
@@ -86,17 +88,17 @@ class NativePagedModel:
         first = 0
         for row in rows:
             end = first + row.count
-            parts = [self.model.logits(at, min(at + 16, end)).clone() for at in range(first, end, 16)]
-            self.sequences[row.slot].logits.append(torch.cat(parts))
+            parts = [self.model.logits(at, min(at + 16, end)).copy() for at in range(first, end, 16)]
+            self.sequences[row.slot].logits.append(np.concatenate(parts))
             first += row.count
 
     def rows(self, portions: dict[int, int]) -> list[Row]:
         order = sorted(portions, key=lambda index: portions[index] != 1)
         return [self._row(index, portions[index]) for index in order]
 
-    def logits(self, index: int) -> Tensor:
+    def logits(self, index: int) -> Array:
         """Of all positions computed so far, [positions, vocab]."""
-        return torch.cat(self.sequences[index].logits)
+        return np.concatenate(self.sequences[index].logits)
 
     def _row(self, slot: int, count: int) -> Row:
         sequence = self.sequences[slot]
@@ -107,6 +109,6 @@ class NativePagedModel:
             if group.window:
                 left_behind = max(0, start - group.window + 1) // self.block_size
                 blocks[:left_behind] = [0] * left_behind
-            table[slot, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
+            table[slot, : len(blocks)] = blocks
         sequence.computed = end
         return Row(slot, start, count, True)

@@ -6,8 +6,10 @@ import ctypes
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 
+from penstock.kernels.arrays import BFLOAT16, Array
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import BLOCK, NIBBLES, Kind, PackedMatrix, Segment, allocate, fill
 
@@ -17,10 +19,10 @@ QUANTIZED = np.dtype(
 
 
 class SeparateArena(Arena):
-    """Allocates each tensor separately, so that AddressSanitizer catches out-of-bounds reads."""
+    """Allocates each array separately, so that AddressSanitizer catches out-of-bounds reads."""
 
-    def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(*shape, dtype=dtype)
+    def empty(self, *shape: int, dtype: DTypeLike) -> Array:
+        return np.empty(shape, dtype=dtype)
 
 
 def random_segment(kind: Kind, rows: int, cols: int) -> Segment:
@@ -28,13 +30,20 @@ def random_segment(kind: Kind, rows: int, cols: int) -> Segment:
     blocks = -(-cols // BLOCK)
     segment = allocate(kind, rows, cols, SeparateArena())
     if kind.is_float:
-        fill(segment, 0, torch.randn(rows, cols).to(segment.codes.dtype))
+        fill(segment, 0, random_floats(rows, cols, segment.codes.dtype))
         return segment
     codes = torch.randint(0, 256, (rows, blocks, 16 if kind in NIBBLES else 32), dtype=torch.uint8)
     groups = (2,) if kind is Kind.U8_HALVES else ()
     scales = torch.randn(rows, blocks, *groups) * 10.0 ** torch.randint(-4, 1, (rows, blocks, *groups))
-    fill(segment, 0, codes, scales, torch.randn(rows, blocks) * 0.1)
+    fill(segment, 0, codes.numpy(), scales.numpy(), torch.randn(rows, blocks).numpy() * 0.1)
     return segment
+
+
+def random_floats(rows: int, cols: int, dtype: np.dtype) -> Array:
+    values = torch.randn(rows, cols)
+    if dtype == BFLOAT16:
+        return values.bfloat16().view(torch.uint16).numpy()
+    return values.numpy().astype(dtype)
 
 
 def random_matrix(kinds: tuple[Kind, ...], rows: tuple[int, ...], cols: int) -> PackedMatrix:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from helpers import tiny_models
 from helpers.paged_model import PagedModel, run_alone
-from penstock.model import Decoder, load, open_source
+from penstock.model import Decoder, open_source
+from penstock.model.load_dense import load_dense
 from penstock.store.hf_config import spec_from_config
 
 TOLERANCE = 1e-4
@@ -27,7 +28,7 @@ PROMPTS = [
 def load_folder(folder: Path, dtype: torch.dtype = torch.float32, context: int = 512) -> Decoder:
     spec = spec_from_config(json.loads((folder / "config.json").read_text()), None, folder.name)
     source = open_source(sorted(folder.glob("*.safetensors")), "safetensors")
-    return load(spec, source, dtype=dtype, device=CPU, context=context)
+    return load_dense(spec, source, dtype=dtype, device=CPU, context=context)
 
 
 def expected(oracle: Any, tokens: list[int]) -> Tensor:

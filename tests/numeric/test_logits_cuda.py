@@ -13,7 +13,8 @@ from helpers import tiny_models
 from helpers.paged_model import run_alone
 from penstock.kernels.interface import Operations
 from penstock.kernels.torch_ops import TorchOperations
-from penstock.model import load, open_source
+from penstock.model import open_source
+from penstock.model.load_dense import load_dense
 from penstock.store.hf_config import spec_from_config
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -37,7 +38,7 @@ def test_family(tmp_path: Path, family: str, dtype: torch.dtype, tolerance: floa
     spec = spec_from_config(json.loads((folder / "config.json").read_text()), None, family)
     source = open_source(sorted(folder.glob("*.safetensors")), "safetensors")
     device = torch.device("cuda")
-    model = load(spec, source, dtype=dtype, device=device, context=512)
+    model = load_dense(spec, source, dtype=dtype, device=device, context=512)
     with torch.inference_mode():
         theirs = tiny_models.oracle(folder)(torch.tensor([PROMPT])).logits[0]
     for portions in ((), (40, 1, 1, 7)):

@@ -12,7 +12,8 @@ from gguf.constants import GGMLQuantizationType
 
 from helpers import tiny_gguf, tiny_models
 from helpers.paged_model import run_alone
-from penstock.model import Decoder, load, open_source
+from penstock.model import Decoder, open_source
+from penstock.model.load_dense import load_dense
 from penstock.store.gguf import read_header
 from penstock.store.gguf_spec import spec_from_header
 
@@ -21,7 +22,7 @@ PROMPT = random.Random(0).choices(range(2, tiny_models.VOCAB), k=90)
 
 def load_gguf(path: Path) -> Decoder:
     spec = spec_from_header(read_header(path), path, path.stem)
-    return load(spec, open_source([path], "gguf"), dtype=torch.float32, device=torch.device("cpu"), context=512)
+    return load_dense(spec, open_source([path], "gguf"), dtype=torch.float32, device=torch.device("cpu"), context=512)
 
 
 @pytest.mark.parametrize(

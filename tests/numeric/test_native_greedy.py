@@ -25,7 +25,8 @@ from helpers.native_paged_model import NativePagedModel, needs_library
 from helpers.paged_model import PagedModel, run_alone
 from penstock.kernels.cpu import library
 from penstock.kernels.cpu.program import Pool
-from penstock.model import Decoder, Packing, load, open_source
+from penstock.model import Decoder, PackedForm, Source, load, open_source
+from penstock.model.load_dense import load_dense
 from penstock.store.files import ModelFiles
 from penstock.tokenize import Tokenizer
 
@@ -94,7 +95,7 @@ class Both:
     def __init__(self, files: ModelFiles) -> None:
         assert files.tokenizer is not None
         self.encode = Tokenizer.load(files.tokenizer).encode
-        self.packed, self._exact = self._load(files, Packing()), self._load(files, None)
+        self.packed, self._exact = load(files.spec, _source(files), PackedForm(), context=512), self._load_exact(files)
         self._pool = Pool(2)
 
     def compare(self, chunks: Iterable[Sequence[int]], *, skip: int = 0) -> Compared:
@@ -124,14 +125,17 @@ class Both:
         return [sequence.tokens for sequence in model.sequences]
 
     def _packed_logits(self, tokens: Sequence[int]) -> Tensor:
-        model = NativePagedModel(self.packed, self._pool, block_size=16, dtype=torch.float16)
+        model = NativePagedModel(self.packed, self._pool, block_size=16, dtype="float16")
         model.step({model.add(tokens): len(tokens)})
-        return model.logits(0)
+        return torch.from_numpy(model.logits(0))
 
     @staticmethod
-    def _load(files: ModelFiles, packing: Packing | None) -> Decoder:
-        source = open_source(files.weights, files.format)
-        return load(files.spec, source, dtype=torch.float32, device=CPU, context=512, packing=packing)
+    def _load_exact(files: ModelFiles) -> Decoder:
+        return load_dense(files.spec, _source(files), dtype=torch.float32, device=CPU, context=512)
+
+
+def _source(files: ModelFiles) -> Source:
+    return open_source(files.weights, files.format)
 
 
 @pytest.fixture(scope="module")
@@ -175,16 +179,16 @@ def test_a_fault_in_one_layer_of_thirty_is_seen(both: Both, fault: str) -> None:
     assert offsets is not None
     text = chunks(both, TEXTS[0])[1:2]
     assert both.compare(text).faults() == []
-    whole = [(tensor, tensor.clone()) for tensor in (codes, scales, offsets)]
+    whole = [(array, array.copy()) for array in (codes, scales, offsets)]
     try:
         if fault == "a head":  # of 64 rows, four panels
-            for tensor, before in whole:
-                tensor[12:16] = before[[14, 15, 12, 13]]
+            for array, before in whole:
+                array[12:16] = before[[14, 15, 12, 13]]
         else:
             scales[5] *= 1.5
         found = both.compare(text)
     finally:
-        for tensor, before in whole:
-            tensor.copy_(before)
+        for array, before in whole:
+            array[:] = before
     show(f"wrong: {fault}", found)
     assert found.faults() != []

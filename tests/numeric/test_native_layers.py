@@ -27,10 +27,11 @@ from penstock.kernels.cpu import packed
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import Kind, PackedMatrix
 from penstock.kernels.cpu.program import Pool
-from penstock.kernels.interface import Batch, BlockMap, Linear, Operations, Pages, Rotary
+from penstock.kernels.interface import Batch, BlockMap, Linear, Norm, Operations, Pages, Rotary
+from penstock.kernels.reference.dense import to_dense
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.kernels.weight import Weight
-from penstock.model import Packing, load, open_source
+from penstock.model import PackedForm, load, open_source
 from penstock.model.architectures.llama import LlamaLayer
 from penstock.model.layers.step import LayerStep
 from penstock.store.files import ModelFiles
@@ -125,11 +126,11 @@ class Parts:
 
     def __init__(self, files: ModelFiles) -> None:
         assert files.tokenizer is not None
-        source, device = open_source(files.weights, files.format), torch.device("cpu")
-        self.model = load(files.spec, source, dtype=torch.float32, device=device, context=512, packing=Packing())
+        source = open_source(files.weights, files.format)
+        self.model = load(files.spec, source, PackedForm(), context=512)
         self.spec = msgspec.structs.replace(files.spec, num_layers=1, windows=())
         tokens = Tokenizer.load(files.tokenizer).encode(TEXT)[: len(TOKENS)]
-        x = self.model.embedding.to_dense()[tokens]
+        x = to_dense(self.model.embedding)[tokens]
         # What comes out of the table are codes by a scale: disturbed, so that no activation lies right between two.
         self.first = x * (1 + 1e-3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)))
         self._pool = Pool(2)
@@ -153,19 +154,21 @@ class Parts:
         paged = self.paged(name, layer, x)
         paged.model.run(paged.rows({0: len(TOKENS)}), None, show=True)
         return Compared(
-            name, paged.model.hidden(len(TOKENS)), self.part(name, plain, Weight.from_dense(x)).in_torch(Quantized())
+            name,
+            torch.tensor(paged.model.hidden(len(TOKENS))),
+            self.part(name, plain, Weight.from_dense(x)).in_torch(Quantized()),
         )
 
     def paged(self, name: str, layer: LlamaLayer, x: Tensor) -> NativePagedModel:
         model: Any = self.part(name, layer, _rows(x))
-        paged = NativePagedModel(model, self._pool, block_size=16, num_blocks=1 + len(BLOCKS), dtype=torch.float16)
+        paged = NativePagedModel(model, self._pool, block_size=16, num_blocks=1 + len(BLOCKS), dtype="float16")
         paged.add(TOKENS)
         return paged
 
 
 def _rows(values: Tensor) -> Weight:
     rows = packed.allocate(Kind.F32, *values.shape, Arena())
-    packed.fill(rows, 0, values)
+    packed.fill(rows, 0, values.numpy())
     return Weight.from_packed(PackedMatrix([rows], values.shape[1]))
 
 
@@ -181,9 +184,19 @@ def changed(layer: LlamaLayer, **attributes: object) -> LlamaLayer:
 
 def unpacked(layer: LlamaLayer) -> LlamaLayer:
     products = {name: getattr(layer, name) for name in MATRICES}
+    rotary = layer.attention.rotary
     return changed(
         layer,
-        **{name: one._replace(weight=Weight.from_dense(one.weight.to_dense())) for name, one in products.items()},
+        attention=replace(layer.attention, rotary=Rotary(torch.as_tensor(rotary.table), rotary.dim)),
+        **{name: _plain(one) for name, one in products.items()},
+    )
+
+
+def _plain(product: Linear) -> Linear:
+    norm = product.norm
+    return product._replace(
+        weight=Weight.from_dense(to_dense(product.weight)),
+        norm=None if norm is None else Norm(torch.as_tensor(norm.weight), norm.eps),
     )
 
 
@@ -208,7 +221,7 @@ def test_the_head(parts: Parts) -> None:
     paged = parts.paged("head", parts.model.layers[0], parts.first)
     paged.step({0: len(TOKENS)})
     expected = Quantized().logits(parts.first, parts.model.head, 0.0)
-    compared = Compared("head", paged.logits(0), expected)
+    compared = Compared("head", torch.tensor(paged.logits(0)), expected)
     print(compared)
     assert compared.is_rounding
 
@@ -216,14 +229,14 @@ def test_the_head(parts: Parts) -> None:
 def scale_off(layer: LlamaLayer, *, matrix: str) -> LlamaLayer:
     """By 1%, of one block of one row."""
     product = getattr(layer, matrix)
-    weight = product.weight.to_dense().clone()
+    weight = to_dense(product.weight).clone()
     weight[100, 64:96] *= 1.01
     return changed(layer, **{matrix: product._replace(weight=Weight.from_dense(weight))})
 
 
 def head_turned(layer: LlamaLayer) -> LlamaLayer:
     """One query head has its halves swapped: it is rotated the other way."""
-    qkv = layer.qkv.weight.to_dense().clone()
+    qkv = to_dense(layer.qkv.weight).clone()
     qkv[192:256] = qkv[192:256].roll(32, 0)
     return changed(layer, qkv=layer.qkv._replace(weight=Weight.from_dense(qkv)))
 

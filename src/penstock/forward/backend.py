@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from penstock.flow import Backend
     from penstock.forward.memory import CacheSize
+    from penstock.kernels.arrays import Dtype
     from penstock.kernels.interface import Batch, Operations, Pages
     from penstock.kernels.weight import Weight
     from penstock.settings import Settings
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.store.spec import ModelSpec
 
 BackendKind = Literal["torch", "native", "cuda"]
+DeviceKind = Literal["cpu", "cuda"]
 
 
 class StepLimits(NamedTuple):
@@ -45,9 +46,9 @@ class BackendConfig:
     settings: Settings
     files: ModelFiles
     context: int  # most tokens of a sequence; where none was set, the cache may have room for less: CacheSize.context
-    device: torch.device
-    dtype: torch.dtype
-    kv_dtype: torch.dtype
+    device: DeviceKind
+    dtype: Dtype
+    kv_dtype: Dtype
     limits: StepLimits
     threads: int
 

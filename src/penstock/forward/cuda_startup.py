@@ -17,13 +17,14 @@ from penstock.errors import OutOfMemory
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
 from penstock.forward.cuda_backend import CudaBackend
 from penstock.forward.graph_capture import GraphCapture
-from penstock.forward.loading import choose_cache_size, load_model
-from penstock.forward.memory import CacheSize, allocate_pages
+from penstock.forward.loading import choose_cache_size
+from penstock.forward.memory import CacheSize
+from penstock.forward.torch_loading import allocate_pages, device_memory, load_model
 from penstock.forward.warm_up import run_warm_up_steps
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda.triton_internals import can_defer_compilation
-from penstock.model.load import load
-from penstock.model.weights.dummy import BlankSource
+from penstock.model.load_dense import TORCH_DTYPES, load_dense
+from penstock.model.weights.dummy_tensors import BlankSource
 from penstock.startup import process_tuning, torch_process
 from penstock.startup.gpu_warmup import wait_awake
 from penstock.store.spec import ModelSpec
@@ -53,18 +54,19 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     torch_process.set_torch_threads(config.threads)
     process_tuning.freeze_startup_objects()  # before compilation, which leaves much garbage
     spec, limits = config.spec, config.limits
+    device, dtype = torch.device("cuda"), TORCH_DTYPES[config.dtype]
     sizes = StepSizes(config.settings.cache.block_size, config.context, limits.step_tokens, limits.max_sequences)
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
-        precompile(precompiler, spec, sizes, dtype=config.dtype, device=config.device)
+        precompile(precompiler, spec, sizes, dtype=dtype, device=device)
         end_phase("kernels noted")
-        model = load_model(config)
+        model = load_model(config, device)
         torch_process.set_torch_threads(1)  # what is left to the host takes less time than waking threads
         end_phase("weights")
     end_phase("kernels compiled")
-    capture = run_largest_steps(model, sizes, dtype=config.dtype)
+    capture = run_largest_steps(model, sizes, dtype=dtype)
     end_phase("rehearsal")
-    size = choose_cache_size(config)
-    pages = allocate_pages(spec, size, config.kv_dtype, config.device)
+    size = choose_cache_size(config, device_memory(device))
+    pages = allocate_pages(spec, size, TORCH_DTYPES[config.kv_dtype], device)
     backend = CudaBackend(model, pages, context=size.context, max_sequences=limits.max_sequences, grammars=grammars)
     end_phase("cache")
     capture_graphs(backend, sizes, capture)
@@ -92,7 +94,7 @@ def _find_kernels(
     one before the last, which computes only the wanted tokens behind its attention."""
     layers = max(2, 1 + max(group.layers[0] for group in spec.cache_groups))
     small = replace(spec, num_layers=min(layers, spec.num_layers))
-    model = load(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
+    model = load_dense(small, BlankSource(device), dtype=dtype, device=device, context=sizes.context)
     backend = _backend(model, sizes, dtype, device)
     largest = min(sizes.step_tokens, sizes.context - 1)
     with precompiler.collecting():  # the large kernels first: they take longest to compile

@@ -1,4 +1,4 @@
-"""The size of the KV cache, and its memory.
+"""The size of the KV cache, from the memory that a device has.
 
 A block of a cache group holds the keys and values of `block_size` tokens in all layers of the group. Block 0 of each
 group belongs to no sequence (see `kernels.interface.Pages`) and is counted.
@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import NamedTuple
 
 from penstock.errors import OutOfMemory
-from penstock.kernels.cpu.arena import Arena
-from penstock.kernels.interface import Pages
+from penstock.kernels.arrays import ITEMSIZES, Dtype
 from penstock.settings import CacheSettings, parse_bytes
 from penstock.startup.preflight import LEAST_CONTEXT, check_most, readable
 from penstock.store.spec import CacheGroup, ModelSpec
@@ -38,12 +35,25 @@ class CacheSize:
         return sum(count * size for count, size in zip(self.blocks, self.block_bytes, strict=True))
 
 
+class DeviceMemory(NamedTuple):
+    """Bytes of the device that weights and cache are on."""
+
+    name: str
+    free: int
+    total: int | None = None  # None: the host's, which other programs share
+    own: int = 0  # of those in use: this engine's
+
+
+def host_memory() -> DeviceMemory:
+    return DeviceMemory("cpu", resources.host_bytes())
+
+
 def size_cache(
     spec: ModelSpec,
     settings: CacheSettings,
     *,
-    dtype: torch.dtype,
-    device: torch.device,
+    dtype: Dtype,
+    memory: DeviceMemory,
     context: int | None,
     max_sequences: int,
     step_tokens: int,
@@ -55,9 +65,9 @@ def size_cache(
     All groups get blocks for equally many tokens, which is what short sequences need. A group with a window gets at
     most what `max_sequences` can hold at once; the rest goes to the others.
     """
-    budget, free, source = _budget(settings, device)
+    budget, source = _budget(settings, memory)
     if settings.kv_memory is not None:
-        check_most(budget, free)
+        check_most(budget, memory.free)
     block_size = settings.block_size
     block_bytes = tuple(block_bytes_of(spec, group, block_size, dtype) for group in spec.cache_groups)
 
@@ -88,12 +98,12 @@ def size_cache(
     return sized(bisect_right(range(max(most) + 1), budget, key=lambda blocks: sized(blocks).num_bytes) - 1)
 
 
-def check_weights(num_bytes: int, settings: CacheSettings, device: torch.device) -> None:
+def check_weights(num_bytes: int, settings: CacheSettings, memory: DeviceMemory) -> None:
     """Raise OutOfMemory, before the weights are loaded, if they or the `kv_memory` beside them do not fit."""
-    free = resources.host_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    free = memory.free
     if num_bytes > free:
         raise OutOfMemory(
-            f"the weights take {readable(num_bytes)}, but {device} has {readable(free)} free: "
+            f"the weights take {readable(num_bytes)}, but {memory.name} has {readable(free)} free: "
             f"{readable(num_bytes - free)} are missing. Choose a smaller model or a smaller dtype",
             param="model",
         )
@@ -101,50 +111,7 @@ def check_weights(num_bytes: int, settings: CacheSettings, device: torch.device)
         check_most(parse_bytes(settings.kv_memory, "kv_memory"), free - num_bytes)
 
 
-def allocate_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype, device: torch.device) -> list[Pages]:
-    """The KV pages of each layer, not initialised: on a CPU the system provides memory when a block is first
-    written."""
-    blocks = {
-        layer: count for group, count in zip(spec.cache_groups, size.blocks, strict=True) for layer in group.layers
-    }
-    shape = (size.block_size, spec.num_kv_heads, spec.head_dim)
-    try:
-        return [
-            Pages(*(torch.empty(blocks[layer], *shape, dtype=dtype, device=device) for _ in ("keys", "values")))
-            for layer in range(spec.num_layers)
-        ]
-    except RuntimeError as error:
-        raise _allocation_error(size, error) from None
-
-
-def allocate_native_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype) -> list[Pages]:
-    """The same for the native kernels. A block is one piece of memory for all layers of its group, so that memory in
-    use follows the tokens in use, in spite of huge pages."""
-    pages: dict[int, Pages] = {}
-    try:
-        for group, blocks, block_bytes in zip(spec.cache_groups, size.blocks, size.block_bytes, strict=True):
-            memory = Arena().empty(blocks, block_bytes, dtype=torch.uint8)
-            for place, layer in enumerate(group.layers):
-                share = block_bytes // len(group.layers)
-                pages[layer] = _native_pages(spec, size.block_size, dtype, memory[:, place * share :][:, :share])
-    except (RuntimeError, OSError) as error:
-        raise _allocation_error(size, error) from None
-    return [pages[layer] for layer in range(spec.num_layers)]
-
-
-def _native_pages(spec: ModelSpec, block_size: int, dtype: torch.dtype, memory: Tensor) -> Pages:
-    """Keys, values and their scales in memory [blocks, bytes], one after the other in each block."""
-    heads, dim = spec.num_kv_heads, spec.head_dim
-    codes = heads * dim * block_size * dtype.itemsize
-    keys = memory[:, :codes].view(dtype).view(-1, heads, dim, block_size)
-    values = memory[:, codes : 2 * codes].view(dtype).view(-1, heads, block_size, dim)
-    if dtype != torch.int8:
-        return Pages(keys, values)
-    scales = memory[:, 2 * codes :].view(torch.float32).view(-1, 2, heads, block_size)
-    return Pages(keys, values, scales[:, 0], scales[:, 1])
-
-
-def _allocation_error(size: CacheSize, error: Exception) -> OutOfMemory:
+def allocation_error(size: CacheSize, error: Exception) -> OutOfMemory:
     return OutOfMemory(
         f"{readable(size.num_bytes)} for the KV cache could not be allocated: {error}. Lower kv_memory or "
         "memory_fraction",
@@ -152,24 +119,19 @@ def _allocation_error(size: CacheSize, error: Exception) -> OutOfMemory:
     )
 
 
-def _budget(settings: CacheSettings, device: torch.device) -> tuple[int, int, str]:
-    """Bytes for KV blocks, free bytes, and the origin of the first number in words."""
-    if device.type == "cpu":
-        free = resources.host_bytes()
-        fraction = settings.memory_fraction or CPU_FRACTION
-        budget = int(free * fraction)
-        source = f"memory_fraction {fraction} of the {readable(free)} that are free"
-    else:
-        free, total = torch.cuda.mem_get_info(device)
-        fraction = settings.memory_fraction or DEVICE_FRACTION
-        own = torch.cuda.memory_reserved(device)  # other engines on this GPU have their own share
-        spared = int(total * (1 - max(fraction, DEVICE_FRACTION)))
-        budget = max(0, min(int(total * fraction) - own, free - spared))
-        source = f"memory_fraction {fraction} of {readable(total)}, of which {readable(total - free)} are in use"
+def _budget(settings: CacheSettings, memory: DeviceMemory) -> tuple[int, str]:
+    """Bytes for KV blocks, and the origin of the number in words."""
     if settings.kv_memory is not None:
-        budget, source = parse_bytes(settings.kv_memory, "kv_memory"), "kv_memory"
-    return budget, free, source
+        return parse_bytes(settings.kv_memory, "kv_memory"), "kv_memory"
+    free, total = memory.free, memory.total
+    if total is None:
+        fraction = settings.memory_fraction or CPU_FRACTION
+        return int(free * fraction), f"memory_fraction {fraction} of the {readable(free)} that are free"
+    fraction = settings.memory_fraction or DEVICE_FRACTION
+    spared = int(total * (1 - max(fraction, DEVICE_FRACTION)))
+    budget = max(0, min(int(total * fraction) - memory.own, free - spared))  # other engines have their own share
+    return budget, f"memory_fraction {fraction} of {readable(total)}, of which {readable(total - free)} are in use"
 
 
-def block_bytes_of(spec: ModelSpec, group: CacheGroup, block_size: int, dtype: torch.dtype) -> int:
-    return spec.block_bytes(group, block_size, dtype.itemsize, 4 if dtype == torch.int8 else 0)
+def block_bytes_of(spec: ModelSpec, group: CacheGroup, block_size: int, dtype: Dtype) -> int:
+    return spec.block_bytes(group, block_size, ITEMSIZES[dtype], 4 if dtype == "int8" else 0)

@@ -6,22 +6,20 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
-import torch
-
 from penstock.flow import Row, StepPlan, StepResult
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase
 from penstock.forward.launched_step import LaunchedStep
-from penstock.forward.loading import choose_cache_size, load_model
-from penstock.forward.memory import allocate_native_pages
+from penstock.forward.loading import choose_cache_size, load_packed_model
+from penstock.forward.memory import host_memory
 from penstock.forward.native_model import NativeModel
+from penstock.forward.native_pages import allocate_native_pages
 from penstock.forward.pooling import Pooled
-from penstock.forward.slot_tensors import SlotTensors
+from penstock.forward.slot_arrays import SlotArrays
 from penstock.forward.step_outputs import StepOutputs
 from penstock.kernels.cpu.prefault import Prefault
 from penstock.kernels.cpu.program import Pool
 from penstock.kernels.cpu.record import Recordable
-from penstock.kernels.interface import Pages
-from penstock.model import Packing
+from penstock.kernels.interface import Pages, as_array
 from penstock.sample.logprobs import Logprobs
 from penstock.sample.native_sampler import NativeSampler
 from penstock.startup import process_tuning
@@ -33,9 +31,9 @@ if TYPE_CHECKING:
 
 def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase) -> BuiltBackend:
     process_tuning.freeze_startup_objects()
-    model = load_model(config, Packing(config.settings.model.quantize))
+    model = load_packed_model(config)
     end_phase("weights")
-    size = choose_cache_size(config)
+    size = choose_cache_size(config, host_memory())
     backend = NativeBackend(
         model,
         Pool(config.threads),
@@ -68,12 +66,12 @@ class NativeBackend:
     ) -> None:
         """`pages` are native ones: see `kernels.interface.Pages`."""
         spec, block_size = model.spec, pages[0].keys.shape[3]
-        self._slots = SlotTensors(max_sequences, context, block_size, len(spec.cache_groups), torch.device("cpu"))
+        self._slots = SlotArrays(max_sequences, context, block_size, len(spec.cache_groups))
         self.model = NativeModel(model, spec, pool, pages, self._slots, step_tokens=step_tokens)
-        self._sampler = NativeSampler(spec.vocab_size, self._slots.tokens.numpy())
+        self._sampler = NativeSampler(spec.vocab_size, self._slots.tokens)
         self._outputs = StepOutputs(spec.vocab_size, grammars, most_logit_rows=max_sequences)
         ahead = -(-step_tokens // block_size)
-        self._prefaults = [Prefault(pages[group.layers[0]].keys, ahead) for group in spec.cache_groups]
+        self._prefaults = [Prefault(as_array(pages[group.layers[0]].keys), ahead) for group in spec.cache_groups]
 
     def launch(self, plan: StepPlan) -> None:
         self._slots.apply(plan.admits, plan.extends)

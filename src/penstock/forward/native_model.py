@@ -6,14 +6,14 @@ from array import array
 from collections.abc import Sequence
 
 import numpy as np
-from torch import Tensor
 
 from penstock.flow import Row
-from penstock.forward.slot_tensors import SlotTensors
+from penstock.forward.slot_arrays import SlotArrays
+from penstock.kernels.arrays import Array
 from penstock.kernels.cpu.draw_table import LogprobTable
 from penstock.kernels.cpu.program import PAGE_TYPES, Layout, Pool, Program
 from penstock.kernels.cpu.record import Recordable, record
-from penstock.kernels.interface import Pages
+from penstock.kernels.interface import Pages, as_array
 from penstock.sample.logprobs import Logprobs
 from penstock.sample.masks import Floats
 from penstock.sample.native_sampler import StepDraws, table_logprobs
@@ -30,7 +30,7 @@ class NativeModel:
         spec: ModelSpec,
         pool: Pool,
         pages: Sequence[Pages],
-        slots: SlotTensors,
+        slots: SlotArrays,
         *,
         step_tokens: int,
     ) -> None:
@@ -40,7 +40,7 @@ class NativeModel:
             kv_heads=spec.num_kv_heads,
             head_dim=spec.head_dim,
             block_size=slots.block_size,
-            page_type=PAGE_TYPES[pages[0].keys.dtype],
+            page_type=PAGE_TYPES[as_array(pages[0].keys).dtype],
             tokens=slots.tokens,
             tables=slots.tables,
             max_tokens=step_tokens,
@@ -63,13 +63,13 @@ class NativeModel:
 
     def sampled_logits(self, count: int) -> Floats:
         """[count, vocab] of the sampled rows, until the next run."""
-        return self._last.logits(count).numpy()
+        return self._last.logits(count)
 
-    def hidden(self, count: int) -> Tensor:
+    def hidden(self, count: int) -> Array:
         """[count, hidden] of the tokens of the last step, run with `show`."""
         return self._last.hidden(count)
 
-    def logits(self, first: int, end: int, logprobs: LogprobTable | None = None) -> Tensor:
+    def logits(self, first: int, end: int, logprobs: LogprobTable | None = None) -> Array:
         """[n, vocab] of tokens first .. end - 1 of the last step, run with `show`. Overwrites `sampled_logits`.
         `logprobs` [n] is measured from them."""
         wanted = array("i", range(first, end))
@@ -78,12 +78,12 @@ class NativeModel:
 
     def total(self, first: int, end: int) -> Floats:
         """Of `HiddenStates`, as the two below."""
-        total: Floats = self.hidden(end).numpy()[first:end].sum(0, dtype=np.float64).astype(np.float32)
+        total: Floats = self.hidden(end)[first:end].sum(0, dtype=np.float64).astype(np.float32)
         return total
 
     def logprobs(self, first: int, end: int, slot: int, position: int, count: int) -> Logprobs:
         counts = [count] * (end - first)
-        following = self._layout.tokens.numpy()[slot, position + 1 : position + 1 + len(counts)]
+        following = self._layout.tokens[slot, position + 1 : position + 1 + len(counts)]
         table = LogprobTable(counts, self._spec.vocab_size, following)
         self.logits(first, end, table)
         return table_logprobs(table, list(range(len(counts))), counts)

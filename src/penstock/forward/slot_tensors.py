@@ -1,8 +1,7 @@
-"""The permanent device rows of running sequences: token ids and block tables."""
+"""The permanent rows of running sequences on a device of torch's: token ids and block tables."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.flow import Admit, Extend
+from penstock.forward.slot_changes import Piece, SlotChanges
 from penstock.kernels.upload import put, upload
 
 
@@ -27,30 +27,20 @@ class SlotTensors:
         self.tables = tuple(
             torch.zeros(max_sequences, width, dtype=torch.int32, device=device) for _ in range(num_groups)
         )
-        self._held = [[0] * max_sequences for _ in range(num_groups)]  # [groups][slots]: blocks in the table
+        self._changes = SlotChanges(max_sequences, num_groups)
 
     def apply(self, admits: Sequence[Admit], extends: Sequence[Extend]) -> None:
         """Write the changes of a plan."""
         if admits:
-            _write(self.tokens, [(admit.slot, 0, admit.tokens) for admit in admits])
-        for group, (table, held) in enumerate(zip(self.tables, self._held, strict=True)):
-            pieces = []
-            for admit in admits:
-                blocks = admit.blocks[group]
-                pieces.append((admit.slot, 0, blocks + [0] * (held[admit.slot] - len(blocks))))
-                held[admit.slot] = len(blocks)
-            for extend in extends:
-                if extend.group == group:
-                    pieces.append((extend.slot, held[extend.slot], extend.blocks))
-                    held[extend.slot] += len(extend.blocks)
-            if pieces:
+            _write(self.tokens, self._changes.tokens(admits))
+        for group, table in enumerate(self.tables):
+            if pieces := self._changes.blocks(group, admits, extends):
                 _write(table, pieces)
 
 
-def _write(rows: Tensor, pieces: list[tuple[int, int, list[int]]]) -> None:
-    """Write values from a column of a row on, for all pieces (row, column, values) in one go."""
-    # `struct` reads a list in half the time that numpy takes.
-    packed = bytearray().join(struct.pack(f"{len(values)}i", *values) for *_, values in pieces)
+def _write(rows: Tensor, pieces: list[Piece]) -> None:
+    """All pieces in one go."""
+    packed = bytearray().join(piece.packed() for piece in pieces)
     flat, new, width = rows.view(-1), np.frombuffer(packed, dtype=np.int32), rows.shape[1]
     first = [(row * width + column, len(values)) for row, column, values in pieces]
     if len(pieces) == 1:

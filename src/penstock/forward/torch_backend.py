@@ -13,13 +13,14 @@ from penstock.flow import Row, StepPlan, StepResult
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
 from penstock.forward.inputs import gather
 from penstock.forward.launched_step import LaunchedStep
-from penstock.forward.loading import choose_cache_size, load_model
-from penstock.forward.memory import allocate_pages
+from penstock.forward.loading import choose_cache_size
 from penstock.forward.slot_tensors import SlotTensors
 from penstock.forward.step_outputs import StepOutputs
 from penstock.forward.torch_hidden_states import TorchHiddenStates
+from penstock.forward.torch_loading import allocate_pages, device_memory, load_model
 from penstock.kernels.interface import Operations, Pages
 from penstock.kernels.torch_ops import TorchOperations
+from penstock.model.load_dense import TORCH_DTYPES
 from penstock.sample.reference.draws import Draws
 from penstock.sample.torch_sampler import TorchSampler
 from penstock.startup import process_tuning, torch_process
@@ -32,10 +33,11 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     torch_process.check_torch_threads(config.settings.engine.threads)
     torch_process.set_torch_threads(config.threads)
     process_tuning.freeze_startup_objects()
-    model = load_model(config)
+    device = torch.device("cpu")
+    model = load_model(config, device)
     end_phase("weights")
-    size = choose_cache_size(config)
-    pages = allocate_pages(config.spec, size, config.kv_dtype, config.device)
+    size = choose_cache_size(config, device_memory(device))
+    pages = allocate_pages(config.spec, size, TORCH_DTYPES[config.kv_dtype], device)
     backend = TorchBackend(
         model, pages, context=size.context, max_sequences=config.limits.max_sequences, grammars=grammars
     )

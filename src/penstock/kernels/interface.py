@@ -3,18 +3,33 @@
 A model's `forward(ops, batch)` only calls these. So a CUDA graph can capture it, a recorder can flatten it into a list
 of native operations, and a reader sees the architecture. Tokens of all rows are packed along the first dimension,
 without padding.
+
+A `Tensor` is a torch tensor for torch and CUDA. The native backend has no torch: there parameters and pages are numpy
+arrays, and what the operations compute are symbols of the recorder (`cpu.record`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast
 
-from torch import Tensor
-
+from penstock.kernels.arrays import Array
 from penstock.kernels.weight import Weight
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Activation = Literal["silu", "gelu_tanh"]
+
+
+def as_tensor(array: Array) -> Tensor:
+    """An array of the native backend, by the type that the structs here have."""
+    return cast("Tensor", cast(object, array))
+
+
+def as_array(tensor: Tensor) -> Array:
+    """The reverse."""
+    return cast(Array, cast(object, tensor))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from penstock.kernels.per_batch import PerBatch
 from penstock.kernels.reference import attention, embed, gate, logits, rotate_store
 from penstock.kernels.reference import linear as linear_
 from penstock.kernels.reference import norm as norm_
+from penstock.kernels.reference.dense import to_dense
 from penstock.kernels.weight import Form, Weight
 
 
@@ -19,7 +20,7 @@ class TorchOperations:
         self._shared = PerBatch()
 
     def embed(self, tokens: Tensor, table: Weight, scale: float) -> Tensor:
-        return embed.reference(tokens, table.to_dense(), scale)
+        return embed.reference(tokens, to_dense(table), scale)
 
     def norm(self, x: Tensor, norm: Norm, onto: Tensor | None = None) -> Tensor:
         y = norm_.reference(x, norm)
@@ -63,4 +64,4 @@ class TorchOperations:
 def _product(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
     if weight.form is Form.ONEDNN:
         return linear_.onednn(x, weight.onednn, bias)
-    return linear_.reference(x, weight.to_dense(), bias)
+    return linear_.reference(x, to_dense(weight), bias)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-import torch
-from torch import Tensor
-
+from penstock.kernels.arrays import Dtype
 from penstock.kernels.cpu.packed import PackedMatrix
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Form(StrEnum):
@@ -34,35 +35,35 @@ class Weight:
 
     form: Form
     shape: tuple[int, int]
-    dtype: torch.dtype  # that products with it compute in
+    dtype: Dtype  # that products with it compute in
     num_bytes: int
     _stored: Tensor | PackedMatrix
 
     @classmethod
     def from_dense(cls, tensor: Tensor) -> Weight:
-        return cls(Form.DENSE, (tensor.shape[0], tensor.shape[1]), tensor.dtype, tensor.nbytes, tensor)
+        return cls(Form.DENSE, (tensor.shape[0], tensor.shape[1]), _dtype(tensor), tensor.nbytes, tensor)
 
     @classmethod
     def from_onednn(cls, tensor: Tensor) -> Weight:
         """`tensor` is what `kernels.reference.linear.to_onednn` gave."""
-        return cls(Form.ONEDNN, (tensor.shape[0], tensor.shape[1]), tensor.dtype, tensor.nbytes, tensor)
+        return cls(Form.ONEDNN, (tensor.shape[0], tensor.shape[1]), _dtype(tensor), tensor.nbytes, tensor)
 
     @classmethod
     def from_packed(cls, matrix: PackedMatrix) -> Weight:
-        return cls(Form.PACKED, matrix.shape, torch.float32, matrix.num_bytes, matrix)
+        return cls(Form.PACKED, matrix.shape, "float32", matrix.num_bytes, matrix)
 
     @property
     def dense(self) -> Tensor:
         """[rows, cols]"""
         if self.form is not Form.DENSE:
             raise self._form_error(Form.DENSE)
-        return cast(Tensor, self._stored)
+        return cast("Tensor", self._stored)
 
     @property
     def onednn(self) -> Tensor:
         if self.form is not Form.ONEDNN:
             raise self._form_error(Form.ONEDNN)
-        return cast(Tensor, self._stored)
+        return cast("Tensor", self._stored)
 
     @property
     def packed(self) -> PackedMatrix:
@@ -70,15 +71,9 @@ class Weight:
             raise self._form_error(Form.PACKED)
         return cast(PackedMatrix, self._stored)
 
-    def to_dense(self) -> Tensor:
-        """[rows, cols], converted from any form: exact and slow, for references and tests."""
-        match self.form:
-            case Form.DENSE:
-                return self.dense
-            case Form.ONEDNN:
-                return self.onednn.to_dense()
-            case Form.PACKED:
-                return self.packed.unpack()
-
     def _form_error(self, form: Form) -> UnsupportedForm:
         return UnsupportedForm(f"this operation reads {form} weights, and was given a {self.form} one")
+
+
+def _dtype(tensor: Tensor) -> Dtype:
+    return cast(Dtype, str(tensor.dtype).removeprefix("torch."))

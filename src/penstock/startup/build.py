@@ -2,8 +2,7 @@
 
     settings ──decide──► BackendConfig ──build──► BuiltBackend ──► EngineLoop, and facts about all of it
 
-Only the process that runs the engine imports this: torch comes with it. A backend's module is imported when it is
-chosen: Triton comes with CUDA builds of torch only.
+A backend's module is imported when it is chosen: only the native one does without torch.
 """
 
 from __future__ import annotations
@@ -13,24 +12,28 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import Any
-
-import torch
+from contextlib import nullcontext
+from typing import Any, cast
 
 from penstock.cache import CacheManager, EvictionHistory
 from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidSetting
-from penstock.forward.backend import BackendConfig, BackendKind, BuiltBackend, StepLimits
+from penstock.forward.backend import BackendConfig, BackendKind, BuiltBackend, DeviceKind, StepLimits
 from penstock.forward.memory import CacheSize
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.grammar_cache import GrammarCache
+from penstock.kernels.arrays import Dtype
 from penstock.kernels.cpu import library
-from penstock.model import choose_dtype, weight_bytes
+from penstock.model import parameter_bytes
 from penstock.schedule import Scheduler
 from penstock.settings import Settings
+from penstock.startup import process_tuning
+from penstock.startup.gpu_warmup import wake_device
+from penstock.startup.preflight import has_driver
 from penstock.store.files import ModelFiles
 from penstock.store.spec import ModelSpec
 from penstock.store.spec_check import chosen_context
+from penstock.system.extras import INSTALL_TORCH, has_torch, require_torch
 from penstock.system.resources import cores
 
 logger = logging.getLogger(__name__)
@@ -41,7 +44,6 @@ BACKENDS: dict[BackendKind, str] = {
     "native": "penstock.forward.native_backend",
     "cuda": "penstock.forward.cuda_startup",
 }
-KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 CPU_LIMITS = StepLimits(step_tokens=512, max_sequences=64, lookahead=0)
 GPU_LIMITS = StepLimits(step_tokens=8192, max_sequences=512, lookahead=1)
 # What begins when a phase of a backend's `build` ends.
@@ -94,7 +96,9 @@ def engine_loop(
     timer.end("decisions")
     timer.begin("preparing kernels" if config.kind == "cuda" else "loading weights")
     grammars = GrammarCache(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
-    built: BuiltBackend = importlib.import_module(BACKENDS[config.kind]).build(config, grammars, timer.end)
+    with process_tuning.fast_import(None) if config.kind == "torch" else nullcontext():
+        module = importlib.import_module(BACKENDS[config.kind])
+    built: BuiltBackend = module.build(config, grammars, timer.end)
     loop = EngineLoop(_scheduler(config, built.cache, secret), built.backend, grammars)
     timer.end("rest")
     logger.debug("engine built in %.1f s: %s", timer.total, timer.seconds)
@@ -103,7 +107,7 @@ def engine_loop(
 
 def _decide(settings: Settings, files: ModelFiles) -> BackendConfig:
     device = _device(settings)
-    dtype = choose_dtype(settings.model.dtype, files.spec, device)
+    dtype = choose_dtype(settings, files.spec, device)
     kind = _kind(settings, device)
     return BackendConfig(
         kind=kind,
@@ -118,47 +122,76 @@ def _decide(settings: Settings, files: ModelFiles) -> BackendConfig:
     )
 
 
-def _device(settings: Settings) -> torch.device:
-    kind = settings.model.device
-    if kind == "auto":
-        kind = "cuda" if torch.cuda.is_available() else "cpu"
-    if kind == "cuda" and not torch.cuda.is_available():
+def _device(settings: Settings) -> DeviceKind:
+    asked = settings.model.device
+    if asked == "cpu" or (asked == "auto" and not has_driver()):
+        return "cpu"
+    if asked == "cuda":
+        require_torch("device cuda", "device")
+    elif not has_torch():
+        logger.warning("computing on the CPU: the GPU of this machine needs torch (%s)", INSTALL_TORCH)
+        return "cpu"
+    if _torch_has_cuda():
+        return "cuda"
+    if asked == "cuda":
         raise InvalidSetting(
             "device: there is no CUDA device here, or this torch was built without CUDA", param="device"
         )
-    return torch.device(kind)
+    return "cpu"
 
 
-def _kind(settings: Settings, device: torch.device) -> BackendKind:
+def _torch_has_cuda() -> bool:
+    """Imports torch."""
+    with process_tuning.fast_import(wake_device):
+        from penstock.startup import torch_process
+
+    return torch_process.has_cuda()
+
+
+def choose_dtype(settings: Settings, spec: ModelSpec, device: DeviceKind) -> Dtype:
+    """auto: float32 on a CPU; elsewhere the checkpoint's own type, or bfloat16 if that is float32."""
+    name = settings.model.dtype
+    if name != "auto":
+        return name
+    if device == "cpu":
+        return "float32"
+    return "bfloat16" if spec.dtype == "float32" else cast(Dtype, spec.dtype)
+
+
+def _kind(settings: Settings, device: DeviceKind) -> BackendKind:
     """On a CPU the native kernels, wherever they were built and the settings name no dtype of torch's."""
-    native = device.type == "cpu" and settings.model.dtype == "auto" and library.load() is not None
+    native = device == "cpu" and settings.model.dtype == "auto" and library.load() is not None
     if settings.model.quantize and not native:
         raise InvalidSetting(
             "quantize: only the native CPU kernels compute with quantized weights: they need device cpu, dtype auto, "
             "and a C++ compiler when penstock is installed",
             param="quantize",
         )
-    return "native" if native else "cuda" if device.type == "cuda" else "torch"
+    if native or device == "cuda":
+        return "native" if native else "cuda"
+    if settings.model.dtype != "auto":
+        require_torch(f"dtype {settings.model.dtype}", "dtype")
+    require_torch("a CPU engine without the native kernels, which a C++ compiler builds when penstock is installed,")
+    return "torch"
 
 
-def _kv_dtype(settings: Settings, dtype: torch.dtype, kind: BackendKind) -> torch.dtype:
+def _kv_dtype(settings: Settings, dtype: Dtype, kind: BackendKind) -> Dtype:
     name = settings.cache.kv_dtype
     if name == "auto":
-        return torch.float16 if kind == "native" else dtype
-    chosen = KV_DTYPES[name]
-    if kind != "native" and chosen != dtype:
+        return "float16" if kind == "native" else dtype
+    if kind != "native" and name != dtype:
         raise InvalidSetting(
             f"kv_dtype: without the native CPU kernels the KV cache has the type the model computes in, which is "
-            f"{_name(dtype)}",
+            f"{dtype}",
             param="kv_dtype",
         )
-    return chosen
+    return name
 
 
-def _limits(settings: Settings, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> StepLimits:
+def _limits(settings: Settings, spec: ModelSpec, device: DeviceKind, dtype: Dtype) -> StepLimits:
     schedule = settings.schedule
-    tokens, sequences, lookahead = CPU_LIMITS if device.type == "cpu" else GPU_LIMITS
-    if device.type == "cuda" and weight_bytes(spec, dtype=dtype, device=device) <= SMALL_MODEL:
+    tokens, sequences, lookahead = CPU_LIMITS if device == "cpu" else GPU_LIMITS
+    if device == "cuda" and parameter_bytes(spec, dtype) <= SMALL_MODEL:
         tokens *= 2
     sequences = schedule.max_sequences or min(sequences, schedule.step_tokens or sequences)
     tokens = schedule.step_tokens or max(tokens, sequences)
@@ -170,9 +203,9 @@ def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dic
     return {
         "model": config.files.name,
         "pid": os.getpid(),
-        "device": str(config.device),
-        "dtype": _name(config.dtype),
-        "kv_dtype": _name(config.kv_dtype),
+        "device": config.device,
+        "dtype": config.dtype,
+        "kv_dtype": config.kv_dtype,
         "kernels": _kernels(config.kind),
         "context": size.context,
         "weights_bytes": built.weights_bytes,
@@ -186,10 +219,6 @@ def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dic
         "start_s": timer.total,
         "start_parts_s": timer.seconds,
     }
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _kernels(kind: BackendKind) -> str:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 
 from penstock.store.disk import cache_root
@@ -68,9 +68,16 @@ def compiled_ahead(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
 
 def _without(packages: tuple[str, ...]) -> list[Path]:
     """Folders of the packages that are not imported yet and have no bytecode where Python looks for it."""
-    specs = [importlib.util.find_spec(package) for package in packages if package not in sys.modules]
+    specs = [_find(package) for package in packages if package not in sys.modules]
     sources = [spec.origin for spec in specs if spec is not None and spec.has_location and spec.origin is not None]
     return [Path(one).parent for one in sources if not Path(importlib.util.cache_from_source(one)).exists()]
+
+
+def _find(package: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(package)
+    except ImportError:
+        return None
 
 
 def _folder(site: Path) -> Path | None:

@@ -12,6 +12,7 @@ from penstock.settings import CacheSettings, Settings, parse_bytes
 from penstock.store.spec import ModelSpec
 from penstock.store.spec_check import chosen_context
 from penstock.system import resources
+from penstock.system.extras import require_torch
 
 DRIVER = "libcuda.so.1"
 LEAST_CONTEXT = 256  # tokens: the context is never shortened below this to fit memory
@@ -21,15 +22,19 @@ LEAST_KV_ITEMSIZE = {"auto": 2, "float32": 4, "float16": 2, "int8": 1}
 def check(settings: Settings, spec: ModelSpec) -> None:
     """Raises InvalidSetting or OutOfMemory, with the name of the setting."""
     chosen_context(spec, settings.model.context)
-    device = settings.model.device
-    if device == "cuda" and not _has_driver():
+    device, dtype = settings.model.device, settings.model.dtype
+    if device == "cuda" and not has_driver():
         raise InvalidSetting(
             f"device: no CUDA device: the NVIDIA driver ({DRIVER}) is missing; use device cpu or auto", param="device"
         )
+    if device == "cuda":
+        require_torch("device cuda", "device")
+    if dtype != "auto":
+        require_torch(f"dtype {dtype}", "dtype")
     if settings.cache.kv_memory is not None:
         asked = parse_bytes(settings.cache.kv_memory, "kv_memory")
         _check_least(asked, settings, spec)
-        if device == "cpu" or not _has_driver():  # else the device's memory counts, which the engine knows
+        if device == "cpu" or not has_driver():  # else the device's memory counts, which the engine knows
             check_most(asked, resources.host_bytes())
 
 
@@ -64,7 +69,7 @@ def _least_bytes(spec: ModelSpec, settings: CacheSettings, context: int) -> int:
     )
 
 
-def _has_driver() -> bool:
+def has_driver() -> bool:
     try:
         ctypes.CDLL(DRIVER)
     except OSError:

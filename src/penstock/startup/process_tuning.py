@@ -1,5 +1,6 @@
 """Process-wide changes that make an engine start and run faster. None of them happens in a process that Penstock does
-not own (`system.ownership`): there an engine in the caller's process does without.
+not own (`system.ownership`): there an engine in the caller's process does without. `torch_process` has those of engines
+that compute with torch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from penstock.system.ownership import owns_process
 
 @contextmanager
 def fast_start() -> Iterator[None]:
-    """No garbage collection and no bytecode lost inside the block, which imports torch and builds an engine."""
+    """No garbage collection and no bytecode lost inside the block, which builds an engine."""
     if not owns_process():
         yield
         return

@@ -9,6 +9,10 @@ from penstock.errors import InvalidSetting
 from penstock.system.ownership import owns_process
 
 
+def has_cuda() -> bool:
+    return torch.cuda.is_available()
+
+
 def set_torch_threads(count: int) -> None:
     if owns_process():
         torch.set_num_threads(count)

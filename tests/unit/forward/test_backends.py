@@ -25,14 +25,16 @@ from penstock.kernels.cpu.program import Pool
 from penstock.kernels.interface import Linear
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.kernels.weight import Form
-from penstock.model import Decoder, Packing, load, open_source
+from penstock.model import Decoder, PackedForm, load, open_source
+from penstock.model.weights.dense_form import DenseForm
+from penstock.model.weights.form import DeviceForm
 from penstock.store import hf_folder
 
 BLOCK = 4
 BLOCKS = 400
 CONTEXT = 128
 GREEDY = SamplingParams(temperature=0.0)
-CPU = torch.device("cpu")
+DENSE = DenseForm(torch.float32, torch.device("cpu"))
 
 
 @dataclass
@@ -41,18 +43,28 @@ class Models:
     oracle: Any
 
 
+FAMILIES = ["llama", "gemma3"]  # one with a single cache group, one with two
+
+
+def _models(name: str, folder: Path, form: DeviceForm) -> Models:
+    tiny_models.make(name, folder)
+    files = hf_folder.read(folder, "tiny")
+    model = load(files.spec, open_source(files.weights, files.format), form, context=CONTEXT)
+    return Models(model, tiny_models.oracle(folder))
+
+
 @pytest.fixture(
-    scope="module",
-    params=["llama", "gemma3", *(pytest.param(f"native {name}", marks=needs_library) for name in ("llama", "gemma3"))],
+    scope="module", params=[*FAMILIES, *(pytest.param(f"native {name}", marks=needs_library) for name in FAMILIES)]
 )
 def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """One with a single cache group, one with two; with torch's operations and through the native program."""
-    kind, _, name = request.param.rpartition(" ")
-    folder = tiny_models.make(name, tmp_path_factory.mktemp(name))
-    files = hf_folder.read(folder, "tiny")
-    source, packing = open_source(files.weights, files.format), Packing() if kind else None
-    model = load(files.spec, source, dtype=torch.float32, device=CPU, context=CONTEXT, packing=packing)
-    return Models(model, tiny_models.oracle(folder))
+    """With torch's operations and through the native program."""
+    native, _, name = request.param.rpartition(" ")
+    return _models(name, tmp_path_factory.mktemp(name), PackedForm() if native else DENSE)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def dense_models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return _models(request.param, tmp_path_factory.mktemp(request.param), DENSE)
 
 
 @cache
@@ -64,7 +76,7 @@ def make_backend(model: Decoder, slots: int) -> TorchBackend | NativeBackend:
     """Of packed weights the native one."""
     spec = model.spec
     if model.head.form is Form.PACKED:
-        pages = make_native_pages(spec, BLOCKS, BLOCK, torch.float32)
+        pages = make_native_pages(spec, BLOCKS, BLOCK, "float32")
         return NativeBackend(model, pool(), pages, context=CONTEXT, max_sequences=slots, step_tokens=256)
     pages = make_pages(spec, BLOCKS, BLOCK, torch.float32)
     return TorchBackend(model, pages, context=CONTEXT, max_sequences=slots)
@@ -242,9 +254,9 @@ def test_a_seeded_sequence_does_not_depend_on_neighbours_slots_or_lookahead(mode
 def test_the_native_program_draws_what_torch_draws(tmp_path: Path, family: str, name: str) -> None:
     files = hf_folder.read(tiny_models.make(family, tmp_path), "tiny")
     drawn = []
-    for packing in (None, Packing()):
+    for form in (DENSE, PackedForm()):
         source = open_source(files.weights, files.format)
-        model = load(files.spec, source, dtype=torch.float32, device=CPU, context=CONTEXT, packing=packing)
+        model = load(files.spec, source, form, context=CONTEXT)
         desk = Desk(model)
         desk.admit("other", 0, prompt(9, 1))
         desk.admit("x", 1, prompt(30, 2), PARAMS[name], prompt_length=21, seed=3)
@@ -402,16 +414,16 @@ class Fails(TorchOperations):
         return super().linear(x, linear, onto)
 
 
-def test_an_exception_reaches_the_caller_and_leaves_the_backend_usable(models: Models) -> None:
+def test_an_exception_reaches_the_caller_and_leaves_the_backend_usable(dense_models: Models) -> None:
     def fail() -> None:
         raise RuntimeError("out of something")
 
     ops = Fails()
-    pages = make_pages(models.model.spec, BLOCKS, BLOCK, torch.float32)
+    pages = make_pages(dense_models.model.spec, BLOCKS, BLOCK, torch.float32)
     desk = Desk(
-        models.model,
+        dense_models.model,
         lookahead=1,
-        backend=TorchBackend(models.model, pages, context=CONTEXT, max_sequences=4, ops=ops),
+        backend=TorchBackend(dense_models.model, pages, context=CONTEXT, max_sequences=4, ops=ops),
     )
     desk.admit("x", 0, prompt(10, 1), PARAMS["penalised"])
     desk.step(x=10)
@@ -421,15 +433,15 @@ def test_an_exception_reaches_the_caller_and_leaves_the_backend_usable(models: M
     ops.broken = None
     desk.backend.reset()
 
-    after = Desk(models.model, backend=desk.backend)
+    after = Desk(dense_models.model, backend=desk.backend)
     after.admit("y", 0, prompt(20, 2))
-    assert after.run("y", 6) == generate(models.oracle, prompt(20, 2), 6)
+    assert after.run("y", 6) == generate(dense_models.oracle, prompt(20, 2), 6)
 
 
-def test_warm_up_touches_nobody_s_blocks(models: Models) -> None:
-    pages = make_pages(models.model.spec, 12, BLOCK, torch.float32)
-    warm = TorchBackend(models.model, pages, context=CONTEXT, max_sequences=4)
-    groups = len(models.model.spec.cache_groups)
+def test_warm_up_touches_nobody_s_blocks(dense_models: Models) -> None:
+    pages = make_pages(dense_models.model.spec, 12, BLOCK, torch.float32)
+    warm = TorchBackend(dense_models.model, pages, context=CONTEXT, max_sequences=4)
+    groups = len(dense_models.model.spec.cache_groups)
     run_warm_up_steps(warm, 21, max_sequences=4, block_size=BLOCK, num_groups=groups)
     assert all(torch.isnan(tensor[1:]).all() for page in pages for tensor in (page.keys, page.values))
     assert not any(torch.isnan(page.keys[0]).any() for page in pages)

@@ -11,7 +11,8 @@ from penstock.flow import Admit, Constraint, Extend, FinishReason, Row, RowResul
 from penstock.forward.torch_backend import TorchBackend
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.grammar_cache import GrammarCache
-from penstock.model import Decoder, load, open_source
+from penstock.model import Decoder, open_source
+from penstock.model.load_dense import load_dense
 from penstock.store import hf_folder
 from penstock.tokenize.tokenizer import Tokenizer
 
@@ -26,7 +27,7 @@ class Engine:
         assert files.tokenizer is not None
         self.tokenizer = Tokenizer.load(files.tokenizer)
         source = open_source(files.weights, files.format)
-        self.model: Decoder = load(files.spec, source, dtype=torch.float32, device=CPU, context=CONTEXT)
+        self.model: Decoder = load_dense(files.spec, source, dtype=torch.float32, device=CPU, context=CONTEXT)
         self.grammars = GrammarCache(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
 
     def backend(self) -> TorchBackend:

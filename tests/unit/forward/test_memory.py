@@ -4,14 +4,11 @@ import pytest
 import torch
 
 from penstock.errors import OutOfMemory
-from penstock.forward.memory import (
-    CacheSize,
-    allocate_native_pages,
-    allocate_pages,
-    block_bytes_of,
-    check_weights,
-    size_cache,
-)
+from penstock.forward.memory import CacheSize, block_bytes_of, check_weights, host_memory, size_cache
+from penstock.forward.native_pages import allocate_native_pages
+from penstock.forward.torch_loading import allocate_pages, device_memory
+from penstock.kernels.arrays import Dtype
+from penstock.kernels.interface import as_array
 from penstock.settings import CacheSettings
 from penstock.startup.preflight import LEAST_CONTEXT
 from penstock.store.spec import ModelSpec, Rope
@@ -45,8 +42,8 @@ BLOCK_BYTES = 4096
 
 
 def size(model: ModelSpec = FULL, settings: CacheSettings | None = None, **changes: Any) -> CacheSize:
-    options = {"context": 4096, "max_sequences": 8, "step_tokens": 256, "dtype": torch.bfloat16, "device": CPU}
-    return size_cache(model, settings or CacheSettings(), **(options | changes))
+    options = {"context": 4096, "max_sequences": 8, "step_tokens": 256, "dtype": "bfloat16"}
+    return size_cache(model, settings or CacheSettings(), **({"memory": host_memory()} | options | changes))
 
 
 @pytest.fixture
@@ -64,7 +61,7 @@ def test_takes_a_quarter_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.num_bytes == 4 << 20
     assert size(settings=CacheSettings(memory_fraction=0.5)).num_bytes == 8 << 20
     assert size(settings=CacheSettings(kv_memory="6MiB")).num_bytes == 6 << 20
-    assert size(dtype=torch.float32).blocks == ((4 << 20) // (2 * BLOCK_BYTES),)
+    assert size(dtype="float32").blocks == ((4 << 20) // (2 * BLOCK_BYTES),)
 
 
 def test_never_takes_more_than_the_sequences_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,10 +129,10 @@ def test_windows_are_counted_when_a_context_is_made_to_fit(monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("free")
 def test_weights_and_the_kv_memory_that_was_asked_for_must_fit_together() -> None:
-    check_weights(1 << 20, CacheSettings(), CPU)
-    check_weights(1 << 20, CacheSettings(kv_memory="1MiB"), CPU)
+    check_weights(1 << 20, CacheSettings(), host_memory())
+    check_weights(1 << 20, CacheSettings(kv_memory="1MiB"), host_memory())
     with pytest.raises(OutOfMemory, match=r"exceed the free memory of 1\.0 MiB") as caught:
-        check_weights(1 << 20, CacheSettings(kv_memory="1.1MiB"), CPU)
+        check_weights(1 << 20, CacheSettings(kv_memory="1.1MiB"), host_memory())
     assert caught.value.param == "kv_memory"
 
 
@@ -172,7 +169,7 @@ class TestWindows:
 
 def test_accelerators_count_what_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60 << 20, 100 << 20))
-    result = size(device=torch.device("cuda"), max_sequences=100)
+    result = size(memory=device_memory(torch.device("cuda")), max_sequences=100)
     assert result.num_bytes == 50 << 20
 
 
@@ -188,21 +185,21 @@ def test_an_impossible_allocation_is_a_clear_error() -> None:
     with pytest.raises(OutOfMemory, match="could not be allocated"):
         allocate_pages(FULL, CacheSize(16, (1 << 55,), (BLOCK_BYTES,)), torch.float16, CPU)
     with pytest.raises(OutOfMemory, match="could not be allocated"):
-        allocate_native_pages(FULL, CacheSize(16, (1 << 40,), (BLOCK_BYTES,)), torch.float16)
+        allocate_native_pages(FULL, CacheSize(16, (1 << 40,), (BLOCK_BYTES,)), "float16")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8], ids=str)
-def test_native_pages_fill_their_memory_and_do_not_overlap(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_native_pages_fill_their_memory_and_do_not_overlap(dtype: Dtype) -> None:
     """Each number written once, layer by layer, is still there at the end."""
     block_bytes = tuple(block_bytes_of(FULL, group, 16, dtype) for group in FULL.cache_groups)
     pages = allocate_native_pages(FULL, CacheSize(16, (5,), block_bytes), dtype)
     parts = [
-        part
+        as_array(part)
         for layer in pages
         for part in (layer.keys, layer.values, layer.key_scales, layer.value_scales)
         if part is not None
     ]
     for number, part in enumerate(parts):
-        part.fill_(number)
+        part.fill(number)
     assert all((part == number).all() for number, part in enumerate(parts))
     assert sum(part.nbytes for part in parts) == 5 * sum(block_bytes)

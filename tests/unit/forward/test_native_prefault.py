@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from torch import Tensor
 
 from helpers import tiny_models
 from helpers.native_paged_model import needs_library
 from penstock import LLM, SamplingParams
 from penstock.forward import native_backend
+from penstock.kernels.arrays import Array
 
 
 @needs_library
@@ -18,7 +18,7 @@ def test_memory_is_asked_for_as_blocks_are_taken(tmp_path: Path, monkeypatch: py
     groups: list[list[int]] = []
 
     class Recorded:
-        def __init__(self, blocks: Tensor, ahead: int) -> None:
+        def __init__(self, blocks: Array, ahead: int) -> None:
             assert ahead == 64 // 8
             self.highest: list[int] = []
             groups.append(self.highest)

@@ -25,8 +25,8 @@ from penstock.forward.readback import Readback
 from penstock.kernels.cuda.precompile import Precompiler
 from penstock.kernels.cuda_ops import CudaOperations
 from penstock.kernels.reference import linear
-from penstock.model.load import load
-from penstock.model.weights.dummy import BlankSource
+from penstock.model.load_dense import load_dense
+from penstock.model.weights.dummy_tensors import BlankSource
 from penstock.store.resolve import resolve
 from penstock.store.spec import ModelSpec
 from penstock.system import ownership
@@ -84,7 +84,7 @@ def test_real_tensors_take_the_variants_that_were_noted_on_meta(
     monkeypatch.setattr(linear, "prefers_onednn", lambda *_: False)
     monkeypatch.setattr(CudaOperations, "logits", lambda _, x, weight, __: (x @ weight.dense.T).float())
     cpu = torch.device("cpu")
-    model = load(spec, BlankSource(cpu), dtype=dtype, device=cpu, context=SIZES.context)
+    model = load_dense(spec, BlankSource(cpu), dtype=dtype, device=cpu, context=SIZES.context)
     paged = PagedModel(model, block_size=SIZES.block_size, ops=CudaOperations(), dtype=dtype)
     launched = Precompiler(processes=1)
     with launched.collecting():

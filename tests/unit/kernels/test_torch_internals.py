@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from penstock.kernels import torch_internals
 from penstock.kernels.reference import linear
 from penstock.kernels.weight import Weight
-from penstock.model.weights.form import DenseForm
+from penstock.model.weights.dense_form import DenseForm
 from penstock.system.slow_paths import warn_slow_path
 
 CACHED = ("stream_functions", "has_onednn_linear", "cudnn_attention", "float32_product")

@@ -9,16 +9,20 @@ from torch import Tensor
 from helpers.native_paged_model import NativePagedModel, needs_library
 from helpers.paged_model import Row, make_batch, make_pages, run_alone
 from penstock.kernels.cpu.program import Pool
-from penstock.kernels.interface import Operations
+from penstock.kernels.interface import Operations, Rotary
+from penstock.kernels.reference.dense import to_dense
 from penstock.kernels.torch_ops import TorchOperations
-from penstock.model import DummySource, Packing
+from penstock.model import DummySource, PackedForm
 from penstock.model.architectures.llama import Llama
 from penstock.model.layers.build import LayerBuilder
+from penstock.model.layers.rope import rotary_table
 from penstock.model.layers.step import LayerStep
 from penstock.model.weights import loader
+from penstock.model.weights.dense_form import DenseForm
+from penstock.model.weights.form import DeviceForm
 from penstock.store.spec import ModelSpec, Rope
 
-CPU = torch.device("cpu")
+DENSE = DenseForm(torch.float32, torch.device("cpu"))
 SPEC = ModelSpec(
     architecture="llama",
     name="tiny",
@@ -59,9 +63,11 @@ class PostNorm(Llama):
     layer = PostNormLayer
 
 
-def make(kind: type[Llama], packing: Packing | None = None) -> Llama:
-    weights = loader.load(kind.weight_map, DummySource(CPU), SPEC, dtype=torch.float32, device=CPU, packing=packing)
-    return kind(SPEC, weights, device=CPU, context=64)
+def make(kind: type[Llama], form: DeviceForm = DENSE) -> Llama:
+    def rotary(rope: Rope) -> Rotary:
+        return Rotary(form.constant(rotary_table(rope, 64)), rope.dim)
+
+    return kind(SPEC, loader.load(kind.weight_map, DummySource(), SPEC, form), rotary)
 
 
 def definition(model: Llama, tokens: list[int]) -> Tensor:
@@ -72,20 +78,20 @@ def definition(model: Llama, tokens: list[int]) -> Tensor:
 
     def rotated(x: Tensor) -> Tensor:
         first, second = x.chunk(2, dim=-1)
-        cos, sin = model.layers[0].attention.rotary.table[: len(tokens)].unbind(1)
+        cos, sin = torch.as_tensor(model.layers[0].attention.rotary.table)[: len(tokens)].unbind(1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
-    x = model.embedding.to_dense()[tokens]
+    x = to_dense(model.embedding)[tokens]
     for layer in model.layers:
         qkv, output, gate_up, down = (
-            getattr(layer, name).weight.to_dense() for name in ("qkv", "output", "gate_up", "down")
+            to_dense(getattr(layer, name).weight) for name in ("qkv", "output", "gate_up", "down")
         )
         q, k, v = (x @ qkv.T).view(-1, 12, 16).transpose(0, 1).chunk(3)
         mixed = F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True, scale=0.25)
         x = x + norm(mixed.transpose(0, 1).flatten(1) @ output.T)
         gate, up = (x @ gate_up.T).chunk(2, dim=-1)
         x = x + norm(F.silu(gate) * up @ down.T)
-    return norm(x) @ model.head.to_dense().T
+    return norm(x) @ to_dense(model.head).T
 
 
 def test_a_post_norm_layer() -> None:
@@ -97,10 +103,10 @@ def test_a_post_norm_layer() -> None:
 
 @needs_library
 def test_a_post_norm_layer_as_a_native_program() -> None:
-    model = make(PostNorm, Packing())
+    model = make(PostNorm, PackedForm())
     paged = NativePagedModel(model, Pool(1))
     paged.step({paged.add(TOKENS): len(TOKENS)})
-    torch.testing.assert_close(paged.logits(0), definition(model, TOKENS), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(paged.logits(0)), definition(model, TOKENS), rtol=1e-4, atol=1e-4)
 
 
 def test_hidden_states_of_wanted_tokens_are_those_among_all() -> None:

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from helpers import tiny_models
 from penstock.errors import ModelInvalid, WeightsMismatch
-from penstock.model import Decoder, load, open_source
+from penstock.model import Decoder, open_source
 from penstock.model.architectures.llama import Llama
+from penstock.model.load_dense import load_dense
 from penstock.model.weights import loader
+from penstock.model.weights.dense_form import DenseForm
 from penstock.store.hf_config import spec_from_config
 from penstock.store.spec import ModelSpec
 
@@ -42,13 +44,13 @@ def changed(folder: Path, path: Path, change: Change) -> Path:
 
 
 def load_path(spec: ModelSpec, path: Path, dtype: torch.dtype = torch.float32) -> Decoder:
-    return load(spec, open_source([path], "safetensors"), dtype=dtype, device=CPU, context=64)
+    return load_dense(spec, open_source([path], "safetensors"), dtype=dtype, device=CPU, context=64)
 
 
 def test_parts_are_fused_in_order(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     source = open_source([folder / "model.safetensors"], "safetensors")
-    weights = loader.load(Llama.weight_map, source, spec_of(folder), dtype=torch.bfloat16, device=CPU)
+    weights = loader.load(Llama.weight_map, source, spec_of(folder), DenseForm(torch.bfloat16, CPU))
     prefix = "model.layers.1.self_attn."
     fused = torch.cat([tensors[f"{prefix}{name}_proj.weight"] for name in "qkv"]).bfloat16()
     norm = weights.vectors["layers.1.mlp_norm"]

@@ -18,9 +18,12 @@ from penstock.assemble import engine_loop
 from penstock.errors import InvalidSetting, ModelInvalid
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import Kind, PackedMatrix
-from penstock.model import DummySource, Packing, load, open_source, packed_bytes
+from penstock.kernels.reference.dense import to_dense
+from penstock.model import DummySource, PackedForm, load, open_source, packed_bytes
 from penstock.model.architectures.llama import Llama
 from penstock.model.weights import loader
+from penstock.model.weights.dense_form import DenseForm
+from penstock.model.weights.form import DeviceForm
 from penstock.model.weights.loaded import Weights
 from penstock.model.weights.pack import FORMATS, pack_blocks, pack_floats, pack_quantized
 from penstock.store.gguf import TENSOR_TYPES
@@ -30,6 +33,10 @@ from penstock.store.spec import ModelSpec
 CPU = torch.device("cpu")
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2]}
 HALVES["Q6_K"] = [208]
+
+
+def host(weight: torch.Tensor) -> np.ndarray:
+    return (weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight).numpy()
 
 
 def random_rows(kind: str, rows: int, cols: int) -> np.ndarray:
@@ -47,7 +54,8 @@ def test_block_formats(kind: str) -> None:
     """Against the `gguf` package. The K formats' scales are rounded to float16."""
     rows = random_rows(kind, 37, 512)
     expected = torch.from_numpy(gguf.quants.dequantize(rows, GGMLQuantizationType[kind]))
-    found = PackedMatrix([pack_blocks(kind, torch.from_numpy(rows), 512, Arena())], 512).unpack()
+    found = PackedMatrix([pack_blocks(kind, rows, 512, Arena())], 512).unpack()
+    found = torch.from_numpy(found)
     if "K" not in kind:
         assert found.equal(expected)
         return
@@ -63,8 +71,8 @@ def test_every_quantized_type_is_packed() -> None:
 
 
 def test_scales_beyond_float16() -> None:
-    rows = torch.from_numpy(random_rows("Q4_K", 16, 256))
-    rows[3, :2] = torch.tensor([60000.0], dtype=torch.float16).view(torch.uint8)
+    rows = random_rows("Q4_K", 16, 256)
+    rows[3, :2] = np.array([60000.0], dtype=np.float16).view(np.uint8)
     rows[3, 4:8] = 63
     with pytest.raises(ModelInvalid, match="Q4_K has scales that float16 cannot hold"):
         pack_blocks("Q4_K", rows, 256, Arena())
@@ -73,9 +81,9 @@ def test_scales_beyond_float16() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_floats_keep_their_bits(dtype: torch.dtype) -> None:
     weight = torch.randn(37, 33).to(dtype)
-    segment = pack_floats(weight, Arena())
-    assert segment.codes.dtype == dtype
-    assert PackedMatrix([segment], 33).unpack().equal(weight.float())
+    segment = pack_floats(host(weight), Arena())
+    assert segment.codes.dtype == host(weight).dtype
+    assert torch.from_numpy(PackedMatrix([segment], 33).unpack()).equal(weight.float())
 
 
 @pytest.mark.parametrize("cols", [64, 50])
@@ -87,7 +95,7 @@ def test_quantizing(cols: int, dtype: torch.dtype) -> None:
     largest = largest.repeat_interleave(32, 1)[:, :cols]
 
     def error(to: str) -> torch.Tensor:
-        found = PackedMatrix([pack_quantized(weight, to, Arena())], cols).unpack()
+        found = torch.from_numpy(PackedMatrix([pack_quantized(host(weight), to, Arena())], cols).unpack())
         assert found.shape == weight.shape
         assert not found[5].any()
         return (found - weight.float()).abs()
@@ -102,7 +110,7 @@ def test_quantizing(cols: int, dtype: torch.dtype) -> None:
 def test_better_scales_than_the_largest_weight_alone() -> None:
     """Mean squared error of 4-bit blocks of normally distributed weights, against llama.cpp's way."""
     weight = torch.randn(512, 1024)
-    found = PackedMatrix([pack_quantized(weight, "int4", Arena())], 1024).unpack()
+    found = torch.from_numpy(PackedMatrix([pack_quantized(weight.numpy(), "int4", Arena())], 1024).unpack())
     quantized = gguf.quants.quantize(weight.numpy(), GGMLQuantizationType.Q4_0)
     theirs = torch.from_numpy(gguf.quants.dequantize(quantized, GGMLQuantizationType.Q4_0))
     assert (found - weight).square().mean() < 0.93 * (theirs - weight).square().mean()
@@ -115,11 +123,10 @@ def spec_of(folder: Path) -> ModelSpec:
 def both(path: Path, form: str, spec: ModelSpec) -> tuple[Weights, Weights]:
     """Packed and plain."""
 
-    def weights(packing: Packing | None) -> Weights:
-        source = open_source([path], form)  # type: ignore[arg-type]
-        return loader.load(Llama.weight_map, source, spec, dtype=torch.bfloat16, device=CPU, packing=packing)
+    def weights(device_form: DeviceForm) -> Weights:
+        return loader.load(Llama.weight_map, open_source([path], form), spec, device_form)  # type: ignore[arg-type]
 
-    return weights(Packing()), weights(None)
+    return weights(PackedForm()), weights(DenseForm(torch.bfloat16, CPU))
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_1"])
@@ -131,10 +138,10 @@ def test_a_gguf_file_packed_has_the_same_weights(tmp_path: Path, kind: str) -> N
     assert set(packed.matrices) == set(plain.matrices)
     assert set(packed.vectors) == set(plain.vectors)
     for name, weight in packed.matrices.items():
-        assert weight.to_dense().bfloat16().equal(plain.matrices[name].dense), name
+        assert to_dense(weight).bfloat16().equal(plain.matrices[name].dense), name
         assert all(segment.kind.is_float == (kind in ("F32", "F16", "BF16")) for segment in weight.packed.segments)
     for name, tensor in packed.vectors.items():
-        assert tensor.equal(plain.vectors[name])
+        assert torch.as_tensor(tensor).equal(plain.vectors[name])
     assert len(packed.matrices["layers.0.qkv"].packed.segments) == 3
 
 
@@ -144,17 +151,17 @@ def test_a_folder_packed_has_the_same_weights(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "half.safetensors")
     packed, plain = both(tmp_path / "half.safetensors", "safetensors", spec_of(folder))
     for name, weight in packed.matrices.items():
-        assert weight.to_dense().bfloat16().equal(plain.matrices[name].dense), name
+        assert to_dense(weight).bfloat16().equal(plain.matrices[name].dense), name
         assert {segment.kind for segment in weight.packed.segments} == {Kind.BF16}
 
 
 @pytest.mark.parametrize("quantize", [None, "int8", "int4"])
 def test_bytes_are_known_beforehand(tmp_path: Path, quantize: str | None) -> None:
-    spec, packing = spec_of(tiny_models.make("llama", tmp_path)), Packing(quantize)  # type: ignore[arg-type]
-    source = DummySource(CPU)
-    model = load(spec, source, dtype=torch.float32, device=CPU, context=64, packing=packing)
+    spec, form = spec_of(tiny_models.make("llama", tmp_path)), PackedForm(quantize)  # type: ignore[arg-type]
+    source = DummySource()
+    model = load(spec, source, form, context=64)
     norms = 4 * spec.hidden_size * (2 * spec.num_layers + 1)
-    assert model.num_bytes == packed_bytes(spec, source, packing) + norms
+    assert model.num_bytes == packed_bytes(spec, source, form) + norms
     assert model.head is model.embedding  # one copy serves both
 
 
@@ -162,7 +169,7 @@ def test_quantized_already(tmp_path: Path) -> None:
     folder = tiny_models.make("llama", tmp_path)
     path = tiny_gguf.convert(folder, tmp_path / "tiny.gguf", GGMLQuantizationType.Q8_0)
     with pytest.raises(InvalidSetting, match="tiny are quantized already, to Q8_0") as caught:
-        packed_bytes(spec_of(folder), open_source([path], "gguf"), Packing("int8"))
+        packed_bytes(spec_of(folder), open_source([path], "gguf"), PackedForm("int8"))
     assert caught.value.param == "quantize"
 
 
@@ -174,7 +181,7 @@ def test_integers_are_no_weights(tmp_path: Path, quantize: str | None) -> None:
     save_file(tensors, tmp_path / "integers.safetensors")
     source = open_source([tmp_path / "integers.safetensors"], "safetensors")
     with pytest.raises(ModelInvalid, match="weights of type I8 are not supported; F32, F64, F16, BF16 are"):
-        packed_bytes(spec_of(folder), source, Packing(quantize))  # type: ignore[arg-type]
+        packed_bytes(spec_of(folder), source, PackedForm(quantize))  # type: ignore[arg-type]
 
 
 def test_quantize_needs_the_native_kernels(tmp_path: Path) -> None:

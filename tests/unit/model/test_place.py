@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
 from torch import Tensor
 
 from helpers import tiny_gguf, tiny_models
-from penstock.model import Packing, open_source, registry
+from penstock.kernels.reference.dense import to_dense
+from penstock.model import PackedForm, open_source, registry
 from penstock.model.architectures.llama import Llama
 from penstock.model.weights import loader
+from penstock.model.weights.dense_form import DenseForm
+from penstock.model.weights.form import DeviceForm
 from penstock.model.weights.loaded import Weights
 from penstock.model.weights.place import WHOLE, Shard, placements
 from penstock.model.weights.source import Rows
 from penstock.store.hf_config import spec_from_config
 from penstock.store.spec import ModelSpec
 
-CPU = torch.device("cpu")
+DENSE = DenseForm(torch.bfloat16, torch.device("cpu"))
 BY_COLUMNS = ("output", "down")
 
 
@@ -42,15 +46,14 @@ def joined(name: str, ranks: list[Tensor], spec: ModelSpec) -> Tensor:
 
 
 def tensors(weights: Weights) -> dict[str, Tensor]:
-    return {name: weight.to_dense() for name, weight in weights.matrices.items()} | dict(weights.vectors)
+    matrices = {name: to_dense(weight) for name, weight in weights.matrices.items()}
+    return matrices | {name: torch.as_tensor(vector) for name, vector in weights.vectors.items()}
 
 
-def check(spec: ModelSpec, paths: list[Path], form: str, packing: Packing | None) -> None:
+def check(spec: ModelSpec, paths: list[Path], form: str, device_form: DeviceForm) -> None:
     def load(shard: Shard) -> dict[str, Tensor]:
         source, weight_map = open_source(paths, form), registry.architecture(spec.architecture).weight_map  # type: ignore[arg-type]
-        return tensors(
-            loader.load(weight_map, source, spec, dtype=torch.bfloat16, device=CPU, packing=packing, shard=shard)
-        )
+        return tensors(loader.load(weight_map, source, spec, device_form, shard))
 
     whole, ranks = load(WHOLE), [load(Shard(rank, 2)) for rank in range(2)]
     for name, tensor in whole.items():
@@ -64,18 +67,18 @@ def spec_of(folder: Path) -> ModelSpec:
     return spec_from_config(json.loads((folder / "config.json").read_text()), None, "tiny")
 
 
-@pytest.mark.parametrize("packing", [None, Packing(), Packing("int8")], ids=["dense", "packed", "int8"])
+@pytest.mark.parametrize("form", [DENSE, PackedForm(), PackedForm("int8")], ids=["dense", "packed", "int8"])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "phi3"])  # qwen2 has biases; phi3's tensors are fused in the file
-def test_two_ranks_together_have_all_weights(family: str, packing: Packing | None, tmp_path: Path) -> None:
+def test_two_ranks_together_have_all_weights(family: str, form: DeviceForm, tmp_path: Path) -> None:
     folder = tiny_models.make(family, tmp_path, intermediate_size=128)
-    check(spec_of(folder), sorted(folder.glob("*.safetensors")), "safetensors", packing)
+    check(spec_of(folder), sorted(folder.glob("*.safetensors")), "safetensors", form)
 
 
-@pytest.mark.parametrize("packing", [None, Packing()], ids=["dense", "packed"])
-def test_quantized_blocks_are_sliced_and_permuted(packing: Packing | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [DENSE, PackedForm()], ids=["dense", "packed"])
+def test_quantized_blocks_are_sliced_and_permuted(form: DeviceForm, tmp_path: Path) -> None:
     folder = tiny_models.make("llama", tmp_path, intermediate_size=128)
     path = tiny_gguf.convert(folder, tmp_path / "tiny.gguf", GGMLQuantizationType.Q8_0)
-    check(spec_of(folder), [path], "gguf", packing)
+    check(spec_of(folder), [path], "gguf", form)
 
 
 def test_heads_are_not_divided(tmp_path: Path) -> None:
@@ -85,7 +88,7 @@ def test_heads_are_not_divided(tmp_path: Path) -> None:
 
 
 def test_blocks_are_not_divided() -> None:
-    rows = Rows(torch.zeros(4, 2 * 34, dtype=torch.uint8), "Q8_0", 64, is_blocks=True)
+    rows = Rows(np.zeros((4, 2 * 34), dtype=np.uint8), "Q8_0", 64, is_blocks=True)
     assert rows.cut_columns(32, 64).data.shape == (4, 34)
     with pytest.raises(ValueError, match="columns 0 to 16 are not whole blocks of Q8_0"):
         rows.cut_columns(0, 16)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 
 import pytest
-import torch
 
 from penstock.errors import InvalidSetting
 from penstock.kernels.cpu import library
 from penstock.settings import ModelSettings, Settings
 from penstock.startup import build
-
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+from penstock.store.spec import ModelSpec, Rope
+from penstock.system import extras
 
 
 @pytest.mark.parametrize("kind", build.BACKENDS)
@@ -27,15 +27,15 @@ def test_every_backend_has_a_build_function(kind: build.BackendKind) -> None:
 @pytest.mark.parametrize(
     ("device", "dtype", "is_built", "kind"),
     [
-        (CPU, "auto", True, "native"),
-        (CPU, "auto", False, "torch"),
-        (CPU, "float32", True, "torch"),
-        (CUDA, "auto", True, "cuda"),
-        (CUDA, "float32", False, "cuda"),
+        ("cpu", "auto", True, "native"),
+        ("cpu", "auto", False, "torch"),
+        ("cpu", "float32", True, "torch"),
+        ("cuda", "auto", True, "cuda"),
+        ("cuda", "float32", False, "cuda"),
     ],
 )
 def test_choice(
-    monkeypatch: pytest.MonkeyPatch, device: torch.device, dtype: str, is_built: bool, kind: build.BackendKind
+    monkeypatch: pytest.MonkeyPatch, device: build.DeviceKind, dtype: str, is_built: bool, kind: build.BackendKind
 ) -> None:
     monkeypatch.setattr(library, "load", lambda: object() if is_built else None)
     settings = Settings(model=ModelSettings(dtype=dtype))
@@ -45,5 +45,75 @@ def test_choice(
 def test_quantized_weights_need_the_native_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "load", lambda: None)
     with pytest.raises(InvalidSetting, match="only the native CPU kernels") as caught:
-        build._kind(Settings(model=ModelSettings(quantize="int8")), CPU)
+        build._kind(Settings(model=ModelSettings(quantize="int8")), "cpu")
     assert caught.value.param == "quantize"
+
+
+@pytest.mark.parametrize(
+    ("name", "made_in", "device", "chosen"),
+    [
+        ("auto", "bfloat16", "cpu", "float32"),
+        ("auto", "bfloat16", "cuda", "bfloat16"),
+        ("auto", "float16", "cuda", "float16"),
+        ("auto", "float32", "cuda", "bfloat16"),
+        ("float32", "bfloat16", "cuda", "float32"),
+        ("bfloat16", "float32", "cpu", "bfloat16"),
+    ],
+)
+def test_dtype(name: str, made_in: str, device: build.DeviceKind, chosen: str) -> None:
+    spec = ModelSpec(
+        architecture="llama",
+        name="tiny",
+        vocab_size=100,
+        hidden_size=64,
+        intermediate_size=96,
+        num_layers=1,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        context=128,
+        norm_eps=1e-6,
+        rope=Rope(dim=16),
+        attention_scale=0.25,
+        dtype=made_in,
+    )
+    assert build.choose_dtype(Settings(model=ModelSettings(dtype=name)), spec, device) == chosen
+
+
+@pytest.mark.parametrize(
+    ("asked", "driver", "torch", "available", "chosen"),
+    [
+        ("cpu", True, True, True, "cpu"),
+        ("auto", False, True, True, "cpu"),
+        ("auto", True, False, True, "cpu"),
+        ("auto", True, True, False, "cpu"),
+        ("auto", True, True, True, "cuda"),
+        ("cuda", True, True, True, "cuda"),
+        ("cuda", True, False, True, "device cuda needs torch, which is not installed: pip install"),
+        ("cuda", True, True, False, "no CUDA device here, or this torch was built without CUDA"),
+    ],
+)
+def test_device(
+    monkeypatch: pytest.MonkeyPatch, asked: str, driver: bool, torch: bool, available: bool, chosen: str
+) -> None:
+    monkeypatch.setattr(build, "has_driver", lambda: driver)
+    for module in (build, extras):
+        monkeypatch.setattr(module, "has_torch", lambda: torch)
+    monkeypatch.setattr(build, "_torch_has_cuda", lambda: available)
+    settings = Settings(model=ModelSettings(device=asked))
+    if chosen in ("cpu", "cuda"):
+        assert build._device(settings) == chosen
+        return
+    with pytest.raises(InvalidSetting, match=re.escape(chosen)) as caught:
+        build._device(settings)
+    assert caught.value.param == "device"
+
+
+@pytest.mark.parametrize(("dtype", "param"), [("float32", "dtype"), ("auto", None)])
+def test_torch_operations_need_torch(monkeypatch: pytest.MonkeyPatch, dtype: str, param: str | None) -> None:
+    """A dtype of torch's, or no native kernels."""
+    monkeypatch.setattr(library, "load", lambda: None)
+    monkeypatch.setattr(extras, "has_torch", lambda: False)
+    with pytest.raises(InvalidSetting, match=r"needs torch, .*: pip install 'penstock\[torch\]'") as caught:
+        build._kind(Settings(model=ModelSettings(dtype=dtype)), "cpu")
+    assert caught.value.param == param

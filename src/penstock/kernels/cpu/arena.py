@@ -7,8 +7,10 @@ import ctypes
 import mmap
 from math import prod
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import DTypeLike
+
+from penstock.kernels.arrays import Array
 
 PAGE = 2 << 20
 CHUNK = 64 << 20  # address space of a mapping; memory is allocated as it is written
@@ -16,25 +18,25 @@ ALIGNMENT = 64
 
 
 class Arena:
-    """Allocates tensors one after the other from large mappings, which live as long as the tensors."""
+    """Allocates arrays one after the other from large mappings, which live as long as the arrays."""
 
     def __init__(self) -> None:
-        self._chunk = torch.empty(0, dtype=torch.uint8)
+        self._chunk = np.empty(0, dtype=np.uint8)
 
-    def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        size = prod(shape) * dtype.itemsize
+    def empty(self, *shape: int, dtype: DTypeLike) -> Array:
+        size = prod(shape) * np.dtype(dtype).itemsize
         room = -(-size // ALIGNMENT) * ALIGNMENT
         if room > len(self._chunk):
             self._chunk = _map(max(room, CHUNK))
         taken, self._chunk = self._chunk[:size], self._chunk[room:]
-        return taken.view(dtype).view(shape)
+        return taken.view(dtype).reshape(shape)
 
 
-def _map(size: int) -> Tensor:
+def _map(size: int) -> Array:
     """[at least size] bytes, aligned to a huge page."""
     size = -(-size // PAGE) * PAGE
     mapping = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         mapping.madvise(mmap.MADV_HUGEPAGE)
     begin = -ctypes.addressof(ctypes.c_char.from_buffer(mapping)) % PAGE
-    return torch.frombuffer(mapping, dtype=torch.uint8, count=size, offset=begin)
+    return np.frombuffer(mapping, dtype=np.uint8, count=size, offset=begin)

@@ -9,11 +9,11 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import DTypeLike
 
+from penstock.kernels.arrays import BFLOAT16, Array, to_float32
 from penstock.kernels.cpu.arena import Arena
 
 PANEL = 16  # rows of a panel
@@ -37,7 +37,7 @@ class Kind(IntEnum):
         return self <= Kind.BF16
 
 
-FLOATS = {torch.float32: Kind.F32, torch.float16: Kind.F16, torch.bfloat16: Kind.BF16}
+FLOATS = {np.dtype(np.float32): Kind.F32, np.dtype(np.float16): Kind.F16, BFLOAT16: Kind.BF16}
 NIBBLES = (Kind.U4, Kind.U4_OFFSET)
 OFFSETS = (Kind.U4_OFFSET, Kind.U8_OFFSET)
 ZEROS = {Kind.U4: 8, Kind.U8: 128, Kind.U8_HALVES: 128}  # the code of weight 0
@@ -45,17 +45,17 @@ ZEROS = {Kind.U4: 8, Kind.U8: 128, Kind.U8_HALVES: 128}  # the code of weight 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """Rows of one kind. The tensors are contiguous, padded to whole panels and blocks."""
+    """Rows of one kind. The arrays are contiguous, padded to whole panels and blocks."""
 
     kind: Kind
     rows: int
-    codes: Tensor  # [panels, blocks, quads, 16, 4] uint8, quads 4 or 8; [panels, cols, 16] of a float kind
-    scales: Tensor | None = None  # [panels, blocks, 16] float16; [panels, blocks, 2, 16] of halves
-    offsets: Tensor | None = None  # [panels, blocks, 16] float16
+    codes: Array  # [panels, blocks, quads, 16, 4] uint8, quads 4 or 8; [panels, cols, 16] of a float kind
+    scales: Array | None = None  # [panels, blocks, 16] float16; [panels, blocks, 2, 16] of halves
+    offsets: Array | None = None  # [panels, blocks, 16] float16
 
     @property
     def num_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (self.codes, self.scales, self.offsets) if tensor is not None)
+        return sum(array.nbytes for array in (self.codes, self.scales, self.offsets) if array is not None)
 
 
 class _NativeSegment(ctypes.Structure):
@@ -100,18 +100,23 @@ class PackedMatrix:
         )
         self.address = ctypes.addressof(self._native)
 
-    def unpack(self) -> Tensor:
+    def unpack(self) -> Array:
         """[rows, cols] float32: the weights that the codes stand for."""
-        return torch.cat([unpack(segment, self.shape[1]) for segment in self.segments])
+        return np.concatenate([unpack(segment, self.shape[1]) for segment in self.segments])
 
 
 def _native(segment: Segment) -> _NativeSegment:
-    pointers = (None if t is None else t.data_ptr() for t in (segment.codes, segment.scales, segment.offsets))
+    pointers = (None if a is None else a.ctypes.data for a in (segment.codes, segment.scales, segment.offsets))
     return _NativeSegment(segment.rows, segment.kind, 0, *pointers)
 
 
 def segment_bytes(kind: Kind, rows: int, cols: int) -> int:
-    return _allocate(kind, rows, cols, partial(torch.empty, device="meta")).num_bytes
+    return _allocate(kind, rows, cols, _blank).num_bytes
+
+
+def _blank(*shape: int, dtype: DTypeLike) -> Array:
+    """Takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def allocate(kind: Kind, rows: int, cols: int, arena: Arena) -> Segment:
@@ -119,55 +124,55 @@ def allocate(kind: Kind, rows: int, cols: int, arena: Arena) -> Segment:
     return _allocate(kind, rows, cols, arena.empty)
 
 
-def _allocate(kind: Kind, rows: int, cols: int, empty: Callable[..., Tensor]) -> Segment:
+def _allocate(kind: Kind, rows: int, cols: int, empty: Callable[..., Array]) -> Segment:
     panels, blocks = -(-rows // PANEL), -(-cols // BLOCK)
     if kind.is_float:
         dtype = next(dtype for dtype, made in FLOATS.items() if made is kind)
         return Segment(kind, rows, empty(panels, cols, PANEL, dtype=dtype))
-    codes = empty(panels, blocks, 4 if kind in NIBBLES else 8, PANEL, 4, dtype=torch.uint8)
+    codes = empty(panels, blocks, 4 if kind in NIBBLES else 8, PANEL, 4, dtype=np.uint8)
     groups = (2,) if kind is Kind.U8_HALVES else ()
-    scales = empty(panels, blocks, *groups, PANEL, dtype=torch.float16)
-    offsets = empty(panels, blocks, PANEL, dtype=torch.float16) if kind in OFFSETS else None
+    scales = empty(panels, blocks, *groups, PANEL, dtype=np.float16)
+    offsets = empty(panels, blocks, PANEL, dtype=np.float16) if kind in OFFSETS else None
     return Segment(kind, rows, codes, scales, offsets)
 
 
-def fill(
-    segment: Segment, begin: int, codes: Tensor, scales: Tensor | None = None, offsets: Tensor | None = None
-) -> None:
+def fill(segment: Segment, begin: int, codes: Array, scales: Array | None = None, offsets: Array | None = None) -> None:
     """Rows from `begin` on, a multiple of 16; as many as there are codes: [n, cols] of a float kind, [n, blocks, 32]
     uint8, or [n, blocks, 16] of a 4-bit kind (input i in the low half of byte i, input 16 + i in the high half). Scales
     and offsets are [n, blocks], [n, blocks, 2] of halves.
     """
     panels = slice(begin // PANEL, -(-(begin + len(codes)) // PANEL))
     if segment.kind.is_float:
-        segment.codes[panels] = _panels(codes).transpose(1, 2)
+        segment.codes[panels] = _panels(codes).swapaxes(1, 2)
         return
-    words = codes.contiguous().view(torch.int32)  # [n, blocks, quads]
-    segment.codes[panels].view(torch.int32)[..., 0] = _panels(words).permute(0, 2, 3, 1)
+    words = np.ascontiguousarray(codes).view(np.int32)  # [n, blocks, quads]
+    segment.codes[panels].view(np.int32)[..., 0] = _panels(words).transpose(0, 2, 3, 1)
     for target, factors in ((segment.scales, scales), (segment.offsets, offsets)):
         if target is not None and factors is not None:
-            target[panels] = _panels(factors).movedim(1, -1)
+            target[panels] = np.moveaxis(_panels(factors), 1, -1)
 
 
-def unpack(segment: Segment, cols: int) -> Tensor:
+def unpack(segment: Segment, cols: int) -> Array:
     """[rows, cols] float32"""
     if segment.kind.is_float:
-        return segment.codes.transpose(1, 2).reshape(-1, cols)[: segment.rows].float()
+        return to_float32(segment.codes.swapaxes(1, 2).reshape(-1, cols)[: segment.rows])
     assert segment.scales is not None
-    codes = segment.codes.permute(0, 3, 1, 2, 4).flatten(3)  # [panels, 16, blocks, 16 or 32]
+    codes = segment.codes.transpose(0, 3, 1, 2, 4)  # [panels, 16, blocks, quads, 4]
+    codes = codes.reshape(*codes.shape[:3], -1)
     if segment.kind in NIBBLES:
-        codes = torch.cat((codes & 15, codes >> 4), dim=3)
-    values = codes.float() - ZEROS.get(segment.kind, 0)
-    scales = segment.scales.float().movedim(-1, 1)  # [panels, 16, blocks] or [panels, 16, blocks, 2]
+        codes = np.concatenate((codes & 15, codes >> 4), axis=3)
+    values = codes.astype(np.float32) - np.float32(ZEROS.get(segment.kind, 0))
+    scales = np.moveaxis(segment.scales.astype(np.float32), -1, 1)  # [panels, 16, blocks] or [panels, 16, blocks, 2]
     width = 16 if segment.kind is Kind.U8_HALVES else BLOCK
-    values = values.view(*values.shape[:3], -1, width) * scales.reshape(*scales.shape[:3], -1, 1)
+    values = values.reshape(*values.shape[:3], -1, width) * scales.reshape(*scales.shape[:3], -1, 1)
     if segment.offsets is not None:
-        values += segment.offsets.float().transpose(1, 2)[..., None, None]
-    return values.flatten(2).flatten(0, 1)[: segment.rows, :cols].contiguous()
+        values += segment.offsets.astype(np.float32).swapaxes(1, 2)[..., None, None]
+    rows = len(values) * PANEL
+    return np.ascontiguousarray(values.reshape(rows, -1)[: segment.rows, :cols])
 
 
-def _panels(rows: Tensor) -> Tensor:
+def _panels(rows: Array) -> Array:
     """[rows, ...] -> [panels, 16, ...], the last padded with zeros."""
     if missing := -len(rows) % PANEL:
-        rows = torch.cat((rows, rows.new_zeros(missing, *rows.shape[1:])))
+        rows = np.concatenate((rows, np.zeros((missing, *rows.shape[1:]), rows.dtype)))
     return rows.reshape(-1, PANEL, *rows.shape[1:])

@@ -12,8 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from torch import Tensor
-
+from penstock.kernels.arrays import Array
 from penstock.kernels.cpu.arena import PAGE
 
 MADV_POPULATE_WRITE = 23  # of Linux 5.14; it changes no content, so others may write meanwhile
@@ -22,11 +21,11 @@ MADV_POPULATE_WRITE = 23  # of Linux 5.14; it changes no content, so others may 
 class Prefault:
     """For the memory of one cache group. Blocks are allocated from the first on, so the highest one tells the next."""
 
-    def __init__(self, blocks: Tensor, ahead: int, populate: Callable[[int, int], bool] | None = None) -> None:
+    def __init__(self, blocks: Array, ahead: int, populate: Callable[[int, int], bool] | None = None) -> None:
         """`blocks` [blocks, ...], each contiguous, starting at a page boundary. `ahead`: how many to populate beyond
         those in use. `populate` takes an address and a length."""
         self._blocks = blocks  # keeps the memory alive while the thread runs
-        self._count, self._block_bytes = len(blocks), blocks.stride(0) * blocks.element_size()
+        self._count, self._block_bytes = len(blocks), blocks.strides[0]
         self._ahead = ahead
         self._populate = populate or _populate
         self._target_bytes = self._populated_bytes = 0
@@ -48,7 +47,7 @@ class Prefault:
 
     def _run(self) -> None:
         while self._populated_bytes < self._target_bytes:
-            if not self._populate(self._blocks.data_ptr() + self._populated_bytes, PAGE):
+            if not self._populate(self._blocks.ctypes.data + self._populated_bytes, PAGE):
                 self._count = self._target_bytes = 0  # not supported here: pages are populated when they are written
                 return
             self._populated_bytes += PAGE

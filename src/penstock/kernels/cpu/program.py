@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from penstock.kernels.arrays import Array
 from penstock.kernels.cpu import library
 from penstock.kernels.cpu.draw_table import DrawTable, LogprobTable
 
@@ -39,7 +38,7 @@ class PageType(IntEnum):
     I8 = 2
 
 
-PAGE_TYPES = {torch.float32: PageType.F32, torch.float16: PageType.F16, torch.int8: PageType.I8}
+PAGE_TYPES = {np.dtype("float32"): PageType.F32, np.dtype("float16"): PageType.F16, np.dtype("int8"): PageType.I8}
 
 
 class NativePages(ctypes.Structure):
@@ -127,8 +126,8 @@ class Layout:
     head_dim: int
     block_size: int
     page_type: PageType
-    tokens: Tensor  # [slots, tokens] int32
-    tables: Sequence[Tensor]  # [groups], each [slots, blocks] int32
+    tokens: Array  # [slots, tokens] int32
+    tables: Sequence[Array]  # [groups], each [slots, blocks] int32
     max_tokens: int  # of a step
     max_wanted: int
 
@@ -153,11 +152,11 @@ class Program:
         heads = NativeHeads(
             layout.heads, layout.kv_heads, layout.head_dim, layout.block_size, layout.page_type.value, 0
         )
-        tables = (ctypes.c_void_p * len(layout.tables))(*(table.data_ptr() for table in layout.tables))
+        tables = (ctypes.c_void_p * len(layout.tables))(*(table.ctypes.data for table in layout.tables))
         offsets = (ctypes.c_int64 * len(recording.offsets))(*recording.offsets)
         native = NativeLayout(
             heads,
-            layout.tokens.data_ptr(),
+            layout.tokens.ctypes.data,
             layout.tokens.shape[1],
             tables,
             layout.tables[0].shape[1],
@@ -198,11 +197,11 @@ class Program:
             raise ValueError(f"a step has more {what} than there is room for")
         return [] if draws is None else self._drawn[: len(draws.table)].tolist()
 
-    def hidden(self, rows: int) -> Tensor:
+    def hidden(self, rows: int) -> Array:
         """[rows, hidden] after a run, until the next."""
         return self._view(self.recording.hidden, rows, self.recording.hidden_size)
 
-    def logits(self, rows: int) -> Tensor:
+    def logits(self, rows: int) -> Array:
         """[rows, vocab] after a run, until the next."""
         return self._view(LOGITS, rows, self.recording.vocab)
 
@@ -211,10 +210,10 @@ class Program:
         spent = self._pool.library.penstock_program_profile(self._address, int(on))
         return {kind.name.lower(): spent[kind] for kind in OpKind}
 
-    def _view(self, buffer: int, rows: int, width: int) -> Tensor:
+    def _view(self, buffer: int, rows: int, width: int) -> Array:
         at = self._pool.library.penstock_program_buffer(self._address, buffer)
         values = (ctypes.c_float * (rows * width)).from_address(at)
-        return torch.frombuffer(values, dtype=torch.float32).view(rows, width) if rows else torch.empty(0, width)
+        return np.frombuffer(memoryview(values), dtype=np.float32).reshape(rows, width)
 
 
 def _free(pool: Pool, address: int) -> None:

@@ -11,14 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from torch import Tensor
+import numpy as np
 
 from penstock.kernels.cpu.packed import BLOCK, PackedMatrix
 from penstock.kernels.cpu.program import LOGITS, NO_BUFFER, NativeOp, NativePages, NativeRotation, OpKind, Recording
-from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Operations, Pages, Rotary
+from penstock.kernels.interface import (
+    Batch,
+    BlockMap,
+    HeadNorms,
+    Linear,
+    Norm,
+    Operations,
+    Pages,
+    Rotary,
+    as_array,
+)
 from penstock.kernels.weight import Weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TOKENS, WANTED = 0, 1  # which rows a value has, as in native/program.h
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
@@ -248,15 +261,15 @@ class ProgramRecorder:
     def _address(self, tensor: Tensor | None) -> int | None:
         if tensor is None:
             return None
-        tensor = tensor.float().contiguous()
-        self._references.append(tensor)
-        return tensor.data_ptr()
+        array = np.ascontiguousarray(as_array(tensor), dtype=np.float32)
+        self._references.append(array)
+        return array.ctypes.data
 
     def _pages(self, pages: Pages) -> NativePages:
         self._references.append(pages)
-        tensors = (pages.keys, pages.values, pages.key_scales, pages.value_scales)
-        block_bytes = pages.keys.stride(0) * pages.keys.itemsize
-        return NativePages(*(None if tensor is None else tensor.data_ptr() for tensor in tensors), block_bytes)
+        parts = (pages.keys, pages.values, pages.key_scales, pages.value_scales)
+        addresses = (None if part is None else as_array(part).ctypes.data for part in parts)
+        return NativePages(*addresses, as_array(pages.keys).strides[0])
 
     def _group(self, block_map: BlockMap) -> int:
         return next(index for index, known in enumerate(self._maps) if known is block_map)
@@ -309,4 +322,4 @@ def _value(tensor: Tensor) -> Value:
 
 
 def _tensor(value: Value) -> Tensor:
-    return cast(Tensor, cast(object, value))
+    return cast("Tensor", cast(object, value))

@@ -8,7 +8,7 @@ In Hugging Face checkpoints its norms are stored as the difference from one; in 
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from penstock.kernels.interface import Operations
 from penstock.model.layers.build import LayerBuilder
@@ -16,6 +16,9 @@ from penstock.model.layers.decoder import Decoder
 from penstock.model.layers.step import LayerStep
 from penstock.model.weights import names
 from penstock.model.weights.map import WeightMap, plus_one
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Gemma3Layer:

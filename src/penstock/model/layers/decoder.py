@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-import torch
-from torch import Tensor
-
-from penstock.kernels.interface import Batch, Norm, Operations, Pages
+from penstock.kernels.arrays import round_float
+from penstock.kernels.interface import Batch, Norm, Operations, Pages, Rotary
 from penstock.model.layers.build import LayerBuilder
-from penstock.model.layers.rope import rotary
 from penstock.model.layers.step import LayerStep
 from penstock.model.weights.loaded import Weights
 from penstock.model.weights.map import WeightMap
-from penstock.store.spec import ModelSpec
+from penstock.store.spec import ModelSpec, Rope
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Layer(Protocol):
@@ -34,15 +34,16 @@ class Decoder:
     layer: ClassVar[type[Layer]]
     weight_map: ClassVar[WeightMap]
 
-    def __init__(self, spec: ModelSpec, weights: Weights, *, device: torch.device, context: int) -> None:
+    def __init__(self, spec: ModelSpec, weights: Weights, rotary: Callable[[Rope], Rotary]) -> None:
+        """`rotary` makes the table of cos and sin, on the device."""
         self.spec = spec
         self.num_bytes = weights.num_bytes
         self.embedding, self.head = weights.matrices["embedding"], weights.matrices["head"]
         # Rounded as the checkpoint's makers did, to the type of the numbers it multiplies.
-        self.embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
+        self.embedding_scale = round_float(spec.embedding_scale, self.embedding.dtype)
         self.norm = Norm(weights.vectors["norm"], spec.norm_eps)
-        everywhere = rotary(spec.rope, context, device)
-        in_windows = rotary(spec.local_rope, context, device) if spec.local_rope else everywhere
+        everywhere = rotary(spec.rope)
+        in_windows = rotary(spec.local_rope) if spec.local_rope else everywhere
         self.layers = [
             self.layer(
                 LayerBuilder(spec, number, weights.layer(number), in_windows if spec.window(number) else everywhere)

@@ -1,50 +1,60 @@
 """Rotary position embedding (RoPE): the frequencies of each kind of context extension (linear, llama3, YaRN, LongRoPE),
-and the table of cos and sin by position."""
+and the table of cos and sin by position. All backends read the same numbers."""
 
 from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from penstock.kernels.interface import Rotary
+from penstock.kernels.arrays import Array
 from penstock.store.spec import Rope
 
 
-def rotary(rope: Rope, context: int, device: torch.device) -> Rotary:
-    """The table for positions 0 .. context - 1. Float32 throughout, as the models were trained."""
-    turns = torch.outer(torch.arange(context, dtype=torch.float32), frequencies(rope, context))
-    table = torch.stack((turns.cos(), turns.sin()), dim=1) * rope.attention_factor
-    return Rotary(table.to(device), rope.dim)
+def rotary_table(rope: Rope, context: int) -> Array:
+    """[context, 2, dim / 2] float32: cos and sin of positions 0 .. context - 1. Float32 throughout, as the models were
+    trained."""
+    turns = np.outer(np.arange(context, dtype=np.float32), frequencies(rope, context))
+    table = np.empty((context, 2, rope.dim // 2), dtype=np.float32)
+    np.cos(turns, out=table[:, 0])
+    np.sin(turns, out=table[:, 1])
+    if rope.attention_factor != 1.0:
+        table *= np.float32(rope.attention_factor)
+    return table
 
 
-def frequencies(rope: Rope, context: int) -> Tensor:
-    """Radians per position, [dim / 2]. LongRoPE has two sets, chosen by the longest sequence."""
-    plain = 1.0 / rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim)
+def frequencies(rope: Rope, context: int) -> Array:
+    """Radians per position, [dim / 2] float32. LongRoPE has two sets, chosen by the longest sequence."""
+    exponents = np.arange(0, rope.dim, 2, dtype=np.float32) / np.float32(rope.dim)
+    powers = np.power(rope.theta, exponents, dtype=np.float64).astype(np.float32)  # rounded as in training
+    plain: Array = np.float32(1.0) / powers
     match rope.kind:
         case "default":
             return plain
         case "linear":
-            return plain / rope.factor
+            return _divide(plain, rope.factor)
         case "llama3":
-            return plain / torch.tensor(rope.long_factors) if rope.long_factors else _llama3(plain, rope)
+            return _divide(plain, rope.long_factors) if rope.long_factors else _llama3(plain, rope)
         case "yarn":
             return _yarn(plain, rope)
         case "longrope":
-            factors = rope.long_factors if context > rope.original_context else rope.short_factors
-            return plain / torch.tensor(factors)
+            return _divide(plain, rope.long_factors if context > rope.original_context else rope.short_factors)
 
 
-def _llama3(plain: Tensor, rope: Rope) -> Tensor:
+def _divide(plain: Array, factors: float | tuple[float, ...]) -> Array:
+    quotients: Array = plain / np.array(factors, dtype=np.float32)
+    return quotients
+
+
+def _llama3(plain: Array, rope: Rope) -> Array:
     """Dimensions that turn often within the original context stay, those that hardly turn are slowed down by the
     factor, and those between get a share of both."""
-    turns = plain * rope.original_context / (2 * math.pi)
-    kept = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    turns = plain * np.float32(rope.original_context) / np.float32(2 * math.pi)
+    kept = (turns - np.float32(rope.low_freq_factor)) / np.float32(rope.high_freq_factor - rope.low_freq_factor)
     return _blend(plain, kept, rope.factor)
 
 
-def _yarn(plain: Tensor, rope: Rope) -> Tensor:
+def _yarn(plain: Array, rope: Rope) -> Array:
     """As llama3, with the share falling linearly by dimension instead of by turns."""
 
     def dimension(turns: float) -> float:
@@ -53,10 +63,11 @@ def _yarn(plain: Tensor, rope: Rope) -> Tensor:
 
     first = max(math.floor(dimension(rope.beta_fast)), 0)
     last = min(math.ceil(dimension(rope.beta_slow)), rope.dim - 1)
-    slowed = (torch.arange(rope.dim // 2, dtype=torch.float32) - first) / max(last - first, 0.001)
-    return _blend(plain, 1.0 - slowed, rope.factor)
+    slowed = (np.arange(rope.dim // 2, dtype=np.float32) - first) / np.float32(max(last - first, 0.001))
+    return _blend(plain, np.float32(1.0) - slowed, rope.factor)
 
 
-def _blend(plain: Tensor, kept: Tensor, factor: float) -> Tensor:
-    kept = kept.clamp(0.0, 1.0)
-    return plain * kept + plain / factor * (1.0 - kept)
+def _blend(plain: Array, kept: Array, factor: float) -> Array:
+    kept = kept.clip(0.0, 1.0)
+    blended: Array = plain * kept + _divide(plain, factor) * (np.float32(1.0) - kept)
+    return blended

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.kernels.interface import Batch, Pages
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LayerStep(NamedTuple):

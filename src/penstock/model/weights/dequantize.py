@@ -10,121 +10,151 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from penstock.kernels.arrays import BFLOAT16, Array
 
 
-def dequantize(kind: str, blocks: Tensor) -> Tensor:
+def dequantize(kind: str, blocks: Array) -> Array:
     """`kind` is the name of a `store.gguf.TensorType`."""
     return _KINDS[kind](blocks)
 
 
-def _f32(blocks: Tensor) -> Tensor:
-    return blocks.view(torch.float32)
+def _f32(blocks: Array) -> Array:
+    return blocks.view(np.float32)
 
 
-def _f16(blocks: Tensor) -> Tensor:
-    return blocks.view(torch.float16)
+def _f16(blocks: Array) -> Array:
+    return blocks.view(np.float16)
 
 
-def _bf16(blocks: Tensor) -> Tensor:
-    return blocks.view(torch.bfloat16)
+def _bf16(blocks: Array) -> Array:
+    return blocks.view(BFLOAT16)
 
 
-def _q4_0(blocks: Tensor) -> Tensor:
-    return _nibbles(blocks[:, 2:18]).sub_(8).mul_(_half(blocks, 0))
+def _q4_0(blocks: Array) -> Array:
+    q = _nibbles(blocks[:, 2:18])
+    q -= 8
+    q *= _half(blocks, 0)
+    return q
 
 
-def _q4_1(blocks: Tensor) -> Tensor:
-    return _nibbles(blocks[:, 4:20]).mul_(_half(blocks, 0)).add_(_half(blocks, 2))
+def _q4_1(blocks: Array) -> Array:
+    q = _nibbles(blocks[:, 4:20])
+    q *= _half(blocks, 0)
+    q += _half(blocks, 2)
+    return q
 
 
-def _q5_0(blocks: Tensor) -> Tensor:
-    return _nibbles(blocks[:, 6:22]).add_(fifth_bits(blocks[:, 2:6])).sub_(16).mul_(_half(blocks, 0))
+def _q5_0(blocks: Array) -> Array:
+    q = _nibbles(blocks[:, 6:22])
+    q += fifth_bits(blocks[:, 2:6])
+    q -= 16
+    q *= _half(blocks, 0)
+    return q
 
 
-def _q5_1(blocks: Tensor) -> Tensor:
-    q = _nibbles(blocks[:, 8:24]).add_(fifth_bits(blocks[:, 4:8]))
-    return q.mul_(_half(blocks, 0)).add_(_half(blocks, 2))
+def _q5_1(blocks: Array) -> Array:
+    q = _nibbles(blocks[:, 8:24])
+    q += fifth_bits(blocks[:, 4:8])
+    q *= _half(blocks, 0)
+    q += _half(blocks, 2)
+    return q
 
 
-def _q8_0(blocks: Tensor) -> Tensor:
-    return blocks[:, 2:].view(torch.int8) * _half(blocks, 0)
+def _q8_0(blocks: Array) -> Array:
+    return blocks[:, 2:].view(np.int8) * _half(blocks, 0)
 
 
-def _q4_k(blocks: Tensor) -> Tensor:
-    q = _nibbles(blocks[:, 16:].reshape(-1, 32)).view(-1, 8, 32)
+def _q4_k(blocks: Array) -> Array:
+    q = _nibbles(blocks[:, 16:].reshape(-1, 32)).reshape(-1, 8, 32)
     return _scaled_k(q, blocks)
 
 
-def _q5_k(blocks: Tensor) -> Tensor:
-    q = _nibbles(blocks[:, 48:].reshape(-1, 32)).view(-1, 8, 32)
-    shifts = torch.arange(8, dtype=torch.uint8).view(8, 1)  # sub-block i has its fifth bits in bit i of 32 bytes
-    q += blocks[:, None, 16:48].bitwise_right_shift(shifts).bitwise_and_(1) * 16
+def _q5_k(blocks: Array) -> Array:
+    q = _nibbles(blocks[:, 48:].reshape(-1, 32)).reshape(-1, 8, 32)
+    q += fifth_k_bits(blocks)
     return _scaled_k(q, blocks)
 
 
-def _q6_k(blocks: Tensor) -> Tensor:
+def _q6_k(blocks: Array) -> Array:
     """Sub-blocks of 16, each with a scale of eight bits."""
-    q = q6_k_codes(blocks).view(-1, 16, 16).float().sub_(32)
-    scales = blocks[:, 192:208].view(torch.int8) * _half(blocks, 208)
-    return q.mul_(scales[..., None]).view(-1, 256)
+    q = q6_k_codes(blocks).reshape(-1, 16, 16).astype(np.float32)
+    q -= 32
+    scales = blocks[:, 192:208].view(np.int8) * _half(blocks, 208)
+    q *= scales[..., None]
+    return q.reshape(-1, 256)
 
 
-def q6_k_codes(blocks: Tensor) -> Tensor:
+def q6_k_codes(blocks: Array) -> Array:
     """[..., 210] -> [..., 256] uint8. Halves of 128 elements: 64 bytes of low nibbles, then 32 of upper bit pairs."""
-    low = blocks[..., :128].reshape(*blocks.shape[:-1], 2, 1, 64)
-    low = torch.cat((low & 15, low >> 4), dim=-2)  # [..., half, nibble, 64]
-    shifts = torch.arange(0, 8, 2, dtype=torch.uint8).view(4, 1)
-    high = blocks[..., 128:192].reshape(*blocks.shape[:-1], 2, 1, 32)
-    high = high.bitwise_right_shift(shifts).bitwise_and_(3) << 4
-    return low.flatten(-3) | high.flatten(-3)
+    outer = blocks.shape[:-1]
+    packed = blocks[..., :128].reshape(*outer, 2, 1, 64)
+    low = np.concatenate((packed & 15, packed >> 4), axis=-2)  # [..., half, nibble, 64]
+    shifts = np.arange(0, 8, 2, dtype=np.uint8).reshape(4, 1)
+    high = blocks[..., 128:192].reshape(*outer, 2, 1, 32) >> shifts
+    high &= 3
+    high <<= 4
+    codes: Array = low.reshape(*outer, 256) | high.reshape(*outer, 256)
+    return codes
 
 
-def half(blocks: Tensor, at: int) -> Tensor:
+def half(blocks: Array, at: int) -> Array:
     """The float16 field at byte `at`: [..., block bytes] -> [...]"""
-    return blocks[..., at : at + 2].contiguous().view(torch.float16).squeeze(-1)
+    return np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16)[..., 0]
 
 
-def _half(blocks: Tensor, at: int) -> Tensor:
+def _half(blocks: Array, at: int) -> Array:
     """That field in float32, as a column."""
-    return half(blocks, at).float()[:, None]
+    return half(blocks, at).astype(np.float32)[:, None]
 
 
-def _nibbles(packed: Tensor) -> Tensor:
-    """[n, k] bytes -> [n, 2 * k]: all low halves, then all high halves."""
+def _nibbles(packed: Array) -> Array:
+    """[n, k] bytes -> [n, 2 * k] float32: all low halves, then all high halves."""
     count, width = packed.shape
-    q = torch.empty(count, 2 * width)
+    q = np.empty((count, 2 * width), dtype=np.float32)
     q[:, :width] = packed & 15
     q[:, width:] = packed >> 4
     return q
 
 
-def fifth_bits(words: Tensor) -> Tensor:
+def fifth_bits(words: Array) -> Array:
     """[..., 4] bytes -> [..., 32]: 16 where the bit is set."""
-    shifts = torch.arange(8, dtype=torch.uint8)
-    bits = words[..., None].bitwise_right_shift(shifts).bitwise_and_(1) << 4
-    return bits.flatten(-2)
+    bits = words[..., None] >> np.arange(8, dtype=np.uint8)
+    bits &= 1
+    bits <<= 4
+    return bits.reshape(*words.shape[:-1], 32)
 
 
-def _scaled_k(q: Tensor, blocks: Tensor) -> Tensor:
+def fifth_k_bits(blocks: Array) -> Array:
+    """[..., block bytes] of Q5_K -> [..., 8, 32]: 16 where the bit is set. Sub-block i has its bits in bit i of 32
+    bytes."""
+    bits = blocks[..., None, 16:48] >> np.arange(8, dtype=np.uint8).reshape(8, 1)
+    bits &= 1
+    bits <<= 4
+    return bits
+
+
+def _scaled_k(q: Array, blocks: Array) -> Array:
     scales, minima = k_scales(blocks)
-    return q.mul_(scales[..., None]).sub_(minima[..., None]).view(-1, 256)
+    q *= scales[..., None]
+    q -= minima[..., None]
+    return q.reshape(-1, 256)
 
 
-def k_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """[n, 8] each: eight sub-blocks of 32, each with a scale and a minimum of six bits, packed into 12 bytes.
+def k_scales(blocks: Array) -> tuple[Array, Array]:
+    """[n, 8] float32 each: eight sub-blocks of 32, each with a scale and a minimum of six bits, packed into 12 bytes.
 
     Bytes 0-3 hold the scales 0-3, bytes 4-7 the minima 0-3, in their low six bits; scales and minima 4-7 have their low
     four bits in bytes 8-11 and their high two bits in the high two bits of the former.
     """
     first, second, rest = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
-    scales = torch.cat((first & 63, (rest & 15) | (first >> 6) << 4), dim=1) * _half(blocks, 0)
-    minima = torch.cat((second & 63, (rest >> 4) | (second >> 6) << 4), dim=1) * _half(blocks, 2)
+    scales = np.concatenate((first & 63, (rest & 15) | (first >> 6) << 4), axis=1) * _half(blocks, 0)
+    minima = np.concatenate((second & 63, (rest >> 4) | (second >> 6) << 4), axis=1) * _half(blocks, 2)
     return scales, minima
 
 
-_KINDS: dict[str, Callable[[Tensor], Tensor]] = {
+_KINDS: dict[str, Callable[[Array], Array]] = {
     "F32": _f32,
     "F16": _f16,
     "BF16": _bf16,

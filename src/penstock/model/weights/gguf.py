@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from torch import Tensor
-
+from penstock.kernels.arrays import Array
 from penstock.model.weights.dequantize import dequantize
 from penstock.model.weights.map import Format
 from penstock.model.weights.source import MappedFile, Shape
@@ -27,17 +26,17 @@ class GgufSource:
     def shapes(self) -> Mapping[str, Shape]:
         return self._shapes
 
-    def read(self, name: str, shape: Shape) -> Tensor:
+    def read(self, name: str, shape: Shape) -> Array:
         info, raw = self._raw(name)
-        return dequantize(info.type.name, raw.view(-1, info.type.block_bytes)).view(shape)
+        return dequantize(info.type.name, raw.reshape(-1, info.type.block_bytes)).reshape(shape)
 
     def stored_type(self, name: str) -> str:
         return self._tensors[name].type.name
 
-    def read_blocks(self, name: str, shape: Shape) -> Tensor:
+    def read_blocks(self, name: str, shape: Shape) -> Array:
         info, raw = self._raw(name)
-        return raw.view(info.shape[0], -1)
+        return raw.reshape(info.shape[0], -1)
 
-    def _raw(self, name: str) -> tuple[TensorInfo, Tensor]:
+    def _raw(self, name: str) -> tuple[TensorInfo, Array]:
         info = self._tensors[name]
         return info, self._file.bytes(info.offset, info.offset + info.num_bytes)

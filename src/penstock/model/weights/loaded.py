@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.kernels.weight import Weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 

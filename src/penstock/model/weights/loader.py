@@ -6,14 +6,13 @@ checkpoint ──Reader──► Rows ──Piece.place──► Rows of this ra
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from penstock.errors import InvalidSetting, OutOfMemory
-from penstock.kernels.cpu.arena import Arena
+from penstock.errors import InvalidSetting
+from penstock.kernels.arrays import ITEMSIZES, Dtype
 from penstock.kernels.weight import Weight
-from penstock.model.weights.form import DenseForm, DeviceForm, PackedForm, Packing, filled, parameter_dtype
+from penstock.model.weights.form import DeviceForm, PackedForm
 from penstock.model.weights.loaded import Weights
 from penstock.model.weights.map import WeightMap
 from penstock.model.weights.pack import FORMATS
@@ -22,54 +21,41 @@ from penstock.model.weights.read import Reader
 from penstock.model.weights.source import Rows, Source
 from penstock.store.spec import ModelSpec
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def load(
-    weight_map: WeightMap,
-    source: Source,
-    spec: ModelSpec,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    packing: Packing | None = None,
-    shard: Shard = WHOLE,
-) -> Weights:
-    """`packing`: matrices and tables for the native kernels, and how; None: as tensors of `dtype`."""
-    form: DeviceForm = DenseForm(dtype, device) if packing is None else PackedForm(packing, Arena())
+
+def load(weight_map: WeightMap, source: Source, spec: ModelSpec, form: DeviceForm, shard: Shard = WHOLE) -> Weights:
     placed = list(placements(weight_map.parameters, source.format, spec, shard))
     reader = Reader(source, placed, weight_map, spec)
     matrices: dict[str, Weight] = {}
     vectors: dict[str, Tensor] = {}
-    try:
-        for one in placed:
-            if one.is_matrix:
-                matrices[one.name] = form.matrix(one.kind, one.shape, _rows(one, reader, form, spec))
-            else:
-                rows = (piece.place(reader.read(piece), spec) for piece in one.pieces)
-                vectors[one.name] = filled(one.shape, rows, parameter_dtype(one.kind, dtype), device)
-        if spec.tied:
-            matrices["head"] = form.tied_head(matrices["embedding"])
-    except torch.OutOfMemoryError:
-        needed = dense_bytes(weight_map, spec, dtype, device) / 2**30
-        raise OutOfMemory(
-            f"weights of {spec.name} take {needed:.1f} GiB as {str(dtype).removeprefix('torch.')}, more than is free "
-            f"on {device}",
-            param="model",
-        ) from None
+    for one in placed:
+        if one.is_matrix:
+            matrices[one.name] = form.matrix(one.kind, one.shape, _rows(one, reader, form, spec))
+        else:
+            rows = (piece.place(reader.read(piece), spec) for piece in one.pieces)
+            vectors[one.name] = form.vector(one.kind, one.shape, rows)
+    if spec.tied:
+        matrices["head"] = form.tied_head(matrices["embedding"])
     return Weights(matrices, vectors)
 
 
-def dense_bytes(weight_map: WeightMap, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> int:
-    """Of all parameters as tensors of `dtype`, before anything is read."""
-    return DenseForm(dtype, device).num_bytes(placements(weight_map.parameters, "hf", spec), spec.tied)
+def parameter_bytes(weight_map: WeightMap, spec: ModelSpec, dtype: Dtype) -> int:
+    """Of all parameters as tensors of `dtype`; norms are float32."""
+    return sum(
+        prod(one.shape) * ITEMSIZES["float32" if one.kind == "norm" else dtype]
+        for one in placements(weight_map.parameters, "hf", spec)
+    )
 
 
-def packed_bytes(weight_map: WeightMap, source: Source, spec: ModelSpec, packing: Packing) -> int:
+def packed_bytes(weight_map: WeightMap, source: Source, spec: ModelSpec, form: PackedForm) -> int:
     """Of all matrices and tables once packed, before anything is read."""
     placed = list(placements(weight_map.parameters, source.format, spec))
-    reader, form = Reader(source, placed, weight_map, spec), PackedForm(packing, Arena())
+    reader = Reader(source, placed, weight_map, spec)
     pieces = [piece for one in placed if one.is_matrix for piece in one.pieces]
     stored = [reader.stored_type(piece) for piece in pieces]
-    if packing.quantize and all(kind in FORMATS for kind in stored):
+    if form.quantize and all(kind in FORMATS for kind in stored):
         raise InvalidSetting(
             f"quantize: the weights of {spec.name} are quantized already, to {', '.join(sorted(set(stored)))}",
             param="quantize",

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
+import numpy as np
 
+from penstock.kernels.arrays import Array, to_float32
 from penstock.store.spec import ModelSpec
 
 Extent = Literal["vocab", "hidden", "q", "kv", "qkv", "ffn", "gate_up", "head"]
 Format = Literal["hf", "gguf"]
-Transform = Callable[[Tensor, ModelSpec], Tensor]
+Transform = Callable[[Array, ModelSpec], Array]
 
 # matrix: read by `linear` and `logits`. table: read by `embed`. norm: a vector kept in float32. bias: a vector.
 Kind = Literal["matrix", "table", "norm", "bias"]
@@ -80,12 +81,12 @@ def extents(spec: ModelSpec) -> dict[Extent, int]:
     }
 
 
-def plus_one(tensor: Tensor, _: ModelSpec) -> Tensor:
+def plus_one(tensor: Array, _: ModelSpec) -> Array:
     """For norms that are stored as the difference from one."""
-    return tensor.float() + 1.0
+    return to_float32(tensor) + np.float32(1.0)
 
 
-def halves_from_pairs(tensor: Tensor, spec: ModelSpec) -> Tensor:
+def halves_from_pairs(tensor: Array, spec: ModelSpec) -> Array:
     """Rows of q or k of a file made for rotation in pairs (x[2i] with x[2i + 1]), in order for rotation in halves."""
-    pairs = tensor.view(-1, spec.head_dim // 2, 2, *tensor.shape[1:])
-    return pairs.transpose(1, 2).reshape(tensor.shape)
+    pairs = tensor.reshape(-1, spec.head_dim // 2, 2, *tensor.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(tensor.shape)

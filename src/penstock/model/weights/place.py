@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from penstock.kernels.arrays import Array
 from penstock.model.weights.map import SECTIONS, Extent, Format, Kind, Parameter, Transform, extents
 from penstock.model.weights.source import Rows, Shape
 from penstock.store.spec import ModelSpec
@@ -119,6 +119,6 @@ def _spans(extent: Extent, spec: ModelSpec, shard: Shard) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def _rows(data: Tensor, spans: tuple[Span, ...]) -> Tensor:
+def _rows(data: Array, spans: tuple[Span, ...]) -> Array:
     slices = [data[begin:end] for begin, end in spans]
-    return slices[0] if len(slices) == 1 else torch.cat(slices)
+    return slices[0] if len(slices) == 1 else np.concatenate(slices)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from penstock.errors import ModelInvalid
+from penstock.kernels.arrays import BFLOAT16, Array
 from penstock.model.weights.map import Format
 from penstock.model.weights.source import MappedFile, Shape
 from penstock.store.safetensors import read_index
 
-DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": BFLOAT16,
+    "F64": np.dtype("<f8"),
+}
 
 
 class SafetensorsSource:
@@ -30,7 +36,7 @@ class SafetensorsSource:
     def shapes(self) -> Mapping[str, Shape]:
         return self._shapes
 
-    def read(self, name: str, shape: Shape) -> Tensor:
+    def read(self, name: str, shape: Shape) -> Array:
         entry = self._index[name]
         if entry.dtype not in DTYPES:
             raise ModelInvalid(
@@ -38,13 +44,13 @@ class SafetensorsSource:
                 param="model",
             )
         raw = self._files[entry.file].bytes(entry.begin, entry.end)
-        dtype = DTYPES[entry.dtype]
-        if raw.storage_offset() % dtype.itemsize or raw.data_ptr() % dtype.itemsize:
-            raw = raw.clone()  # the format does not promise that tensors are aligned
-        return raw.view(dtype).view(shape)
+        values: Array = raw.view(DTYPES[entry.dtype])
+        if not values.flags.aligned:
+            values = values.copy()  # the format does not promise that tensors are aligned
+        return values.reshape(shape)
 
     def stored_type(self, name: str) -> str:
         return self._index[name].dtype
 
-    def read_blocks(self, name: str, shape: Shape) -> Tensor:
+    def read_blocks(self, name: str, shape: Shape) -> Array:
         raise AssertionError(f"{name} has no blocks")

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from penstock.errors import ModelInvalid, ModelNotFound
+from penstock.kernels.arrays import Array
 from penstock.model.weights.map import Format
 from penstock.store.gguf import TENSOR_TYPES
 
@@ -21,7 +21,7 @@ BLOCK_ELEMENTS = {kind.name: kind.block_elements for kind in TENSOR_TYPES.values
 class Rows(NamedTuple):
     """Rows of a tensor of a checkpoint, as floats or as the blocks they are stored in."""
 
-    data: Tensor  # [rows, cols] or, of a vector, [rows]; [rows, bytes of a row] uint8 of blocks
+    data: Array  # [rows, cols] or, of a vector, [rows]; [rows, bytes of a row] uint8 of blocks
     stored_type: str  # in the checkpoint, see `Source.stored_type`
     cols: int
     is_blocks: bool = False
@@ -35,12 +35,12 @@ class Rows(NamedTuple):
         if begin % elements or end % elements:
             raise ValueError(f"columns {begin} to {end} are not whole blocks of {self.stored_type}")
         row_bytes = self.data.shape[1]
-        data = self.data[:, begin * row_bytes // self.cols : end * row_bytes // self.cols].contiguous()
+        data = self.data[:, begin * row_bytes // self.cols : end * row_bytes // self.cols]
         return self._replace(data=data, cols=end - begin)
 
 
 class Source(Protocol):
-    """Tensors by the name they have in a checkpoint."""
+    """Arrays by the name they have in a checkpoint."""
 
     format: Format
 
@@ -48,13 +48,13 @@ class Source(Protocol):
     def shapes(self) -> Mapping[str, Shape] | None:
         """Of all tensors; None: it makes tensors of any name and shape."""
 
-    def read(self, name: str, shape: Shape) -> Tensor:
-        """The tensor, in any floating-point type, on any device. Read-only."""
+    def read(self, name: str, shape: Shape) -> Array:
+        """The tensor, in any floating-point type (`kernels.arrays`). Read-only."""
 
     def stored_type(self, name: str) -> str:
         """The type it has in the checkpoint, by its name in GGUF: "F32", "Q4_0"."""
 
-    def read_blocks(self, name: str, shape: Shape) -> Tensor:
+    def read_blocks(self, name: str, shape: Shape) -> Array:
         """[rows, bytes of a row] uint8: a matrix of a quantized type, as it is stored. Read-only."""
 
 
@@ -65,7 +65,7 @@ class MappedFile:
     def __init__(self, path: Path) -> None:
         try:
             with path.open("rb") as file:
-                # copy-on-write, because torch requires writable memory; it is never written
+                # copy-on-write: torch takes no read-only memory; it is never written
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             self._read = (0, 0)
         except FileNotFoundError:
@@ -73,11 +73,11 @@ class MappedFile:
         except (OSError, ValueError) as error:
             raise ModelInvalid(f"cannot read {path}: {error}", param="model") from None
 
-    def bytes(self, begin: int, end: int) -> Tensor:
+    def bytes(self, begin: int, end: int) -> Array:
         """[end - begin] uint8, over the mapping. The caller has checked that the file is long enough."""
         previous, previous_end = self._read
         if previous_end and hasattr(mmap, "MADV_DONTNEED"):
             page = previous - previous % mmap.PAGESIZE
             self._map.madvise(mmap.MADV_DONTNEED, page, previous_end - page)  # unchanged pages can be fetched again
         self._read = (begin, end)
-        return torch.frombuffer(self._map, dtype=torch.uint8, count=end - begin, offset=begin)
+        return np.frombuffer(self._map, dtype=np.uint8, count=end - begin, offset=begin)

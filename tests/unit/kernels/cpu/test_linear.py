@@ -29,10 +29,12 @@ def assert_product(native: ctypes.CDLL, found: Tensor, x: Tensor, matrix: Packed
     for segment in matrix.segments:
         alone = PackedMatrix([segment], matrix.shape[1])
         inputs = x.double() if segment.kind.is_float else rounded(native, x)
-        weights = alone.unpack().double()
+        weights = torch.from_numpy(alone.unpack()).double()
         expected, size = inputs @ weights.T, inputs.abs() @ weights.abs().T
         if segment.offsets is not None:  # scale * code and offset are summed apart
-            size += inputs.abs().sum(1, keepdim=True) * float(segment.offsets.abs().max() + 255 * segment.scales.max())
+            size += inputs.abs().sum(1, keepdim=True) * float(
+                abs(segment.offsets).max() + 255 * segment.scales.astype(float).max()
+            )
         if bias is not None:
             expected += bias[begin : begin + segment.rows]
             size += bias.abs().max()
@@ -107,7 +109,7 @@ def test_largest_codes_do_not_saturate(native: ctypes.CDLL) -> None:
     x[1] = -127.0
     for kind in (Kind.U4, Kind.U8, Kind.U8_OFFSET, Kind.U8_HALVES):
         matrix = random_matrix((kind,), (16,), 64)
-        matrix.segments[0].codes.fill_(255)
+        matrix.segments[0].codes.fill(255)
         assert_product(native, linear(native, x, matrix), x, matrix, None)
 
 
@@ -136,7 +138,7 @@ def test_gather(native: ctypes.CDLL) -> None:
         tokens = torch.tensor([0, 54, 17, 34, 35, 17])
         out = torch.full((6, 100), torch.nan)
         native.penstock_gather(matrix.address, tokens.data_ptr(), 6, 2.5, out.data_ptr())
-        torch.testing.assert_close(out, matrix.unpack()[tokens] * 2.5, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(out, torch.from_numpy(matrix.unpack())[tokens] * 2.5, rtol=1e-6, atol=1e-7)
 
 
 def test_unknown_instruction_set(native: ctypes.CDLL) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from helpers.native_paged_model import NativePagedModel, needs_library
 from helpers.paged_model import Row, make_batch, make_pages
+from penstock.kernels.arrays import Dtype
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import PackedMatrix
 from penstock.kernels.cpu.program import Pool
@@ -35,7 +36,7 @@ def pool() -> Pool:
 
 
 def packed(weight: Tensor) -> Weight:
-    return Weight.from_packed(PackedMatrix([pack_floats(weight, Arena())], weight.shape[1]))
+    return Weight.from_packed(PackedMatrix([pack_floats(weight.numpy(), Arena())], weight.shape[1]))
 
 
 Forward = Callable[[Operations, Tensor, Batch, Sequence[Pages]], Tensor]
@@ -80,9 +81,9 @@ def rowwise(table: Tensor, width: int, pool: Pool, forward: Forward) -> tuple[Te
     tokens = list(range(len(table)))
     first, rest = paged.add(tokens[:1]), paged.add(tokens[1:])
     paged.model.run(paged.rows({first: 1}), None, show=True)
-    ours = [paged.model.hidden(1).clone()]
+    ours = [torch.tensor(paged.model.hidden(1))]
     paged.model.run(paged.rows({rest: len(tokens) - 1}), None, show=True)
-    ours.append(paged.model.hidden(len(tokens) - 1).clone())
+    ours.append(torch.tensor(paged.model.hidden(len(tokens) - 1)))
     batch = make_batch([Row(tokens, 0, len(tokens), [[1] * len(tokens)])], 4)
     return torch.cat(ours), model.forward(TorchOperations(), batch, [])
 
@@ -133,7 +134,7 @@ def test_gate(native: CDLL, pool: Pool, width: int, activation: Activation) -> N
 def test_products_read_what_norm_and_gate_left_quantized(native: CDLL, pool: Pool, width: int) -> None:
     """Within the error of int8: half a step of 1/127 of the largest of 32."""
     table, weight = operands(19, width, 6), torch.ones(width)
-    matrix = PackedMatrix([pack_quantized(operands(48, width, 7), "int8", Arena())], width)
+    matrix = PackedMatrix([pack_quantized(operands(48, width, 7).numpy(), "int8", Arena())], width)
     product = Linear(Weight.from_packed(matrix), norm=Norm(weight, 1e-5))
 
     def forward(ops: Operations, x: Tensor, *_: object) -> Tensor:
@@ -169,7 +170,7 @@ class Attention:
         rotated: int | None = None,
         norms: bool = False,
         scale: float = 0.3,
-        dtype: torch.dtype = torch.float32,
+        dtype: Dtype = "float32",
         spread: float = 1.0,
     ) -> None:
         table = operands(200, (heads + 2 * kv_heads) * head_dim, 8, spread)
@@ -193,7 +194,7 @@ class Attention:
         by_slot = {self._slot(name): count for name, count in portions.items()}
         rows = self.paged.rows(by_slot)
         self.paged.model.run(rows, None, show=True)
-        ours = self.paged.model.hidden(sum(row.count for row in rows)).clone()
+        ours = torch.tensor(self.paged.model.hidden(sum(row.count for row in rows)))
         sequences = self.paged.sequences
         made = [Row(sequences[row.slot].tokens, row.start, row.count, sequences[row.slot].blocks) for row in rows]
         return ours, self.model.forward(TorchOperations(), make_batch(made, self.block_size), self.pages)
@@ -239,10 +240,10 @@ def test_attention(native: CDLL, pool: Pool, shape: dict[str, int]) -> None:
         assert_near(ours, theirs, 2e-5)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 2e-3), (torch.int8, 6e-2)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("int8", 6e-2)])
 @pytest.mark.parametrize("shape", SHAPES[1:4], ids=str)
 def test_attention_over_smaller_pages(
-    native: CDLL, pool: Pool, shape: dict[str, int], dtype: torch.dtype, tolerance: float
+    native: CDLL, pool: Pool, shape: dict[str, int], dtype: Dtype, tolerance: float
 ) -> None:
     attention = Attention(pool, dtype=dtype, **shape)  # type: ignore[arg-type]
     for ours, theirs in walk(attention):
@@ -259,7 +260,7 @@ def test_attention_that_is_flat_or_sharp(native: CDLL, pool: Pool, spread: float
 
 def test_keys_that_float16_cannot_hold_are_bounded(native: CDLL, pool: Pool) -> None:
     attention = Attention(
-        pool, heads=2, kv_heads=1, head_dim=16, block_size=16, dtype=torch.float16, spread=1e5, scale=1e-12
+        pool, heads=2, kv_heads=1, head_dim=16, block_size=16, dtype="float16", spread=1e5, scale=1e-12
     )
     ours, _ = attention.step(s0=20)
     assert ours.isfinite().all()

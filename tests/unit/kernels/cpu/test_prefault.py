@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from penstock.kernels.cpu.arena import PAGE, Arena
 from penstock.kernels.cpu.prefault import Prefault
@@ -23,16 +23,16 @@ class Recorded:
         return self.works
 
 
-def blocks(count: int) -> torch.Tensor:
+def blocks(count: int) -> np.ndarray:
     """[count] of half a page."""
-    return Arena().empty(count, PAGE // 2, dtype=torch.uint8)
+    return Arena().empty(count, PAGE // 2, dtype=np.uint8)
 
 
 def test_what_is_in_use_and_some_more_is_backed_once() -> None:
     memory, populate = blocks(20), Recorded()
     prefault = Prefault(memory, 3, populate)
     prefault.wait()
-    begin = memory.data_ptr()
+    begin = memory.ctypes.data
     assert populate.pages == [begin, begin + PAGE]  # block 0, which is nobody's, and three
     for highest in (5, 2, 5):
         prefault.cover(highest)
@@ -56,12 +56,12 @@ def test_where_the_system_cannot_it_is_asked_once() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
 def test_what_was_written_stays_and_the_rest_is_resident() -> None:
     memory = blocks(8)
-    memory[1].fill_(7)
+    memory[1].fill(7)
     prefault = Prefault(memory, 7)
     prefault.wait()
     assert (memory[1] == 7).all()
     if prefault._populated_bytes:  # kernels before 5.14 cannot
-        assert _resident_kib(memory.data_ptr()) >= 4 * PAGE // 1024
+        assert _resident_kib(memory.ctypes.data) >= 4 * PAGE // 1024
 
 
 def _resident_kib(address: int) -> int:

@@ -1,0 +1,47 @@
+"""Weights, memory and KV pages of a backend that computes with torch."""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.forward.backend import BackendConfig
+from penstock.forward.memory import CacheSize, DeviceMemory, allocation_error, check_weights, host_memory
+from penstock.kernels.interface import Pages
+from penstock.model import Decoder, DummySource, Source, open_source
+from penstock.model.load_dense import TORCH_DTYPES, load_dense, weight_bytes
+from penstock.model.weights.dummy_tensors import DeviceDummySource
+from penstock.store.spec import ModelSpec
+
+
+def load_model(config: BackendConfig, device: torch.device) -> Decoder:
+    spec, dtype, files = config.spec, TORCH_DTYPES[config.dtype], config.files
+    source: Source
+    if config.settings.model.load_format == "dummy":
+        source = DummySource() if device.type == "cpu" else DeviceDummySource(device)
+    else:
+        source = open_source(files.weights, files.format)
+    needed = weight_bytes(spec, dtype=dtype, device=device)
+    check_weights(needed, config.settings.cache, device_memory(device))
+    return load_dense(spec, source, dtype=dtype, device=device, context=config.context)
+
+
+def device_memory(device: torch.device) -> DeviceMemory:
+    if device.type == "cpu":
+        return host_memory()
+    return DeviceMemory(str(device), *torch.cuda.mem_get_info(device), torch.cuda.memory_reserved(device))
+
+
+def allocate_pages(spec: ModelSpec, size: CacheSize, dtype: torch.dtype, device: torch.device) -> list[Pages]:
+    """The KV pages of each layer, not initialised: on a CPU the system provides memory when a block is first
+    written."""
+    blocks = {
+        layer: count for group, count in zip(spec.cache_groups, size.blocks, strict=True) for layer in group.layers
+    }
+    shape = (size.block_size, spec.num_kv_heads, spec.head_dim)
+    try:
+        return [
+            Pages(*(torch.empty(blocks[layer], *shape, dtype=dtype, device=device) for _ in ("keys", "values")))
+            for layer in range(spec.num_layers)
+        ]
+    except RuntimeError as error:
+        raise allocation_error(size, error) from None

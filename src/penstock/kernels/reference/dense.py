@@ -1,0 +1,18 @@
+"""Weights of any form as one tensor [rows, cols]: exact and slow, for references and tests."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from penstock.kernels.weight import Form, Weight
+
+
+def to_dense(weight: Weight) -> Tensor:
+    match weight.form:
+        case Form.DENSE:
+            return weight.dense
+        case Form.ONEDNN:
+            return weight.onednn.to_dense()
+        case Form.PACKED:
+            return torch.from_numpy(weight.packed.unpack())

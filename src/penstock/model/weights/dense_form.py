@@ -1,0 +1,67 @@
+"""Weights as torch tensors of one float type, for torch and CUDA.
+
+Blank weights (`dummy_tensors.BlankSource`) take the same way, so that kernels can be chosen and compiled before the
+real weights are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock.kernels.arrays import BFLOAT16, Array
+from penstock.kernels.reference import linear
+from penstock.kernels.weight import Weight
+from penstock.model.weights.map import Kind
+from penstock.model.weights.source import Rows, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class DenseForm:
+    """Implements `DeviceForm`. On x86 float32 matrices are in oneDNN's layout."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+    def reads_blocks(self, stored: str) -> bool:
+        return False
+
+    def matrix(self, kind: Kind, shape: Shape, rows: Iterable[Rows]) -> Weight:
+        dense = Weight.from_dense(self._filled(shape, rows, self.dtype))
+        return self._for_products(dense) if kind == "matrix" else dense
+
+    def vector(self, kind: Kind, shape: Shape, rows: Iterable[Rows]) -> Tensor:
+        return self._filled(shape, rows, torch.float32 if kind == "norm" else self.dtype)
+
+    def tied_head(self, table: Weight) -> Weight:
+        return self._for_products(table)
+
+    def constant(self, values: Array) -> Tensor:
+        return torch.from_numpy(values).to(self.device)
+
+    def _filled(self, shape: Shape, rows: Iterable[Rows], dtype: torch.dtype) -> Tensor:
+        """One tensor of pieces that follow each other."""
+        tensor = torch.empty(shape, dtype=dtype, device=self.device)
+        begin = 0
+        for piece in rows:
+            end = begin + len(piece.data)
+            tensor[begin:end] = to_tensor(piece.data)
+            begin = end
+        return tensor
+
+    def _for_products(self, dense: Weight) -> Weight:
+        if linear.prefers_onednn(self.dtype, self.device):
+            return Weight.from_onednn(linear.to_onednn(dense.dense))
+        return dense
+
+
+def to_tensor(values: Array | Tensor) -> Tensor:
+    """Over the same memory. Sources on the device give tensors: see `dummy_tensors`."""
+    if isinstance(values, Tensor):
+        return values
+    if values.dtype == BFLOAT16:
+        return torch.from_numpy(values).view(torch.bfloat16)
+    return torch.from_numpy(values)
