@@ -13,7 +13,10 @@
     │   └── WeightsMismatch          422  tensors missing or unexpected
     ├── PullFailed                   502  the download of a model failed
     ├── OutOfMemory                  507  the model or its cache does not fit
+    ├── StorageFull                  507  no room on disk for a file
+    ├── StorageUnavailable           503  the data folder is in use or cannot be used
     ├── RequestTooLarge              413  the body exceeds max_body
+    ├── OriginNotAllowed             403  a web page of another origin
     ├── HostNotAllowed               421  the Host header is not an accepted name
     ├── MediaTypeUnsupported         415  the content type is not JSON
     ├── QueueFull                    429  max_waiting sequences are waiting
@@ -98,9 +101,24 @@ class OutOfMemory(PenstockError):
     code = "out_of_memory"
 
 
+class StorageFull(PenstockError):
+    status = 507
+    code = "storage_full"
+
+
+class StorageUnavailable(PenstockError):
+    status = 503
+    code = "storage_unavailable"
+
+
 class RequestTooLarge(PenstockError):
     status = 413
     code = "request_too_large"
+
+
+class OriginNotAllowed(PenstockError):
+    status = 403
+    code = "origin_not_allowed"
 
 
 class HostNotAllowed(PenstockError):

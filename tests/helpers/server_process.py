@@ -71,11 +71,13 @@ class Server:
         """Starts it and waits for it; settings in `env` are without their prefix."""
         self.model = Path(str(model)).name
         self.log_file = tempfile.TemporaryFile()  # noqa: SIM115
+        self.data_folder = tempfile.TemporaryDirectory()  # never the files and batches of whoever runs the tests
+        settings = {"data_dir": self.data_folder.name, **env}
         self.process = subprocess.Popen(
             command(model, "--port", 0, *options),
             stderr=self.log_file,
             start_new_session=True,  # a group of its own, for signals to all of it
-            env=environment(**{f"PENSTOCK_{name.upper()}": value for name, value in env.items()}),
+            env=environment(**{f"PENSTOCK_{name.upper()}": value for name, value in settings.items()}),
         )
         try:
             self.url = until(self._announced, "start-up")
@@ -167,6 +169,7 @@ class Server:
             for pid in filter(alive, children):
                 os.kill(pid, signal.SIGKILL)
             self.log_file.close()
+            self.data_folder.cleanup()
 
     def __enter__(self) -> Server:
         return self

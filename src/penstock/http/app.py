@@ -10,8 +10,8 @@ from penstock.http import exception_handlers, openapi_bodies, operations, ui
 from penstock.http.api import capacity_routes, tokenizer_routes
 from penstock.http.api.anthropic import routes as anthropic_routes
 from penstock.http.api.ollama import routes as ollama_routes
+from penstock.http.api.openai import batch_routes, file_routes, stored_routes
 from penstock.http.api.openai import routes as openai_routes
-from penstock.http.api.openai import stored_routes
 from penstock.http.api.response_store import ResponseStore
 from penstock.http.api.responses import routes as responses_routes
 from penstock.http.debug import routes as debug_routes
@@ -29,6 +29,8 @@ from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.observe.observer import Observer
 from penstock.settings import Settings, parse_bytes
+
+FORM_BYTES = 1 << 16  # of an upload, beside its file
 
 
 def build(service: Service, settings: Settings, observer: Observer | None = None) -> ASGIApp:
@@ -55,6 +57,7 @@ def _add_routes(app: App, service: Service, settings: Settings, observer: Observ
     anthropic_routes.add(app, service)
     openai_routes.add_embeddings(app, service)
     openai_routes.add_models(app, service)
+    batch_routes.add(app, service, settings.serve)
     tokenizer_routes.add(app, service)
     ollama_routes.add(app, service)
     capacity_routes.add(app, service, observer)
@@ -67,7 +70,9 @@ def _add_middleware(app: App, settings: Settings) -> ASGIApp:
     """Inside out; `http.middleware` lists them from the outside."""
     serve = settings.serve
     wrapped: ASGIApp = AdmissionThrottle(app)
-    wrapped = BodyLimitMiddleware(wrapped, parse_bytes(serve.max_body, "max_body"))
+    # A form has a few fields beside the file.
+    streamed = {file_routes.PATH: parse_bytes(serve.max_file, "max_file") + FORM_BYTES}
+    wrapped = BodyLimitMiddleware(wrapped, parse_bytes(serve.max_body, "max_body"), streamed=streamed)
     wrapped = ApiKeyMiddleware(wrapped, serve.keys)
     wrapped = HeadMiddleware(wrapped)
     wrapped = cors(wrapped, serve.origins)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from penstock.http.api import capacity_routes, tokenizer_routes
 from penstock.http.api.anthropic import messages
 from penstock.http.api.ollama import openapi_bodies as ollama
-from penstock.http.api.openai import chat, completions, embeddings, models, stored_completions
+from penstock.http.api.openai import chat, completions, embeddings, file_bodies, models, stored_completions
 from penstock.http.api.responses import writer as responses
 from penstock.http.debug import sampling_lab
 from penstock.http.error_body import ErrorBody
@@ -22,6 +22,7 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     embeddings.REQUEST,
     *tokenizer_routes.REQUESTS,
     stored_completions.StoredUpdate,
+    *file_bodies.REQUESTS,
     *capacity_routes.REQUESTS,
     *sampling_lab.REQUESTS,
     *responses.REQUESTS,
@@ -38,6 +39,7 @@ ANSWERS: tuple[type[Struct], ...] = (
     *tokenizer_routes.ANSWERS,
     stored_completions.StoredList,
     stored_completions.StoredDeleted,
+    *file_bodies.ANSWERS,
     *capacity_routes.ANSWERS,
     ErrorBody,
     *responses.ANSWERS,

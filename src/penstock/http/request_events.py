@@ -13,6 +13,7 @@ from starlette.types import Scope
 
 from penstock.errors import PenstockError
 from penstock.flow import Request, SamplingParams
+from penstock.http.background import BATCH
 from penstock.http.middleware.tenants import tenant_of
 from penstock.observe import events
 from penstock.observe.events import Emit
@@ -31,7 +32,7 @@ class RequestEvents:
         if emit is not None:
             state = scope["state"]
             accepted, request_id, trace = state["accepted"], state["request_id"], state["trace"]
-            emit(events.Accepted(self.name, accepted, request_id, kind, trace, self.tenant))
+            emit(events.Accepted(self.name, accepted, request_id, kind, trace, self.tenant, BATCH.get()))
 
     def parsed(self, *, stream: bool = False) -> None:
         if self._emit is not None:

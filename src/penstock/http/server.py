@@ -102,10 +102,14 @@ async def serve(
     for model in service.models.local:
         model.replicas.supervise(hang_s)
     watching = asyncio.create_task(observer.run(service.replica_queries)) if observer is not None else None
+    if service.batches is not None:
+        service.batches.start()
     http.app = app
     announce(http.url)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+    if service.batches is not None:
+        await service.batches.close()  # its lines run again after the next start
     if signals == 1:
         logger.info("shutting down: %d requests are open", service.open)
         draining = asyncio.create_task(service.drain(drain_s))

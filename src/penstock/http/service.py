@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from penstock.batch.manager import BatchManager
 from penstock.deployment.protocol import ServedModel, State
 from penstock.deployment.registry import ModelRegistry
 from penstock.deployment.ticket import Ticket
@@ -18,6 +19,7 @@ from penstock.errors import ShuttingDown
 from penstock.flow import FinishReason, Request
 from penstock.flow.identity import UNNAMED, Source
 from penstock.gateway.gateway import Gateway
+from penstock.http.background import BATCH
 from penstock.http.response_warnings import WarningLog
 from penstock.observe import events
 from penstock.observe.events import Emit
@@ -47,6 +49,7 @@ class Service:
         self.closing = False
         self.open = 0  # requests without a complete response
         self.open_by_model: Counter[str] = Counter()
+        self.batches: BatchManager | None = None  # set by its routes
 
     @property
     def ready(self) -> bool:
@@ -56,7 +59,9 @@ class Service:
     async def submit(self, model: ServedModel, requests: list[Request], tenant: str) -> Ticket:
         """Submits all requests or none. The caller must call `finish` with the ticket."""
         self._check_open()
-        ticket = await self.gateway.submit(model, [replace(request, tenant=tenant) for request in requests])
+        ticket = await self.gateway.submit(
+            model, [replace(request, tenant=tenant, background=BATCH.get() is not None) for request in requests]
+        )
         self.warnings.log(ticket.active_requests)
         self.open += 1
         self.open_by_model[_asked(ticket)] += 1
@@ -84,7 +89,9 @@ class Service:
                 # A prompt counts once, however many choices it has, as in `usage`.
                 prompt, cached = (len(active.submits[0].tokens), active.cached_tokens) if choice.index == 0 else (0, 0)
                 counts = (prompt, cached, len(choice.tokens))
-                self.metrics.count_ended(source, reason, *counts, choice.timings)
+                # Latencies of batch lines would hide those of clients that wait.
+                timings = None if active.submits[0].background else choice.timings
+                self.metrics.count_ended(source, reason, *counts, timings)
 
     def _finished_event(self, ticket: Ticket, at: float) -> events.Finished:
         ended = [

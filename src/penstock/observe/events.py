@@ -41,6 +41,7 @@ class Accepted(Event, frozen=True, gc=False):
     kind: str  # chat, completion, response, message, …
     trace: Trace | None = None
     tenant: str = ""
+    batch: str | None = None  # the batch whose line it is
 
 
 class Parsed(Event, frozen=True, gc=False):

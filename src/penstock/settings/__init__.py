@@ -241,6 +241,7 @@ def _check(settings: Settings) -> None:
             raise InvalidSetting(f"{entry_label(number, entry.name)}: {error.message}", param=error.param) from None
     check_entries(settings.models)
     parse_bytes(settings.serve.max_body, "max_body")
+    parse_bytes(settings.serve.max_file, "max_file")
     if settings.serve.api_key is not None and not settings.serve.keys:  # an unset variable
         raise InvalidSetting(
             "api_key is empty, which would disable authentication: set a key, or leave it out", param="api_key"

@@ -135,6 +135,11 @@ class ServeSettings(Section, frozen=True):
         Meta(description="max_tokens of chat requests without a limit. [default: up to the context length]"),
     ] = None
     max_body: Annotated[str, Meta(description="Maximum request body, such as 16MiB.")] = "16MiB"
+    max_file: Annotated[str, Meta(description="Maximum file uploaded for a batch, such as 200MB.")] = "200MB"
+    data_dir: Annotated[
+        str | None,
+        Meta(description="Folder for files and batches; of one server at a time. [default: ~/.local/share/penstock]"),
+    ] = None
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -88,6 +88,7 @@ export interface Summary {
   id: string;
   request_id: string;
   kind: string;
+  batch?: string | null;
   stream: boolean;
   state: "accepted" | "queued" | "running" | "done";
   t: number;

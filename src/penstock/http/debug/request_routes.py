@@ -66,7 +66,9 @@ def add(app: App, service: Service, observer: Observer) -> None:
 
 
 def _filter(query: JsonObject, observer: Observer) -> Callable[[RequestTrace], bool]:
-    state, kind, finish, part, before = (query[name] for name in ("state", "kind", "finish", "q", "before"))
+    state, kind, batch, finish, part, before = (
+        query[name] for name in ("state", "kind", "batch", "finish", "q", "before")
+    )
     model, replica = query["model"], query["replica"]
     min_s = query["min_ms"] / 1000
     now = observer.journal.clock()
@@ -76,6 +78,7 @@ def _filter(query: JsonObject, observer: Observer) -> Callable[[RequestTrace], b
             (before is None or request.number < before)
             and (state is None or (state == "open") == (request.end is None))
             and (kind is None or request.kind == kind)
+            and (batch is None or request.batch == batch)
             and (finish is None or request.finish == finish)
             and (model is None or request.source.model == untagged(model))
             and (replica is None or request.source.replica == replica)

@@ -102,6 +102,7 @@ REQUESTS = DebugRoute(
     parameters=(
         Parameter(name="state", description="Only those.", choices=("open", "done")),
         Parameter(name="kind", description="Only those.", choices=KINDS),
+        Parameter(name="batch", description="Only the lines of this batch."),
         Parameter(name="finish", description="Only those that ended so."),
         Parameter(name="model", description="Only those of this model."),
         _integer(name="replica", description="Only those of this replica.", bounds=(0, 10**6)),

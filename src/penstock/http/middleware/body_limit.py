@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -50,9 +50,18 @@ class BodyLimitMiddleware:
     """Reads at most `limit` bytes of a body; content-length is not trusted. When all bodies together exceed the total,
     the slowest is rejected: clients that trickle cannot keep out the others."""
 
-    def __init__(self, app: ASGIApp, limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        limit: int,
+        *,
+        streamed: Mapping[str, int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`streamed`: limits of paths whose bodies go to disk as they come, and are not held."""
         self.app = app
         self.limit = limit
+        self.streamed = streamed or {}
         self.total = max(TOTAL_BODIES * limit, MIN_TOTAL_BYTES)
         self.held = 0  # bytes
         self._clock = clock
@@ -62,9 +71,11 @@ class BodyLimitMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        error = RequestTooLarge(f"the body is larger than {self.limit} bytes")
+        streamed = scope["path"] in self.streamed
+        limit = self.streamed.get(scope["path"], self.limit)
+        error = RequestTooLarge(f"the body is larger than {limit} bytes")
         length = get_header(scope, b"content-length") or b"0"
-        if length.isdigit() and int(length) > self.limit:
+        if length.isdigit() and int(length) > limit:
             await error_response(error, scope)(scope, receive, send)
             return
         body = IncomingBody(self._clock())
@@ -75,8 +86,12 @@ class BodyLimitMiddleware:
                 return await receive()
             message = await body.receive(receive)
             body.complete = not message.get("more_body", False)
-            self._hold(body, len(message.get("body", b"")))
-            if body.size > self.limit:
+            count = len(message.get("body", b""))
+            if streamed:
+                body.size += count
+            else:
+                self._hold(body, count)
+            if body.size > limit:
                 raise error
             return message
 
@@ -84,7 +99,7 @@ class BodyLimitMiddleware:
             await self.app(scope, receive_counted, send)
         finally:
             self._release(body)
-            if body.size > LARGE_BODY:
+            if body.size > LARGE_BODY and not streamed:
                 asyncio.get_running_loop().call_soon(_return_memory)
 
     def _hold(self, body: IncomingBody, count: int) -> None:

@@ -26,7 +26,7 @@ from penstock.observe.trace.replica import ReplicaTrace, Totals
 MAX_DONE = 2000
 MAX_SAMPLES = 20_000
 ID_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # of the ids in responses
-LAB = "lab"  # requests of the sampling lab: no objective counts them
+LAB = "lab"  # requests of the sampling lab: no objective counts them, as none counts lines of batches
 
 
 class Journal:
@@ -169,7 +169,7 @@ class Journal:
         number = self.counts.total()
         request = RequestTrace(
             number, event.request, event.request_id, event.kind, event.t,
-            trace=event.trace, tenant=event.tenant, source=self.source,
+            trace=event.trace, tenant=event.tenant, batch=event.batch, source=self.source,
         )  # fmt: skip
         self.open[event.request] = self._requests[event.request] = request
         self._aliases[event.tenant, event.request_id] = event.request
@@ -291,7 +291,7 @@ class Journal:
 
     def _first_token(self, sequence: SequenceTrace, settled: float, t: float) -> None:
         request = self._owners[sequence.number]
-        if not request.answered and request.kind != LAB:
+        if not request.answered and request.kind != LAB and request.batch is None:
             self.first_tokens.append((t, t - request.accepted))
         request.answered = True
         sequence.first_token, sequence.first_text = settled, t

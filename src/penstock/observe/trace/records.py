@@ -99,6 +99,7 @@ class RequestTrace:
     accepted: float
     trace: Trace | None = None
     tenant: str = ""
+    batch: str | None = None  # the batch whose line it is
     source: Source = UNNAMED  # the replica it was queued at; before that, the model as far as it is known
     parsed: float | None = None
     validated: float | None = None

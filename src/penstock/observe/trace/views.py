@@ -43,6 +43,7 @@ class View:
             "kind": request.kind,
             "model": request.source.model,
             "replica": request.source.replica,
+            "batch": request.batch,
             "stream": request.stream,
             "state": request.state,
             "t": at(request.accepted),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import QueueFull
+from penstock.errors import QueueFull, RequestTooLarge
 from penstock.http.middleware import body_limit
 from penstock.http.middleware.body_limit import BodyLimitMiddleware
 
@@ -27,7 +27,7 @@ class Sender:
             await asyncio.sleep(0)
 
     def _scope(self) -> dict[str, Any]:
-        return {"type": "http", "headers": [], "state": self.state}
+        return {"type": "http", "path": "/", "headers": [], "state": self.state}
 
     async def _receive(self) -> dict[str, Any]:
         body, more = await self.pieces.get()
@@ -127,5 +127,21 @@ def test_what_a_large_body_was_made_into_is_gone_once_it_is_answered(monkeypatch
         await sender.task
         await asyncio.sleep(0)
         assert left[0]() is None
+
+    asyncio.run(story())
+
+
+def test_a_streamed_body_has_its_own_limit_and_is_not_held(now: list[float]) -> None:
+    async def story() -> None:
+        limit = limited(now)
+        limit.streamed = {"/": 1000}
+        upload = Sender(limit)
+        for _ in range(10):
+            await upload.send(100)
+        assert limit.held == 0
+        assert not upload.task.done()
+        await upload.send(1, last=True)
+        with pytest.raises(RequestTooLarge, match="1000 bytes"):
+            await upload.task
 
     asyncio.run(story())

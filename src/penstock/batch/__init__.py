@@ -1,0 +1,21 @@
+"""The Batch API behind its routes: files and batches that survive a crash, and the lines of batches as background
+requests. Knows neither HTTP nor engines: a `Dispatch` answers a line, a `Capacity` says how many may run.
+
+    records        files, batches, lines and results, as the other modules exchange them
+    tables, store  the same in SQLite: every change of a batch is one transaction
+    file_area      contents of files on disk
+    input_file     checks the lines of an input file before any of them runs
+    limiter        how many lines run at once, by what interactive requests leave free
+    job            one batch: validate, run lines, finalize
+    output_files   writes the output and error file
+    runner         the jobs of all unfinished batches
+    data_folder    lock, database and files, and the threads that use them
+    metrics        counts for Prometheus
+    manager        all of it, for the routes and the server
+
+    validating ──► in_progress ──► finalizing ──► completed | expired
+        └► failed      └► cancelling ──────────► cancelled
+
+A line's result is stored in the transaction that counts it, and a file is written from stored results: whenever the
+server is killed, the next one resumes, and each line is in the output or error file once.
+"""

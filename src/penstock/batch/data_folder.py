@@ -1,0 +1,92 @@
+"""The data folder of a server: a lock, the database, and the contents of files.
+
+penstock.db   tables of `batch.tables`
+files/        one for each file, named by its id
+batch.lock    held by the server that uses the folder
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from penstock.batch.file_area import FileArea
+from penstock.errors import InvalidSetting, StorageUnavailable
+
+if TYPE_CHECKING:
+    from penstock.batch.store import BatchStore
+
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+DATABASE, LOCK, FILES = "penstock.db", "batch.lock", "files"
+FILE_THREADS = 4
+
+
+def default_data_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    if (xdg := environ.get("XDG_DATA_HOME")) and Path(xdg).is_absolute():  # the standard says to ignore others
+        return Path(xdg) / "penstock"
+    return Path("~/.local/share/penstock").expanduser()
+
+
+class DataFolder:
+    """The open data folder: its lock, database and files, and the threads that use them."""
+
+    def __init__(self, root: Path) -> None:
+        """Blocks. Raises StorageUnavailable."""
+        from penstock.batch.store import BatchStore  # with SQLAlchemy
+
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = _lock(root / LOCK)
+        except OSError as error:
+            raise _unusable(root, error.strerror) from None
+        try:
+            self.area = FileArea(root / FILES)
+            self.store: BatchStore = BatchStore(root / DATABASE)
+            self.area.remove(self.store.drop_deleted())
+            self.area.sweep(self.store.file_ids())
+        except (OSError, InvalidSetting) as error:
+            self._lock.close()
+            raise _unusable(root, str(error)) from None
+        self._database_thread = ThreadPoolExecutor(1, thread_name_prefix="batch-database")
+        self._file_threads = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="batch-files")
+
+    async def in_database_thread(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._database_thread, call, *arguments)
+
+    async def in_file_thread(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._file_threads, call, *arguments)
+
+    def close(self) -> None:
+        self._file_threads.shutdown()
+        self._database_thread.shutdown()
+        self.store.close()
+        self._lock.close()
+
+
+def _lock(path: Path) -> TextIO:
+    """Until the file is closed, or the process ends."""
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise StorageUnavailable(
+            "another server uses the folder of files and batches: use that server, or start this one with another "
+            "--data-dir"
+        ) from None
+    return file
+
+
+def _unusable(root: Path, reason: str | None) -> StorageUnavailable:
+    """The client is not told the path and the reason; the log is."""
+    logger.error("cannot use the data folder %s: %s; set another --data-dir", root, reason)
+    return StorageUnavailable("the server cannot use its folder of files and batches; its log says why")

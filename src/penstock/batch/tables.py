@@ -1,0 +1,72 @@
+"""The tables of the batch store. Columns have the names of the records' fields."""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, Boolean, Column, Index, Integer, LargeBinary, MetaData, String, Table
+
+VERSION = 1
+metadata = MetaData()
+
+files = Table(
+    "files",
+    metadata,
+    Column("place", Integer, primary_key=True, autoincrement=True),  # the order of lists
+    Column("id", String, nullable=False, unique=True),
+    Column("tenant", String, nullable=False),
+    Column("purpose", String, nullable=False),
+    Column("filename", String, nullable=False),
+    Column("bytes", Integer, nullable=False),
+    Column("created_at", Integer, nullable=False),
+    Column("expires_at", Integer),
+    # A deleted file is gone for clients; its content stays until no unfinished batch reads it.
+    Column("deleted", Boolean, nullable=False, default=False),
+    Index("files_of_tenant", "tenant", "place"),
+    sqlite_autoincrement=True,
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("place", Integer, primary_key=True, autoincrement=True),
+    Column("id", String, nullable=False, unique=True),
+    Column("tenant", String, nullable=False),
+    Column("endpoint", String, nullable=False),
+    Column("input_file_id", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("created_at", Integer, nullable=False),
+    Column("expires_at", Integer, nullable=False),
+    Column("metadata", JSON(none_as_null=True)),
+    Column("output_expires_s", Integer),
+    Column("model", String),
+    Column("errors", JSON, nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("completed", Integer, nullable=False),
+    Column("failed", Integer, nullable=False),
+    Column("usage", JSON, nullable=False),
+    Column("end", String),
+    Column("output_file_id", String),
+    Column("error_file_id", String),
+    *(
+        Column(name, Integer)
+        for name in (
+            "in_progress_at", "finalizing_at", "completed_at", "failed_at", "expired_at", "cancelling_at",
+            "cancelled_at",
+        )
+    ),
+    Index("batches_of_tenant", "tenant", "place"),
+    Index("batches_by_status", "status"),
+    sqlite_autoincrement=True,
+)  # fmt: skip
+
+lines = Table(
+    "batch_lines",
+    metadata,
+    Column("batch_id", String, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("custom_id", String, nullable=False),
+    Column("offset", Integer, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("model", String, nullable=False),
+    Column("output", LargeBinary),  # None until the line has run
+    Column("failed", Boolean),
+)

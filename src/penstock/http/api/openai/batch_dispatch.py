@@ -1,0 +1,77 @@
+"""Answers a line of a batch as an interactive request is answered: by the routes, below the middleware. So a line is
+checked, routed, recorded and answered as any other request, with the same errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from starlette.types import ASGIApp, Message, Scope
+
+from penstock.batch.records import LineRequest
+from penstock.http.background import BATCH
+from penstock.http.error_body import render_error
+
+logger = logging.getLogger(__name__)
+
+
+class LineDispatcher:
+    def __init__(self, app: ASGIApp) -> None:
+        """`app` has the routes and no middleware."""
+        self._app = app
+
+    async def __call__(self, request: LineRequest) -> tuple[int, bytes]:
+        """The status and the body. Cancelling it cancels the request."""
+        status, parts = 0, list[bytes]()
+        unread: list[Message] = [{"type": "http.request", "body": request.body, "more_body": False}]
+
+        async def receive() -> Message:
+            if unread:
+                return unread.pop()
+            await asyncio.Event().wait()  # the client of a line does not disconnect
+            raise AssertionError
+
+        async def send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.body":
+                parts.append(message.get("body", b""))
+
+        token = BATCH.set(request.batch.id)
+        try:
+            await self._app(_scope(request), receive, send)
+        except Exception as error:
+            if not status:  # otherwise answered and logged: Starlette raises it all the same
+                logger.error("line of batch %s failed", request.batch.id, exc_info=error)
+                rendered = render_error(error, request.request_id)
+                return rendered.status, rendered.body
+        finally:
+            BATCH.reset(token)
+        return status, b"".join(parts)
+
+
+def _scope(request: LineRequest) -> Scope:
+    path = request.batch.endpoint
+    state = {
+        "tenant": request.batch.tenant,
+        "request_id": request.request_id,
+        "accepted": time.monotonic(),
+        "trace": None,
+    }
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(request.body)).encode())],
+        "client": None,
+        "server": None,
+        "state": state,
+    }

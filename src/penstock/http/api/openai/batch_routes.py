@@ -1,0 +1,111 @@
+"""The routes of batches, and what runs them. Each tenant sees its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.batch.data_folder import default_data_dir
+from penstock.batch.limiter import Capacity
+from penstock.batch.manager import BatchManager
+from penstock.batch.metrics import BatchCollector
+from penstock.deployment.local_model import LocalModel
+from penstock.deployment.protocol import State
+from penstock.errors import ModelNotFound
+from penstock.http.api.openai import file_bodies, file_routes
+from penstock.http.api.openai.batch_dispatch import LineDispatcher
+from penstock.http.json_response import json_response
+from penstock.http.middleware.tenants import tenant_of
+from penstock.http.openapi.route_docs import route_docs
+from penstock.http.parse.body import read_body
+from penstock.http.parse.query import Parameter, read_query
+from penstock.http.routing import App
+from penstock.http.service import Service, takes_requests
+from penstock.settings import ServeSettings, parse_bytes
+
+PATH = "/v1/batches"
+NOT_FOUND = "No such batch."
+UPSTREAM_SLOTS = 16  # as many requests of batches and others are sent to an upstream at once
+LIST = (
+    Parameter(name="after", description="The id of the batch behind which to begin."),
+    Parameter(name="limit", description="Most batches of a page.", type="integer", bounds=(1, 100), default=20),
+)
+
+
+def add(app: App, service: Service, settings: ServeSettings) -> None:
+    """The routes of files and batches."""
+    service.batches = manager = new_manager(app, service, settings)
+    service.metrics.registry.register(BatchCollector(manager))
+    file_routes.add(app, manager, settings)
+    docs = route_docs(file_bodies.BatchRequest, file_bodies.BatchObject, uses_engine=True, not_found="No such file.")
+
+    @app.post(PATH, **docs)
+    async def create_batch(request: Request) -> Response:
+        """Run the requests of a file in the background, within 24 hours."""
+        body = await read_body(file_bodies.BatchRequest, request)
+        expires = body.output_expires_after
+        batch = await manager.create_batch(
+            tenant_of(request.scope),
+            input_file_id=body.input_file_id,
+            endpoint=body.endpoint,
+            metadata=body.metadata,
+            output_expires_s=None if expires is None else expires.seconds,
+        )
+        return json_response(file_bodies.encode_batch(batch))
+
+    list_docs = route_docs(None, file_bodies.BatchList, not_found=None, may_reject=True, parameters=LIST)
+    list_docs["responses"] |= file_routes.STORAGE_ERRORS
+
+    @app.get(PATH, **list_docs)
+    async def list_batches(request: Request) -> Response:
+        """All batches, newest first."""
+        batches, more = await manager.batches(tenant_of(request.scope), **read_query(request, LIST))
+        return json_response(file_bodies.encode_batches(batches, more=more))
+
+    single_docs = route_docs(None, file_bodies.BatchObject, not_found=NOT_FOUND)
+    single_docs["responses"] |= file_routes.STORAGE_ERRORS
+
+    @app.get(f"{PATH}/{{batch_id}}", **single_docs)
+    async def retrieve_batch(request: Request, batch_id: str) -> Response:
+        """One batch: its status, counts, errors and files."""
+        return json_response(file_bodies.encode_batch(await manager.batch(tenant_of(request.scope), batch_id)))
+
+    cancel_docs = route_docs(None, file_bodies.BatchObject, not_found=NOT_FOUND, may_reject=True)
+    cancel_docs["responses"] |= file_routes.STORAGE_ERRORS
+
+    @app.post(f"{PATH}/{{batch_id}}/cancel", **cancel_docs)
+    async def cancel_batch(request: Request, batch_id: str) -> Response:
+        """Stop a batch. What has run is in its output file."""
+        return json_response(file_bodies.encode_batch(await manager.cancel(tenant_of(request.scope), batch_id)))
+
+
+def new_manager(app: App, service: Service, settings: ServeSettings) -> BatchManager:
+    def capacity(name: str) -> Capacity | None:
+        try:
+            model = service.models.find(name)
+        except ModelNotFound:
+            return None
+        if service.closing or not takes_requests(model.state):
+            return None
+        if model.state is not State.READY:  # loading it may take memory from models that are in use
+            return Capacity(1, 0) if service.open <= manager.limiters.running else None
+        if not isinstance(model, LocalModel):
+            return Capacity(UPSTREAM_SLOTS, _others(service.open_by_model[name]))
+        ready = [replica for replica in model.replicas.replicas if replica.state is State.READY]
+        return Capacity(sum(replica.facts["max_sequences"] for replica in ready), _others(model.replicas.open))
+
+    def _others(count: int) -> int:
+        """Those that are not of batches."""
+        return max(0, count - manager.limiters.running)
+
+    root = Path(settings.data_dir).expanduser().absolute() if settings.data_dir else default_data_dir()
+    manager = BatchManager(
+        root,
+        dispatch=LineDispatcher(app),
+        capacity=capacity,
+        find_model=lambda name: service.models.find(name).card.name,
+        max_line=parse_bytes(settings.max_body, "max_body"),
+    )
+    return manager
