@@ -82,7 +82,7 @@ class MultipartForm:
 
     def _end_header(self) -> None:
         if self._header.lower() == b"content-disposition":
-            _, options = self._parse_options(self._header_value.decode("utf-8", "replace"))
+            _, options = self._parse_options(self._header_value)
             self._name = options.get(b"name", b"").decode("utf-8", "replace")
             if self._name == FILE_FIELD:
                 if self.filename is not None:

@@ -38,6 +38,7 @@ def test_the_order_does_not_matter() -> None:
         ("../../etc/passwd", "passwd"),
         ("a\\b.jsonl", "b.jsonl"),
         ("\x07bell", "bell"),
+        ("größe 数.jsonl", "größe 数.jsonl"),
         ("", "upload"),
         ("x" * 999, "x" * 255),
     ],
