@@ -92,13 +92,14 @@ def new_manager(app: App, service: Service, settings: ServeSettings) -> BatchMan
         if model.state is not State.READY:  # loading it may take memory from models that are in use
             return Capacity(1, 0) if service.open <= manager.limiters.running else None
         if not isinstance(model, LocalModel):
-            return Capacity(UPSTREAM_SLOTS, _others(service.open_by_model[name]))
+            return Capacity(UPSTREAM_SLOTS, _interactive(service.open_by_model[name], name))
         ready = [replica for replica in model.replicas.replicas if replica.state is State.READY]
-        return Capacity(sum(replica.facts["max_sequences"] for replica in ready), _others(model.replicas.open))
+        slots = sum(replica.facts["max_sequences"] for replica in ready)
+        return Capacity(slots, _interactive(model.replicas.open, name))
 
-    def _others(count: int) -> int:
-        """Those that are not of batches."""
-        return max(0, count - manager.limiters.running)
+    def _interactive(count: int, name: str) -> int:
+        """Those of `count` that are not of batches."""
+        return max(0, count - manager.limiters.of(name).running)
 
     root = Path(settings.data_dir).expanduser().absolute() if settings.data_dir else default_data_dir()
     manager = BatchManager(

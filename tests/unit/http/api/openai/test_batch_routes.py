@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import openai
 import pytest
+from prometheus_client import generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from helpers.batch_bench import CHAT, line
+from penstock.deployment.protocol import State
 from penstock.errors import InvalidRequest, ModelNotFound, PenstockError
 from penstock.flow.identity import UNNAMED
 from penstock.http.api.openai import batch_routes, file_routes
@@ -32,17 +36,19 @@ MAX_FILE = 10_000
 class StubService:
     """The parts of a Service that batches use."""
 
-    ready = True
+    closing = False
     open = 0
     batches: Any = None
 
     def __init__(self) -> None:
         self.metrics = PrometheusMetrics(UNNAMED)
-        self.replica = type("Replica", (), {"facts": {"max_sequences": 8}})
+        self.models = self
+        self.open_by_model: Counter[str] = Counter()
 
-    def check_model(self, name: str) -> None:
+    def find(self, name: str) -> Any:
         if name != "tiny":
             raise ModelNotFound("no such model", param="model")
+        return SimpleNamespace(card=SimpleNamespace(name=name), state=State.READY)
 
 
 class AsTenant:
@@ -131,7 +137,7 @@ def test_a_batch_from_upload_to_download(client: openai.OpenAI, service: StubSer
     assert (error["custom_id"], error["error"]) == ("bad", None)
     assert error["response"]["status_code"] == 400
     assert error["response"]["body"]["error"]["param"] == "temperature"
-    text = service.metrics.text([], open_requests=0, tasks=0).decode()
+    text = generate_latest(service.metrics.registry).decode()
     assert 'penstock_batches_total{status="completed"} 1.0' in text
     assert 'penstock_batch_lines_total{result="failed"} 1.0' in text
 
