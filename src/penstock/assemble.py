@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import __version__
-from penstock.errors import InvalidRequest, ModelInvalid
+from penstock.errors import InvalidRequest, InvalidSetting, ModelInvalid
 from penstock.flow import Engine, SamplingParams
 from penstock.flow.identity import SequenceNumbers, Source
 from penstock.flow.prefix import draw_secret
@@ -184,8 +184,12 @@ def upstream_model(
     journal: Journal | None = None,
 ) -> UpstreamModel:
     """A model of another server. `tokenizer` is a source of models whose tokenizer counts its tokens."""
+    from penstock.deployment.protocol import CAPABILITIES
     from penstock.deployment.upstream_model import UpstreamModel
 
+    if unknown := sorted(set(endpoint.capabilities) - set(CAPABILITIES)):
+        known = ", ".join(CAPABILITIES)
+        raise InvalidSetting(f"{card.name}: capabilities: {unknown[0]!r} is none of {known}", param="capabilities")
     counter = None
     if tokenizer is not None:
         from penstock.tokenize.tokenizer import Tokenizer
@@ -201,6 +205,7 @@ def gateway(settings: Settings, models: ModelRegistry, secret: bytes, journal: J
     """What routes requests to the models. `secret` is the server's."""
     from penstock.gateway.fallback import RetryPlan
     from penstock.gateway.gateway import Gateway
+    from penstock.gateway.route_model import RouteModel
     from penstock.gateway.router import Router
 
     asked = settings.routing
@@ -210,6 +215,8 @@ def gateway(settings: Settings, models: ModelRegistry, secret: bytes, journal: J
     plan = RetryPlan(
         deadline_s=asked.fallback_deadline_s, first_token_s=asked.fallback_after_s, rounds=asked.fallback_rounds
     )
+    for route in settings.routes:
+        models.add(RouteModel(route.name, route.models, route.policy, models.find, router, int(time.time())))
     return Gateway(router, models.find, {}, plan, emit=None if journal is None else journal.record)
 
 

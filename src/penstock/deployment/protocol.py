@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import msgspec
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Capability = Literal[
     "chat", "completion", "embedding", "tools", "structured_output", "reasoning", "logprobs", "token_ids", "extensions"
 ]  # extensions: fields beside those of OpenAI's API, as vLLM and Penstock have them
+CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
 
 
 class State(StrEnum):

@@ -28,6 +28,7 @@ from penstock.settings.models import (
     entry_label,
     parse_entries,
 )
+from penstock.settings.routes import RouteEntry, check_routes, parse_routes
 from penstock.settings.sections import (
     CacheSettings,
     EngineSettings,
@@ -77,7 +78,7 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Settings(Section, frozen=True):
-    """`models` are the entries of [[models]]; empty: the one model of `model`."""
+    """`models` are the entries of [[models]]; empty: the one model of `model`. `routes` are those of [[routes]]."""
 
     model: ModelSettings = ModelSettings()
     cache: CacheSettings = CacheSettings()
@@ -87,13 +88,14 @@ class Settings(Section, frozen=True):
     serve: ServeSettings = ServeSettings()
     observe: ObserveSettings = ObserveSettings()
     models: tuple[ModelEntry, ...] = ()
+    routes: tuple[RouteEntry, ...] = ()
 
 
 # flat name -> section; names are unique across sections
 SECTIONS = {
     name: section.name
     for section in msgspec.structs.fields(Settings)
-    if section.name != "models"
+    if section.name not in ("models", "routes")
     for name in section.type.__struct_fields__
 }
 
@@ -107,10 +109,10 @@ def load(
     """Resolve the settings. Arguments that are None count as absent."""
     values: dict[str, Any] = {section: {} for section in (*SECTIONS.values(),)}
     content = _read(file) if file else {}
-    raw_entries = content.pop("models", [])
+    raw_entries, raw_routes = content.pop("models", []), content.pop("routes", [])
     for section, entries in content.items():
         if section not in values or not isinstance(entries, dict):
-            known = f"{', '.join(values)}, [[models]]"
+            known = f"{', '.join(values)}, [[models]], [[routes]]"
             raise InvalidSetting(f"{file}: unknown section [{section}]; known: {known}", param=section)
         values[section].update(entries)
     for name, section in SECTIONS.items():
@@ -126,6 +128,8 @@ def load(
         if "model" in values["model"]:
             raise InvalidSetting("model and [[models]] exclude each other: name the model in an entry", param="model")
         values["models"] = parse_entries(raw_entries, values, SECTIONS)
+    if raw_routes:
+        values["routes"] = parse_routes(raw_routes)
     try:
         settings = from_wire(values)
         _check(settings)
@@ -162,6 +166,7 @@ def to_wire(settings: Settings) -> dict[str, Any]:
     """Settings for an engine process, without keys and addresses."""
     observe = ObserveSettings(events=settings.observe.events, log_format=settings.observe.log_format)
     engine_settings = msgspec.structs.replace(settings, serve=ServeSettings(), observe=observe, models=())
+    engine_settings = msgspec.structs.replace(engine_settings, routing=RoutingSettings(), routes=())
     return msgspec.to_builtins(engine_settings)  # type: ignore[no-any-return]
 
 
@@ -240,6 +245,7 @@ def _check(settings: Settings) -> None:
         except InvalidSetting as error:
             raise InvalidSetting(f"{entry_label(number, entry.name)}: {error.message}", param=error.param) from None
     check_entries(settings.models)
+    check_routes(settings.routes, [name for one in settings.models for name in (one.name, *one.aliases)])
     parse_bytes(settings.serve.max_body, "max_body")
     parse_bytes(settings.serve.max_file, "max_file")
     if settings.serve.api_key is not None and not settings.serve.keys:  # an unset variable
