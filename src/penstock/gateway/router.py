@@ -100,7 +100,7 @@ class Router:
             blocked=blocked,
             queued_tokens=load.open_tokens,
             recent_tokens=track.recent.tokens,
-            load_age_s=None if load.reported is None else max(0.0, self._clock() - load.reported),
+            load_age_s=None if load.reported is None else self._clock() - max(load.reported, track.busy_since),
             busy=load.open > 0,
             cached_tokens=None if prefixes is None or not keys else prefixes.cached_tokens(keys),
             prefix_trusted=prefixes is None or prefixes.trusted,
@@ -143,7 +143,10 @@ class Router:
     def begin(self, ticket: Ticket) -> None:
         """A deployment has it."""
         if ticket.deployment is not None:
-            self.track(ticket.deployment.name).breaker.begin()
+            track = self.track(ticket.deployment.name)
+            track.breaker.begin()
+            if ticket.deployment.load().open <= len(ticket.sequences):  # an idle engine had nothing to report
+                track.busy_since = self._clock()
 
     def settle(self, ticket: Ticket) -> None:
         """A ticket has ended, or its client has gone."""

@@ -18,6 +18,7 @@ class DeploymentTrack:
         self.recent = RecentWork(clock)
         self.prefill_per_s: float | None = None  # tokens, of those that were queued and not cached
         self.ttft_s: float | None = None
+        self.busy_since = 0.0  # when it last got work while it had none
         self.decisions = 0
         self.failures = 0
         self.stale_load = False  # at the last decision

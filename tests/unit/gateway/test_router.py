@@ -115,6 +115,20 @@ def test_a_stale_load_report_is_noticed(router: Router, clock: Clock, caplog: py
     assert not router.tracks["m/0"].stale_load
 
 
+def test_an_engine_that_was_idle_is_not_stale_when_it_gets_work(router: Router, clock: Clock) -> None:
+    replicas = [FakeDeployment(place) for place in range(2)]
+    replicas[0].reported = clock.now - 3600.0
+    asked = call(*range(8))
+    assert router.pick(replicas, asked) is replicas[0]
+    replicas[0].open_tokens = 8
+    router.begin(Ticket(asked.active_requests, replicas[0]))
+    clock.now += 1.0
+    assert router.candidate(replicas[0]).load_age_s == pytest.approx(1.0)
+    assert not router.candidate(replicas[0]).stale_load
+    clock.now += STALE_LOAD_S
+    assert router.candidate(replicas[0]).stale_load
+
+
 def ended(router: Router, deployment: Any, asked: Call, *, cached: int = 0, error: Any = None) -> None:
     ticket = Ticket(asked.active_requests, deployment)
     ticket.call, ticket.error = asked, error
