@@ -15,19 +15,18 @@ help:  ## show this list
 setup: $(INSTALLED)  ## create the virtual environment and install all dependencies
 
 define install
-	@echo 'Installing into $(VENV), once: torch and the other dependencies. This takes a minute or more.'
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)  # also replaces an incomplete one
-	@$(BIN)/python install.py '$(1)'
+	@$(BIN)/python install.py $(1)
 endef
 SOURCES := install.py pyproject.toml constraints.txt setup.py build_native.py src/penstock/kernels/sampling_layout.py \
   $(wildcard src/penstock/kernels/cpu/native/*)
 
-$(SERVES): $(SOURCES)  # dependencies of a server
-	$(call install,.)
+$(SERVES): $(SOURCES)  # dependencies of a server: torch only where there is a GPU
+	$(call install,server)
 	@touch $@
 
 $(INSTALLED): $(SOURCES)  # and those of tests and development
-	$(call install,.[dev])
+	$(call install,dev)
 	@touch $(SERVES) $@
 
 ui: setup  ## build the web interface, if its sources have changed

@@ -3,7 +3,7 @@
 Files under `native` named in KERNELS are compiled once per instruction set of the kind of machine, the others once. The
 instruction set is chosen when the library is loaded. kernels/sampling_layout.py generates `draw_params.h`. The compiler
 is $CXX, the system's, or the package ziglang. If the build fails, the install goes on with a warning, and the package
-computes with torch alone.
+needs torch to compute.
 
     python setup.py build_ext --inplace              into the source tree, what an editable install does too
     PENSTOCK_SANITIZE=1 python setup.py build_ext --build-lib DIR    with AddressSanitizer and UBSan
@@ -90,7 +90,7 @@ class BuildNative(build_ext):
         try:
             build(Path(self.build_temp), Path(self.get_ext_fullpath(extension.name)))
         except (RuntimeError, OSError) as error:
-            self.warn(f"the native CPU kernels are not built, torch's operators will be used: {error}")
+            self.warn(f"the native CPU kernels are not built, so penstock needs torch to compute: {error}")
 
     def copy_extensions_to_source(self) -> None:
         """Not over the old file: a process may have it loaded."""

@@ -1,4 +1,7 @@
-"""Installs the package with pip and shows how far it is: `python install.py '.[dev]'`. The Makefile calls it.
+"""Installs the package with pip and shows how far it is; the Makefile calls it.
+
+    python install.py server     what a server needs: torch too, if this machine has an NVIDIA GPU
+    python install.py dev        everything, for tests and development
 
 On a terminal that is one line, rewritten; elsewhere a line for each large download and each phase. What pip itself says
 is kept back, and shown if it fails.
@@ -6,12 +9,14 @@ is kept back, and shown if it fails.
 
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 LARGE_BYTES = 5_000_000  # a download of its own line, where there is no terminal
 BEAT_S = 15.0  # and a line at least so often
@@ -25,6 +30,26 @@ PHASES = (
     (re.compile(r"Installing collected packages: (.*)"), "installing {count} packages"),
     (re.compile(r"\s*Building editable for (\S+) .*started"), "building {name}: native kernels and web interface"),
 )
+
+
+def choose_extra(purpose: str) -> tuple[str, str]:
+    """What to give to pip, and what to say about it."""
+    if purpose == "dev":
+        return ".[dev]", "everything for tests and development, torch included; this takes some minutes"
+    if has_gpu():
+        return ".[torch]", "this machine has an NVIDIA GPU, so torch with CUDA comes too: some GB to download"
+    return ".", "what a CPU server needs, without torch; penstock[torch] adds it for NVIDIA GPUs"
+
+
+def has_gpu() -> bool:
+    """Whether there is an NVIDIA GPU, or at least its driver."""
+    if Path("/dev/nvidia0").exists():
+        return True
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 class Status:
@@ -92,8 +117,10 @@ def main() -> int:
         sys.stderr.write(text)
         sys.stderr.flush()
 
+    requirement, note = choose_extra(sys.argv[1])
+    say(f"Installing into {Path(sys.prefix).name}, once: {note}.\n")
     # First pip itself: the one that came with Python may be too old to tell how far a download is.
-    runs = (["--progress-bar", "off", "pip"], ["--progress-bar", "raw", "--editable", *sys.argv[1:]])
+    runs = (["--progress-bar", "off", "pip"], ["--progress-bar", "raw", "--editable", requirement])
     code = 0
 
     def lines() -> Iterator[str]:

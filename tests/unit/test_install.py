@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -61,3 +63,23 @@ def test_on_a_terminal_it_is_one_line(install: ModuleType) -> None:
     *rewritten, last = said
     assert all(text.startswith("\r") and "\n" not in text for text in rewritten)
     assert last.endswith("done with pip\n")
+
+
+def test_torch_is_installed_where_there_is_a_gpu(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "has_gpu", lambda: True)
+    requirement, note = install.choose_extra("server")
+    assert requirement == ".[torch]"
+    assert "NVIDIA GPU" in note
+    monkeypatch.setattr(install, "has_gpu", lambda: False)
+    requirement, note = install.choose_extra("server")
+    assert requirement == "."
+    assert "without torch" in note
+    assert install.choose_extra("dev")[0] == ".[dev]"
+
+
+def test_a_server_on_a_cpu_depends_on_no_torch() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[<>=;\[ ]", one)[0] for one in project["dependencies"]}
+    assert names & {"torch", "triton", "transformers"} == set()
+    assert any(one.startswith("torch>=") for one in project["optional-dependencies"]["torch"])
+    assert "penstock[otel,torch]" in project["optional-dependencies"]["dev"]  # tests need everything

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from importlib.util import find_spec
 
 from penstock.errors import InvalidSetting
 
-INSTALL_TORCH = "pip install 'penstock[torch]'"
+INSTALL_TORCH = f"{shlex.quote(sys.executable)} -m pip install 'penstock[torch]'"
 
 
 def has_torch() -> bool:

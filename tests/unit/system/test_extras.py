@@ -32,6 +32,7 @@ def test_installed() -> None:
 
 @pytest.mark.usefixtures("without_torch")
 def test_missing() -> None:
-    with pytest.raises(InvalidSetting, match=r"device cuda needs torch, .*: pip install 'penstock\[torch\]'") as caught:
+    command = r"python\S* -m pip install 'penstock\[torch\]'"
+    with pytest.raises(InvalidSetting, match=f"device cuda needs torch, .*{command}") as caught:
         extras.require_torch("device cuda", "device")
     assert caught.value.param == "device"
