@@ -54,6 +54,7 @@ class UpstreamRequest(ActiveRequest):
                 arrival=now,
                 task=request.task,
                 number=numbers.draw(),
+                background=request.background,
             )
             for index in range(request.params.n)
         ]

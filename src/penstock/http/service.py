@@ -59,11 +59,15 @@ class Service:
     async def submit(self, model: ServedModel, requests: list[Request], tenant: str) -> Ticket:
         """Submits all requests or none. The caller must call `finish` with the ticket."""
         self._check_open()
-        ticket = await self.gateway.submit(
-            model, [replace(request, tenant=tenant, background=BATCH.get() is not None) for request in requests]
-        )
+        background = BATCH.get() is not None
+        owned = [replace(request, tenant=tenant, background=background) for request in requests]
+        self.open += 1  # preparing it may take long, and a server that stops waits for it
+        try:
+            ticket = await self.gateway.submit(model, owned)
+        except BaseException:
+            self.open -= 1
+            raise
         self.warnings.log(ticket.active_requests)
-        self.open += 1
         self.open_by_model[_asked(ticket)] += 1
         return ticket
 
