@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 # Response headers that a page may read beside the body.
 _EXPOSED_HEADERS = (
     "x-request-id", "request-id", "retry-after", "server-timing", "traceresponse", "x-penstock-warnings",
+    "x-penstock-deployment", "x-penstock-route",
 )  # fmt: skip
 
 
