@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -36,11 +36,12 @@ if TYPE_CHECKING:
     from penstock.deployment.upstream_model import UpstreamModel
     from penstock.engine.loop import EngineLoop
     from penstock.gateway.gateway import Gateway
-    from penstock.http.service import Service
+    from penstock.http.service import ModelManager, Service
     from penstock.observe.events import Emit
     from penstock.observe.observer import Observer
     from penstock.observe.trace.journal import Journal
     from penstock.pipeline import Pipeline
+    from penstock.startup.sharing import ReplicaShare
     from penstock.tokenize.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -121,15 +122,15 @@ def journal(settings: Settings, source: Source) -> Journal | None:
 
 
 def replica_set(
-    settings: Settings,
+    shares: Sequence[ReplicaShare],
     name: str,
     secret: bytes,
     journal: Journal | None = None,
     on_phase: Callable[[str], None] | None = None,
 ) -> ReplicaSet:
-    """The supervised engine processes of a model for a server: none is started yet. `secret` is the server's: the same
-    for all of its engines, before and after a restart. `on_phase` is told what the first replica does until it is
-    ready."""
+    """The supervised engine processes of a model for a server, one per share: none is started yet. `secret` is the
+    server's: the same for all of its engines, before and after a restart. `on_phase` is told what the first replica
+    does until it is ready."""
     from penstock.deployment.replica import Replica
     from penstock.deployment.replica_set import ReplicaSet
     from penstock.engine.process import ProcessEngine
@@ -138,11 +139,11 @@ def replica_set(
         source = Source(name, number)
         report = None if journal is None else (lambda: journal.replica(source).level)
         emit = None if journal is None else journal.record
-        return Replica(
-            lambda: ProcessEngine(settings, secret, on_phase if number == 0 else None), source, emit, report=report
-        )
+        settings, gpu = shares[number]
+        tell = on_phase if number == 0 else None
+        return Replica(lambda: ProcessEngine(settings, secret, tell, gpu=gpu), source, emit, report=report)
 
-    return ReplicaSet(make_replica)
+    return ReplicaSet(make_replica, len(shares))
 
 
 def local_model(
@@ -204,7 +205,7 @@ def upstream_model(
 def gateway(settings: Settings, models: ModelRegistry, secret: bytes, journal: Journal | None = None) -> Gateway:
     """What routes requests to the models. `secret` is the server's."""
     from penstock.gateway.fallback import RetryPlan
-    from penstock.gateway.gateway import Gateway
+    from penstock.gateway.gateway import ChainLink, Gateway
     from penstock.gateway.route_model import RouteModel
     from penstock.gateway.router import Router
 
@@ -217,14 +218,25 @@ def gateway(settings: Settings, models: ModelRegistry, secret: bytes, journal: J
     )
     for route in settings.routes:
         models.add(RouteModel(route.name, route.models, route.policy, models.find, router, int(time.time())))
-    return Gateway(router, models.find, {}, plan, emit=None if journal is None else journal.record)
+    chains = {
+        entry.name: [
+            ChainLink(one) if isinstance(one, str) else ChainLink(one.model, one.max_tokens) for one in entry.fallback
+        ]
+        for entry in settings.models
+        if entry.fallback
+    }
+    return Gateway(router, models.find, chains, plan, emit=None if journal is None else journal.record)
 
 
 def server(
-    settings: Settings, models: ModelRegistry, gateway: Gateway, journal: Journal | None = None
+    settings: Settings,
+    models: ModelRegistry,
+    gateway: Gateway,
+    journal: Journal | None = None,
+    manager: ModelManager | None = None,
 ) -> tuple[ASGIApp, Service, Observer | None]:
     """The HTTP frontend around the models: the application, the service its routes share, and the observer that reads
-    the journal, if there is one."""
+    the journal, if there is one. `manager` adds and removes models."""
     from penstock.gateway.metrics import GatewayCollector
     from penstock.http.app import build
     from penstock.http.service import Service
@@ -240,6 +252,7 @@ def server(
         stall_s=settings.serve.stall_s,
         emit=None if journal is None else journal.record,
         keep_texts=settings.observe.keep_texts,
+        manager=manager,
     )
     return build(service, settings, observer), service, observer
 
@@ -286,5 +299,11 @@ def _observer(settings: Settings, models: ModelRegistry, journal: Journal) -> Ob
     listeners = [Webhook(asked.slo_webhook).post] if asked.slo_webhook is not None else []
     ready = lambda: any(model.state is State.READY for model in models)  # noqa: E731
     monitor = SloMonitor(journal, history, asked, ready, listeners)
-    viewed = {model.name: ViewedModel(model.tokenizer, settings.cache.block_size) for model in models.local}
+
+    def viewed(name: str) -> ViewedModel | None:
+        for model in models.local:
+            if model.name == name:
+                return ViewedModel(model.tokenizer, model.replicas.facts.get("block_size", settings.cache.block_size))
+        return None
+
     return Observer(journal, history, monitor, View(journal, viewed), Gpu())

@@ -17,6 +17,7 @@ from penstock.errors import ContextOverflow
 from penstock.flow import Request, SamplingParams
 from penstock.flow.identity import SequenceNumbers
 from penstock.flow.prefix import SECRET_BYTES, draw_secret
+from penstock.startup.sharing import ReplicaShare
 from penstock.store.disk import CACHE_VARIABLE
 
 
@@ -59,10 +60,10 @@ def test_the_context_is_what_the_engine_found_room_for(tmp_path: Path) -> None:
 def test_all_engines_of_a_server_get_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the keys of prefixes are the same before and after a restart, and on no other server."""
     given: list[bytes] = []
-    monkeypatch.setattr(process, "ProcessEngine", lambda _, secret, on_phase: given.append(secret))
+    monkeypatch.setattr(process, "ProcessEngine", lambda _, secret, on_phase, gpu: given.append(secret))
     secret = draw_secret()
     assert len(secret) == SECRET_BYTES
-    replicas = assemble.replica_set(settings.load(environ={}), "m", secret)
+    replicas = assemble.replica_set([ReplicaShare(settings.load(environ={}))], "m", secret)
     replicas.spawn()
     replicas.replicas[0]._spawn()  # as it does when the first has died
     assert given == [secret, secret]

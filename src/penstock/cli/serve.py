@@ -22,22 +22,23 @@ from penstock import assemble
 from penstock.cli.options import ENGINE, given_settings, settings_options
 from penstock.cli.progress import download_bar
 from penstock.cli.text import context_note, size_text
-from penstock.errors import InvalidSetting, PenstockError
-from penstock.flow.identity import SequenceNumbers, Source
+from penstock.errors import PenstockError
+from penstock.flow.identity import Source
 from penstock.flow.prefix import draw_secret
 from penstock.http.port import bind
 from penstock.http.start_status import StartStatus
 from penstock.observe.logs import configure
 from penstock.settings import ENV_PREFIX, LOOPBACK, Settings, load, strays
-from penstock.startup import preflight
+from penstock.startup.server_models import FoundModel, ServerModels, find_models
 from penstock.store.resolve import check_name
 from penstock.system import gc_control
 from penstock.system.daemon_thread import run_in_daemon_thread
 from penstock.system.heap import trim_heap
 
 if TYPE_CHECKING:
+    from penstock.deployment.protocol import ServedModel
+    from penstock.deployment.registry import ModelRegistry
     from penstock.http.server import HttpServer
-    from penstock.store.files import ModelFiles
 
 logger = logging.getLogger(__name__)
 
@@ -50,17 +51,23 @@ Say = Callable[[str], None]
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
 @settings_options("serve", "observe", *ENGINE, but=("model", "isolate"))  # always isolated
 def serve(**values: Any) -> None:
-    """Serve MODEL (a catalogue name, folder, .gguf file, hub id or pypi: source) over HTTP."""
+    """Serve MODEL (a catalogue name, folder, .gguf file, hub id or pypi: source) over HTTP.
+
+    Several models share the machine; [[models]] in the settings file has more to say about each.
+    """
     with _errors_as_objects() if _log_format(values) == "json" else contextlib.nullcontext():
         _start(values)
 
 
 def _start(values: dict[str, Any]) -> None:
     started = time.monotonic()
-    settings = load(given_settings(values), file=values["config"])
+    sources = values.pop("models")
+    one = {"model": sources[0]} if len(sources) == 1 else {}
+    several = sources if len(sources) > 1 else ()
+    settings = load(given_settings(values) | one, file=values["config"], models=several)
     configure(settings.observe.log_format)
 
     for_people = settings.observe.log_format == "human"
@@ -84,9 +91,9 @@ def _start(values: dict[str, Any]) -> None:
         from penstock.observe.trace.otel import exporter_class
 
         exporter_class()  # raises here if the package is missing, not after the engine has started
-    if settings.models:
-        raise InvalidSetting("[[models]] cannot be served yet", param="models")
-    check_name(settings.model.model)  # before the port: an unknown model is reported first
+    for entry in settings.models or (settings,):  # before the port: an unknown model is reported first
+        if getattr(entry, "upstream", None) is None:
+            check_name(entry.model.model)
     listener = bind(settings.serve)
     sys.exit(_run(_serve(settings, listener, say, for_people)))
 
@@ -121,71 +128,89 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
     assert this is not None
     for number in (signal.SIGTERM, signal.SIGINT):  # until the server installs its own
         asyncio.get_running_loop().add_signal_handler(number, this.cancel)
-    status, replicas, http = StartStatus("finding the model"), None, None
+    status, models, http = StartStatus("finding the model"), None, None
     loading = contextlib.ExitStack()
     loading.enter_context(gc_control.paused())
     try:
-        finding = _find_model(settings, status, say, for_people)
+        finding = _find_models(settings, status, say, for_people)
         await asyncio.wait({finding}, timeout=ON_DISK_S)
         if not finding.done():
             http = await _listen(settings, status, listener, say)
-        files = await finding
-        preflight.check(settings, files.spec)
-        say(f"model {files.name}: {files.spec.architecture}, {files.spec.weights}")
-        journal = assemble.journal(settings, Source(files.name))
+        found = await finding
+        for one in found:
+            say(f"model {one.entry.name}: {_kind(one)}")
+        journal = assemble.journal(settings, Source(found[0].entry.name))
         status.begin("starting the engine")
-        secret = draw_secret()
-        replicas = assemble.replica_set(settings, files.name, secret, journal, status.begin)
-        replicas.spawn()
+        models = ServerModels(settings, draw_secret(), journal)
+        models.spawn(found, status.begin)
         say("engine process started; loading weights")
         if http is None:
             http = await _listen(settings, status, listener, say)
         await asyncio.to_thread(importlib.import_module, "penstock.http.app")  # the event loop answers meanwhile
-        from penstock.deployment.registry import ModelRegistry
-
-        model = assemble.local_model(settings, files, replicas, SequenceNumbers(), journal)
-        models = ModelRegistry([model])
-        gateway = assemble.gateway(settings, models, secret, journal)
-        app, service, observer = assemble.server(settings, models, gateway, journal)
+        registry = models.build(found)
+        gateway = assemble.gateway(settings, registry, models.secret, journal)
+        models.pick = gateway.router.pick
+        app, service, observer = assemble.server(settings, registry, gateway, journal, models)
         with contextlib.closing(service):
-            await replicas.start()
+            await models.start()
             loading.close()
             gc_control.tune_for_server()
             trim_heap()
             sys.setswitchinterval(THREAD_TURN_S)
-            facts = replicas.facts
-            say(f"weights loaded in {facts['load_s']:.1f} s ({size_text(facts['weights_bytes'])}); engine ready")
-            if note := context_note(facts["context"], files.spec.context, settings):
-                say(note)
+            _report_loaded(registry, settings, say)
             from penstock.http.server import serve as serve_http
 
-            announce = functools.partial(_announce, files.name, facts, say, for_people)
+            announce = functools.partial(_announce, registry, say, for_people)
             options = {"drain_s": settings.serve.drain_s, "hang_s": settings.serve.hang_s}
-            return await serve_http(http, app, service, observer, announce, **options)
+            swapping = asyncio.create_task(models.residency.run())
+            try:
+                return await serve_http(http, app, service, observer, announce, **options)
+            finally:
+                swapping.cancel()
     except asyncio.CancelledError:
         say("stopped before the server was ready")
-        if replicas is not None:
-            replicas.close(at_once=True)
+        if models is not None:
+            models.close(at_once=True)
         return 0
     finally:
         loading.close()
-        if replicas is not None:
-            replicas.close()
+        if models is not None:
+            models.close()
         if http is not None:
             await http.close()
 
 
-def _find_model(settings: Settings, status: StartStatus, say: Say, for_people: bool) -> asyncio.Future[ModelFiles]:
-    """Downloads it if it is not on this machine."""
+def _kind(found: FoundModel) -> str:
+    if found.files is None:
+        return f"upstream {found.entry.upstream}"
+    return f"{found.files.spec.architecture}, {found.files.spec.weights}"
 
-    def find() -> ModelFiles:
+
+def _report_loaded(registry: ModelRegistry, settings: Settings, say: Say) -> None:
+    for model in registry.local:
+        facts = model.replicas.facts
+        if not facts:
+            continue
+        label = f"{model.name}: " if len(registry) > 1 else ""
+        size = size_text(facts["weights_bytes"])
+        say(f"{label}weights loaded in {facts['load_s']:.1f} s ({size}); engine ready")
+        if note := context_note(facts["context"], model.files.spec.context, settings):
+            say(label + note)
+
+
+def _find_models(
+    settings: Settings, status: StartStatus, say: Say, for_people: bool
+) -> asyncio.Future[list[FoundModel]]:
+    """Downloads those that are not on this machine."""
+
+    def find() -> list[FoundModel]:
         with download_bar(None if for_people else say) as bar:
 
             def report(what: str, done_bytes: int, total_bytes: int | None) -> None:
                 bar(what, done_bytes, total_bytes)
                 status.download(what, done_bytes, total_bytes)
 
-            return assemble.model(settings, report)
+            return find_models(settings, report)
 
     return run_in_daemon_thread(find, "find model")
 
@@ -200,23 +225,42 @@ async def _listen(settings: Settings, status: StartStatus, listener: socket.sock
     return http
 
 
-def _announce(model: str, facts: dict[str, Any], say: Callable[[str], None], for_people: bool, url: str) -> None:
+def _announce(registry: ModelRegistry, say: Say, for_people: bool, url: str) -> None:
     if not for_people:
         say(f"ready: {url}")
         return
     say("ready")
-    rows = {
-        "url": f"{url}/v1",
-        "model": model,
+    rows = {"url": f"{url}/v1"}
+    if len(registry) > 1:
+        for model in registry:
+            rows[model.card.name] = _summary(model)
+    else:
+        rows |= _rows_of_one(registry.default)
+    rows |= {"interface": f"{url}/ui", "docs": f"{url}/docs"}
+    width = max(map(len, rows))
+    click.echo("\n" + "\n".join(f"  {name:{width}}  {value}" for name, value in rows.items()) + "\n", err=True)
+
+
+def _summary(model: ServedModel) -> str:
+    replicas = len(model.deployments)
+    several = f", {replicas} replicas" if replicas > 1 else ""
+    context = f", {model.card.context:,} tokens" if model.card.context is not None else ""
+    return f"{'upstream ' + model.card.owner if model.card.remote else model.state.value}{several}{context}"
+
+
+def _rows_of_one(model: ServedModel) -> dict[str, str]:
+    from penstock.deployment.local_model import LocalModel
+
+    facts = model.replicas.facts if isinstance(model, LocalModel) else {}
+    if not facts:
+        return {"model": f"{model.card.name}: {_summary(model)}"}
+    return {
+        "model": model.card.name,
         "device": f"{facts['device']}, {facts['kernels']} kernels, {facts['dtype']}",
         "KV cache": f"{facts['kv_tokens']:,} tokens of {facts['kv_dtype']} ({size_text(facts['kv_bytes'])}), "
         f"room for {facts['kv_tokens'] / facts['context']:.1f} requests at the full context",
         "context": f"{facts['context']:,} tokens",
-        "interface": f"{url}/ui",
-        "docs": f"{url}/docs",
     }
-    width = max(map(len, rows))
-    click.echo("\n" + "\n".join(f"  {name:{width}}  {value}" for name, value in rows.items()) + "\n", err=True)
 
 
 def _run(main: Coroutine[Any, Any, int]) -> int:

@@ -4,6 +4,7 @@ protocol      ServedModel and Deployment: what the router picks among, local or 
 registry      the models of a server by name
 local_model   a model that this server runs: files, pipeline, replicas
 replica_set   the replicas of a model
+residency     which local models are in memory
 replica       one engine process under supervision, for an event loop; hang_watch notices one that hangs
 dispatch      frames of the engine to the tickets of waiting clients
 ticket        a client's request: chunks until the client takes them, and lanes for single tokens

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable
 
 from penstock.deployment.ticket import OpenSequence, Ticket, TokenLane
-from penstock.flow import Cancel, Delta, Frame
+from penstock.flow import Cancel, Delta, FinishReason, Frame
 from penstock.flow.identity import UNNAMED, Source
 from penstock.observe import events
 from penstock.observe.events import Emit
@@ -110,3 +110,8 @@ class Dispatcher:
             tickets, self._tickets = self._tickets, []
             for ticket in tickets:
                 ticket.flush()
+
+
+def terminal_delta(name: str, why: str, code: str) -> Delta:
+    """The terminal Delta of a sequence that no engine will end any more."""
+    return Delta(id=name, finish=FinishReason.ERROR, error=why, code=code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -50,6 +51,8 @@ class LocalModel:
         self._constrained = ThreadPoolExecutor(CONSTRAINT_THREADS, thread_name_prefix="constrained")
         self._encoder = BatchEncoder(tokenizer)
         replicas.add_ready_listener(self._adopt_facts)
+        self.ensure_loaded: Callable[[], Awaitable[None]] | None = None  # `deployment.residency`; None: it always is
+        self.keep_alive: Callable[[float | None], None] | None = None  # sets how long it stays loaded when idle
 
     @property
     def name(self) -> str:
@@ -89,6 +92,8 @@ class LocalModel:
         return Call(requests, await self._accept(requests))
 
     async def submit(self, call: Call) -> Ticket:
+        if self.ensure_loaded is not None:
+            await self.ensure_loaded()
         return self.replicas.submit(call)
 
     def end_all(self, why: str) -> None:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from penstock.deployment.dispatch import Dispatcher
+from penstock.deployment.dispatch import Dispatcher, terminal_delta
 from penstock.deployment.hang_watch import LOOKS, HangWatch
 from penstock.deployment.prefix_tracker import PrefixTracker
 from penstock.deployment.protocol import Call, EngineReport, Load, ModelCard, State
@@ -124,6 +124,13 @@ class Replica:
         else:
             self._engine.close()
 
+    async def unload(self) -> None:
+        """`close`, while the event loop goes on."""
+        if self.state is not State.CLOSED:
+            self.state = State.CLOSED
+            self._unwatch()
+            await asyncio.to_thread(self._engine.close)
+
     async def _replace(self) -> None:
         """Start another for each that dies."""
         wait_s, since = FIRST_WAIT_S, time.monotonic()
@@ -162,9 +169,9 @@ class Replica:
         if self.facts.get("prefix_caching"):
             size = self.facts["block_size"]
             self.prefixes = PrefixTracker(self.facts["kv_tokens"] // size, size)
+        self.state = State.READY
         for listener in self._ready_listeners:
             listener(self.facts)
-        self.state = State.READY
         orphans, self._orphans = self._orphans, []
         for submit in orphans:
             self._hand_over(submit)
@@ -249,7 +256,7 @@ class Replica:
         self._unsent.clear()
         for name in list(self._dispatcher.sequences):
             self._engine.cancel(Cancel(name))
-            self._dispatcher.deliver(_terminal_delta(name, why, ShuttingDown.code))
+            self._dispatcher.deliver(terminal_delta(name, why, ShuttingDown.code))
         self._dispatcher.flush()
 
     async def ask(self, kind: str, **arguments: Any) -> Any:
@@ -270,8 +277,8 @@ class Replica:
     def _hand_over(self, submit: Submit) -> None:
         try:
             self._engine.submit(submit)
-        except EngineDied:  # a moment ago: the pump has not seen it yet
-            self._orphan(_terminal_delta(submit.id, self._engine.dead or "", EngineDied.code))
+        except EngineDied:  # a moment ago: the pump has not seen it yet. No engine has worked on it
+            self._orphans.append(submit)
 
     def _tell_queued(self, active_requests: list[ActiveRequest]) -> None:
         if self._emit is not None:
@@ -314,7 +321,7 @@ class Replica:
             sequence = self._dispatcher.sequences[submit.id]
             peer = self.find_peer(sequence.ticket)
             if peer is None and sequence.ticket.recovery is not None:  # another model need not wait for the next engine
-                self._dispatcher.deliver(_terminal_delta(submit.id, "the engine died", EngineDied.code))
+                self._dispatcher.deliver(terminal_delta(submit.id, "the engine died", EngineDied.code))
             elif peer is None:
                 self._orphans.append(submit)
             else:
@@ -337,7 +344,7 @@ class Replica:
         """End what the dead engine has left behind: there is no next one."""
         orphans, self._orphans = self._orphans, []
         for submit in orphans:
-            self._dispatcher.deliver(_terminal_delta(submit.id, why, EngineDied.code))
+            self._dispatcher.deliver(terminal_delta(submit.id, why, EngineDied.code))
         self._dispatcher.flush()
 
     # --- messages of the engine
@@ -391,8 +398,3 @@ class Replica:
 
 def _no_peer(ticket: Ticket) -> None:
     """Of the only replica."""
-
-
-def _terminal_delta(name: str, why: str, code: str) -> Delta:
-    """The terminal Delta of a sequence that no engine will end any more."""
-    return Delta(id=name, finish=FinishReason.ERROR, error=why, code=code)

@@ -91,6 +91,14 @@ class ReplicaSet:
             replica.close(at_once=at_once)
         self.replicas, self._supervising = [], []
 
+    async def unload(self) -> None:
+        """`close`, without holding up the event loop. No sequence may be open."""
+        for task in self._supervising:
+            task.cancel()
+        replicas, self.replicas, self._supervising = self.replicas, [], []
+        for replica in replicas:
+            await replica.unload()
+
     def submit(self, call: Call) -> Ticket:
         ready: list[Deployment] = [
             replica for replica in self.replicas if replica.state is State.READY and replica.name not in call.exclude

@@ -23,6 +23,7 @@ from penstock.errors import EngineDied
 from penstock.flow import Cancel, Delta, Failure, FinishReason, Frame, Query, Ready, Reply, Start, Submit
 from penstock.flow.messages import FromEngine, StartPhase, Stop
 from penstock.settings import Settings, child_environment, to_wire
+from penstock.system.resources import only_gpu
 
 STOP_GRACE_S = 5.0
 
@@ -30,8 +31,15 @@ STOP_GRACE_S = 5.0
 class ProcessEngine:
     """Implements flow.WatchedEngine. Every open sequence gets a terminal Delta, also when the process dies."""
 
-    def __init__(self, settings: Settings, secret: bytes, on_phase: Callable[[str], None] | None = None) -> None:
-        """`on_phase` is called with each phase of its start."""
+    def __init__(
+        self,
+        settings: Settings,
+        secret: bytes,
+        on_phase: Callable[[str], None] | None = None,
+        *,
+        gpu: int | None = None,
+    ) -> None:
+        """`on_phase` is called with each phase of its start. `gpu`: the only one that it sees."""
         self._on_phase = on_phase
         self.open: set[str] = set()  # ids of sequences without a terminal Delta so far
         self.queries: set[int] = set()  # ids of those without a Reply so far
@@ -46,7 +54,7 @@ class ProcessEngine:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "penstock.engine.worker", address],
                 stdin=subprocess.PIPE,
-                env=child_environment(),
+                env=child_environment() | ({} if gpu is None else only_gpu(gpu)),
                 pass_fds=(write_end,),
                 process_group=0,  # out of reach of the terminal's Ctrl-C from the start
             )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from penstock.batch.manager import BatchManager
+from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import ServedModel, State
 from penstock.deployment.registry import ModelRegistry
 from penstock.deployment.ticket import Ticket
@@ -28,6 +29,22 @@ from penstock.observe.metrics import PrometheusMetrics
 MANY_CHOICES = 64  # more are counted in a thread: each takes some 50 µs
 
 
+class ModelManager(Protocol):
+    """Adds, loads, unloads and removes models while the server runs (`startup.server_models`)."""
+
+    async def add(self, entry: Mapping[str, Any]) -> ServedModel:
+        """An entry as in [[models]]."""
+
+    async def remove(self, model: ServedModel) -> None: ...
+
+    async def load(self, model: LocalModel) -> None: ...
+
+    async def unload(self, model: LocalModel) -> None: ...
+
+    def expires_in(self, model: LocalModel) -> float | None:
+        """Seconds until an idle model is unloaded; None: never."""
+
+
 class Service:
     def __init__(
         self,
@@ -38,6 +55,7 @@ class Service:
         stall_s: float,
         emit: Emit | None = None,
         keep_texts: bool = False,
+        manager: ModelManager | None = None,
     ) -> None:
         self.models = models
         self.gateway = gateway
@@ -45,6 +63,7 @@ class Service:
         self.stall_s = stall_s
         self.emit = emit
         self.keep_texts = keep_texts
+        self.manager = manager  # None: models neither come nor go
         self.warnings = WarningLog()
         self.closing = False
         self.open = 0  # requests without a complete response

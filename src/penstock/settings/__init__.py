@@ -12,7 +12,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +27,7 @@ from penstock.settings.models import (
     check_entries,
     entry_label,
     parse_entries,
+    source_name,
 )
 from penstock.settings.routes import RouteEntry, check_routes, parse_routes
 from penstock.settings.sections import (
@@ -62,6 +63,7 @@ __all__ = [
     "from_wire",
     "load",
     "parse_bytes",
+    "parse_entry",
     "settings_of",
     "strays",
     "to_wire",
@@ -105,11 +107,17 @@ def load(
     *,
     environ: Mapping[str, str] = os.environ,
     file: Path | None = None,
+    models: Sequence[str] = (),
 ) -> Settings:
-    """Resolve the settings. Arguments that are None count as absent."""
+    """Resolve the settings. Arguments that are None count as absent. `models` are sources, each of which is an entry of
+    [[models]], named by the source."""
     values: dict[str, Any] = {section: {} for section in (*SECTIONS.values(),)}
     content = _read(file) if file else {}
     raw_entries, raw_routes = content.pop("models", []), content.pop("routes", [])
+    if models:
+        if raw_entries:
+            raise InvalidSetting("models on the command line and [[models]] exclude each other", param="models")
+        raw_entries = [{"name": source_name(source), "model": source} for source in models]
     for section, entries in content.items():
         if section not in values or not isinstance(entries, dict):
             known = f"{', '.join(values)}, [[models]], [[routes]]"
@@ -141,6 +149,14 @@ def load(
     return settings
 
 
+def parse_entry(raw: Mapping[str, Any], settings: Settings) -> ModelEntry:
+    """An entry of [[models]] that is added at run time. Raises InvalidSetting."""
+    (values,) = parse_entries([dict(raw)], msgspec.to_builtins(settings), SECTIONS)
+    entry = msgspec.convert(values, ModelEntry, strict=False)
+    _check_engine(settings_of(settings, entry))
+    return entry
+
+
 def settings_of(settings: Settings, entry: ModelEntry) -> Settings:
     """The settings of one model of several, as if it were the only one."""
     engine = {name: getattr(entry, name) for name in ENGINE_SECTIONS}
@@ -165,7 +181,7 @@ def strays(environ: Mapping[str, str] = os.environ) -> str | None:
 def to_wire(settings: Settings) -> dict[str, Any]:
     """Settings for an engine process, without keys and addresses."""
     observe = ObserveSettings(events=settings.observe.events, log_format=settings.observe.log_format)
-    engine_settings = msgspec.structs.replace(settings, serve=ServeSettings(), observe=observe, models=())
+    engine_settings = msgspec.structs.replace(settings, serve=ServeSettings(), observe=observe, models=(), routes=())
     engine_settings = msgspec.structs.replace(engine_settings, routing=RoutingSettings(), routes=())
     return msgspec.to_builtins(engine_settings)  # type: ignore[no-any-return]
 

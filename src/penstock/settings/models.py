@@ -169,6 +169,12 @@ def parse_duration(text: str, label: str = "keep_alive") -> float | None:
     return None if match[1] == "-" else seconds
 
 
+def source_name(source: str) -> str:
+    """The name of a model that was given by its source alone: "models/a.gguf" is a."""
+    last = source.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
+    return re.sub(r"[\s@,]+", "-", last) or source
+
+
 def entry_label(number: int, name: str | None) -> str:
     """How errors name an entry: "models[1] (big)"."""
     return f"models[{number}]" + (f" ({name})" if name else "")

@@ -124,6 +124,10 @@ class ServeSettings(Section, frozen=True):
     ] = None
     unprotected: Annotated[bool, Meta(description="Allow a non-loopback host without an API key.")] = False
     drain_s: Annotated[float, Meta(ge=0, description="Seconds for running requests to finish at shutdown.")] = 30.0
+    max_loaded: Annotated[
+        Positive | None,
+        Meta(description="Models of [[models]] in memory at once; others are swapped. [default: what fits]"),
+    ] = None
     stall_s: Annotated[
         float, Meta(gt=0, description="Seconds without a read after which a slow client is dropped.")
     ] = 60.0

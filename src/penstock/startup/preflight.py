@@ -19,6 +19,12 @@ LEAST_CONTEXT = 256  # tokens: the context is never shortened below this to fit 
 LEAST_KV_ITEMSIZE = {"auto": 2, "float32": 4, "float16": 2, "int8": 1}
 
 
+def uses_gpu(settings: Settings) -> bool:
+    """Whether the engine will run on a GPU, as far as can be known without torch."""
+    device = settings.model.device
+    return device == "cuda" or (device == "auto" and has_driver())
+
+
 def check(settings: Settings, spec: ModelSpec) -> None:
     """Raises InvalidSetting or OutOfMemory, with the name of the setting."""
     chosen_context(spec, settings.model.context)

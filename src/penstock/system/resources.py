@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 MEMORY_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
@@ -21,6 +22,20 @@ def cores(root: Path = Path("/")) -> int:
     """CPU cores that this process may run on, at most the CPU quota of its control groups."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([usable, *_quotas(root)]))
+
+
+def gpu_count(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> int:
+    """NVIDIA GPUs that this process may use."""
+    visible = environ.get(VISIBLE_GPUS)
+    if visible is not None:
+        return len([part for part in visible.split(",") if part.strip() not in ("", "-1")])
+    return len(list((root / "proc/driver/nvidia/gpus").glob("*")))
+
+
+def only_gpu(index: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a child process that sees one of this process's GPUs."""
+    visible = [part.strip() for part in environ.get(VISIBLE_GPUS, "").split(",") if part.strip()]
+    return {VISIBLE_GPUS: visible[index] if index < len(visible) else str(index)}
 
 
 def return_free_memory() -> None:

@@ -3,112 +3,32 @@
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from helpers.scripted_engine import NoText, ScriptedEngine, active, until
 from penstock.deployment import replica as module
 from penstock.deployment.protocol import Call, Load, State
 from penstock.deployment.replica import Replica
 from penstock.deployment.ticket import Ticket
-from penstock.errors import EngineDied, OutOfMemory, PenstockError
+from penstock.errors import EngineDied, OutOfMemory
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, SamplingParams, Submit
 from penstock.stream.active_request import ActiveRequest
 from penstock.stream.choice import ChoiceStream
 
 
-class Engine:
-    """Does what the test tells it."""
-
-    def __init__(self) -> None:
-        self.facts: dict[str, Any] | None = {"kv_tokens": 1}
-        self.failure: PenstockError | None = None
-        self.dead: str | None = None
-        self.submitted: list[str] = []
-        self.open: list[str] = []
-        self.cancelled: list[str] = []
-        self.news: list[Frame | Reply] = []
-        self.ends = os.pipe()
-        os.set_blocking(self.ends[0], False)
-        self.closed = False
-
-    @property
-    def handles(self) -> tuple[int, ...]:
-        return (self.ends[0],)
-
-    def submit(self, message: Submit) -> None:
-        if self.dead is not None:
-            raise EngineDied(self.dead)
-        self.submitted.append(message.id)
-        self.open.append(message.id)
-
-    def cancel(self, message: Cancel) -> None:
-        self.cancelled.append(message.id)
-
-    def query(self, message: Query) -> None: ...
-
-    def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
-        with suppress(BlockingIOError):
-            os.read(self.ends[0], 1 << 10)  # the signal is seen once, as a socket's is
-        news, self.news = self.news, []
-        if self.dead is not None and self.open:
-            ends = [
-                Delta(id=name, finish=FinishReason.ERROR, error=self.dead, code=EngineDied.code) for name in self.open
-            ]
-            self.open = []
-            news.append(Frame(ends))
-        return news
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            os.close(self.ends[0])
-            os.close(self.ends[1])
-
-    kill = close
-
-    def end(self, why: str) -> None:
-        self.dead = why
-
-    # --- what happens to it
-
-    def say(self, *deltas: Delta) -> None:
-        self.news.append(Frame(list(deltas)))
-        os.write(self.ends[1], b"!")
-
-    def die(self) -> None:
-        self.dead = "the engine process died (signal 9)"
-        os.write(self.ends[1], b"!")
-
-
-class NoText:
-    fixed_texts = None
-
-    def push(self, token: int) -> str:
-        return ""
-
-    def flush(self) -> str:
-        return ""
-
-
-def active(name: str, choices: int = 1) -> ActiveRequest:
-    params = SamplingParams(n=choices)
-    submits = [Submit(f"{name}/{choice}", [1], params, 0, 9, choice) for choice in range(choices)]
-    return ActiveRequest(name, submits, lambda choice: ChoiceStream(choice, params, NoText()))
-
-
 def run(
-    story: Callable[[Replica, list[Engine]], Coroutine[Any, Any, None]],
-    spawn: Callable[[], Engine],
+    story: Callable[[Replica, list[ScriptedEngine]], Coroutine[Any, Any, None]],
+    spawn: Callable[[], ScriptedEngine],
     *,
     hang_s: float = 1000.0,
     ends: bool = False,
 ) -> None:
     """Tell the story of a replica that is ready and supervised, to the end of it if it `ends`."""
-    engines: list[Engine] = []
+    engines: list[ScriptedEngine] = []
 
-    def spawned() -> Engine:
+    def spawned() -> ScriptedEngine:
         engines.append(spawn())
         return engines[-1]
 
@@ -129,11 +49,6 @@ def run(
     asyncio.run(told())
 
 
-async def until(true: Callable[[], bool]) -> None:
-    while not true():
-        await asyncio.sleep(0.001)
-
-
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_WAIT_S", 0.0)
@@ -144,7 +59,7 @@ class _Letters(NoText):
         return chr(token)
 
 
-class _AnswersAtOnce(Engine):
+class _AnswersAtOnce(ScriptedEngine):
     """What a Cancel brings about arrives while it is being sent, and its signal is lost, as sockets may do it."""
 
     def cancel(self, message: Cancel) -> None:
@@ -153,7 +68,7 @@ class _AnswersAtOnce(Engine):
 
 
 def test_no_news_is_lost_behind_a_cancel() -> None:
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         params = SamplingParams(stop=("e",))
         ended = replica.submit(
             Call(
@@ -173,7 +88,7 @@ def test_no_news_is_lost_behind_a_cancel() -> None:
 def test_others_have_their_turn_however_much_an_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DELIVERY_S", 0.0)
 
-    class Talkative(Engine):
+    class Talkative(ScriptedEngine):
         """Has said more each time somebody asks, and all of it at once."""
 
         said = 0
@@ -185,7 +100,7 @@ def test_others_have_their_turn_however_much_an_engine_says(monkeypatch: pytest.
                 news += [Frame([Delta(id=self.open[0], tokens=[1])]) for _ in range(10)]
             return news
 
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         ticket = replica.submit(Call([], [active("a")]))
         taken = []
         while sum(taken) < 100:
@@ -202,7 +117,7 @@ class _Unreadable(NoText):
 
 
 def test_an_answer_that_cannot_be_read_takes_no_other_along(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         params = SamplingParams()
         poisoned = replica.submit(
             Call(
@@ -225,37 +140,37 @@ def test_an_answer_that_cannot_be_read_takes_no_other_along(caplog: pytest.LogCa
         assert poisoned.error.status == 500
         assert replica.open == 0
 
-    run(story, Engine)
+    run(story, ScriptedEngine)
     assert "the answer of request a could not be read" in caplog.text
 
 
 def test_no_engine_is_started_once_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_WAIT_S", 0.05)
 
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         engines[0].die()
         await until(lambda: engines[0].closed)
         replica.close(at_once=True)
         await asyncio.sleep(0.2)
         assert len(engines) == 1
 
-    run(story, Engine, ends=True)
+    run(story, ScriptedEngine, ends=True)
 
 
 def test_the_facts_of_every_engine_are_handed_on() -> None:
     told: list[dict[str, Any]] = []
 
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         replica.add_ready_listener(told.append)
         engines[0].die()
         await until(lambda: len(engines) == 2 and replica.state is State.READY)
         assert told == [engines[1].facts]
 
-    run(story, Engine)
+    run(story, ScriptedEngine)
 
 
 def test_what_has_not_begun_goes_to_the_next_engine() -> None:
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         begun, queued, left = (
             replica.submit(Call([], [active("a")])),
             replica.submit(Call([], [active("b")])),
@@ -276,11 +191,11 @@ def test_what_has_not_begun_goes_to_the_next_engine() -> None:
         assert queued.error is None
         assert (replica.open, replica.restarts) == (0, 1)
 
-    run(story, Engine)
+    run(story, ScriptedEngine)
 
 
 def test_an_answer_of_which_the_client_has_seen_nothing_starts_again() -> None:
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         params = SamplingParams(n=2)
         submits = [Submit(f"a/{choice}", [1], params, 0, 9, choice, number=choice + 1) for choice in range(2)]
         answer = ActiveRequest("a", submits, lambda choice: ChoiceStream(choice, params, _Letters()))
@@ -299,13 +214,13 @@ def test_an_answer_of_which_the_client_has_seen_nothing_starts_again() -> None:
         assert [choice.text for choice in answer.completion().choices] == ["y", ""]
         assert replica.load() == Load()
 
-    run(story, Engine)
+    run(story, ScriptedEngine)
 
 
 def test_what_nobody_waits_for_goes_nowhere() -> None:
     """The engine dies before it has let go of what was cancelled."""
 
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         gone, there = replica.submit(Call([], [active("gone")])), replica.submit(Call([], [active("there")]))
         replica.cancel(gone)
         engines[0].die()
@@ -315,11 +230,11 @@ def test_what_nobody_waits_for_goes_nowhere() -> None:
         assert engines[1].submitted == ["there/0"]
         assert not there.done
 
-    run(story, Engine)
+    run(story, ScriptedEngine)
 
 
 def test_but_only_once() -> None:
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         ticket = replica.submit(Call([], [active("a")]))
         engines[0].die()
         await until(lambda: len(engines) == 2 and replica.state is State.READY)
@@ -329,11 +244,11 @@ def test_but_only_once() -> None:
         await until(lambda: len(engines) == 3 and replica.state is State.READY)
         assert engines[2].submitted == []
 
-    run(story, Engine)
+    run(story, ScriptedEngine)
 
 
 def test_a_death_that_nobody_has_noticed_yet() -> None:
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         engines[0].die()
         ticket = replica.submit(Call([], [active("a", choices=2)]))
         await until(lambda: len(engines) == 2 and replica.state is State.READY)
@@ -342,25 +257,25 @@ def test_a_death_that_nobody_has_noticed_yet() -> None:
         await ticket.finished()
         assert ticket.error is None
 
-    run(story, Engine)
+    run(story, ScriptedEngine)
 
 
 def test_nobody_waits_for_an_engine_that_does_not_come_back() -> None:
     spawned = 0
 
-    def spawn() -> Engine:
+    def spawn() -> ScriptedEngine:
         """The second cannot be started, and the third fails by itself."""
         nonlocal spawned
         spawned += 1
         if spawned == 2:
             raise OSError("no memory")
-        engine = Engine()
+        engine = ScriptedEngine()
         if spawned == 3:
             engine.facts, engine.failure = None, OutOfMemory("still no memory")
             engine.die()
         return engine
 
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         ticket = replica.submit(Call([], [active("a")]))
         engines[0].die()
         await ticket.finished()
@@ -373,7 +288,7 @@ def test_nobody_waits_for_an_engine_that_does_not_come_back() -> None:
 
 
 def test_one_part_that_fails_ends_the_whole() -> None:
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         ticket = replica.submit(Call([], [active("a"), active("b")]))
         engines[0].say(Delta(id="b/0", finish=FinishReason.ERROR, error="full", code="queue_full"))
         await ticket.finished()
@@ -383,11 +298,11 @@ def test_one_part_that_fails_ends_the_whole() -> None:
         replica.cancel(ticket)
         assert engines[0].cancelled == ["a/0"]
 
-    run(story, Engine)
+    run(story, ScriptedEngine)
 
 
 def test_the_end_of_everything() -> None:
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         tickets: Iterator[Ticket] = iter(
             [replica.submit(Call([], [active("a", choices=2)])), replica.submit(Call([], [active("b")]))]
         )
@@ -400,7 +315,7 @@ def test_the_end_of_everything() -> None:
         assert replica.open == 0
         assert engines[0].cancelled == ["a/0", "a/1", "b/0"]
 
-    run(story, Engine)
+    run(story, ScriptedEngine)
 
 
 # --- engines that hang
@@ -408,7 +323,7 @@ def test_the_end_of_everything() -> None:
 HANG_S = 0.02
 
 
-class Asked(Engine):
+class Asked(ScriptedEngine):
     """Answers, though its steps have nothing to tell."""
 
     running, steps, advance = 1, 0, 1
@@ -431,11 +346,11 @@ class Circling(Asked):
     advance = 0
 
 
-@pytest.mark.parametrize("kind", [Engine, Circling])
-def test_an_engine_that_hangs_is_replaced(kind: type[Engine]) -> None:
+@pytest.mark.parametrize("kind", [ScriptedEngine, Circling])
+def test_an_engine_that_hangs_is_replaced(kind: type[ScriptedEngine]) -> None:
     kinds = iter([kind, Asked])
 
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         begun, queued = replica.submit(Call([], [active("a")])), replica.submit(Call([], [active("b")]))
         engines[0].say(Delta(id="a/0", tokens=[5]))
         await begun.take()
@@ -454,8 +369,8 @@ def test_an_engine_that_hangs_is_replaced(kind: type[Engine]) -> None:
 
 
 @pytest.mark.parametrize("kind", [Asked, Idling])
-def test_one_that_is_only_slow_is_not(kind: type[Engine]) -> None:
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+def test_one_that_is_only_slow_is_not(kind: type[ScriptedEngine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         ticket = replica.submit(Call([], [active("a")]))
         await asyncio.sleep(10 * HANG_S)
         assert not ticket.done
@@ -467,17 +382,17 @@ def test_one_that_is_only_slow_is_not(kind: type[Engine]) -> None:
 
 
 def test_nor_one_that_has_nothing_to_do() -> None:
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         await asyncio.sleep(10 * HANG_S)
         assert (replica.state, replica.restarts) == (State.READY, 0)
 
-    run(story, Engine, hang_s=HANG_S)
+    run(story, ScriptedEngine, hang_s=HANG_S)
 
 
 def test_many_sequences_are_handed_over_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SUBMITS_PER_TURN", 2)
 
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         replica.submit(Call([], [active("many", 5)]))
         replica.submit(Call([], [active("one")]))
         assert engines[0].submitted == ["many/0", "many/1"]  # others have a turn before the rest
@@ -485,13 +400,13 @@ def test_many_sequences_are_handed_over_in_portions(monkeypatch: pytest.MonkeyPa
             await asyncio.sleep(0)
         assert engines[0].submitted == [*(f"many/{choice}" for choice in range(5)), "one/0"]
 
-    run(story, Engine)
+    run(story, ScriptedEngine)
 
 
 def test_what_was_not_handed_over_yet_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SUBMITS_PER_TURN", 2)
 
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         ticket = replica.submit(Call([], [active("many", 5)]))
         replica.cancel(ticket)
         for _ in range(5):
@@ -503,14 +418,14 @@ def test_what_was_not_handed_over_yet_ends_with_its_client(monkeypatch: pytest.M
             await asyncio.sleep(0)
         assert ticket.done
 
-    run(story, Engine)
+    run(story, ScriptedEngine)
 
 
 def test_what_was_not_handed_over_yet_waits_for_the_next_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SUBMITS_PER_TURN", 2)
     monkeypatch.setattr(module, "FIRST_WAIT_S", 0.0)
 
-    async def story(replica: Replica, engines: list[Engine]) -> None:
+    async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         ticket = replica.submit(Call([], [active("many", 5)]))
         engines[0].die()
         replica._pump()  # it is noticed before the next portion
@@ -522,4 +437,4 @@ def test_what_was_not_handed_over_yet_waits_for_the_next_engine(monkeypatch: pyt
             await asyncio.sleep(0)
         assert ticket.error is None
 
-    run(story, Engine)
+    run(story, ScriptedEngine)

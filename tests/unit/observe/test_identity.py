@@ -116,7 +116,7 @@ class Server:
         self.metrics = PrometheusMetrics(SMALL, self.journal)
         self.history = History(self.journal)
         models = {"small": ViewedModel(Repeat("s"), 4), "large": ViewedModel(Repeat("l"), 8)}
-        self.view = View(self.journal, models)
+        self.view = View(self.journal, models.get)
         self.numbers: list[int] = []
         self.stats: dict[Source, dict[str, Any]] = {}
 

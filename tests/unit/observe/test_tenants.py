@@ -28,7 +28,7 @@ class NoText:
 def observer_of(watched: JournalDriver, **objectives: Any) -> Observer:
     history = History(watched.journal)
     monitor = SloMonitor(watched.journal, history, ObserveSettings(**objectives), lambda: True)
-    view = View(watched.journal, {watched.source.model: ViewedModel(NoText(), 16)})
+    view = View(watched.journal, {watched.source.model: ViewedModel(NoText(), 16)}.get)
     return Observer(watched.journal, history, monitor, view, Gpu())
 
 

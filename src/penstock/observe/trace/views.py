@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.flow.record import WAITS
@@ -26,10 +26,10 @@ class ViewedModel(NamedTuple):
 
 
 class View:
-    def __init__(self, journal: Journal, models: Mapping[str, ViewedModel]) -> None:
-        """`models` by name. It may change: nothing is known of upstreams and of models that were removed."""
+    def __init__(self, journal: Journal, find_model: Callable[[str], ViewedModel | None]) -> None:
+        """`find_model` by name; None: an upstream, or a model that was removed."""
         self.journal = journal
-        self._models = models
+        self._find_model = find_model
 
     def summary(self, request: RequestTrace) -> dict[str, Any]:
         at, first = self.journal.at, request.first_token_s
@@ -108,7 +108,7 @@ class View:
     def _sequence(self, request: RequestTrace, sequence: SequenceTrace) -> dict[str, Any]:
         at = self.journal.at
         own = request.prompts[sequence.prompt] if request.prompts is not None else None
-        model = self._models.get(request.source.model)
+        model = self._find_model(request.source.model)
         return {
             "seq": sequence.number,
             "prompt": sequence.prompt,
@@ -172,7 +172,7 @@ class View:
 
     def text(self, request: RequestTrace, tokens: Sequence[int]) -> str:
         """Tokens of a request, by its model's tokenizer."""
-        model = self._models.get(request.source.model)
+        model = self._find_model(request.source.model)
         return "" if model is None else model.texts.decode(list(tokens), skip_special=False)
 
 

@@ -23,7 +23,7 @@ class Letters:
 
 
 def view(watched: JournalDriver) -> View:
-    return View(watched.journal, {watched.source.model: ViewedModel(Letters(), 16)})
+    return View(watched.journal, {watched.source.model: ViewedModel(Letters(), 16)}.get)
 
 
 def detail_of(watched: JournalDriver, name: str) -> dict[str, Any]:

@@ -1,0 +1,190 @@
+"""Which local models of a server are in memory.
+
+    UNLOADED ──load──► READY ──idle, or another needs the room──► UNLOADED
+
+A request for a model that is not loaded waits until it is. If there is no room, models that are not pinned make way,
+the least recently used first: a busy one takes no more requests (they wait for its return), finishes those it has, and
+is unloaded then. So nothing is lost when models are swapped under load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.deployment.local_model import LocalModel
+from penstock.errors import InvalidRequest, OutOfMemory
+from penstock.startup.preflight import readable
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # between two looks for idle models
+DRAIN_LOOK_S = 0.01
+
+
+@dataclass(slots=True, eq=False)
+class Resident:
+    """A model, and how it may be loaded and unloaded."""
+
+    model: LocalModel
+    needed_bytes: int = 0  # of the host's memory; 0: not known, or on a GPU
+    gpu_fraction: float = 0.0  # of a GPU's memory, over its replicas there
+    pinned: bool = False
+    keep_alive_s: float | None = None  # idle seconds after which it is unloaded; None: it stays
+    used: float = 0.0  # when a request last came or ended
+    expires_s: float | None = field(default=None)  # keep_alive of the last request that named one; else `keep_alive_s`
+    changing: bool = False  # it is being loaded, or finishes its requests to be unloaded: new ones wait
+
+    @property
+    def loaded(self) -> bool:
+        return bool(self.model.replicas.replicas)
+
+
+class Residency:
+    """One per server. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        hang_s: float,
+        free_bytes: Callable[[], int],
+        *,
+        max_loaded: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`free_bytes` is the host's free memory. `max_loaded`: models at once; None: as many as fit."""
+        self._hang_s = hang_s
+        self._free_bytes = free_bytes
+        self._max_loaded = max_loaded
+        self._clock = clock
+        self._residents: dict[str, Resident] = {}
+        self._changing = asyncio.Lock()  # one model is loaded or unloaded at a time, in the order of the requests
+
+    def add(self, resident: Resident) -> None:
+        self._residents[resident.model.name] = resident
+        resident.expires_s = resident.keep_alive_s
+        resident.used = self._clock()
+        resident.model.ensure_loaded = lambda: self.ensure_loaded(resident)
+        resident.model.keep_alive = lambda seconds: self._keep_alive(resident, seconds)
+
+    def find(self, model: LocalModel) -> Resident:
+        return self._residents[model.name]
+
+    def expires_in(self, model: LocalModel) -> float | None:
+        """Seconds until the model is unloaded if no request comes; None: never."""
+        resident = self._residents.get(model.name)
+        if resident is None or resident.pinned or resident.expires_s is None:
+            return None
+        return max(0.0, resident.used + resident.expires_s - self._clock())
+
+    async def remove(self, model: LocalModel) -> None:
+        """Finishes its requests first."""
+        resident = self.find(model)
+        async with self._changing:
+            await self._unload(resident)
+            del self._residents[model.name]
+
+    async def ensure_loaded(self, resident: Resident) -> None:
+        """Called for each request: returns at once if the model is there."""
+        resident.used = self._clock()
+        if resident.loaded and not resident.changing:
+            return
+        async with self._changing:
+            if not resident.loaded:
+                await self._make_room(resident)
+                await self._load(resident)
+        resident.used = self._clock()
+
+    async def unload(self, model: LocalModel) -> None:
+        """On request; finishes its requests first. Raises InvalidRequest for a pinned model."""
+        resident = self.find(model)
+        if resident.pinned:
+            raise InvalidRequest(f"{model.name} is pinned: it stays loaded", param="model")
+        async with self._changing:
+            await self._unload(resident)
+
+    async def run(self) -> None:
+        """Unload models that have been idle for long, until the task is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.unload_idle()
+
+    async def unload_idle(self) -> None:
+        for resident in list(self._residents.values()):
+            if self._is_idle(resident):
+                async with self._changing:
+                    if self._is_idle(resident):
+                        logger.info("unloading %s: idle for %.0f s", resident.model.name, resident.expires_s)
+                        await self._unload(resident)
+
+    def _is_idle(self, resident: Resident) -> bool:
+        if resident.model.replicas.open:
+            resident.used = self._clock()
+            return False
+        left = self.expires_in(resident.model)
+        return resident.loaded and left is not None and left <= 0
+
+    def _keep_alive(self, resident: Resident, seconds: float | None) -> None:
+        resident.expires_s = seconds
+
+    async def _load(self, resident: Resident) -> None:
+        replicas = resident.model.replicas
+        began = self._clock()
+        resident.changing = True
+        try:
+            replicas.spawn()
+            await replicas.start()
+        finally:
+            resident.changing = False
+        replicas.supervise(self._hang_s)
+        logger.info("loaded %s in %.1f s", resident.model.name, self._clock() - began)
+
+    async def _unload(self, resident: Resident) -> None:
+        resident.changing = True
+        try:
+            while resident.model.replicas.open:
+                await asyncio.sleep(DRAIN_LOOK_S)
+            await resident.model.replicas.unload()
+        finally:
+            resident.changing = False
+
+    async def _make_room(self, wanted: Resident) -> None:
+        """Unload others until the model fits. Raises OutOfMemory, which says what would have to go."""
+        while (lack := self._lack(wanted)) is not None:
+            others = [one for one in self._residents.values() if one.loaded and not one.pinned and one is not wanted]
+            if not others:
+                raise OutOfMemory(f"{wanted.model.name} cannot be loaded: {lack}", param="model")
+            oldest = min(others, key=lambda one: (bool(one.model.replicas.open), one.used))
+            logger.info("unloading %s to make room for %s", oldest.model.name, wanted.model.name)
+            await self._unload(oldest)
+
+    def _lack(self, wanted: Resident) -> str | None:
+        """What keeps it from being loaded now, and what would have to go; None: nothing."""
+        loaded = [one for one in self._residents.values() if one.loaded]
+        named = ", ".join(one.model.name for one in loaded)
+        if self._max_loaded is not None and len(loaded) >= self._max_loaded:
+            return f"{self._max_loaded} models may be loaded at once, and {named} are pinned: unpin one of them"
+        fraction = sum(one.gpu_fraction for one in loaded) + wanted.gpu_fraction
+        if wanted.gpu_fraction and fraction > 1.0:
+            holders = ", ".join(f"{one.model.name} {one.gpu_fraction:.2f}" for one in loaded if one.gpu_fraction)
+            return (
+                f"it takes {wanted.gpu_fraction:.2f} of the GPU's memory beside pinned models ({holders}): one of them "
+                "would have to go"
+            )
+        free = self._free_bytes()
+        if wanted.needed_bytes > free:
+            sizes = {one.model.name: _used_bytes(one) for one in loaded}
+            holders = ", ".join(f"{name} {readable(size)}" for name, size in sizes.items())
+            missing = readable(wanted.needed_bytes - free)
+            return (
+                f"it needs {readable(wanted.needed_bytes)}, and {readable(free)} are free: {missing} would have to go; "
+                + (f"loaded and pinned are {holders}" if holders else "no other model is loaded")
+            )
+        return None
+
+
+def _used_bytes(resident: Resident) -> int:
+    replicas = resident.model.replicas.replicas
+    return sum(one.facts.get("weights_bytes", 0) + one.facts.get("kv_bytes", 0) for one in replicas)

@@ -1,0 +1,278 @@
+"""The models of a server, from its settings: resolved, checked against each other, built, loaded and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock import assemble
+from penstock.errors import InvalidRequest, InvalidSetting, ModelNotFound, PenstockError
+from penstock.flow.identity import SequenceNumbers
+from penstock.settings import ModelEntry, Settings, parse_entry, settings_of
+from penstock.settings.models import entry_label, parse_duration
+from penstock.startup import preflight
+from penstock.startup.sharing import Claim, Machine, ReplicaShare, host_bytes_needed, share_machine
+from penstock.store.files import ModelFiles
+from penstock.store.progress import Progress
+from penstock.system import resources
+
+if TYPE_CHECKING:
+    from penstock.deployment.local_model import LocalModel
+    from penstock.deployment.protocol import Pick, ServedModel
+    from penstock.deployment.registry import ModelRegistry
+    from penstock.deployment.replica_set import ReplicaSet
+    from penstock.deployment.residency import Residency, Resident
+    from penstock.observe.trace.journal import Journal
+
+
+class FoundModel(msgspec.Struct):
+    """An entry and, of a local model, its files."""
+
+    entry: ModelEntry
+    files: ModelFiles | None = None
+
+
+def find_models(settings: Settings, progress: Progress | None = None) -> list[FoundModel]:
+    """All models that the settings name, downloaded if need be. Without [[models]], one, which its files name."""
+    if not settings.models:
+        files = assemble.model(settings, progress)
+        sections = {name: getattr(settings, name) for name in ("model", "cache", "schedule", "engine")}
+        preflight.check(settings, files.spec)
+        return [FoundModel(ModelEntry(name=files.name, pinned=True, **sections), files)]
+    return [find_model(settings, entry, number, progress) for number, entry in enumerate(settings.models)]
+
+
+def find_model(settings: Settings, entry: ModelEntry, number: int = 0, progress: Progress | None = None) -> FoundModel:
+    """Raises errors of the model's settings that name the entry."""
+    if entry.upstream is not None:
+        return FoundModel(entry)
+    own = settings_of(settings, entry)
+    try:
+        files = replace(assemble.model(own, progress), name=entry.name)
+        preflight.check(own, files.spec)
+    except PenstockError as error:
+        raise type(error)(f"{entry_label(number, entry.name)}: {error.message}", param=error.param) from None
+    return FoundModel(entry, files)
+
+
+class ServerModels:
+    """The models of one server, which share its secret, sequence numbers and journal. `share` first, then
+    `build` once the engines of `replica_sets` start."""
+
+    registry: ModelRegistry
+    residency: Residency
+
+    def __init__(self, settings: Settings, secret: bytes, journal: Journal | None = None) -> None:
+        self.settings = settings
+        self.secret = secret
+        self.journal = journal
+        self.replica_sets: dict[str, ReplicaSet] = {}  # of the models of the settings
+        self.pick: Pick | None = None  # of the router, for models that are added at run time
+        self._numbers = SequenceNumbers()
+        self._claims: dict[str, Claim] = {}
+
+    def spawn(self, found: Sequence[FoundModel], on_phase: Callable[[str], None] | None = None) -> None:
+        """Start the engine processes of the models that are loaded at the start."""
+        self._shares = self.share(found)
+        for one in found:
+            name = one.entry.name
+            if one.files is not None:
+                first = on_phase if not self.replica_sets else None
+                self.replica_sets[name] = self.replica_set(name, self._shares[name], first)
+                if one.entry.load == "start":
+                    self.replica_sets[name].spawn()
+
+    def build(self, found: Sequence[FoundModel]) -> ModelRegistry:
+        from penstock.deployment.registry import ModelRegistry
+        from penstock.deployment.residency import Residency
+
+        serve = self.settings.serve
+        self.registry = ModelRegistry()
+        self.residency = Residency(serve.hang_s, resources.host_bytes, max_loaded=serve.max_loaded)
+        for one in found:
+            name = one.entry.name
+            if one.files is None:
+                self.registry.add(self.upstream(one.entry))
+            else:
+                model = self.local(one, self.replica_sets[name])
+                self.registry.add(model)
+                self.residency.add(self.resident(one, model, self._shares[name]))
+        return self.registry
+
+    async def start(self) -> None:
+        """Wait for the engines that were spawned; raises what keeps one from starting."""
+        spawned = {name: replicas for name, replicas in self.replica_sets.items() if replicas.replicas}
+
+        async def start(name: str, replicas: ReplicaSet) -> None:
+            try:
+                await replicas.start()
+            except PenstockError as error:
+                if len(spawned) == 1:
+                    raise
+                raise type(error)(f"{name}: {error.message}", param=error.param) from None
+
+        await asyncio.gather(*(start(name, replicas) for name, replicas in spawned.items()))
+
+    def close(self, *, at_once: bool = False) -> None:
+        """All engine processes."""
+        for replicas in self.replica_sets.values():
+            replicas.close(at_once=at_once)
+        if hasattr(self, "registry"):
+            for model in self.registry.local:
+                model.replicas.close(at_once=at_once)
+
+    def share(self, found: Sequence[FoundModel]) -> dict[str, list[ReplicaShare]]:
+        """Check local models against each other and against those there are; returns the shares of the new ones."""
+        claims = dict(self._claims)
+        for number, one in enumerate(found):
+            if one.files is not None:
+                claims[one.entry.name] = self._claim(one.entry, one.files, number)
+        shares = share_machine(list(claims.values()), _machine())
+        self._claims = claims
+        new = {one.entry.name for one in found}
+        return {name: share for name, share in zip(claims, shares, strict=True) if name in new}
+
+    def replica_set(
+        self, name: str, shares: list[ReplicaShare], on_phase: Callable[[str], None] | None = None
+    ) -> ReplicaSet:
+        return assemble.replica_set(shares, name, self.secret, self.journal, on_phase)
+
+    def local(self, found: FoundModel, replicas: ReplicaSet) -> LocalModel:
+        entry = found.entry
+        assert found.files is not None
+        settings = settings_of(self.settings, entry)
+        model = assemble.local_model(settings, found.files, replicas, self._numbers, self.journal)
+        model.card = replace(model.card, **_card_fields(entry))
+        return model
+
+    def upstream(self, entry: ModelEntry) -> ServedModel:
+        from penstock.deployment.protocol import ModelCard
+        from penstock.deployment.upstream_endpoint import DEFAULT_CAPABILITIES, Endpoint
+
+        assert entry.upstream is not None
+        key = None
+        if entry.api_key_env is not None:
+            key = os.environ.get(entry.api_key_env)
+            if not key:
+                raise InvalidSetting(
+                    f"{entry.name}: api_key_env: the environment variable {entry.api_key_env} is not set",
+                    param="api_key_env",
+                )
+        capabilities: Any = frozenset(entry.capabilities) or DEFAULT_CAPABILITIES
+        endpoint = Endpoint(
+            name=entry.name,
+            url=entry.upstream,
+            model=entry.upstream_model or entry.name,
+            key=key,
+            capabilities=capabilities,
+            max_tokens_field=entry.max_tokens_field,
+            connect_s=entry.connect_s,
+            first_token_s=entry.first_token_s,
+            idle_s=entry.idle_s,
+        )
+        card = ModelCard(
+            name=entry.name,
+            context=entry.model.context,
+            capabilities=capabilities,
+            remote=True,
+            owner=endpoint.host,
+            **_card_fields(entry),
+        )
+        return assemble.upstream_model(endpoint, card, self._numbers, entry.tokenizer, self.journal)
+
+    def resident(self, found: FoundModel, model: LocalModel, shares: list[ReplicaShare]) -> Resident:
+        from penstock.deployment.residency import Resident
+
+        entry, claim = found.entry, self._claims[found.entry.name]
+        keep_alive_s = None if entry.keep_alive is None else parse_duration(entry.keep_alive)
+        fractions = [share.settings.cache.memory_fraction or 0.9 for share in shares] if claim.on_gpu else []
+        return Resident(
+            model,
+            needed_bytes=0 if claim.on_gpu else host_bytes_needed(claim),
+            gpu_fraction=max(fractions, default=0.0),
+            pinned=entry.pinned,
+            keep_alive_s=keep_alive_s,
+        )
+
+    # --- at run time: http.service.ModelManager
+
+    async def add(self, entry: Mapping[str, Any]) -> ServedModel:
+        """Serve another model from now on, by an entry as in [[models]]; a local one is loaded by its first request,
+        or now if it says so. Raises InvalidRequest or what is wrong with the model."""
+        try:
+            parsed = parse_entry(entry, self.settings)
+        except InvalidSetting as error:
+            raise InvalidRequest(error.message, param=error.param) from None
+        self._check_free(parsed)
+        found = await asyncio.to_thread(find_model, self.settings, parsed)
+        self._check_free(parsed)  # finding it may have taken long
+        if found.files is None:
+            model = self.upstream(parsed)
+            self.registry.add(model)
+            return model
+        shares = self.share([found])[parsed.name]
+        replicas = self.replica_set(parsed.name, shares)
+        if self.pick is not None:
+            replicas.pick = self.pick
+        local = self.local(found, replicas)
+        self.registry.add(local)
+        self.residency.add(self.resident(found, local, shares))
+        if parsed.load == "start":
+            await self.load(local)
+        return local
+
+    async def remove(self, model: ServedModel) -> None:
+        """A local model finishes its requests first."""
+        from penstock.deployment.local_model import LocalModel
+
+        if len(self.registry) == 1:
+            raise InvalidRequest(f"{model.card.name} is the only model: it cannot be removed", param="model")
+        self.registry.remove(model.card.name)
+        if isinstance(model, LocalModel):
+            await self.residency.remove(model)
+            self._claims.pop(model.name, None)
+        model.close()
+
+    async def load(self, model: LocalModel) -> None:
+        await self.residency.ensure_loaded(self.residency.find(model))
+
+    async def unload(self, model: LocalModel) -> None:
+        await self.residency.unload(model)
+
+    def expires_in(self, model: LocalModel) -> float | None:
+        return self.residency.expires_in(model)
+
+    def _check_free(self, entry: ModelEntry) -> None:
+        for name in (entry.name, *entry.aliases):
+            with contextlib.suppress(ModelNotFound):
+                owner = self.registry.find(name)
+                raise InvalidRequest(f"the name {name!r} is taken by the model {owner.card.name!r}", param="name")
+
+    def _claim(self, entry: ModelEntry, files: ModelFiles, number: int) -> Claim:
+        settings = settings_of(self.settings, entry)
+        return Claim(
+            entry_label(number, entry.name),
+            settings,
+            preflight.uses_gpu(settings),
+            entry.replicas,
+            entry.gpus,
+            entry.load == "start",
+            sum(path.stat().st_size for path in files.weights),
+        )
+
+
+def _card_fields(entry: ModelEntry) -> dict[str, Any]:
+    from penstock.deployment.protocol import Price
+
+    price = None if entry.price is None else Price(**msgspec.to_builtins(entry.price))
+    return {"aliases": entry.aliases, "price": price, "region": entry.region}
+
+
+def _machine() -> Machine:
+    return Machine(resources.cores(), resources.host_bytes(), resources.gpu_count())

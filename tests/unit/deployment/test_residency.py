@@ -1,0 +1,163 @@
+"""Models that come and go, with replicas that are loaded in no time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+
+from penstock.deployment.local_model import LocalModel
+from penstock.deployment.residency import Residency, Resident
+from penstock.errors import InvalidRequest, OutOfMemory
+
+
+class Replicas:
+    """Loaded after two turns of the event loop."""
+
+    def __init__(self) -> None:
+        self.replicas: list[Any] = []
+        self.open = 0
+        self.loads = 0
+
+    def spawn(self) -> None:
+        self.replicas = [_Replica()]
+
+    async def start(self) -> None:
+        self.loads += 1
+        await asyncio.sleep(0)
+        self.replicas[0].ready = True
+
+    def supervise(self, hang_s: float) -> None: ...
+
+    async def unload(self) -> None:
+        assert self.open == 0, "requests are lost"
+        await asyncio.sleep(0)
+        self.replicas = []
+
+
+class _Replica:
+    ready = False
+    facts = {"weights_bytes": 3 << 30, "kv_bytes": 1 << 30}  # noqa: RUF012
+
+
+class Model:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.replicas = Replicas()
+        self.ensure_loaded: Callable[[], Coroutine[Any, Any, None]]
+        self.keep_alive: Callable[[float | None], None]
+
+    async def ask(self, turns: int = 1) -> None:
+        """A request: it needs the model, and takes some turns of the loop."""
+        await self.ensure_loaded()
+        assert [replica.ready for replica in self.replicas.replicas] == [True], f"{self.name} is not there"
+        self.replicas.open += 1
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert self.replicas.replicas, f"{self.name} went away under a request"
+        self.replicas.open -= 1
+
+
+class World:
+    def __init__(self, names: str, **options: Any) -> None:
+        self.now = 0.0
+        self.free = 16 << 30
+        self.residency = Residency(1.0, lambda: self.free, clock=lambda: self.now, **options)
+        self.models = {name: Model(name) for name in names}
+
+    def add(self, name: str, **options: Any) -> Model:
+        self.residency.add(Resident(cast(LocalModel, self.models[name]), **options))
+        return self.models[name]
+
+    @property
+    def loaded(self) -> str:
+        return "".join(name for name, model in self.models.items() if model.replicas.replicas)
+
+
+def local(model: Model) -> LocalModel:
+    return cast(LocalModel, model)
+
+
+def test_the_least_recently_used_makes_room() -> None:
+    async def story() -> None:
+        world = World("abc", max_loaded=2)
+        for name in "abc":
+            world.add(name)
+        for name in "abac":
+            world.now += 1
+            await world.models[name].ask()
+        assert world.loaded == "ac"
+
+    asyncio.run(story())
+
+
+def test_swapping_under_load_loses_nothing() -> None:
+    async def story() -> None:
+        world = World("abc", max_loaded=1)
+        for name in "abc":
+            world.add(name)
+        await asyncio.gather(*(world.models[name].ask(turns=7) for name in "abcabbcca" * 5))
+        assert all(model.replicas.open == 0 and model.replicas.loads >= 1 for model in world.models.values())
+        assert len(world.loaded) == 1
+
+    asyncio.run(story())
+
+
+def test_idle_models_are_unloaded() -> None:
+    async def story() -> None:
+        world = World("ab")
+        soon, never = world.add("a", keep_alive_s=10), world.add("b")
+        await soon.ask()
+        await never.ask()
+        world.now = 9
+        await world.residency.unload_idle()
+        assert world.loaded == "ab"
+        soon.replicas.open = 1  # a request under way
+        world.now = 11
+        await world.residency.unload_idle()
+        soon.replicas.open = 0
+        assert world.loaded == "ab"
+        world.now = 20
+        await world.residency.unload_idle()
+        assert world.loaded == "ab"
+        assert world.residency.expires_in(local(soon)) == 1
+        world.now = 22
+        await world.residency.unload_idle()
+        assert world.loaded == "b"
+        never.keep_alive(0)
+        await world.residency.unload_idle()
+        assert world.loaded == ""
+
+    asyncio.run(story())
+
+
+def test_what_would_have_to_go_is_said() -> None:
+    async def story() -> None:
+        world = World("ab")
+        pinned, large = world.add("a", pinned=True), world.add("b", needed_bytes=20 << 30)
+        await pinned.ask()
+        with pytest.raises(
+            OutOfMemory, match=r"b cannot be loaded: it needs 20\.00 GiB, and 16\.00 GiB are free: "
+        ) as no:
+            await large.ask()
+        assert "4.00 GiB would have to go; loaded and pinned are a 4.00 GiB" in no.value.message
+        with pytest.raises(InvalidRequest, match="a is pinned"):
+            await world.residency.unload(local(pinned))
+        world.free = 24 << 30
+        await large.ask()
+        assert world.loaded == "ab"
+
+    asyncio.run(story())
+
+
+def test_gpu_memory_is_shared() -> None:
+    async def story() -> None:
+        world = World("ab")
+        first, second = world.add("a", gpu_fraction=0.6), world.add("b", gpu_fraction=0.6)
+        await first.ask()
+        await second.ask()
+        assert world.loaded == "b"
+
+    asyncio.run(story())
