@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Switch interval of the interpreter. With Python's 5 ms, a thread that parses a long body stalls the event loop twice
-# as long (bench/stalls_json.py).
-THREAD_TURN_S = 0.001
+# Switch interval of the interpreter. The event loop waits for it each time it has released the interpreter: dozens of
+# times a turn. With 1 ms, a thread that parses a long body stalls it for 80 ms (bench/stalls.py).
+THREAD_TURN_S = 0.0002
 ON_DISK_S = 0.2  # enough to find a model on this machine: its engine process is then started before anything else
 
 Say = Callable[[str], None]

@@ -91,7 +91,7 @@ class Ticket:
             if sequence.index == 0:
                 sequence.pending_tokens = max(sequence.pending_tokens - cached_tokens, 1)
         self.error: PenstockError | None = None  # of the first sequence that failed
-        self.left = False  # the client has gone
+        self.left = False  # see `leave`
         self.taken = False  # the client may have seen output: it cannot start again
         self._open = len(self.sequences)
         self._changed = asyncio.Event()
@@ -114,6 +114,8 @@ class Ticket:
                 self.error = by_code(active.error[1], active.error[0])
         if self.sink is None and (chunk is not None or self.done):
             self._changed.set()
+        if self.left:
+            self.leave()
         return cancel
 
     def add(self, index: int, chunk: Chunk) -> None:
@@ -207,6 +209,13 @@ class Ticket:
         finally:
             self.sink = None
             self.lanes_open = False
+
+    def leave(self) -> None:
+        """The client has its answer, or has gone. Once all sequences have ended, they and the ticket no longer refer to
+        each other: the garbage collector need not find them."""
+        self.left = True
+        if self.done:
+            self.sequences.clear()
 
     def submits(self) -> list[Submit]:
         return [submit for active in self.active_requests for submit in active.submits]

@@ -6,6 +6,7 @@ lifeline: a pipe whose other end is in the other process. It becomes readable wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +17,9 @@ from penstock.flow.messages import FromEngine, ToEngine
 
 T = TypeVar("T")
 
+# Bytes of messages that an engine takes between two steps; half a million token ids, ten milliseconds to decode.
+ENGINE_TURN_BYTES = 1 << 20
+
 
 class PeerGone(Exception):
     """The process at the other end has died."""
@@ -24,9 +28,11 @@ class PeerGone(Exception):
 class IpcLink(Generic[T]):
     """One end of the connection."""
 
-    def __init__(self, socket: zmq.Socket[bytes], incoming: Any, lifeline: int) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], incoming: Any, lifeline: int, turn_bytes: float = math.inf) -> None:
+        """`turn_bytes` bounds what one call of `receive` returns."""
         self.socket = socket
         self.lifeline = lifeline
+        self.turn_bytes = turn_bytes
         self.encoder = msgspec.msgpack.Encoder()
         self.decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(incoming)
         self.pollers = {what: self._poller(what) for what in (zmq.POLLIN, zmq.POLLOUT)}
@@ -42,7 +48,8 @@ class IpcLink(Generic[T]):
                     raise PeerGone from None
 
     def receive(self, timeout_s: float | None) -> list[T]:
-        """All messages that have arrived; waits up to `timeout_s` (None: forever) for the first. Raises PeerGone."""
+        """Messages that have arrived, until they have `turn_bytes`; waits up to `timeout_s` (None: forever) for the
+        first. Raises PeerGone."""
         if messages := list(self._drain()):
             return messages
         ready = self._wait(zmq.POLLIN, timeout_s)
@@ -61,11 +68,13 @@ class IpcLink(Generic[T]):
         return poller
 
     def _drain(self) -> Iterable[T]:
-        while True:
+        taken = 0
+        while taken < self.turn_bytes:
             try:
                 data = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            taken += len(data)
             yield self.decoder.decode(data)
 
     def close(self) -> None:
@@ -86,7 +95,7 @@ def open_engine_link(address: str, lifeline: int) -> IpcLink[ToEngine]:
     socket = _pair()
     socket.rcvhwm = 0
     socket.bind(address)
-    return IpcLink(socket, ToEngine, lifeline)
+    return IpcLink(socket, ToEngine, lifeline, ENGINE_TURN_BYTES)
 
 
 def _pair() -> zmq.Socket[bytes]:

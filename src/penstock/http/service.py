@@ -97,6 +97,7 @@ class Service:
         self.gateway.finish(ticket)
         if not ticket.done and ticket.deployment is not None:
             ticket.deployment.cancel(ticket)
+        ticket.leave()
         if sum(len(active.choices) for active in ticket.active_requests) > MANY_CHOICES:
             asyncio.get_running_loop().run_in_executor(None, self._count, ticket)
         else:

@@ -21,6 +21,7 @@ from penstock.system.killable_process import Crashed, HelperProcess, OutOfTime
 
 RENDER_LIMIT_S = 5.0  # of CPU time
 MEMORY_BYTES = 512 << 20
+DUMP_PIECE = 1 << 18  # characters: a millisecond or two
 
 # Put behind the final message if that is to be continued; the prompt is cut there.
 _CUT = "\ue000penstock-continue\ue001"
@@ -98,7 +99,7 @@ class ChatTemplate:
 
     def _render_in_process(self, variables: dict[str, Any]) -> str:
         try:
-            question = json.dumps(variables).encode()
+            question = _dump(variables).encode()
         except (TypeError, ValueError, RecursionError) as error:  # only from library users: HTTP bodies are JSON
             raise InvalidRequest(f"messages must be JSON: {error}", param="messages") from None
         try:
@@ -113,6 +114,19 @@ class ChatTemplate:
                 return rendered["text"]
             raise InvalidRequest(rendered["error"], param="messages")
         raise InvalidRequest(f"the chat template failed: {reason}", param="messages")
+
+
+def _dump(value: Any) -> str:
+    """`json.dumps`, long strings in pieces: one call for a long text would hold the interpreter, and so the event loop,
+    for a tenth of a second."""
+    if isinstance(value, str) and len(value) > DUMP_PIECE:
+        pieces = (value[begin : begin + DUMP_PIECE] for begin in range(0, len(value), DUMP_PIECE))
+        return f'"{"".join(json.dumps(piece)[1:-1] for piece in pieces)}"'
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        return f"{{{', '.join(f'{_dump(name)}: {_dump(one)}' for name, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_dump, value))}]"
+    return json.dumps(value)
 
 
 def _append_marker(message: Message) -> Message:

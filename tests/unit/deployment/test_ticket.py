@@ -1,8 +1,13 @@
-"""A ticket whose attempt failed goes on with another, and nothing of the first reaches the client."""
+"""A ticket whose attempt failed goes on with another, and nothing of the first reaches the client; nothing
+of either stays when the client has left."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+
+import pytest
 
 from penstock.deployment.dispatch import Dispatcher
 from penstock.deployment.ticket import Ticket
@@ -86,3 +91,20 @@ def test_a_whole_answer_is_that_of_the_second_attempt() -> None:
 def test_tokens_that_are_cached_are_not_pending() -> None:
     ticket = Ticket([active("r", 2), active("s")], cached_tokens=2)
     assert [one.pending_tokens for one in ticket.sequences.values()] == [1, 1, 3]
+
+
+@pytest.mark.parametrize("left_first", [True, False])
+def test_a_ticket_that_is_done_is_freed_without_the_garbage_collector(left_first: bool) -> None:
+    ticket = Ticket([active("r")])
+    request = weakref.ref(ticket.active_requests[0])
+    gc.disable()
+    try:
+        if left_first:
+            ticket.leave()
+        ticket.push(Delta(id="r/0", tokens=[5], finish=FinishReason.LENGTH))
+        if not left_first:
+            ticket.leave()
+        del ticket
+        assert request() is None
+    finally:
+        gc.enable()

@@ -1,6 +1,7 @@
 """What is not cheap is rendered in a process that may be killed."""
 
 import contextlib
+import gc
 from contextlib import closing
 
 import pytest
@@ -35,6 +36,8 @@ def test_a_long_rendering_gives_the_same_text_elsewhere(process: list[bytes]) ->
         halved = [{"role": "user", "content": "half \ud83d"}, *HI]
         assert template.render(halved) == "half \ud83d<s>1.0"
         assert len(process) == 3
+        long = 'ü "\ud83d\\\n𝄞' * (module.DUMP_PIECE // 5)
+        assert template.render([{"role": "user", "content": long}, *HI]) == f"{long}<s>1.0"
         with pytest.raises(InvalidRequest, match="must be JSON"):
             template.render([*HI, {"role": "user", "content": object()}])
     with pytest.raises(ShuttingDown):
@@ -64,3 +67,16 @@ def test_an_ordinary_chat_needs_no_process(process: list[bytes]) -> None:
         with contextlib.suppress(InvalidRequest):  # from those that want something else
             ChatTemplate(path.read_text(), {"bos_token": "<s>", "eos_token": "</s>"}).render(messages)
     assert not process
+
+
+def test_a_rendering_that_is_not_cheap_leaves_no_garbage() -> None:
+    """The messages may have megabytes, and a reference cycle would hold them until the collector runs."""
+    with closing(ChatTemplate(LOOP, {})) as template:
+        gc.collect()
+        gc.disable()
+        try:
+            with pytest.raises(NeedsRenderProcess):
+                template.render(HI, may_wait=False)
+            assert gc.collect() == 0
+        finally:
+            gc.enable()

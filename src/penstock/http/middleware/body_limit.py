@@ -4,7 +4,6 @@ limited in `http.protocol`."""
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable, Mapping
 
@@ -100,7 +99,7 @@ class BodyLimitMiddleware:
         finally:
             self._release(body)
             if body.size > LARGE_BODY and not streamed:
-                asyncio.get_running_loop().call_soon(_return_memory)
+                asyncio.get_running_loop().run_in_executor(None, return_free_memory)
 
     def _hold(self, body: IncomingBody, count: int) -> None:
         if body.rejected:
@@ -124,13 +123,6 @@ class BodyLimitMiddleware:
 
     def _bytes_per_s(self, body: IncomingBody) -> float:
         return body.size / (self._clock() - body.start + 1.0)
-
-
-def _return_memory() -> None:
-    """An exception and its frames are a reference cycle that holds the body, and the collector counts objects, not
-    bytes. Young generations only: that takes a millisecond or two."""
-    gc.collect(1)
-    asyncio.get_running_loop().run_in_executor(None, return_free_memory)
 
 
 def _bodies_full() -> QueueFull:

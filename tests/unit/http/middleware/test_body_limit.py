@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from typing import Any
 
 import pytest
@@ -104,31 +103,6 @@ def test_the_least_total_is_for_servers_of_short_bodies() -> None:
 
     assert BodyLimitMiddleware(app, 2000).total == 64 << 20
     assert BodyLimitMiddleware(app, 64 << 20).total == 256 << 20
-
-
-def test_what_a_large_body_was_made_into_is_gone_once_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it is part of a ring, as errors and their frames are."""
-    monkeypatch.setattr(body_limit, "LARGE_BODY", 10)
-
-    class Parsed:
-        pass
-
-    left: list[weakref.ref[Parsed]] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-        parsed = Parsed()
-        parsed.itself = parsed  # type: ignore[attr-defined]
-        left.append(weakref.ref(parsed))
-
-    async def story() -> None:
-        sender = Sender(BodyLimitMiddleware(app, 100))
-        await sender.send(50, last=True)
-        await sender.task
-        await asyncio.sleep(0)
-        assert left[0]() is None
-
-    asyncio.run(story())
 
 
 def test_a_streamed_body_has_its_own_limit_and_is_not_held(now: list[float]) -> None:
