@@ -14,7 +14,15 @@ from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.cpu.packed import BLOCK, NIBBLES, Kind, PackedMatrix, Segment, allocate, fill
 
 QUANTIZED = np.dtype(
-    [("scale", "f4"), ("scaled_sum", "f4"), ("minus_sum", "i4"), ("minus_first", "i4"), ("codes", "i1", 32)]
+    [
+        ("scale", "f4"),
+        ("scaled_sum", "f4"),
+        ("minus_sum", "i4"),
+        ("minus_first", "i4"),
+        ("codes", "i1", 32),
+        ("high", "i1", 4),
+        ("quad", "i4"),
+    ]
 )
 
 
@@ -55,6 +63,15 @@ def quantized(native: ctypes.CDLL, x: Tensor) -> np.ndarray:
     made = np.zeros((len(x), -(-x.shape[1] // BLOCK)), QUANTIZED)
     native.penstock_quantize(x.data_ptr(), *x.shape, made.ctypes.data)
     return made
+
+
+def whole_codes(made: np.ndarray) -> Tensor:
+    """[tokens, blocks, 32] int32: high codes included."""
+    quads = made["codes"].astype(np.int32).reshape(*made.shape, 8, 4)
+    at = made["quad"][..., None, None]
+    wide = np.take_along_axis(quads, at, axis=2) + 16 * made["high"][..., None, :].astype(np.int32)
+    np.put_along_axis(quads, at, wide, axis=2)
+    return torch.from_numpy(quads.reshape(*made.shape, BLOCK))
 
 
 def linear(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TOKENS, WANTED = 0, 1  # which rows a value has, as in native/program.h
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 ALIGNMENT = 16  # floats
-QUANTIZED_FLOATS = 12  # of a block: 48 bytes
+QUANTIZED_FLOATS = 14  # of a block: 56 bytes
 
 
 class Recordable(Protocol):

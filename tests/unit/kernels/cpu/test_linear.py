@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from helpers.packed_samples import linear, quantized, random_matrix
+from helpers.packed_samples import linear, quantized, random_matrix, whole_codes
 from penstock.kernels.cpu.packed import BLOCK, Kind, PackedMatrix
 
 SHAPES = [(16, 32), (48, 64), (5, 96), (33, 576), (100, 33), (17, 1), (64, 1000)]
@@ -17,9 +18,7 @@ SHAPES = [(16, 32), (48, 64), (5, 96), (33, 576), (100, 33), (17, 1), (64, 1000)
 def rounded(native: ctypes.CDLL, x: Tensor) -> Tensor:
     """x as the codes have it, float64."""
     made = quantized(native, x)
-    values = (
-        torch.from_numpy(made["codes"].copy()).double() * torch.from_numpy(made["scale"].copy()).double()[..., None]
-    )
+    values = whole_codes(made).double() * torch.from_numpy(made["scale"].copy()).double()[..., None]
     return values.flatten(1)[:, : x.shape[1]]
 
 
@@ -117,14 +116,18 @@ def test_quantized_activations(native: ctypes.CDLL) -> None:
     x = torch.cat([torch.randn(20, 70) * 10.0**power for power in (-20, -3, 0, 3, 20)])
     x[3] = 0.0
     x[4, :32] = 0.0
+    x[5, 7] *= 1000  # more than the high codes reach
+    x[6, 32:64] = 1.0  # no quad has a larger one than the others
     made = quantized(native, x)
     padded = torch.nn.functional.pad(x, (0, 26)).view(100, 3, BLOCK)
-    scale = padded.abs().amax(2) / 127
-    codes = torch.from_numpy(made["codes"].copy()).int()
+    largest = padded.view(100, 3, 8, 4).abs().amax(3).sort(2, descending=True).values
+    scale = torch.maximum(largest[..., 1] / 127, largest[..., 0] / 2032)
+    codes = whole_codes(made)
     torch.testing.assert_close(torch.from_numpy(made["scale"].copy()), scale, rtol=1e-6, atol=0.0)
     error = (codes * scale[..., None].double() - padded).abs()
     assert (error <= 0.5001 * scale[..., None]).all()
-    assert codes.abs().max() == 127
+    assert np.abs(made["codes"].astype(int)).max() == 127
+    assert codes.abs().max() == 2032
     assert torch.from_numpy(made["minus_sum"].copy()).equal(-codes.sum(2).int())
     assert torch.from_numpy(made["minus_first"].copy()).equal(-codes[..., :16].sum(2).int())
     sums = codes.sum(2) * torch.from_numpy(made["scale"].copy())

@@ -39,13 +39,44 @@ float stored(const Segment& segment, int64_t at) {
     return segment.kind == F16 ? from_half(bits) : from_bfloat(bits);
 }
 
-float inverse_scale(float largest) { return largest >= SMALLEST ? 127.0f / largest : 0.0f; }
+// The largest size of each of a block's quads is compared as an integer whose lowest bits are replaced by the quad's number:
+// no two are equal, and all instruction sets find the same ones.
+constexpr uint32_t QUAD_BITS = 7;
 
-void finish(Quantized& out, float largest, int32_t first, int32_t second) {
-    out.scale = largest >= SMALLEST ? largest / 127.0f : 0.0f;
+// How the activations of a block become codes.
+struct Step {
+    float inverse, scale;
+};
+
+// Given the largest of these integers and the one after it.
+inline Step find_step(uint32_t largest, uint32_t other) {
+    float wide, narrow;
+    std::memcpy(&wide, &largest, 4);
+    std::memcpy(&narrow, &other, 4);
+    wide *= MOST / MOST_WIDE;
+    const float most = wide > narrow ? wide : narrow;
+    return most >= SMALLEST ? Step{MOST / most, most * (1.0f / MOST)} : Step{0.0f, 0.0f};
+}
+
+// Given the sums of the codes of each 16.
+inline void put_sums(Quantized& out, int32_t first, int32_t second) {
     out.scaled_sum = out.scale * static_cast<float>(first + second);
     out.minus_sum = -(first + second);
     out.minus_first = -first;
+}
+
+// Fills in all but the other quads' codes, given all codes and their sums of each 16.
+[[maybe_unused]] inline void finish(Quantized& out, uint32_t largest, float scale, const int32_t* codes, int32_t first,
+                                    int32_t second) {
+    const int32_t quad = largest & QUAD_BITS;
+    out.quad = quad;
+    out.scale = scale;
+    put_sums(out, first, second);
+    for (int i = 0; i < 4; ++i) {
+        const int32_t code = codes[4 * quad + i], high = (code + 8) >> HIGH_BITS;
+        out.high[i] = static_cast<int8_t>(high);
+        out.codes[4 * quad + i] = static_cast<int8_t>(code - high * 16);
+    }
 }
 
 }  // namespace

@@ -47,6 +47,16 @@ inline void dot(const uint8_t* packed, int half, int first, int quads, const Qua
     for (int t = 0; t < T; ++t) {
         products[t] = _mm256_madd_epi16(fine[t], ones);
         if (!NIBBLES) products[t] = _mm256_add_epi32(products[t], _mm256_madd_epi16(coarse[t], sixteens));
+        const int32_t q = x[t]->quad;
+        __m256i pair = load(packed + (NIBBLES ? q % 4 : q) * 64 + half * 32), four = broadcast(x[t]->high);
+        __m256i small = NIBBLES ? _mm256_srl_epi16(pair, _mm_cvtsi32_si128(q & 4)) : pair;
+        __m256i high = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_and_si256(small, low), four), ones);
+        if (!NIBBLES) {
+            __m256i large = _mm256_and_si256(_mm256_srli_epi16(pair, 4), low);
+            high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_maddubs_epi16(large, four), sixteens));
+        }
+        if (quads < 8) high = _mm256_and_si256(high, _mm256_set1_epi32(q / 4 == first / 4 ? -1 : 0));
+        products[t] = _mm256_add_epi32(products[t], _mm256_slli_epi32(high, HIGH_BITS));
     }
 }
 
@@ -139,27 +149,46 @@ void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float
             _mm256_storeu_ps(sums + t * PANEL + 8 * half, _mm256_add_ps(total[0][t][half], total[1][t][half]));
 }
 
+// The largest lane, in all lanes.
+inline __m256i largest_lane(__m256i x) {
+    x = _mm256_max_epu32(x, _mm256_permute2x128_si256(x, x, 1));
+    x = _mm256_max_epu32(x, _mm256_shuffle_epi32(x, 0x4e));
+    return _mm256_max_epu32(x, _mm256_shuffle_epi32(x, 0xb1));
+}
+
 inline void quantize_whole_block(const float* x, Quantized& out) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
-    __m256 values[4], size = _mm256_setzero_ps();
-    for (int i = 0; i < 4; ++i) {
-        values[i] = _mm256_loadu_ps(x + 8 * i);
-        size = _mm256_max_ps(size, _mm256_andnot_ps(sign, values[i]));
+    __m256 values[4], pairs[2];
+    for (int i = 0; i < 2; ++i) {
+        values[2 * i] = _mm256_loadu_ps(x + 16 * i);
+        values[2 * i + 1] = _mm256_loadu_ps(x + 16 * i + 8);
+        __m256 sizes[2] = {_mm256_andnot_ps(sign, values[2 * i]), _mm256_andnot_ps(sign, values[2 * i + 1])};
+        pairs[i] = _mm256_max_ps(_mm256_shuffle_ps(sizes[0], sizes[1], 0x88), _mm256_shuffle_ps(sizes[0], sizes[1], 0xdd));
     }
-    alignas(32) float sizes[8];
-    _mm256_store_ps(sizes, size);
-    float largest = 0.0f;
-    for (float one : sizes) largest = one > largest ? one : largest;
-    __m256 inverse = _mm256_set1_ps(inverse_scale(largest));
+    // The largest of each quad.
+    __m256 quads = _mm256_max_ps(_mm256_shuffle_ps(pairs[0], pairs[1], 0x88), _mm256_shuffle_ps(pairs[0], pairs[1], 0xdd));
+    const __m256i numbers = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7), bits = _mm256_set1_epi32(QUAD_BITS);
+    __m256i keys = _mm256_or_si256(_mm256_andnot_si256(bits, _mm256_castps_si256(quads)), numbers);
+    __m256i top = largest_lane(keys);
+    __m256i other = largest_lane(_mm256_andnot_si256(_mm256_cmpeq_epi32(keys, top), keys));
+    const uint32_t largest = static_cast<uint32_t>(_mm256_cvtsi256_si32(top));
+    const Step step = find_step(largest, static_cast<uint32_t>(_mm256_cvtsi256_si32(other)));
+    __m256 inverse = _mm256_set1_ps(step.inverse);
     __m256i codes[4];
-    for (int i = 0; i < 4; ++i) codes[i] = _mm256_cvtps_epi32(_mm256_mul_ps(values[i], inverse));
+    alignas(32) int32_t wide[BLOCK];
+    for (int i = 0; i < 4; ++i) {
+        codes[i] = _mm256_cvtps_epi32(_mm256_mul_ps(values[i], inverse));
+        _mm256_store_si256(reinterpret_cast<__m256i*>(wide + 8 * i), codes[i]);
+    }
     __m256i words[2] = {_mm256_packs_epi32(codes[0], codes[1]), _mm256_packs_epi32(codes[2], codes[3])};
     __m256i bytes = _mm256_packs_epi16(words[0], words[1]);  // fours of each, the lanes interleaved
     bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out.codes), bytes);
-    int32_t sums[2] = {0, 0};
-    for (int i = 0; i < BLOCK; ++i) sums[i / 16] += out.codes[i];
-    finish(out, largest, sums[0], sums[1]);
+    __m256i halves[2] = {_mm256_add_epi32(codes[0], codes[1]), _mm256_add_epi32(codes[2], codes[3])};
+    __m256i sums = _mm256_hadd_epi32(halves[0], halves[1]);  // of the first 16 two, of the others two, and again
+    __m128i fours = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    fours = _mm_hadd_epi32(fours, fours);
+    finish(out, largest, step.scale, wide, _mm_extract_epi32(fours, 0), _mm_extract_epi32(fours, 1));
 }
 
 }  // namespace

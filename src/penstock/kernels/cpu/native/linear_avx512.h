@@ -16,11 +16,10 @@ namespace {
 
 #ifdef __AVX512VNNI__
 constexpr bool VNNI = true;
-constexpr int MAX_TILE = 16;
 #else
 constexpr bool VNNI = false;
-constexpr int MAX_TILE = 8;  // codes of 8 bits take 16 registers
 #endif
+constexpr int MAX_TILE = 8;
 
 inline __m512 halves(const uint16_t* at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
@@ -53,6 +52,24 @@ inline __m512i dot(__m512i sum, const __m512i* codes, const int8_t* x) {
 #endif
 }
 
+// Products of the high codes, as they count. `codes` are those of the quad.
+template <bool NIBBLES>
+inline __m512i high_dot(__m512i codes, const Quantized& a) {
+    const __m512i four = broadcast(a.high);
+#ifdef __AVX512VNNI__
+    const __m512i products = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, four);
+#else
+    const __m512i low = _mm512_set1_epi8(15);
+    __m512i fine = _mm512_maddubs_epi16(_mm512_and_si512(codes, low), four);
+    __m512i products = _mm512_madd_epi16(fine, _mm512_set1_epi16(1));
+    if (!NIBBLES) {
+        __m512i coarse = _mm512_maddubs_epi16(_mm512_and_si512(_mm512_srli_epi16(codes, 4), low), four);
+        products = _mm512_add_epi32(products, _mm512_madd_epi16(coarse, _mm512_set1_epi16(16)));
+    }
+#endif
+    return _mm512_slli_epi32(products, HIGH_BITS);
+}
+
 // Sums of one panel over all blocks for T tokens, [T][16]. `stride` is the number of blocks of a row of x.
 template <int KIND, int T>
 void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Quantized* x, int64_t stride, float* sums) {
@@ -63,6 +80,7 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
     constexpr bool FETCH = NIBBLES || T > 1;
     constexpr int64_t AHEAD = 4096, SCALES_AHEAD = 256;
     constexpr _mm_hint WHERE = NIBBLES || T < 8 ? _MM_HINT_T0 : _MM_HINT_T1;
+    constexpr bool COPY = NIBBLES && T > 2;  // of the unpacked codes, for the quads with high codes
     const uint8_t* packed = static_cast<const uint8_t*>(segment.codes) + panel * blocks * BYTES;
     const uint16_t* scales = segment.scales + panel * blocks * SCALES;
     const uint16_t* offsets = OFFSET ? segment.offsets + panel * blocks * 16 : nullptr;
@@ -72,6 +90,7 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
     for (int t = 0; t < T; ++t) total[t] = _mm512_setzero_ps();
     for (int64_t b = 0; b < blocks; ++b, packed += BYTES) {
         __m512i codes[NIBBLES || VNNI ? 8 : 16];
+        alignas(64) uint8_t unpacked[COPY ? 512 : 64];
         if (FETCH) {
             for (int64_t line = 0; line < BYTES; line += 64) _mm_prefetch(packed + AHEAD + line, WHERE);
             if (!NIBBLES) _mm_prefetch(scales + b * SCALES + SCALES_AHEAD, _MM_HINT_T0);
@@ -92,6 +111,16 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
                 codes[q] = _mm512_and_si512(codes[q], low);
             }
         }
+        if (COPY) {
+#pragma GCC unroll 8
+            for (int q = 0; q < 8; ++q) _mm512_store_si512(unpacked + 64 * q, codes[q]);
+        }
+        const auto quad = [&](int32_t q) {
+            if (COPY) return _mm512_load_si512(unpacked + 64 * q);
+            if (!NIBBLES) return _mm512_loadu_si512(packed + 64 * q);
+            const __m512i pair = _mm512_loadu_si512(packed + 64 * (q & 3));
+            return _mm512_and_si512(_mm512_srl_epi16(pair, _mm_cvtsi32_si128(q & 4)), low);
+        };
         if constexpr (KIND == U8_HALVES) {
             __m512 first = halves(scales + b * 32), second = halves(scales + b * 32 + 16);
 #pragma GCC unroll 16
@@ -99,6 +128,9 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
                 const Quantized& a = x[t * stride + b];
                 __m512i start = _mm512_slli_epi32(_mm512_set1_epi32(a.minus_first), 7);
                 __m512i rest = _mm512_slli_epi32(_mm512_set1_epi32(a.minus_sum - a.minus_first), 7);
+                __m512i high = high_dot<NIBBLES>(quad(a.quad), a);
+                start = _mm512_mask_add_epi32(start, a.quad < 4 ? 0xffff : 0, start, high);
+                rest = _mm512_mask_add_epi32(rest, a.quad < 4 ? 0 : 0xffff, rest, high);
                 __m512 one = _mm512_cvtepi32_ps(dot<NIBBLES>(start, codes, a.codes));
                 __m512 two = _mm512_cvtepi32_ps(dot<NIBBLES>(rest, codes + 4, a.codes + 16));
                 __m512 scale = _mm512_set1_ps(a.scale);
@@ -113,7 +145,7 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
                 __m512i start = _mm512_setzero_si512();
                 if (!OFFSET) start = _mm512_slli_epi32(_mm512_set1_epi32(a.minus_sum), NIBBLES ? 3 : 7);
                 __m512i first = dot<NIBBLES>(start, codes, a.codes);
-                __m512i second = dot<NIBBLES>(_mm512_setzero_si512(), codes + 4, a.codes + 16);
+                __m512i second = dot<NIBBLES>(high_dot<NIBBLES>(quad(a.quad), a), codes + 4, a.codes + 16);
                 __m512 product = _mm512_cvtepi32_ps(_mm512_add_epi32(first, second));
                 total[t] = _mm512_fmadd_ps(product, _mm512_mul_ps(scale, _mm512_set1_ps(a.scale)), total[t]);
                 if (OFFSET) total[t] = _mm512_fmadd_ps(offset, _mm512_set1_ps(a.scaled_sum), total[t]);
@@ -158,15 +190,52 @@ void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float
     }
 }
 
+inline __m512i swap_halves(__m512i x) { return _mm512_shuffle_i64x2(x, x, 0x4e); }
+inline __m512i swap_quarters(__m512i x) { return _mm512_shuffle_i64x2(x, x, 0xb1); }
+
+// The largest lane, in all lanes that the first four have it in.
+inline __m512i largest_lane(__m512i x) {
+    x = _mm512_max_epu32(x, swap_halves(x));
+    x = _mm512_max_epu32(x, swap_quarters(x));
+    return _mm512_max_epu32(x, _mm512_shuffle_epi32(x, static_cast<_MM_PERM_ENUM>(0x4e)));
+}
+
 inline void quantize_whole_block(const float* x, Quantized& out) {
-    __m512 first = _mm512_loadu_ps(x), second = _mm512_loadu_ps(x + 16);
-    float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second)));
-    __m512 inverse = _mm512_set1_ps(inverse_scale(largest));
-    __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(first, inverse));
-    __m512i high = _mm512_cvtps_epi32(_mm512_mul_ps(second, inverse));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out.codes), _mm512_cvtsepi32_epi8(low));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out.codes + 16), _mm512_cvtsepi32_epi8(high));
-    finish(out, largest, _mm512_reduce_add_epi32(low), _mm512_reduce_add_epi32(high));
+    const __m512 values[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
+    const __m512 sizes[2] = {_mm512_abs_ps(values[0]), _mm512_abs_ps(values[1])};
+    // Each 16 bytes: the largest of a quad of the first half twice, and of one of the second half.
+    __m512 quads = _mm512_max_ps(_mm512_shuffle_ps(sizes[0], sizes[1], 0x88), _mm512_shuffle_ps(sizes[0], sizes[1], 0xdd));
+    quads = _mm512_max_ps(quads, _mm512_permute_ps(quads, 0xb1));
+    const __m512i numbers = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7);
+    const __m512i keys = _mm512_ternarylogic_epi32(_mm512_castps_si512(quads), _mm512_set1_epi32(QUAD_BITS), numbers, 0xba);
+    const __m512i largest = largest_lane(keys);
+    const __m512i other = largest_lane(_mm512_maskz_mov_epi32(_mm512_cmpneq_epi32_mask(keys, largest), keys));
+    const uint32_t key = static_cast<uint32_t>(_mm_cvtsi128_si32(_mm512_castsi512_si128(largest)));
+    const Step step = find_step(key, static_cast<uint32_t>(_mm_cvtsi128_si32(_mm512_castsi512_si128(other))));
+    const __m512 inverse = _mm512_set1_ps(step.inverse);
+    alignas(64) int32_t wide[BLOCK];
+    __m512i codes[2];
+    for (int half = 0; half < 2; ++half) {
+        codes[half] = _mm512_cvtps_epi32(_mm512_mul_ps(values[half], inverse));
+        _mm512_store_si512(wide + 16 * half, codes[half]);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(out.codes + 16 * half), _mm512_cvtsepi32_epi8(codes[half]));
+    }
+    // The sums of both halves, added up as the largest was found.
+    const __m512 parts[2] = {_mm512_castsi512_ps(codes[0]), _mm512_castsi512_ps(codes[1])};
+    __m512i sums = _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(parts[0], parts[1], 0x88)),
+                                    _mm512_castps_si512(_mm512_shuffle_ps(parts[0], parts[1], 0xdd)));
+    sums = _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, static_cast<_MM_PERM_ENUM>(0xb1)));
+    sums = _mm512_add_epi32(sums, swap_halves(sums));
+    const __m128i both = _mm512_castsi512_si128(_mm512_add_epi32(sums, swap_quarters(sums)));
+    const int32_t quad = key & QUAD_BITS;
+    const __m128i four = _mm_load_si128(reinterpret_cast<const __m128i*>(wide + 4 * quad));
+    const __m128i high = _mm_srai_epi32(_mm_add_epi32(four, _mm_set1_epi32(1 << HIGH_BITS >> 1)), HIGH_BITS);
+    const __m128i low = _mm_sub_epi32(four, _mm_slli_epi32(high, HIGH_BITS));
+    _mm_storeu_si32(out.high, _mm_cvtepi32_epi8(high));
+    _mm_storeu_si32(out.codes + 4 * quad, _mm_cvtepi32_epi8(low));
+    out.quad = quad;
+    out.scale = step.scale;
+    put_sums(out, _mm_cvtsi128_si32(both), _mm_extract_epi32(both, 2));
 }
 
 }  // namespace

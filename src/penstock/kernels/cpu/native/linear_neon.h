@@ -64,6 +64,24 @@ inline int32x4_t dot(int32x4_t sum, const int8x16_t* codes, const int8_t* x) {
 #endif
 }
 
+// Products of the high codes, as they count. `packed` is where the rows begin in the block.
+template <bool NIBBLES>
+inline int32x4_t high_dot(const uint8_t* packed, const Quantized& a) {
+    const uint8x16_t bytes = vld1q_u8(packed + 64 * (NIBBLES ? a.quad & 3 : a.quad));
+    const uint8x16_t nibbles = vandq_u8(vshlq_u8(bytes, vdupq_n_s8(static_cast<int8_t>(-(a.quad & 4)))), vdupq_n_u8(15));
+    const int8x16_t codes = vreinterpretq_s8_u8(NIBBLES ? nibbles : veorq_u8(bytes, vdupq_n_u8(128)));
+    int32_t word;
+    std::memcpy(&word, a.high, sizeof word);
+#ifdef __ARM_FEATURE_DOTPROD
+    const int32x4_t products = vdotq_s32(vdupq_n_s32(0), codes, vreinterpretq_s8_s32(vdupq_n_s32(word)));
+#else
+    const int8x8_t quad = vreinterpret_s8_s32(vdup_n_s32(word));
+    const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(codes), quad));
+    const int32x4_t products = vpaddq_s32(low, vpaddlq_s16(vmull_s8(vget_high_s8(codes), quad)));
+#endif
+    return vshlq_n_s32(products, HIGH_BITS);
+}
+
 // Sums of one panel over all blocks for T tokens, [T][16]. `stride` is the number of blocks of a row of x.
 template <int KIND, int T>
 void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Quantized* x, int64_t stride, float* sums) {
@@ -86,10 +104,13 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
             for (int t = 0; t < T; ++t) {
                 const Quantized& a = x[t * stride + b];
                 float32x4_t& sum = total[t][group];
-                int32x4_t product = dot<NIBBLES>(vdupq_n_s32(ZERO * a.minus_sum), codes, a.codes);
+                const int32x4_t high = high_dot<NIBBLES>(packed + 16 * group, a), none = vdupq_n_s32(0);
+                const bool in_first = !HALVES || a.quad < 4;
+                int32x4_t product = vaddq_s32(vdupq_n_s32(ZERO * a.minus_sum), in_first ? high : none);
+                product = dot<NIBBLES>(product, codes, a.codes);
                 if (HALVES) {
                     sum = vfmaq_f32(sum, vcvtq_f32_s32(product), vmulq_n_f32(first_scale, a.scale));
-                    product = vdupq_n_s32(0);
+                    product = in_first ? none : high;
                 }
                 product = dot<NIBBLES>(product, codes + 4, a.codes + 16);
                 sum = vfmaq_f32(sum, vcvtq_f32_s32(product), vmulq_n_f32(second_scale, a.scale));
@@ -148,23 +169,36 @@ void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float
 }
 
 inline void quantize_whole_block(const float* x, Quantized& out) {
-    float32x4_t values[8], sizes = vdupq_n_f32(0.0f);
+    float32x4_t values[8], sizes[8];
     for (int i = 0; i < 8; ++i) {
         values[i] = vld1q_f32(x + 4 * i);
-        sizes = vmaxq_f32(sizes, vabsq_f32(values[i]));
+        sizes[i] = vabsq_f32(values[i]);
     }
-    const float largest = vmaxvq_f32(sizes), inverse = inverse_scale(largest);
-    int32_t sums[2];
+    // The largest of each quad, of four quads at a time, as integers with the quad's number.
+    const uint32x4_t numbers = {0, 1, 2, 3};
+    uint32x4_t keys[2];
     for (int half = 0; half < 2; ++half) {
-        int16x4_t codes[4];
-        for (int i = 0; i < 4; ++i) codes[i] = vqmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(values[4 * half + i], inverse)));
-        const int8x8_t low = vqmovn_s16(vcombine_s16(codes[0], codes[1]));
-        const int8x8_t high = vqmovn_s16(vcombine_s16(codes[2], codes[3]));
-        const int8x16_t bytes = vcombine_s8(low, high);
-        vst1q_s8(out.codes + 16 * half, bytes);
-        sums[half] = vaddlvq_s8(bytes);
+        const float32x4_t* four = sizes + 4 * half;
+        const float32x4_t quads = vpmaxq_f32(vpmaxq_f32(four[0], four[1]), vpmaxq_f32(four[2], four[3]));
+        const uint32x4_t bits = vbicq_u32(vreinterpretq_u32_f32(quads), vdupq_n_u32(QUAD_BITS));
+        keys[half] = vorrq_u32(bits, vaddq_u32(numbers, vdupq_n_u32(4 * half)));
     }
-    finish(out, largest, sums[0], sums[1]);
+    const uint32_t largest = vmaxvq_u32(vmaxq_u32(keys[0], keys[1]));
+    for (uint32x4_t& key : keys) key = vbicq_u32(key, vceqq_u32(key, vdupq_n_u32(largest)));
+    const Step step = find_step(largest, vmaxvq_u32(vmaxq_u32(keys[0], keys[1])));
+    int32_t wide[BLOCK], sums[2];
+    for (int half = 0; half < 2; ++half) {
+        int32x4_t codes[4];
+        for (int i = 0; i < 4; ++i) {
+            codes[i] = vcvtnq_s32_f32(vmulq_n_f32(values[4 * half + i], step.inverse));
+            vst1q_s32(wide + 16 * half + 4 * i, codes[i]);
+        }
+        const int16x8_t low = vcombine_s16(vqmovn_s32(codes[0]), vqmovn_s32(codes[1]));
+        const int16x8_t high = vcombine_s16(vqmovn_s32(codes[2]), vqmovn_s32(codes[3]));
+        vst1q_s8(out.codes + 16 * half, vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)));
+        sums[half] = vaddvq_s32(vaddq_s32(vaddq_s32(codes[0], codes[1]), vaddq_s32(codes[2], codes[3])));
+    }
+    finish(out, largest, step.scale, wide, sums[0], sums[1]);
 }
 
 }  // namespace

@@ -45,15 +45,17 @@ inline Floats add_product(Floats sum, Floats a, Floats b) {
 inline Floats add_product(Floats sum, Floats a, Floats b) { return sum + a * b; }
 #endif
 
-// 32 activations as pairs of 16-bit numbers: the first and third of each four, and the second and fourth.
+// 32 activations as pairs of 16-bit numbers: the first and third of each four, and the second and fourth. The ninth four
+// are the high codes, of `quad`.
 struct Pairs {
-    int32_t even[8], odd[8];
+    int32_t even[12], odd[12], quad;
 };
 
-inline void spread(const int8_t* codes, Pairs& pairs) {
-    for (int at = 0; at < 8; at += 4) {
-        Ints fours;
-        std::memcpy(&fours, codes + 4 * at, sizeof fours);
+inline void spread(const Quantized& a, Pairs& pairs) {
+    pairs.quad = a.quad;
+    for (int at = 0; at < 12; at += 4) {
+        Ints fours{};
+        std::memcpy(&fours, at < 8 ? a.codes + 4 * at : a.high, at < 8 ? sizeof fours : sizeof a.high);
         Ints even = (fours << 24 >> 24 & 0xffff) | fours << 8 >> 24 << 16;
         Ints odd = (fours << 16 >> 24 & 0xffff) | fours >> 24 << 16;
         std::memcpy(pairs.even + at, &even, sizeof even);
@@ -86,9 +88,23 @@ inline void dot(const uint8_t* packed, int first, int quads, const Pairs* x, Int
         }
     }
     for (int t = 0; t < T; ++t) {
+        const int q = x[t].quad;
+        const bool has_high = first <= q && q < first + quads;
+        const Shorts a = reinterpret_cast<Shorts>(repeat(x[t].even[8])), b = reinterpret_cast<Shorts>(repeat(x[t].odd[8]));
         for (int group = 0; group < GROUPS; ++group) {
             products[t][group] = both(fine[t][group]);
             if (!NIBBLES) products[t][group] += both(coarse[t][group]) * 16;
+            if (!has_high) continue;
+            Words fours;
+            std::memcpy(&fours, packed + (NIBBLES ? q % 4 : q) * 64 + group * 16, sizeof fours);
+            if (NIBBLES) fours >>= static_cast<uint16_t>(q & 4);
+            Shorts even = reinterpret_cast<Shorts>(fours & 15), odd = reinterpret_cast<Shorts>(fours >> 8 & 15);
+            Ints high = both(even * a + odd * b);
+            if (!NIBBLES) {
+                even = reinterpret_cast<Shorts>(fours >> 4 & 15), odd = reinterpret_cast<Shorts>(fours >> 12);
+                high += both(even * a + odd * b) * 16;
+            }
+            products[t][group] += high << HIGH_BITS;
         }
     }
 }
@@ -103,7 +119,7 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
         int64_t block = panel * blocks + b;
         const uint8_t* packed = static_cast<const uint8_t*>(segment.codes) + block * (NIBBLES ? 256 : 512);
         Pairs pairs[T];
-        for (int t = 0; t < T; ++t) spread(x[t * stride + b].codes, pairs[t]);
+        for (int t = 0; t < T; ++t) spread(x[t * stride + b], pairs[t]);
         for (int part = 0; part < PARTS; ++part) {
             Ints products[T][GROUPS];
             dot<NIBBLES, T>(packed, part * QUADS, QUADS, pairs, products);
@@ -176,19 +192,31 @@ void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float
 }
 
 inline void quantize_whole_block(const float* x, Quantized& out) {
-    float largest = 0.0f;
-    for (int i = 0; i < BLOCK; ++i) {
-        float size = std::fabs(x[i]);
-        largest = size > largest ? size : largest;
+    uint32_t largest = 0, other = 0;
+    for (uint32_t quad = 0; quad < 8; ++quad) {
+        float size = 0.0f;
+        for (int i = 0; i < 4; ++i) {
+            float one = std::fabs(x[4 * quad + i]);
+            size = one > size ? one : size;
+        }
+        uint32_t key;
+        std::memcpy(&key, &size, 4);
+        key = (key & ~QUAD_BITS) | quad;
+        if (key > largest) {
+            other = largest;
+            largest = key;
+        } else if (key > other) {
+            other = key;
+        }
     }
-    float inverse = inverse_scale(largest);
-    int32_t sums[2] = {0, 0};
+    const Step step = find_step(largest, other);
+    int32_t codes[BLOCK], sums[2] = {0, 0};
     for (int i = 0; i < BLOCK; ++i) {
-        int32_t code = static_cast<int32_t>(std::nearbyintf(x[i] * inverse));
-        out.codes[i] = static_cast<int8_t>(code);
-        sums[i / 16] += code;
+        codes[i] = static_cast<int32_t>(std::nearbyintf(x[i] * step.inverse));
+        out.codes[i] = static_cast<int8_t>(codes[i]);
+        sums[i / 16] += codes[i];
     }
-    finish(out, largest, sums[0], sums[1]);
+    finish(out, largest, step.scale, codes, sums[0], sums[1]);
 }
 
 }  // namespace
