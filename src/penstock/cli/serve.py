@@ -216,6 +216,7 @@ def _find_models(
 
 
 async def _listen(settings: Settings, status: StartStatus, listener: socket.socket, say: Say) -> HttpServer:
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would read the metadata of all packages for them
     from penstock.http import starting
     from penstock.http.server import HttpServer
 

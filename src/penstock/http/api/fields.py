@@ -29,7 +29,7 @@ def field_error(text: str, param: str | None = None) -> PydanticCustomError:
 class StrictModel(BaseModel):
     """Rejects unknown fields, and "1" or true for 1. 1 and 1.0 are the same."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
     # Where an API has several types of an object and only one is supported: that type, and how errors name it.
     only: ClassVar[tuple[str, str] | None] = None

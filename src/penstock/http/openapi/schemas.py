@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from penstock.http.error_body import ErrorBody
+from penstock.http.parse.schema import build
 
 _REF = "#/components/schemas/"
 
@@ -42,6 +43,8 @@ def response(
 
 def components(requests: Sequence[type[BaseModel]], answers: Sequence[type[Struct]]) -> dict[str, Any]:
     """The document's `components.schemas`, to which the two functions above refer."""
+    for schema in requests:
+        build(schema)
     _, by_pydantic = models_json_schema([(schema, "validation") for schema in requests], ref_template=_REF + "{model}")
     _, by_msgspec = msgspec.json.schema_components(answers, ref_template=_REF + "{name}")
     return {**by_pydantic["$defs"], **by_msgspec}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -14,15 +15,25 @@ from penstock.http.parse.unions import BRANCH
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
+_building = threading.Lock()
+
 
 def parse(schema: type[Schema], raw: bytes) -> Schema:
     """Raises InvalidRequest and nothing else."""
     body = decode_object(raw)
+    if not schema.__pydantic_complete__:
+        build(schema)
     try:
         return schema.model_validate(body)
     except ValidationError as error:
         # The first error in the schema's order: unknown fields come before all others.
         raise _invalid(error.errors(include_url=False)[0]) from None
+
+
+def build(schema: type[BaseModel]) -> None:
+    """Schemas with `defer_build` get their validators with their first body, so that a server starts faster."""
+    with _building:  # long bodies are parsed in threads
+        schema.model_rebuild()
 
 
 # --- messages for pydantic's errors

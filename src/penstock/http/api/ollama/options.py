@@ -120,7 +120,7 @@ class OllamaOptions(StrictModel):
         return None if self.repeat_last_n == 0 or self.repeat_penalty == 1 else self.repeat_penalty
 
 
-NONE = OllamaOptions.model_validate({})
+NONE = OllamaOptions.model_construct()
 
 
 def sampling_params(

@@ -28,7 +28,7 @@ def input_items(sent: Input | None, name: str, before: bytes | None = None, answ
     if answer is not None:
         earlier += msgspec.json.decode(answer, type=_Output).output
     if isinstance(sent, str):
-        sent = [MessageItem.model_validate({"role": "user", "content": sent})]
+        sent = [MessageItem.model_construct(role="user", content=sent)]
     return _encode([*earlier, *[_list_item(item, f"{name}_{place}") for place, item in enumerate(sent or ())]])
 
 
