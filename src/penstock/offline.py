@@ -11,8 +11,9 @@ import itertools
 import logging
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from penstock import assemble, settings
 from penstock.deployment.sync_driver import Driver
@@ -30,6 +31,9 @@ from penstock.flow import (
 from penstock.startup import preflight
 from penstock.store.progress import Progress
 from penstock.stream.active_request import ActiveRequest
+
+if TYPE_CHECKING:
+    from penstock.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -62,16 +66,22 @@ class LLM:
             logger.warning("%s", ignored)
         self.model = assemble.model(self.settings, pulling)
         preflight.check(self.settings, self.model.spec)
-        self.pipeline = assemble.pipeline(self.settings, self.model)
         self.defaults: dict[str, Any] = dict(self.model.sampling)  # used where no params are given
-        self._before_load()
-        engine, self.facts = assemble.engine(self.settings)
+        with ThreadPoolExecutor(1, "pipeline") as thread:  # weights are packed without the interpreter lock
+            opening = thread.submit(assemble.pipeline, self.settings, self.model)
+            self._before_load(opening.result)
+            engine, self.facts = assemble.engine(self.settings)
+        try:
+            self.pipeline = opening.result()
+        except BaseException:
+            engine.close()
+            raise
         self.pipeline.context = self.facts["context"]  # less than the model's, if memory is short
         self._driver = Driver(engine, min(MAX_OPEN, self.settings.schedule.max_waiting))
         self._numbers = itertools.count()
 
-    def _before_load(self) -> None:
-        """For subclasses: further checks before the model is loaded."""
+    def _before_load(self, pipeline: Callable[[], Pipeline]) -> None:
+        """For subclasses: further checks before the model is loaded. `pipeline` waits until it is there."""
 
     @overload
     def generate(self, prompts: Prompt, params: Params = ..., *, progress: bool | None = ...) -> Completion: ...

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from penstock.cli.progress import download_bar
 from penstock.cli.text import context_note
 from penstock.flow import Chunk, Constraint
 from penstock.offline import LLM
+
+if TYPE_CHECKING:
+    from penstock.pipeline import Pipeline
 
 
 class Shower:
@@ -40,12 +43,12 @@ class _Checked(LLM):
         self._constraint = constraint
         super().__init__(**options)
 
-    def _before_load(self) -> None:
-        if self._constraint is not None and self.pipeline.constraints is not None:
+    def _before_load(self, pipeline: Callable[[], Pipeline]) -> None:
+        if self._constraint is not None and (checker := pipeline().constraints) is not None:
             try:
-                self.pipeline.constraints.check(self._constraint)
+                checker.check(self._constraint)
             except BaseException:
-                self.pipeline.close()
+                pipeline().close()
                 raise
 
 
