@@ -51,6 +51,28 @@ def test_a_chat_through_a_pipe(folder: Path) -> None:
     assert done.stdout.count("\n") >= 2
 
 
+NO_OTHER_PROCESS = """
+import sys
+
+def refuse(event, arguments):
+    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"):
+        raise RuntimeError(f"{event}: there is to be one process")
+
+sys.addaudithook(refuse)
+"""
+
+
+@pytest.mark.parametrize(("command", "stdin"), [(("run", "hello"), ""), (("chat",), "hello\n")])
+def test_one_process_is_enough(folder: Path, tmp_path: Path, command: tuple[str, ...], stdin: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_OTHER_PROCESS)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    options = ("--model", str(folder), "--device", "cpu", "--max-tokens", "5")
+    done = penstock(*command, *options, stdin=stdin, PYTHONPATH=path)
+    assert (done.returncode, done.stdout != "") == (0, True), done.stderr
+    isolated = penstock(*command, *options, "--isolate", stdin=stdin, PYTHONPATH=path)
+    assert (isolated.returncode, "one process" in isolated.stderr) == (1, True)  # so the hook works
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -133,8 +155,8 @@ def test_a_missing_extra_is_told_before_an_engine_is_started(folder: Path, tmp_p
 
 
 def test_what_cannot_work_is_told_before_a_model_is_loaded(folder: Path, tmp_path: Path) -> None:
-    """Without torch there is none."""
-    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['torch'] = None")
+    """Where no engine can be built."""
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['penstock.startup.build'] = None")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     schema = tmp_path / "bad.json"
     schema.write_text('{"type": "nonsense"}')
@@ -146,7 +168,7 @@ def test_what_cannot_work_is_told_before_a_model_is_loaded(folder: Path, tmp_pat
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith("error: ")
         assert says in done.stderr
-        assert "torch" not in done.stderr
+        assert "startup" not in done.stderr
 
 
 def test_debug_shows_the_trace() -> None:
