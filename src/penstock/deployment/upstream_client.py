@@ -11,6 +11,8 @@ import email.utils
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -33,6 +35,7 @@ class UpstreamClient:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._session: aiohttp.ClientSession | None = None
+        self._proxy = environment_proxy(endpoint.url)  # once: aiohttp would ask in a thread for each request
 
     @asynccontextmanager
     async def post(self, route: str, body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -58,9 +61,9 @@ class UpstreamClient:
     async def _send(self, route: str, body: bytes) -> aiohttp.ClientResponse:
         session, url = self._open(), self._endpoint.path(route)
         try:
-            return await session.post(url, data=body, allow_redirects=False)
+            return await session.post(url, data=body, allow_redirects=False, proxy=self._proxy)
         except aiohttp.ServerDisconnectedError:  # an idle connection that it had closed: nothing was read
-            return await session.post(url, data=body, allow_redirects=False)
+            return await session.post(url, data=body, allow_redirects=False, proxy=self._proxy)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
@@ -73,13 +76,20 @@ class UpstreamClient:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=endpoint.connect_s),
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=True,  # proxies
             )
         return self._session
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+def environment_proxy(url: str) -> str | None:
+    """The proxy that the environment names for this URL (HTTPS_PROXY, NO_PROXY, …)."""
+    parts = urlsplit(url)
+    if parts.hostname is None or proxy_bypass(parts.hostname):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 def status_error(response: aiohttp.ClientResponse, body: bytes) -> PenstockError:

@@ -16,7 +16,7 @@ import pytest
 from helpers.scripted_upstream import Exchange, Script, ScriptedUpstream, answer, delta, usage
 from penstock.deployment.protocol import ModelCard
 from penstock.deployment.ticket import Ticket
-from penstock.deployment.upstream_client import retry_after_s
+from penstock.deployment.upstream_client import environment_proxy, retry_after_s
 from penstock.deployment.upstream_endpoint import Endpoint
 from penstock.deployment.upstream_model import UpstreamModel
 from penstock.errors import InvalidRequest, PenstockError, UpstreamBusy, UpstreamFailed, UpstreamTimeout
@@ -480,6 +480,18 @@ def test_a_connection_that_was_closed_while_idle_is_no_failure() -> None:
             await model.upstream.close()
 
     asyncio.run(main())
+
+
+def test_proxies_of_the_environment_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    assert environment_proxy("https://api.example/v1") is None
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", "127.0.0.1,inner.example")
+    assert environment_proxy("https://api.example/v1") == "http://proxy:3128"
+    assert environment_proxy("https://inner.example/v1") is None
+    assert environment_proxy("http://127.0.0.1:8000/v1") is None
 
 
 @pytest.mark.parametrize(
