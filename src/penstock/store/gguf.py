@@ -6,10 +6,11 @@ milliseconds. Layout: magic, version, tensor count, metadata count, metadata, te
 
 from __future__ import annotations
 
+import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from penstock.errors import ModelInvalid, ModelNotFound
 
@@ -63,9 +64,20 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
+    return _read(path, lists=True)
+
+
+def read_tensors(path: Path) -> dict[str, TensorInfo]:
+    """The tensors alone: skips the texts of the vocabulary, which takes a fraction of the time."""
+    return _read(path, lists=False).tensors
+
+
+def _read(path: Path, *, lists: bool) -> Header:
     try:
         with path.open("rb") as file:
-            return _Reader(path, file).header()
+            size = path.stat().st_size
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        return _Reader(path, content, lists=lists).header()
     except FileNotFoundError:
         raise ModelNotFound(f"no such file: {path}", param="model") from None
     except OSError as error:
@@ -76,11 +88,17 @@ _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<
 _STRING, _ARRAY = 8, 9
 
 
+_LENGTH = struct.Struct("<Q")
+
+
 class _Reader:
-    def __init__(self, path: Path, file: BinaryIO) -> None:
+    def __init__(self, path: Path, content: mmap.mmap | bytes, *, lists: bool) -> None:
+        """Without `lists`, lists of texts are empty."""
         self.path = path
-        self.file = file
-        self.size = path.stat().st_size
+        self.content = content
+        self.lists = lists
+        self.size = len(content)
+        self.at = 0
 
     def header(self) -> Header:
         if self.take(4) != MAGIC:
@@ -99,7 +117,7 @@ class _Reader:
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1:
             raise self.invalid_file(f"alignment {alignment!r}")
-        data_start = -(-self.file.tell() // alignment) * alignment
+        data_start = -(-self.at // alignment) * alignment
         return Header(metadata, dict(self.locate(entry, data_start) for entry in table))
 
     def tensor_entry(self) -> tuple[str, tuple[int, ...], int, int]:
@@ -141,8 +159,7 @@ class _Reader:
             raise self.invalid_file(f"metadata type {kind}")
         item, count = self.number("<I"), self.number("<Q")
         if item == _STRING:
-            self.require(count * 8)
-            return [self.text() for _ in range(count)]
+            return self.texts(count)
         if item not in _SCALARS:
             raise self.invalid_file(f"array of metadata type {item}")
         code = _SCALARS[item]
@@ -151,16 +168,37 @@ class _Reader:
     def text(self) -> str:
         return self.take(self.number("<Q")).decode("utf-8", errors="surrogateescape")
 
+    def texts(self, count: int) -> list[str]:
+        """A hundred thousand of them: one loop over local names."""
+        self.require(count * _LENGTH.size)
+        content, unpack, at, found = self.content, _LENGTH.unpack_from, self.at, []
+        try:
+            for _ in range(count):
+                begin = at + _LENGTH.size
+                at = begin + unpack(content, at)[0]
+                if self.lists:
+                    self.require(at - self.at)
+                    found.append(content[begin:at].decode("utf-8", errors="surrogateescape"))
+        except (struct.error, OverflowError):
+            raise self.cut() from None
+        self.require(at - self.at)
+        self.at = at
+        return found
+
     def number(self, code: str) -> Any:
         return struct.unpack(code, self.take(struct.calcsize(code)))[0]
 
     def take(self, count: int) -> bytes:
         self.require(count)
-        return self.file.read(count)
+        self.at += count
+        return self.content[self.at - count : self.at]
 
     def require(self, count: int) -> None:
-        if count > MAX_HEADER_BYTES or self.file.tell() + count > self.size:
-            raise self.invalid_file(f"it ends inside its header, at byte {self.size}")
+        if count > MAX_HEADER_BYTES or self.at + count > self.size:
+            raise self.cut()
+
+    def cut(self) -> ModelInvalid:
+        return self.invalid_file(f"it ends inside its header, at byte {self.size}")
 
     def invalid_file(self, what: str) -> ModelInvalid:
         return ModelInvalid(f"{self.path} is not a valid GGUF file: {what}", param="model")

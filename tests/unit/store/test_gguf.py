@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from helpers.store_samples import LLAMA, TOKENIZER, write_gguf
 from penstock.errors import ModelInvalid, ModelNotFound
-from penstock.store.gguf import read_header
+from penstock.store.gguf import read_header, read_tensors
 
 TENSORS = {
     "one": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -36,6 +37,10 @@ def test_header_agrees_with_the_reference_reader(path: Path) -> None:
         assert content[info.offset : info.offset + info.num_bytes] == tensor.data.tobytes()
 
 
+def test_tensors_alone_are_those_of_the_header(path: Path) -> None:
+    assert read_tensors(path) == read_header(path).tensors
+
+
 def test_quantized_tensors_have_the_sizes_of_the_reference(tmp_path: Path) -> None:
     kinds = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "BF16")
     writer = reference.GGUFWriter(tmp_path / "q.gguf", "llama")
@@ -55,17 +60,19 @@ def test_quantized_tensors_have_the_sizes_of_the_reference(tmp_path: Path) -> No
     assert last.offset + last.num_bytes <= (tmp_path / "q.gguf").stat().st_size
 
 
-def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", [read_header, read_tensors])
+def test_a_file_cut_anywhere_is_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
     path = write_gguf(tmp_path / "x.gguf", metadata=SMALL, tensors=TENSORS)
     content, header = path.read_bytes(), read_header(path)
     end = max(info.offset + info.num_bytes for info in header.tensors.values())
     for length in range(end):
         path.write_bytes(content[:length])
         with pytest.raises(ModelInvalid):
-            read_header(path)
+            read(path)
 
 
-def test_no_flipped_byte_gets_past_as_another_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", [read_header, read_tensors])
+def test_no_flipped_byte_gets_past_as_another_error(tmp_path: Path, read: Callable[[Path], object]) -> None:
     path = write_gguf(
         tmp_path / "x.gguf", metadata={"a": 1, "b": 0.5, "c": "text", "d": ["x", "y"], "e": [1, 2], "f": True}
     )
@@ -74,7 +81,7 @@ def test_no_flipped_byte_gets_past_as_another_error(tmp_path: Path) -> None:
         for flipped in (0xFF, content[position] ^ 1):
             path.write_bytes(content[:position] + bytes([flipped]) + content[position + 1 :])
             with suppress(ModelInvalid):
-                read_header(path)
+                read(path)
 
 
 def test_what_is_wrong_is_said(tmp_path: Path, path: Path) -> None:

@@ -9,7 +9,7 @@ from penstock.kernels.arrays import Array
 from penstock.model.weights.dequantize import dequantize
 from penstock.model.weights.map import Format
 from penstock.model.weights.source import MappedFile, Shape
-from penstock.store.gguf import TensorInfo, read_header
+from penstock.store.gguf import TensorInfo, read_tensors
 
 
 class GgufSource:
@@ -18,7 +18,7 @@ class GgufSource:
     format: Format = "gguf"
 
     def __init__(self, path: Path) -> None:
-        self._tensors = read_header(path).tensors
+        self._tensors = read_tensors(path)
         self._file = MappedFile(path)
         self._shapes = {name: info.shape for name, info in self._tensors.items()}
 
