@@ -14,7 +14,7 @@ def load_packed_model(config: BackendConfig) -> Decoder:
     source: Source = DummySource() if dummy else open_source(files.weights, files.format)
     form = PackedForm(settings.model.quantize)
     check_weights(packed_bytes(spec, source, form), settings.cache, host_memory())
-    return load(spec, source, form, context=config.context)
+    return load(spec, source, form, context=config.context, threads=config.threads)
 
 
 def choose_cache_size(config: BackendConfig, memory: DeviceMemory) -> CacheSize:

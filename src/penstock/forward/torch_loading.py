@@ -22,7 +22,8 @@ def load_model(config: BackendConfig, device: torch.device) -> Decoder:
         source = open_source(files.weights, files.format)
     needed = weight_bytes(spec, dtype=dtype, device=device)
     check_weights(needed, config.settings.cache, device_memory(device))
-    return load_dense(spec, source, dtype=dtype, device=device, context=config.context)
+    threads = config.threads if source.format == "gguf" else 1  # to dequantize; other formats are only copied
+    return load_dense(spec, source, dtype=dtype, device=device, context=config.context, threads=threads)
 
 
 def device_memory(device: torch.device) -> DeviceMemory:

@@ -19,10 +19,10 @@ from penstock.model.weights.source import Source
 from penstock.store.spec import ModelSpec, Rope
 
 
-def load(spec: ModelSpec, source: Source, form: DeviceForm, *, context: int) -> Decoder:
+def load(spec: ModelSpec, source: Source, form: DeviceForm, *, context: int, threads: int = 1) -> Decoder:
     """`context`: the longest sequence it will run, up to spec.context; less saves memory."""
     kind = registry.architecture(spec.architecture)
-    weights = loader.load(kind.weight_map, source, spec, form)
+    weights = loader.load(kind.weight_map, source, spec, form, threads=threads)
 
     def rotary(rope: Rope) -> Rotary:
         return Rotary(form.constant(rotary_table(rope, context)), rope.dim)

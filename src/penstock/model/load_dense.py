@@ -22,10 +22,12 @@ TORCH_DTYPES: dict[Dtype, torch.dtype] = {
 NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 
-def load_dense(spec: ModelSpec, source: Source, *, dtype: torch.dtype, device: torch.device, context: int) -> Decoder:
+def load_dense(
+    spec: ModelSpec, source: Source, *, dtype: torch.dtype, device: torch.device, context: int, threads: int = 1
+) -> Decoder:
     """`load` with tensors of `dtype`."""
     try:
-        return load(spec, source, DenseForm(dtype, device), context=context)
+        return load(spec, source, DenseForm(dtype, device), context=context, threads=threads)
     except torch.OutOfMemoryError:
         needed = weight_bytes(spec, dtype=dtype, device=device) / 2**30
         raise OutOfMemory(

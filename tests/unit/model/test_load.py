@@ -132,6 +132,8 @@ class StoredAs:
     def read_blocks(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         return np.zeros((shape[0], shape[1] // self.kind.block_elements * self.kind.block_bytes), np.uint8)
 
+    def release(self, name: str) -> None: ...
+
 
 @pytest.mark.parametrize("quantize", [None, "int8", "int4"])
 @pytest.mark.parametrize("stored", sorted(kind.name for kind in TENSOR_TYPES.values()))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from helpers import tiny_models
 from penstock.errors import ModelInvalid, WeightsMismatch
-from penstock.model import Decoder, open_source
+from penstock.model import Decoder, PackedForm, open_source
 from penstock.model.architectures.llama import Llama
 from penstock.model.load_dense import load_dense
 from penstock.model.weights import loader
@@ -58,6 +59,24 @@ def test_parts_are_fused_in_order(folder: Path) -> None:
     assert norm.equal(tensors["model.layers.1.post_attention_layernorm.weight"])
     assert norm.dtype == torch.float32
     assert weights.matrices["head"].dense.equal(tensors["lm_head.weight"].bfloat16())
+
+
+def test_threads_load_the_same_and_release_each_tensor_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_of(folder)
+    made, released = [], []
+    for threads in (1, 3):
+        source = open_source([folder / "model.safetensors"], "safetensors")
+        release = source.release
+        monkeypatch.setattr(source, "release", lambda name, release=release: (released.append(name), release(name)))
+        made.append(loader.load(Llama.weight_map, source, spec, PackedForm(), threads=threads))
+    one, several = made
+    assert list(one.matrices) == list(several.matrices)
+    for name, weight in one.matrices.items():
+        assert np.array_equal(weight.packed.unpack(), several.matrices[name].packed.unpack())
+    for name, vector in one.vectors.items():
+        assert np.array_equal(vector, several.vectors[name])
+    names = sorted(load_file(folder / "model.safetensors"))
+    assert sorted(released[: len(names)]) == sorted(released[len(names) :]) == names
 
 
 def test_bytes_of_the_weights(folder: Path, tmp_path: Path) -> None:

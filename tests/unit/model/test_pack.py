@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -17,7 +19,7 @@ from penstock import settings
 from penstock.assemble import engine_loop
 from penstock.errors import InvalidSetting, ModelInvalid
 from penstock.kernels.cpu.arena import Arena
-from penstock.kernels.cpu.packed import Kind, PackedMatrix
+from penstock.kernels.cpu.packed import Kind, PackedMatrix, quantize
 from penstock.kernels.reference.dense import to_dense
 from penstock.model import DummySource, PackedForm, load, open_source, packed_bytes
 from penstock.model.architectures.llama import Llama
@@ -105,6 +107,55 @@ def test_quantizing(cols: int, dtype: torch.dtype) -> None:
     normal = largest > 1e-3  # below, float16 scales have few bits left
     relative = error("int4")[normal].square().mean() / largest[normal].square().mean()
     assert relative.sqrt() < 0.042  # 0.0443 when the largest weight decides alone
+
+
+def halved_sum(terms: np.ndarray) -> np.ndarray:
+    """[..., 32] -> [...], in the order of native/pack.cpp."""
+    while terms.shape[-1] > 1:
+        middle = terms.shape[-1] // 2
+        terms = terms[..., :middle] + terms[..., middle:]
+    return terms[..., 0]
+
+
+def divisors(scales: np.ndarray) -> np.ndarray:
+    return np.where(scales == 0, np.float32(1), scales.astype(np.float32))[..., None]
+
+
+def int8(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    scales = (np.abs(blocks).max(2) / np.float32(127)).astype(np.float16)
+    return (np.rint(blocks / divisors(scales)).clip(-127, 127) + 128).astype(np.uint8), scales
+
+
+def int4(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    lowest, highest = blocks.min(2), blocks.max(2)
+    extreme = np.where(highest > -lowest, highest, lowest) / np.float32(-8)
+    tried = []
+    for share in (1.0, 0.9375, 0.875, 0.8125):
+        scale = extreme * np.float32(share)
+        codes = np.rint(blocks / divisors(scale)).clip(-8, 7)
+        tried.append((halved_sum(np.square(codes * scale[..., None] - blocks)), codes))
+    best = np.argmin([error for error, _ in tried], axis=0)
+    codes = np.choose(best[..., None], [codes for _, codes in tried])
+    scales = halved_sum(blocks * codes) / np.maximum(halved_sum(codes * codes), np.float32(1))
+    whole = (codes + 8).astype(np.uint8)
+    return whole[..., :16] | whole[..., 16:] << 4, scales.astype(np.float16)
+
+
+@pytest.mark.parametrize(("bits", "formula"), [(8, int8), (4, int4)])
+def test_native_quantization_is_the_formula(bits: Any, formula: Callable[..., tuple[np.ndarray, np.ndarray]]) -> None:
+    """To the last bit, with scales from float16's subnormals to its largest."""
+    draw = np.random.default_rng(2)
+    blocks = draw.standard_normal((400, 8, 32), dtype=np.float32) * np.logspace(-9, 5, 400)[:, None, None]
+    blocks = blocks.astype(np.float32)
+    blocks[7] = 0.0
+    blocks[8, 0, :3] = 0.0
+    codes, scales = quantize(blocks, bits)
+    with np.errstate(over="ignore"):
+        expected_codes, expected_scales = formula(blocks)
+    np.testing.assert_array_equal(scales, expected_scales)
+    np.testing.assert_array_equal(codes, expected_codes)
+    assert (expected_scales == 0).any()
+    assert ((abs(expected_scales) > 0) & (abs(expected_scales) < 6e-5)).any()
 
 
 def test_better_scales_than_the_largest_weight_alone() -> None:

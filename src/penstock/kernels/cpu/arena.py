@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from math import prod
+from threading import Lock
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -22,13 +23,15 @@ class Arena:
 
     def __init__(self) -> None:
         self._chunk = np.empty(0, dtype=np.uint8)
+        self._lock = Lock()
 
     def empty(self, *shape: int, dtype: DTypeLike) -> Array:
         size = prod(shape) * np.dtype(dtype).itemsize
         room = -(-size // ALIGNMENT) * ALIGNMENT
-        if room > len(self._chunk):
-            self._chunk = _map(max(room, CHUNK))
-        taken, self._chunk = self._chunk[:size], self._chunk[room:]
+        with self._lock:
+            if room > len(self._chunk):
+                self._chunk = _map(max(room, CHUNK))
+            taken, self._chunk = self._chunk[:size], self._chunk[room:]
         return taken.view(dtype).reshape(shape)
 
 

@@ -27,6 +27,11 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
         (_pointer, _pointer, _pointer, _int64, _pointer, _pointer, _int64, ctypes.c_int, _int64, _int64),
     ),
     "penstock_gather": (None, (_pointer, _pointer, _int64, ctypes.c_float, _pointer)),
+    "penstock_to_panels": (
+        None,
+        (_pointer, _int64, _int64, _int64, _int64, _int64, ctypes.c_int, ctypes.c_uint32, _pointer),
+    ),
+    "penstock_quantize_weights": (None, (_pointer, _int64, ctypes.c_int, _pointer, _pointer)),
     "penstock_draw_params": (ctypes.c_char_p, ()),
     "penstock_draw": (ctypes.c_int32, (_pointer, _int64, _pointer, _pointer, _pointer, _int64, _pointer)),
     "penstock_filter": (None, (_pointer, _int64, _pointer, _pointer, _pointer, _pointer)),
@@ -59,6 +64,13 @@ def load() -> ctypes.CDLL | None:
         )
     if (wanted := os.environ.get(CHOICE)) and not library.penstock_select(wanted.encode()):
         raise InvalidSetting(f"{CHOICE}: this machine or this build has no {wanted!r} kernels", param=CHOICE)
+    return library
+
+
+def native_library() -> ctypes.CDLL:
+    """For callers that have no other way to compute."""
+    library = load()
+    assert library is not None, "the native library is not built"
     return library
 
 

@@ -9,12 +9,14 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from penstock.kernels.arrays import BFLOAT16, Array, to_float32
 from penstock.kernels.cpu.arena import Arena
+from penstock.kernels.cpu.library import native_library
 
 PANEL = 16  # rows of a panel
 BLOCK = 32  # inputs of a block
@@ -136,20 +138,53 @@ def _allocate(kind: Kind, rows: int, cols: int, empty: Callable[..., Array]) -> 
     return Segment(kind, rows, codes, scales, offsets)
 
 
-def fill(segment: Segment, begin: int, codes: Array, scales: Array | None = None, offsets: Array | None = None) -> None:
+def fill(
+    segment: Segment,
+    begin: int,
+    codes: Array,
+    scales: Array | None = None,
+    offsets: Array | None = None,
+    *,
+    flip: int = 0,
+) -> None:
     """Rows from `begin` on, a multiple of 16; as many as there are codes: [n, cols] of a float kind, [n, blocks, 32]
     uint8, or [n, blocks, 16] of a 4-bit kind (input i in the low half of byte i, input 16 + i in the high half). Scales
-    and offsets are [n, blocks], [n, blocks, 2] of halves.
+    and offsets are [n, blocks], [n, blocks, 2] of halves. Fields of larger blocks need not be copied out of them.
+    `flip`: bits to invert in each code.
     """
-    panels = slice(begin // PANEL, -(-(begin + len(codes)) // PANEL))
+    first = begin // PANEL
     if segment.kind.is_float:
-        segment.codes[panels] = _panels(codes).swapaxes(1, 2)
+        _to_panels(codes.astype(segment.codes.dtype, copy=False)[:, None], segment.codes[first:])
         return
-    words = np.ascontiguousarray(codes).view(np.int32)  # [n, blocks, quads]
-    segment.codes[panels].view(np.int32)[..., 0] = _panels(words).transpose(0, 2, 3, 1)
+    _to_panels(codes, segment.codes[first:], flip=flip * 0x01010101, unit_bytes=4)
     for target, factors in ((segment.scales, scales), (segment.offsets, offsets)):
         if target is not None and factors is not None:
-            target[panels] = np.moveaxis(_panels(factors), 1, -1)
+            halves = factors.astype(np.float16, copy=False)
+            _to_panels(halves if halves.ndim == 3 else halves[..., None], target[first:])
+
+
+def _to_panels(rows: Array, out: Array, *, flip: int = 0, unit_bytes: int | None = None) -> None:
+    """`rows` [n, groups, units]; each group is contiguous."""
+    if rows.shape[2] > 1 and rows.strides[2] != rows.itemsize:
+        rows = np.ascontiguousarray(rows)
+    unit_bytes = unit_bytes or rows.itemsize
+    units = rows.shape[2] * rows.itemsize // unit_bytes
+    row_bytes, group_bytes = rows.strides[:2]
+    assert out.flags.c_contiguous
+    native_library().penstock_to_panels(
+        rows.ctypes.data, len(rows), row_bytes, rows.shape[1], group_bytes, units, unit_bytes, flip, out.ctypes.data
+    )
+
+
+def quantize(blocks: Array, bits: Literal[4, 8]) -> tuple[Array, Array]:
+    """Codes and scales for `fill` of `blocks` [n, blocks, 32] float32."""
+    codes = np.empty((*blocks.shape[:2], 4 * bits), dtype=np.uint8)
+    scales = np.empty(blocks.shape[:2], dtype=np.float16)
+    assert blocks.flags.c_contiguous
+    native_library().penstock_quantize_weights(
+        blocks.ctypes.data, scales.size, bits, codes.ctypes.data, scales.ctypes.data
+    )
+    return codes, scales
 
 
 def unpack(segment: Segment, cols: int) -> Array:
@@ -169,10 +204,3 @@ def unpack(segment: Segment, cols: int) -> Array:
         values += segment.offsets.astype(np.float32).swapaxes(1, 2)[..., None, None]
     rows = len(values) * PANEL
     return np.ascontiguousarray(values.reshape(rows, -1)[: segment.rows, :cols])
-
-
-def _panels(rows: Array) -> Array:
-    """[rows, ...] -> [panels, 16, ...], the last padded with zeros."""
-    if missing := -len(rows) % PANEL:
-        rows = np.concatenate((rows, np.zeros((missing, *rows.shape[1:]), rows.dtype)))
-    return rows.reshape(-1, PANEL, *rows.shape[1:])

@@ -100,8 +100,8 @@ def q6_k_codes(blocks: Array) -> Array:
 
 
 def half(blocks: Array, at: int) -> Array:
-    """The float16 field at byte `at`: [..., block bytes] -> [...]"""
-    return np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16)[..., 0]
+    """The float16 field at byte `at`: [..., block bytes] -> [...], over the same memory."""
+    return blocks[..., at : at + 2].view(np.float16)[..., 0]
 
 
 def _half(blocks: Array, at: int) -> Array:

@@ -44,6 +44,9 @@ class DummySource:
     def read_blocks(self, name: str, shape: Shape) -> Array:
         raise AssertionError(f"{name} has no blocks")
 
+    def release(self, name: str) -> None:
+        pass
+
 
 def pool_offset(name: str, seed: int) -> int:
     """Where the tensor of this name begins in the pool."""

@@ -41,6 +41,9 @@ class DeviceDummySource:
     def read_blocks(self, name: str, shape: Shape) -> Array:
         raise AssertionError(f"{name} has no blocks")
 
+    def release(self, name: str) -> None:
+        pass
+
 
 class BlankSource:
     """Implements `Source`: zeros that take no memory. What `DenseForm` makes of them has the types, shapes and layouts
@@ -63,3 +66,6 @@ class BlankSource:
 
     def read_blocks(self, name: str, shape: Shape) -> Array:
         raise AssertionError(f"{name} has no blocks")
+
+    def release(self, name: str) -> None:
+        pass

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from penstock.kernels.arrays import Array
 from penstock.model.weights.dequantize import dequantize
 from penstock.model.weights.map import Format
 from penstock.model.weights.source import MappedFile, Shape
 from penstock.store.gguf import TensorInfo, read_tensors
+
+CHUNK = 1 << 17  # elements that are dequantized at a time: passes over them stay in the processor's cache
 
 
 class GgufSource:
@@ -28,7 +32,14 @@ class GgufSource:
 
     def read(self, name: str, shape: Shape) -> Array:
         info, raw = self._raw(name)
-        return dequantize(info.type.name, raw.reshape(-1, info.type.block_bytes)).reshape(shape)
+        kind, blocks = info.type, raw.reshape(-1, info.type.block_bytes)
+        if kind.block_elements == 1:
+            return dequantize(kind.name, blocks).reshape(shape)
+        values = np.empty((len(blocks), kind.block_elements), dtype=np.float32)
+        step = CHUNK // kind.block_elements
+        for begin in range(0, len(blocks), step):
+            values[begin : begin + step] = dequantize(kind.name, blocks[begin : begin + step])
+        return values.reshape(shape)
 
     def stored_type(self, name: str) -> str:
         return self._tensors[name].type.name
@@ -36,6 +47,10 @@ class GgufSource:
     def read_blocks(self, name: str, shape: Shape) -> Array:
         info, raw = self._raw(name)
         return raw.reshape(info.shape[0], -1)
+
+    def release(self, name: str) -> None:
+        info = self._tensors[name]
+        self._file.release(info.offset, info.offset + info.num_bytes)
 
     def _raw(self, name: str) -> tuple[TensorInfo, Array]:
         info = self._tensors[name]

@@ -6,8 +6,9 @@ checkpoint ──Reader──► Rows ──Piece.place──► Rows of this ra
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.errors import InvalidSetting
 from penstock.kernels.arrays import ITEMSIZES, Dtype
@@ -25,17 +26,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def load(weight_map: WeightMap, source: Source, spec: ModelSpec, form: DeviceForm, shard: Shard = WHOLE) -> Weights:
+def load(
+    weight_map: WeightMap,
+    source: Source,
+    spec: ModelSpec,
+    form: DeviceForm,
+    shard: Shard = WHOLE,
+    *,
+    threads: int = 1,
+) -> Weights:
+    """`threads` read, place and form different parameters at the same time."""
     placed = list(placements(weight_map.parameters, source.format, spec, shard))
     reader = Reader(source, placed, weight_map, spec)
-    matrices: dict[str, Weight] = {}
-    vectors: dict[str, Tensor] = {}
-    for one in placed:
-        if one.is_matrix:
-            matrices[one.name] = form.matrix(one.kind, one.shape, _rows(one, reader, form, spec))
-        else:
-            rows = (piece.place(reader.read(piece), spec) for piece in one.pieces)
-            vectors[one.name] = form.vector(one.kind, one.shape, rows)
+
+    def make(one: Placement) -> Weight | Tensor:
+        rows = _rows(one, reader, form, spec)
+        return (form.matrix if one.is_matrix else form.vector)(one.kind, one.shape, rows)
+
+    with ThreadPoolExecutor(threads) as pool:
+        made = list(zip(placed, pool.map(make, placed), strict=True))
+    matrices = {one.name: cast(Weight, weight) for one, weight in made if one.is_matrix}
+    vectors = {one.name: cast("Tensor", vector) for one, vector in made if not one.is_matrix}
     if spec.tied:
         matrices["head"] = form.tied_head(matrices["embedding"])
     return Weights(matrices, vectors)
@@ -65,5 +76,6 @@ def packed_bytes(weight_map: WeightMap, source: Source, spec: ModelSpec, form: P
 
 def _rows(placement: Placement, reader: Reader, form: DeviceForm, spec: ModelSpec) -> Iterator[Rows]:
     for piece in placement.pieces:
-        blocks = form.reads_blocks(reader.stored_type(piece))
+        blocks = placement.is_matrix and form.reads_blocks(reader.stored_type(piece))
         yield piece.place(reader.read_blocks(piece) if blocks else reader.read(piece), spec)
+        reader.release(piece)

@@ -15,14 +15,12 @@ import numpy as np
 from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import Array, to_float32
 from penstock.kernels.cpu.arena import Arena
-from penstock.kernels.cpu.packed import BLOCK, FLOATS, PANEL, Kind, Segment, allocate, fill
+from penstock.kernels.cpu.packed import BLOCK, FLOATS, PANEL, Kind, Segment, allocate, fill, quantize
 from penstock.model.weights.dequantize import fifth_bits, fifth_k_bits, half, k_scales, q6_k_codes
 
 Quantization = Literal["int8", "int4"]
 
 CHUNK = 1 << 20  # elements packed at a time, to bound temporary memory
-# Scales that int4 tries per block, as shares of the one that just reaches the largest weight
-INT4_SHARES = (1.0, 0.9375, 0.875, 0.8125)
 
 
 class Codes(NamedTuple):
@@ -31,6 +29,7 @@ class Codes(NamedTuple):
     codes: Array
     scales: Array
     offsets: Array | None = None
+    flip: int = 0
 
 
 def kind_of(stored: str, quantize: Quantization | None) -> Kind:
@@ -45,14 +44,11 @@ def kind_of(stored: str, quantize: Quantization | None) -> Kind:
 def pack_blocks(name: str, rows: Array, cols: int, arena: Arena) -> Segment:
     """`rows` is [rows, bytes of a row] uint8 of the GGUF format `name`."""
     kind, decode = FORMATS[name]
-
-    def decode_checked(chunk: Array) -> Codes:
-        codes = decode(chunk)
-        if not all(factors is None or np.isfinite(factors).all() for factors in codes[1:]):
+    segment = _pack_chunks(allocate(kind, len(rows), cols, arena), rows, cols, decode)
+    for factors in (segment.scales, segment.offsets):
+        if factors is not None and not _all_finite(factors):
             raise ModelInvalid(f"a tensor of type {name} has scales that float16 cannot hold", param="model")
-        return codes
-
-    return _pack_chunks(allocate(kind, len(rows), cols, arena), rows, cols, decode_checked)
+    return segment
 
 
 def pack_floats(weight: Array, arena: Arena) -> Segment:
@@ -65,20 +61,21 @@ def pack_floats(weight: Array, arena: Arena) -> Segment:
 
 def pack_quantized(weight: Array, to: Quantization, arena: Arena) -> Segment:
     """[rows, cols] of any float type, as `to` in blocks of 32."""
-    kind, quantize = QUANTIZED[to]
+    kind, bits = QUANTIZED[to]
     cols = weight.shape[1]
 
     def quantize_padded(chunk: Array) -> Codes:
         padded = np.zeros((len(chunk), cols + -cols % BLOCK), dtype=np.float32)
         padded[:, :cols] = to_float32(chunk)
-        return quantize(padded.reshape(len(chunk), -1, BLOCK))
+        return Codes(*quantize(padded.reshape(len(chunk), -1, BLOCK), bits))
 
     return _pack_chunks(allocate(kind, len(weight), cols, arena), weight, cols, quantize_padded)
 
 
 def _pack_chunks(segment: Segment, rows: Array, cols: int, make: Callable[[Array], Codes]) -> Segment:
     for begin, chunk in _chunks(rows, cols):
-        fill(segment, begin, *make(chunk))
+        codes, scales, offsets, flip = make(chunk)
+        fill(segment, begin, codes, scales, offsets, flip=flip)
     return segment
 
 
@@ -111,7 +108,7 @@ def _q5_1(rows: Array) -> Codes:
 
 def _q8_0(rows: Array) -> Codes:
     blocks = rows.reshape(len(rows), -1, 34)
-    return Codes(blocks[..., 2:] ^ 128, half(blocks, 0))
+    return Codes(blocks[..., 2:], half(blocks, 0), flip=128)
 
 
 def _q4_k(rows: Array) -> Codes:
@@ -150,39 +147,9 @@ def _split(packed: Array) -> Array:
     return np.concatenate((packed & 15, packed >> 4), axis=-1)
 
 
-def _int8(blocks: Array) -> Codes:
-    scales = _to_float16(np.abs(blocks).max(axis=2) / np.float32(127))
-    codes = blocks / _divisors(scales)
-    np.rint(codes, out=codes)
-    codes.clip(-127, 127, out=codes)
-    codes += 128
-    return Codes(codes.astype(np.uint8), scales)
-
-
-def _int4(blocks: Array) -> Codes:
-    """Codes are -8 to 7: the largest weight of either sign gets code -8. A smaller scale, which clips it, may fit the
-    others better: of a few, take the codes with the least squared error, and then the scale that fits them best."""
-    lowest, highest = blocks.min(axis=2), blocks.max(axis=2)
-    extreme = np.where(highest > -lowest, highest, lowest) / np.float32(-8)
-    best = np.full_like(extreme, np.inf)
-    codes = np.zeros_like(blocks)
-    for share in INT4_SHARES:
-        scale = extreme * np.float32(share)
-        rounded = blocks / _divisors(scale)
-        np.rint(rounded, out=rounded)
-        rounded.clip(-8, 7, out=rounded)
-        error = np.square(rounded * scale[..., None] - blocks).sum(axis=2)
-        better = error < best
-        best[better] = error[better]
-        codes[better] = rounded[better]
-    scales = _to_float16((blocks * codes).sum(axis=2) / np.square(codes).sum(axis=2).clip(min=1))
-    whole = (codes + 8).astype(np.uint8)
-    return Codes(whole[..., :16] | (whole[..., 16:] << 4), scales)
-
-
-def _divisors(scales: Array) -> Array:
-    """The scales, with 1 instead of 0 for blocks of zeros."""
-    return np.where(scales == 0, np.float32(1.0), scales.astype(np.float32))[..., None]
+def _all_finite(halves: Array) -> bool:
+    """By their bits: numpy converts float16 one by one."""
+    return bool((halves.view(np.uint16) & 0x7C00).max(initial=0) < 0x7C00)
 
 
 def _to_float16(values: Array) -> Array:
@@ -191,10 +158,7 @@ def _to_float16(values: Array) -> Array:
 
 
 FLOAT_KINDS = {"F32": Kind.F32, "F64": Kind.F32, "F16": Kind.F16, "BF16": Kind.BF16}
-QUANTIZED: dict[Quantization, tuple[Kind, Callable[[Array], Codes]]] = {
-    "int8": (Kind.U8, _int8),
-    "int4": (Kind.U4, _int4),
-}
+QUANTIZED: dict[Quantization, tuple[Kind, Literal[4, 8]]] = {"int8": (Kind.U8, 8), "int4": (Kind.U4, 4)}
 # GGUF format -> its kind, and how its blocks are decoded
 FORMATS: dict[str, tuple[Kind, Callable[[Array], Codes]]] = {
     "Q4_0": (Kind.U4, _q4_0),

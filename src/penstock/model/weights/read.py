@@ -42,6 +42,10 @@ class Reader:
         name, shape = self._names[piece.name], piece.stored_shape
         return Rows(self._source.read_blocks(name, shape), self._source.stored_type(name), shape[-1], is_blocks=True)
 
+    def release(self, piece: Piece) -> None:
+        """What was read of it is not needed any more."""
+        self._source.release(self._names[piece.name])
+
 
 def _checkpoint_names(
     placements: Collection[Placement], weight_map: WeightMap, source: Source, spec: ModelSpec

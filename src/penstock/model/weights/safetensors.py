@@ -52,5 +52,9 @@ class SafetensorsSource:
     def stored_type(self, name: str) -> str:
         return self._index[name].dtype
 
+    def release(self, name: str) -> None:
+        entry = self._index[name]
+        self._files[entry.file].release(entry.begin, entry.end)
+
     def read_blocks(self, name: str, shape: Shape) -> Array:
         raise AssertionError(f"{name} has no blocks")

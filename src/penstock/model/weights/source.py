@@ -57,17 +57,19 @@ class Source(Protocol):
     def read_blocks(self, name: str, shape: Shape) -> Array:
         """[rows, bytes of a row] uint8: a matrix of a quantized type, as it is stored. Read-only."""
 
+    def release(self, name: str) -> None:
+        """What was read of this tensor is not needed any more."""
+
 
 class MappedFile:
-    """A file mapped into memory. Pages are fetched when a tensor over them is used, and dropped when the next one is
-    read, so that loading does not take memory for the whole file."""
+    """A file mapped into memory. Pages are fetched when a tensor over them is used; `release` drops them, so that
+    loading does not take memory for the whole file."""
 
     def __init__(self, path: Path) -> None:
         try:
             with path.open("rb") as file:
                 # copy-on-write: torch takes no read-only memory; it is never written
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            self._read = (0, 0)
         except FileNotFoundError:
             raise ModelNotFound(f"no such file: {path}", param="model") from None
         except (OSError, ValueError) as error:
@@ -75,9 +77,10 @@ class MappedFile:
 
     def bytes(self, begin: int, end: int) -> Array:
         """[end - begin] uint8, over the mapping. The caller has checked that the file is long enough."""
-        previous, previous_end = self._read
-        if previous_end and hasattr(mmap, "MADV_DONTNEED"):
-            page = previous - previous % mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_DONTNEED, page, previous_end - page)  # unchanged pages can be fetched again
-        self._read = (begin, end)
         return np.frombuffer(self._map, dtype=np.uint8, count=end - begin, offset=begin)
+
+    def release(self, begin: int, end: int) -> None:
+        """These bytes are not needed any more. Unchanged pages can be fetched again, so neighbours lose nothing."""
+        if end > begin and hasattr(mmap, "MADV_DONTNEED"):
+            page = begin - begin % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, page, end - page)

@@ -43,6 +43,29 @@ def test_filled_in_portions(kind: Kind) -> None:
     assert whole.num_bytes == segment_bytes(kind, 50, cols)
 
 
+@pytest.mark.parametrize("kind", [Kind.U4_OFFSET, Kind.U8_HALVES, Kind.F32])
+def test_fields_of_larger_records_are_read_in_place(kind: Kind) -> None:
+    """As GGUF has them: a block is scale, offset and codes one after the other, at odd addresses."""
+    draw = np.random.default_rng(0)
+    size, factors = (16, 1) if kind is Kind.U4_OFFSET else (32, 2)
+    records = draw.integers(0, 120, (21, 3, 5 + size + 4), dtype=np.uint8)
+    if kind is Kind.F32:
+        values = records[:, 0, 1:33].view(np.float32)
+        found, expected = allocate(kind, 21, 8, Arena()), allocate(kind, 21, 8, Arena())
+        fill(found, 0, values)
+        fill(expected, 0, values.copy())
+    else:
+        codes, scales = records[..., 5 : 5 + size], records[..., 1 : 1 + 2 * factors].view(np.float16)
+        scales = scales if factors == 2 else scales[..., 0]
+        found, expected = allocate(kind, 21, 96, Arena()), allocate(kind, 21, 96, Arena())
+        fill(found, 0, codes, scales, scales, flip=0x80)
+        fill(expected, 0, codes.copy() ^ 0x80, scales.copy(), scales.copy())
+    assert found.codes.any()
+    for part in ("codes", "scales", "offsets"):
+        np.testing.assert_array_equal(getattr(found, part), getattr(expected, part))
+    assert not found.codes[1, ..., 5:, :].any() if kind is not Kind.F32 else not found.codes[1, :, 5:].any()
+
+
 def test_what_products_will_read() -> None:
     assert random_matrix((Kind.F16,), (3,), 8).reads_float
     assert not random_matrix((Kind.F16,), (3,), 8).reads_quantized

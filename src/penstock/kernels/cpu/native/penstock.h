@@ -23,6 +23,13 @@ PENSTOCK_API void penstock_linear(const void* matrix, const float* x, const void
                                   int64_t parts);
 PENSTOCK_API void penstock_gather(const void* matrix, const int64_t* tokens, int64_t count, float scale, float* out);
 
+// Rows of weights into panels: `in` has rows of `groups`, so many bytes apart, of `units` of 2 or 4 bytes each, which come
+// out as [panels][groups][units][16 rows], with the bits of `flip` inverted; missing rows of the last panel are 0.
+PENSTOCK_API void penstock_to_panels(const void* in, int64_t rows, int64_t row_bytes, int64_t groups, int64_t group_bytes,
+                                     int64_t units, int unit_bytes, uint32_t flip, void* out);
+// Blocks of 32 floats to codes of 8 bits, 32 bytes a block, or 4 bits, 16 bytes a block, and a float16 scale.
+PENSTOCK_API void penstock_quantize_weights(const float* blocks, int64_t count, int bits, uint8_t* codes, uint16_t* scales);
+
 // The fields of penstock::DrawParams with types, offsets and size: Python checks that they are its own.
 PENSTOCK_API const char* penstock_draw_params(void);
 // The kernels of draw.h, of one row in the calling thread. `params` is a penstock::DrawParams, `tables` penstock::SlotTables,
