@@ -89,7 +89,7 @@ def test_dtype(name: str, made_in: str, device: build.DeviceKind, chosen: str) -
         ("auto", True, True, False, "cpu"),
         ("auto", True, True, True, "cuda"),
         ("cuda", True, True, True, "cuda"),
-        ("cuda", True, False, True, "device cuda needs torch, which is not installed: pip install"),
+        ("cuda", True, False, True, "device cuda needs torch, which is not installed: "),
         ("cuda", True, True, False, "no CUDA device here, or this torch was built without CUDA"),
     ],
 )
@@ -114,6 +114,6 @@ def test_torch_operations_need_torch(monkeypatch: pytest.MonkeyPatch, dtype: str
     """A dtype of torch's, or no native kernels."""
     monkeypatch.setattr(library, "load", lambda: None)
     monkeypatch.setattr(extras, "has_torch", lambda: False)
-    with pytest.raises(InvalidSetting, match=r"needs torch, .*: pip install 'penstock\[torch\]'") as caught:
+    with pytest.raises(InvalidSetting, match=r"needs torch, .*pip install 'penstock\[torch\]'") as caught:
         build._kind(Settings(model=ModelSettings(dtype=dtype)), "cpu")
     assert caught.value.param == param

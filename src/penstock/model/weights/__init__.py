@@ -1,10 +1,11 @@
 """From the tensors of a checkpoint to the weights of a model: read, place, form.
 
-loader                     the three stages, one parameter after the other
+loader                     the three stages, several parameters at a time
 read                       first: tensors by the names of a checkpoint, which must fit the map
-source                     what is read from: safetensors, gguf (with dequantize), dummy (random or blank)
+source                     what is read from: safetensors, gguf (with dequantize), dummy, dummy_tensors
 place                      second: slice for a rank, permute, fuse
-form                       third: dense, or packed for the native kernels (pack has GGUF's types)
+form                       third: packed for the native kernels (pack has GGUF's types)
+dense_form                 third, with torch: tensors
 map, names                 which tensors make up which parameter, as data
 loaded                     the result: weights by name
 """
