@@ -63,6 +63,11 @@ class Unauthorized(PenstockError):
     code = "invalid_api_key"
 
 
+class Forbidden(PenstockError):
+    status = 403
+    code = "forbidden"
+
+
 class NotFound(PenstockError):
     status = 404
     code = "not_found"

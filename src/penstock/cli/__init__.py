@@ -21,6 +21,8 @@ COMMANDS = {
     "plan": "Plan capacity: memory, speed, replicas and cost of a model.",
     "budget": "Count the tokens of a prompt's parts against the context.",
     "top": "Watch a running server in the terminal.",
+    "sleep": "Release the memory of a running server's model.",
+    "wake": "Wake a model of a running server that sleeps.",
     "pull": "Download a model into the cache.",
     "models": "List the models of the catalogue and on this machine.",
 }

@@ -5,7 +5,8 @@ registry      the models of a server by name
 local_model   a model that this server runs: files, pipeline, replicas
 replica_set   the replicas of a model
 residency     which local models are in memory
-replica       one engine process under supervision, for an event loop; hang_watch notices one that hangs
+replica       one engine process under supervision, for an event loop; hang_watch notices one that hangs,
+              engine_queries are questions to it
 dispatch      frames of the engine to the tickets of waiting clients
 ticket        a client's request: chunks until the client takes them, and lanes for single tokens
 sync_driver   the same for the library, in a plain loop

@@ -18,11 +18,12 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.deployment.dispatch import Dispatcher, terminal_delta
+from penstock.deployment.engine_queries import EngineQueries
 from penstock.deployment.hang_watch import LOOKS, HangWatch
 from penstock.deployment.prefix_tracker import PrefixTracker
 from penstock.deployment.protocol import Call, EngineReport, Load, ModelCard, State
 from penstock.deployment.ticket import OpenSequence, Ticket
-from penstock.errors import EngineDied, PenstockError, ShuttingDown
+from penstock.errors import EngineDied, ShuttingDown
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Reply, Submit, WatchedEngine
 from penstock.flow.identity import UNNAMED, Source
 from penstock.observe import events
@@ -67,8 +68,7 @@ class Replica:
         self._inbox: deque[Frame | Reply] = deque()  # messages of the engine, to be delivered
         self._unsent: deque[Submit] = deque()  # of requests with many sequences, yet to be handed over
         self._orphans: list[Submit] = []  # of a dead engine, for the next one or for another replica
-        self._replies: dict[int, asyncio.Future[Any]] = {}
-        self._queries = 0
+        self._queries = EngineQueries(self._send_query)
         self._changed = asyncio.Event()  # the engine became ready, failed or died
         self._watched: tuple[int, ...] = ()  # its file descriptors
         self._hang_watch = HangWatch()
@@ -131,6 +131,16 @@ class Replica:
             self._unwatch()
             await asyncio.to_thread(self._engine.close)
 
+    async def sleep(self) -> None:
+        """Release weights and KV blocks; the process stays. No sequence may be open."""
+        await self.ask("sleep")
+        self.state = State.ASLEEP
+
+    async def wake(self) -> None:
+        if self.state is State.ASLEEP:
+            self._engine.facts = await self._queries.ask("wake")
+            self._ready()
+
     async def _replace(self) -> None:
         """Start another for each that dies."""
         wait_s, since = FIRST_WAIT_S, time.monotonic()
@@ -189,7 +199,7 @@ class Replica:
                 self._engine.end(f"the engine gave no sign of life for {hang_s:g} s and was ended")
                 self._pump()
             elif silent and self._ping is None:  # a prompt of many steps may have nothing to tell: is there progress?
-                self._ping = self._query("stats")
+                self._ping = self._queries.send("stats")
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -263,16 +273,11 @@ class Replica:
         """An engine's answer about itself; see `engine.loop` for what it knows."""
         if self.state is not State.READY:
             raise EngineDied("the engine is not ready")
-        reply = asyncio.get_running_loop().create_future()
-        self._replies[self._query(kind, **arguments)] = reply
-        return await reply
+        return await self._queries.ask(kind, **arguments)
 
-    def _query(self, kind: str, **arguments: Any) -> int:
-        """Gives the number of the reply to come."""
-        self._queries += 1
-        self._engine.query(Query(self._queries, kind, arguments))
+    def _send_query(self, query: Query) -> None:
+        self._engine.query(query)
         self._look_again()
-        return self._queries
 
     def _hand_over(self, submit: Submit) -> None:
         try:
@@ -365,7 +370,7 @@ class Replica:
                 self._look_again()
                 return
         self._dispatcher.flush()
-        if self._engine.dead is not None and self.state is State.READY:
+        if self._engine.dead is not None and self.state in (State.READY, State.ASLEEP):
             self.state = State.RESTARTING
             self.hand_off()
         if self.state is not State.READY:  # waiters wait for a change away from READY or back to it
@@ -387,13 +392,7 @@ class Replica:
         if reply.id == self._ping:
             self._ping = None
             self._hang_watch.judge(reply.value)
-        future = self._replies.pop(reply.id, None)
-        if future is None or future.done():
-            return
-        if reply.error is not None:
-            future.set_exception(PenstockError(reply.error))
-        else:
-            future.set_result(reply.value)
+        self._queries.resolve(reply)
 
 
 def _no_peer(ticket: Ticket) -> None:

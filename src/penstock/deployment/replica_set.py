@@ -99,6 +99,13 @@ class ReplicaSet:
         for replica in replicas:
             await replica.unload()
 
+    async def sleep(self) -> None:
+        for replica in self.replicas:
+            await replica.sleep()
+
+    async def wake(self) -> None:
+        await asyncio.gather(*(replica.wake() for replica in self.replicas))
+
     def submit(self, call: Call) -> Ticket:
         ready: list[Deployment] = [
             replica for replica in self.replicas if replica.state is State.READY and replica.name not in call.exclude

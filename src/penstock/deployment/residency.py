@@ -1,21 +1,24 @@
 """Which local models of a server are in memory.
 
     UNLOADED ──load──► READY ──idle, or another needs the room──► UNLOADED
+                       READY ──sleep──► ASLEEP ──wake──► READY
 
-A request for a model that is not loaded waits until it is. If there is no room, models that are not pinned make way,
-the least recently used first: a busy one takes no more requests (they wait for its return), finishes those it has, and
-is unloaded then. So nothing is lost when models are swapped under load.
+A request for a model that is not loaded, or asleep, waits until it is ready. If there is no room, models that are not
+pinned make way, the least recently used first: a busy one takes no more requests (they wait for its return), finishes
+those it has, and is unloaded then. So nothing is lost when models are swapped under load.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from penstock.deployment.local_model import LocalModel
+from penstock.deployment.protocol import State
 from penstock.errors import InvalidRequest, OutOfMemory
 from penstock.startup.preflight import readable
 
@@ -42,6 +45,10 @@ class Resident:
     def loaded(self) -> bool:
         return bool(self.model.replicas.replicas)
 
+    @property
+    def asleep(self) -> bool:
+        return self.model.replicas.state is State.ASLEEP
+
 
 class Residency:
     """One per server. Belongs to one event loop."""
@@ -67,7 +74,8 @@ class Residency:
         resident.expires_s = resident.keep_alive_s
         resident.used = self._clock()
         resident.model.ensure_loaded = lambda: self.ensure_loaded(resident)
-        resident.model.keep_alive = lambda seconds: self._keep_alive(resident, seconds)
+        if not resident.pinned:
+            resident.model.keep_alive = lambda seconds: self._keep_alive(resident, seconds)
 
     def find(self, model: LocalModel) -> Resident:
         return self._residents[model.name]
@@ -89,12 +97,15 @@ class Residency:
     async def ensure_loaded(self, resident: Resident) -> None:
         """Called for each request: returns at once if the model is there."""
         resident.used = self._clock()
-        if resident.loaded and not resident.changing:
+        if resident.loaded and not resident.changing and not resident.asleep:
             return
         async with self._changing:
             if not resident.loaded:
                 await self._make_room(resident)
                 await self._load(resident)
+            elif resident.asleep:
+                await self._make_room(resident)
+                await resident.model.replicas.wake()
         resident.used = self._clock()
 
     async def unload(self, model: LocalModel) -> None:
@@ -104,6 +115,14 @@ class Residency:
             raise InvalidRequest(f"{model.name} is pinned: it stays loaded", param="model")
         async with self._changing:
             await self._unload(resident)
+
+    async def sleep(self, model: LocalModel) -> None:
+        """Release the memory of a model, which keeps its processes. Finishes its requests first."""
+        resident = self.find(model)
+        async with self._changing:
+            if resident.loaded and not resident.asleep:
+                async with self._drained(resident):
+                    await model.replicas.sleep()
 
     async def run(self) -> None:
         """Unload models that have been idle for long, until the task is cancelled."""
@@ -142,18 +161,25 @@ class Residency:
         logger.info("loaded %s in %.1f s", resident.model.name, self._clock() - began)
 
     async def _unload(self, resident: Resident) -> None:
+        async with self._drained(resident):
+            await resident.model.replicas.unload()
+
+    @contextlib.asynccontextmanager
+    async def _drained(self, resident: Resident) -> AsyncIterator[None]:
+        """New requests wait, those under way have ended."""
         resident.changing = True
         try:
             while resident.model.replicas.open:
                 await asyncio.sleep(DRAIN_LOOK_S)
-            await resident.model.replicas.unload()
+            yield
         finally:
             resident.changing = False
 
     async def _make_room(self, wanted: Resident) -> None:
         """Unload others until the model fits. Raises OutOfMemory, which says what would have to go."""
         while (lack := self._lack(wanted)) is not None:
-            others = [one for one in self._residents.values() if one.loaded and not one.pinned and one is not wanted]
+            loaded = [one for one in self._residents.values() if one.loaded and not one.asleep]
+            others = [one for one in loaded if not one.pinned and one is not wanted]
             if not others:
                 raise OutOfMemory(f"{wanted.model.name} cannot be loaded: {lack}", param="model")
             oldest = min(others, key=lambda one: (bool(one.model.replicas.open), one.used))
@@ -162,7 +188,7 @@ class Residency:
 
     def _lack(self, wanted: Resident) -> str | None:
         """What keeps it from being loaded now, and what would have to go; None: nothing."""
-        loaded = [one for one in self._residents.values() if one.loaded]
+        loaded = [one for one in self._residents.values() if one.loaded and not one.asleep]
         named = ", ".join(one.model.name for one in loaded)
         if self._max_loaded is not None and len(loaded) >= self._max_loaded:
             return f"{self._max_loaded} models may be loaded at once, and {named} are pinned: unpin one of them"

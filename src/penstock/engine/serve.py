@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from penstock.engine.ipc import IpcLink, PeerGone
 from penstock.engine.loop import EngineLoop
-from penstock.errors import PenstockError
-from penstock.flow import Failure, Ready, Start
+from penstock.errors import InvalidRequest, PenstockError
+from penstock.flow import Cancel, Failure, Query, Ready, Reply, Start, Submit
 from penstock.flow.messages import StartPhase, Stop, ToEngine
 from penstock.settings import Settings, from_wire
+from penstock.system.heap import trim_heap
 
 logger = logging.getLogger(__name__)
 
@@ -22,23 +24,80 @@ Build = Callable[[Settings, bytes, Report], tuple[EngineLoop, dict[str, Any]]]
 def serve(link: IpcLink[ToEngine], build: Build) -> int:
     """Runs until the end; returns the exit code of the process."""
     try:
-        loop = _start(link, build)
-        if loop is None:
+        host = _start(link, build)
+        if host is None:
             return 1
-        while _turn(link, loop):
+        while _turn(link, host):
             pass
     except PeerGone:
         logger.info("the frontend is gone; ending")
     return 0
 
 
-def _start(link: IpcLink[ToEngine], build: Build) -> EngineLoop | None:
+class EngineHost:
+    """The engine of this process. Asleep, it has none: weights and KV blocks are released, the process and all that it
+    has imported stay, and `wake` builds the engine anew from the files that the system still caches."""
+
+    def __init__(self, rebuild: Callable[[], tuple[EngineLoop, dict[str, Any]]]) -> None:
+        self._rebuild = rebuild
+        self.loop: EngineLoop | None
+        self.loop, self.facts = rebuild()
+
+    @property
+    def has_work(self) -> bool:
+        return self.loop is not None and self.loop.has_work
+
+    def answer(self, query: Query) -> Reply:
+        """To `sleep` or `wake`."""
+        try:
+            if query.kind == "wake":
+                return Reply(query.id, self._wake())
+            self._sleep()
+            return Reply(query.id)
+        except PenstockError as error:
+            return Reply(query.id, error=error.message)
+        except Exception as error:
+            logger.exception("the engine could not %s", query.kind)
+            return Reply(query.id, error=f"the engine could not {query.kind}: {type(error).__name__}: {error}")
+
+    def handle(self, message: Submit | Cancel | Query) -> Reply | None:
+        if isinstance(message, Query) and message.kind in ("sleep", "wake"):
+            return self.answer(message)
+        if self.loop is None:
+            if isinstance(message, Query):
+                return Reply(message.id, error="the engine is asleep")
+            if isinstance(message, Cancel):
+                return None
+            self._wake()
+        assert self.loop is not None
+        return self.loop.handle(message)
+
+    def _sleep(self) -> None:
+        if self.loop is None:
+            return
+        if self.loop.has_work:
+            raise InvalidRequest("the engine has requests: it can sleep when they have ended")
+        if self.facts["device"] != "cpu":
+            raise InvalidRequest("an engine on a GPU cannot sleep: unload the model instead")
+        self.loop = None
+        gc.unfreeze()
+        gc.collect()  # the engine has reference cycles
+        trim_heap()
+
+    def _wake(self) -> dict[str, Any]:
+        if self.loop is None:
+            self.loop, self.facts = self._rebuild()
+        return self.facts
+
+
+def _start(link: IpcLink[ToEngine], build: Build) -> EngineHost | None:
     start, *others = link.receive(None)  # the frontend waits for Ready before it sends more, unless it stops us
     assert isinstance(start, Start)
     if others:
         return None
     try:
-        loop, facts = build(from_wire(start.settings), start.secret, lambda phase: link.send(StartPhase(phase)))
+        settings = from_wire(start.settings)
+        host = EngineHost(lambda: build(settings, start.secret, lambda phase: link.send(StartPhase(phase))))
     except PenstockError as error:
         link.send(Failure(error.code, error.message, error.param))
         return None
@@ -46,18 +105,18 @@ def _start(link: IpcLink[ToEngine], build: Build) -> EngineLoop | None:
         logger.exception("the engine could not start")
         link.send(Failure(PenstockError.code, f"the engine could not start: {type(error).__name__}: {error}"))
         return None
-    link.send(Ready(facts))
-    return loop
+    link.send(Ready(host.facts))
+    return host
 
 
-def _turn(link: IpcLink[ToEngine], loop: EngineLoop) -> bool:
+def _turn(link: IpcLink[ToEngine], host: EngineHost) -> bool:
     """Handle the messages that have arrived (wait for one if there is no work), then run a step. False: stop."""
-    for message in link.receive(0.0 if loop.has_work else None):
+    for message in link.receive(0.0 if host.has_work else None):
         if isinstance(message, Stop):
             return False
         assert not isinstance(message, Start)
-        if reply := loop.handle(message):
+        if reply := host.handle(message):
             link.send(reply)
-    if frame := loop.step():
+    if host.loop is not None and (frame := host.loop.step()):
         link.send(frame.packed())
     return True

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp
 
 import penstock
 from penstock.http import exception_handlers, openapi_bodies, operations, ui
-from penstock.http.api import capacity_routes, tokenizer_routes
+from penstock.http.api import capacity_routes, model_routes, tokenizer_routes
 from penstock.http.api.anthropic import routes as anthropic_routes
 from penstock.http.api.ollama import routes as ollama_routes
 from penstock.http.api.openai import batch_routes, file_routes, stored_routes
@@ -59,6 +59,7 @@ def _add_routes(app: App, service: Service, settings: Settings, observer: Observ
     openai_routes.add_models(app, service)
     batch_routes.add(app, service, settings.serve)
     tokenizer_routes.add(app, service)
+    model_routes.add(app, service, settings.serve)
     ollama_routes.add(app, service)
     capacity_routes.add(app, service, observer)
     operations.add(app, service)

@@ -7,10 +7,10 @@ from typing import Any
 from msgspec import Struct
 from pydantic import BaseModel
 
-from penstock.http.api import capacity_routes, tokenizer_routes
+from penstock.http.api import capacity_routes, model_card, model_routes, tokenizer_routes
 from penstock.http.api.anthropic import messages
 from penstock.http.api.ollama import openapi_bodies as ollama
-from penstock.http.api.openai import chat, completions, embeddings, file_bodies, models, stored_completions
+from penstock.http.api.openai import chat, completions, embeddings, file_bodies, stored_completions
 from penstock.http.api.responses import writer as responses
 from penstock.http.debug import sampling_lab
 from penstock.http.error_body import ErrorBody
@@ -34,8 +34,9 @@ ANSWERS: tuple[type[Struct], ...] = (
     chat.CHUNK,
     completions.RESPONSE,
     embeddings.RESPONSE,
-    models.Model,
-    models.ModelList,
+    model_card.Model,
+    model_card.ModelList,
+    *model_routes.ANSWERS,
     *tokenizer_routes.ANSWERS,
     stored_completions.StoredList,
     stored_completions.StoredDeleted,

@@ -32,14 +32,17 @@ MANY_CHOICES = 64  # more are counted in a thread: each takes some 50 µs
 class ModelManager(Protocol):
     """Adds, loads, unloads and removes models while the server runs (`startup.server_models`)."""
 
-    async def add(self, entry: Mapping[str, Any]) -> ServedModel:
-        """An entry as in [[models]]."""
+    async def add(self, entry: Mapping[str, Any], *, trusted: bool) -> ServedModel:
+        """An entry as in [[models]]. `trusted`: the client has an admin key."""
 
     async def remove(self, model: ServedModel) -> None: ...
 
     async def load(self, model: LocalModel) -> None: ...
 
     async def unload(self, model: LocalModel) -> None: ...
+
+    async def sleep(self, model: LocalModel) -> None:
+        """`load` wakes it."""
 
     def expires_in(self, model: LocalModel) -> float | None:
         """Seconds until an idle model is unloaded; None: never."""
@@ -134,6 +137,10 @@ class Service:
         error = ticket.error
         name = events.http_request_id(ticket.active_requests[0].id)
         return events.Finished(name, at, ended, error.code if error else None, error.message if error else None)
+
+    def expires_in(self, model: LocalModel) -> float | None:
+        """Seconds until an idle model is unloaded; None: never."""
+        return None if self.manager is None else self.manager.expires_in(model)
 
     def replica_queries(self) -> dict[Source, Callable[[], Awaitable[dict[str, Any]]]]:
         """What asks each replica's engine for its statistics."""

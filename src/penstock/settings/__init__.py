@@ -268,6 +268,8 @@ def _check(settings: Settings) -> None:
         raise InvalidSetting(
             "api_key is empty, which would disable authentication: set a key, or leave it out", param="api_key"
         )
+    if settings.serve.admin_key is not None and (settings.serve.api_key is None or not settings.serve.admin_keys):
+        raise InvalidSetting("admin_key needs a value, and goes with api_key", param="admin_key")
     if not all(key.isascii() and key.isprintable() for key in settings.serve.keys):  # a secret: not shown
         raise InvalidSetting("api_key must be printable ASCII, since it is sent in a header", param="api_key")
     for origin in settings.serve.origins:

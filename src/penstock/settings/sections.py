@@ -108,6 +108,13 @@ class ServeSettings(Section, frozen=True):
     api_key: Annotated[
         str | None, Meta(description="API key that clients must send; comma-separated for several. [default: none]")
     ] = None
+    admin_key: Annotated[
+        str | None,
+        Meta(
+            description="API key that may also add, load, unload and remove models; comma-separated for several. "
+            "[default: none; without api_key every client may]"
+        ),
+    ] = None
     allow_origin: Annotated[
         str | None,
         Meta(
@@ -147,7 +154,12 @@ class ServeSettings(Section, frozen=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return _split_list(self.api_key)
+        """All that clients may send."""
+        return (*_split_list(self.api_key), *self.admin_keys)
+
+    @property
+    def admin_keys(self) -> tuple[str, ...]:
+        return _split_list(self.admin_key)
 
     @property
     def origins(self) -> tuple[str, ...]:

@@ -202,9 +202,13 @@ class ServerModels:
 
     # --- at run time: http.service.ModelManager
 
-    async def add(self, entry: Mapping[str, Any]) -> ServedModel:
-        """Serve another model from now on, by an entry as in [[models]]; a local one is loaded by its first request,
-        or now if it says so. Raises InvalidRequest or what is wrong with the model."""
+    async def add(self, entry: Mapping[str, Any], *, trusted: bool) -> ServedModel:
+        """Serve another model from now on, by an entry as in [[models]]. A local one is loaded now, unless it says on
+        demand. Only a `trusted` client may name a variable of the environment that no entry of the settings names: its
+        value is sent to the upstream. Raises InvalidRequest or what is wrong with the model."""
+        variable = entry.get("api_key_env")
+        if variable is not None and not trusted and variable not in [one.api_key_env for one in self.settings.models]:
+            raise InvalidRequest("api_key_env: only a client with an admin_key may name it", param="api_key_env")
         try:
             parsed = parse_entry(entry, self.settings)
         except InvalidSetting as error:
@@ -244,6 +248,9 @@ class ServerModels:
 
     async def unload(self, model: LocalModel) -> None:
         await self.residency.unload(model)
+
+    async def sleep(self, model: LocalModel) -> None:
+        await self.residency.sleep(model)
 
     def expires_in(self, model: LocalModel) -> float | None:
         return self.residency.expires_in(model)

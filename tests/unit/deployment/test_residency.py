@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.deployment.local_model import LocalModel
+from penstock.deployment.protocol import State
 from penstock.deployment.residency import Residency, Resident
 from penstock.errors import InvalidRequest, OutOfMemory
 
@@ -21,8 +22,20 @@ class Replicas:
         self.open = 0
         self.loads = 0
 
+    state = State.READY
+
     def spawn(self) -> None:
         self.replicas = [_Replica()]
+
+    async def sleep(self) -> None:
+        assert self.open == 0, "requests are lost"
+        self.state = State.ASLEEP
+        self.replicas[0].ready = False
+
+    async def wake(self) -> None:
+        await asyncio.sleep(0)
+        self.state = State.READY
+        self.replicas[0].ready = True
 
     async def start(self) -> None:
         self.loads += 1
@@ -148,6 +161,25 @@ def test_what_would_have_to_go_is_said() -> None:
         world.free = 24 << 30
         await large.ask()
         assert world.loaded == "ab"
+
+    asyncio.run(story())
+
+
+def test_a_request_wakes_a_model_that_sleeps() -> None:
+    async def story() -> None:
+        world = World("ab", max_loaded=1)
+        first, second = world.add("a", pinned=True), world.add("b")
+        await first.ask()
+        asking = asyncio.create_task(first.ask(turns=9))
+        await asyncio.sleep(0)
+        await world.residency.sleep(local(first))  # after the request
+        assert asking.done()
+        assert first.replicas.state is State.ASLEEP
+        await second.ask()  # there is room now
+        assert world.loaded == "ab"
+        await asyncio.gather(first.ask(), first.ask())
+        assert first.replicas.loads == 1
+        assert world.loaded == "a"
 
     asyncio.run(story())
 

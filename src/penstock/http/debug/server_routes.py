@@ -111,6 +111,7 @@ def _without_secrets(settings: Settings) -> JsonObject:
     """URLs may have credentials in them."""
     shown: JsonObject = msgspec.to_builtins(settings)
     shown["serve"].pop("api_key")
+    shown["serve"].pop("admin_key")
     for name in ("slo_webhook", "otel_endpoint"):
         shown["observe"].pop(name)
     return shown

@@ -1,5 +1,5 @@
-"""`keep_alive`: how long a model stays loaded after a request. The served model always stays loaded, so every value is
-accepted; 0, which asks to unload it, gets a warning."""
+"""`keep_alive`: how long a model stays loaded after a request. A pinned model, such as the only one of a server, always
+stays loaded: every value is accepted; 0, which asks to unload it, gets a warning."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from penstock.http.api.fields import field_error
+from penstock.settings.models import parse_duration
 
 UNLOAD_WARNING = "keep_alive: 0 asks to unload the model, which stays loaded"
 
@@ -33,6 +34,13 @@ class _Duration:
 
 
 KeepAlive = Annotated[Any, _Duration()]
+
+
+def idle_seconds(keep_alive: str | float) -> float | None:
+    """Seconds that an idle model stays loaded; None: for ever."""
+    if isinstance(keep_alive, str):
+        return parse_duration(keep_alive)
+    return None if keep_alive < 0 else float(keep_alive)
 
 
 def asks_to_unload(keep_alive: str | float | None) -> bool:

@@ -6,8 +6,8 @@ Models that are downloaded but not served are not listed: requests could not use
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -61,9 +61,10 @@ def encode_list(models: Iterable[ServedModel]) -> bytes:
     return msgspec.json.encode(OllamaModelList(models=[details_of(model).listed() for model in models]))
 
 
-def encode_running(models: Iterable[LocalModel]) -> bytes:
-    loaded = [(_local_details(model), model.replicas.facts) for model in models]
-    return msgspec.json.encode(OllamaRunningList(models=[one.running(facts) for one, facts in loaded if facts]))
+def encode_running(models: Iterable[LocalModel], expires_in: Callable[[LocalModel], float | None]) -> bytes:
+    loaded = [(model, facts) for model in models if (facts := model.replicas.facts)]
+    shown = [_local_details(model).running(facts, expires_in(model)) for model, facts in loaded]
+    return msgspec.json.encode(OllamaRunningList(models=shown))
 
 
 def details_of(model: ServedModel) -> LocalDetails | UpstreamDetails:
@@ -144,7 +145,7 @@ class LocalDetails:
             details=self.details,
         )
 
-    def running(self, facts: Mapping[str, Any]) -> OllamaRunningModel:
+    def running(self, facts: Mapping[str, Any], expires_in_s: float | None = None) -> OllamaRunningModel:
         """`facts` are the engine's."""
         size = facts["weights_bytes"] + facts["kv_bytes"]
         return OllamaRunningModel(
@@ -153,7 +154,7 @@ class LocalDetails:
             size=size,
             digest=self.digest,
             details=self.details,
-            expires_at=_NEVER,
+            expires_at=_NEVER if expires_in_s is None else datetime.now(UTC) + timedelta(seconds=expires_in_s),
             size_vram=0 if facts["device"] == "cpu" else size,
             context_length=self.context,
         )

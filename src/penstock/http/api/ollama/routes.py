@@ -13,13 +13,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from penstock import flow
+from penstock.deployment.local_model import LocalModel
+from penstock.deployment.protocol import ServedModel
 from penstock.errors import EngineDied, InvalidRequest, NotFound
 from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.generation_response import generation_response
 from penstock.http.api.ollama import embed as embedding
 from penstock.http.api.ollama import requests
 from penstock.http.api.ollama.error_body import OllamaErrorBody
-from penstock.http.api.ollama.keep_alive import UNLOAD_WARNING, asks_to_unload
+from penstock.http.api.ollama.keep_alive import UNLOAD_WARNING, asks_to_unload, idle_seconds
 from penstock.http.api.ollama.models import (
     API_LEVEL,
     details_of,
@@ -99,13 +101,14 @@ def _add_generation(app: App, service: Service) -> None:
                 accepted=request.scope["state"]["accepted"],
                 vocabulary=model.vocabulary,
             )
+            managed = _apply_keep_alive(model, body.keep_alive)
             if is_empty(body):
-                answer = _load_response(service, write, body)
+                answer = await _load_response(service, model, write, body, managed=managed)
                 events.answered()
                 return answer
             with client_field_names(names):
                 generation = to_request(
-                    body,
+                    body.model_copy(update={"keep_alive": None}) if managed else body,
                     request_id=events.name,
                     recommended=model.sampling,
                     context=model.card.context,
@@ -132,13 +135,28 @@ def _add_generation(app: App, service: Service) -> None:
         )  # fmt: skip
 
 
-def _load_response(service: Service, write: LineWriter, body: OllamaGeneration) -> Response:
+def _apply_keep_alive(model: ServedModel, keep_alive: str | float | None) -> bool:
+    """Whether the model can be unloaded, so that `keep_alive` has an effect."""
+    if not isinstance(model, LocalModel) or model.keep_alive is None:
+        return False
+    if keep_alive is not None:
+        model.keep_alive(idle_seconds(keep_alive))
+    return True
+
+
+async def _load_response(
+    service: Service, model: ServedModel, write: LineWriter, body: OllamaGeneration, *, managed: bool
+) -> Response:
     """For a client that asks to load or unload the model. Also the only line of a stream."""
     if not service.ready:
         raise EngineDied("the model is not loaded: the engine is starting, or the server is shutting down")
-    headers = {HEADER: UNLOAD_WARNING} if asks_to_unload(body.keep_alive) else {}
+    unload = asks_to_unload(body.keep_alive)
+    if managed and isinstance(model, LocalModel) and service.manager is not None:
+        await (service.manager.unload(model) if unload else service.manager.load(model))
+    headers = {HEADER: UNLOAD_WARNING} if unload and not managed else {}
     kind = NDJSON if body.streamed else "application/json"
-    return Response(write.loaded() + (b"\n" if body.streamed else b""), 200, headers, kind)
+    line = write.loaded(unloaded=unload and managed)
+    return Response(line + (b"\n" if body.streamed else b""), 200, headers, kind)
 
 
 def _add_embeddings(app: App, service: Service) -> None:
@@ -160,6 +178,8 @@ def _add_embeddings(app: App, service: Service) -> None:
             body = await read_body(schema, request, any_type=True)
             events.parsed()
             model = find_local(body.model, service.models)
+            if _apply_keep_alive(model, body.keep_alive):
+                body = body.model_copy(update={"keep_alive": None})
             if not embedding.texts_of(body):
                 events.answered()
                 return json_response(write(body, [], 0, request.scope["state"]["accepted"]))
@@ -200,7 +220,7 @@ def _add_models(app: App, service: Service) -> None:
     @app.get("/api/ps", **_route_docs(None, OllamaRunningList, not_found=None))
     async def ollama_ps() -> Response:
         """The models that are loaded."""
-        return json_response(encode_running([] if service.closing else service.models.local))
+        return json_response(encode_running([] if service.closing else service.models.local, service.expires_in))
 
     @app.post("/api/show", **_route_docs(OllamaShowRequest, OllamaModelInfo))
     async def ollama_show(request: Request) -> Response:

@@ -30,8 +30,8 @@ MAX_INPUTS = 2048  # as in OpenAI's embeddings
 _MODEL = "The model, as `GET /api/tags` names it; `:latest` may be left out."
 _KEEP_ALIVE = Field(
     None,
-    description="How long the model stays loaded: seconds, or a text such as `5m`. It always stays loaded; 0, which "
-    "asks to unload it, is answered by a warning.",
+    description="How long the idle model stays loaded: seconds, or a text such as `5m`; negative: for ever. A pinned "
+    "model always stays loaded; 0, which asks to unload it, is then answered by a warning.",
 )
 _OPTIONS = Field(None, description="How tokens are drawn, and when to stop.")
 _NO_IMAGES = IgnoredField(([],), "not supported (the model reads text only)")

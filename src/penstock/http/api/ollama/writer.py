@@ -89,9 +89,9 @@ class LineWriter(ABC):
             )
         )
 
-    def loaded(self) -> bytes:
-        """The response to a request that only asks to load the model."""
-        return _encode(self._line("", "", [], done=True, done_reason="load"))
+    def loaded(self, *, unloaded: bool = False) -> bytes:
+        """The response to a request that only asks to load or unload the model."""
+        return _encode(self._line("", "", [], done=True, done_reason="unload" if unloaded else "load"))
 
     def _line(self, text: str, thinking: str, calls: list[OllamaToolCall], **more: Any) -> msgspec.Struct:
         return self._answer(text, thinking, calls, model=self._model, created_at=datetime.now(UTC), **more)

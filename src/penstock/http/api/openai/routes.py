@@ -12,9 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock import flow
+from penstock.http.api import model_card
 from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.generation_response import generation_response
-from penstock.http.api.openai import chat, completions, embeddings, models
+from penstock.http.api.openai import chat, completions, embeddings
 from penstock.http.api.openai.schemas import GenerationFields
 from penstock.http.api.response_store import ResponseStore
 from penstock.http.json_response import json_response
@@ -90,12 +91,12 @@ def add_embeddings(app: App, service: Service) -> None:
 
 
 def add_models(app: App, service: Service) -> None:
-    @app.get("/v1/models", **route_docs(None, models.ModelList, not_found=None))
+    @app.get("/v1/models", **route_docs(None, model_card.ModelList, not_found=None))
     async def list_models() -> Response:
         """The models of this server."""
-        return json_response(models.encode_models([models.describe(model) for model in service.models]))
+        return json_response(model_card.encode_models([model_card.describe(model) for model in service.models]))
 
-    @app.get("/v1/models/{model_id:path}", **route_docs(None, models.Model))
+    @app.get("/v1/models/{model_id:path}", **route_docs(None, model_card.Model))
     async def retrieve_model(model_id: str) -> Response:
         """One model."""
-        return json_response(models.encode_model(models.describe(service.models.find(model_id))))
+        return json_response(model_card.encode_model(model_card.describe(service.models.find(model_id))))

@@ -129,7 +129,7 @@ def test_what_is_loaded(files: ModelFiles) -> None:
     assert (model.name, model.size, model.size_vram, model.context_length) == ("tiny:latest", 1024, 0, 512)
     on_gpu = running(served(files), {**FACTS, "device": "cuda"})
     assert on_gpu["models"][0]["size_vram"] == 1024
-    assert encode_running([]) == b'{"models":[]}'
+    assert encode_running([], lambda model: None) == b'{"models":[]}'
 
 
 def test_all_that_is_known(files: ModelFiles) -> None:

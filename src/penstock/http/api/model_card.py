@@ -1,4 +1,4 @@
-"""GET /v1/models and GET /v1/models/{id}."""
+"""Models as GET /v1/models and the routes of operators show them."""
 
 from __future__ import annotations
 

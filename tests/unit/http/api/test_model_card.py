@@ -7,7 +7,7 @@ from typing import cast
 from openai.types import Model as SdkModel
 
 from penstock.deployment.protocol import ModelCard, Price, ServedModel, State
-from penstock.http.api.openai import models
+from penstock.http.api import model_card
 
 CARD = ModelCard(
     name="tiny",
@@ -17,11 +17,11 @@ CARD = ModelCard(
     capabilities=frozenset({"tools", "chat"}),
     created=1_700_000_000,
 )
-MODEL = models.describe(cast(ServedModel, SimpleNamespace(card=CARD, state=State.READY)))
+MODEL = model_card.describe(cast(ServedModel, SimpleNamespace(card=CARD, state=State.READY)))
 
 
 def test_models() -> None:
-    one = models.encode_model(MODEL)
+    one = model_card.encode_model(MODEL)
 
     SdkModel.model_validate_json(one, strict=True)
     assert json.loads(one) == {
@@ -35,4 +35,4 @@ def test_models() -> None:
         "aliases": ["small"],
         "price": {"input": 0.5, "output": 1.5, "cached_input": None},
     }
-    assert json.loads(models.encode_models([MODEL])) == {"object": "list", "data": [json.loads(one)]}
+    assert json.loads(model_card.encode_models([MODEL])) == {"object": "list", "data": [json.loads(one)]}

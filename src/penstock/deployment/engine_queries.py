@@ -1,0 +1,38 @@
+"""Questions to an engine, and the answers that are waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.flow import Query, Reply
+
+
+class EngineQueries:
+    def __init__(self, send: Callable[[Query], None]) -> None:
+        self._send = send
+        self._count = 0
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+
+    def send(self, kind: str, **arguments: Any) -> int:
+        """Ask without waiting; returns the number of the reply to come."""
+        self._count += 1
+        self._send(Query(self._count, kind, arguments))
+        return self._count
+
+    def ask(self, kind: str, **arguments: Any) -> asyncio.Future[Any]:
+        """See `engine.loop` for what an engine knows."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[self.send(kind, **arguments)] = answer
+        return answer
+
+    def resolve(self, reply: Reply) -> None:
+        answer = self._waiting.pop(reply.id, None)
+        if answer is None or answer.done():
+            return
+        if reply.error is not None:
+            answer.set_exception(PenstockError(reply.error))
+        else:
+            answer.set_result(reply.value)
