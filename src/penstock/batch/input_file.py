@@ -90,7 +90,10 @@ class InputFile:
     def _model(self, body: bytes) -> str:
         if not body.startswith(b"{"):
             raise LineError("invalid_body", "body must be an object", "body")
-        head = msgspec.json.decode(body, type=BodyHead)
+        try:
+            head = msgspec.json.decode(body, type=BodyHead)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise LineError("invalid_body", f"body is not valid JSON: {error}", "body") from None
         if head.stream not in (None, False):
             raise LineError("invalid_body", "stream must be false in a batch", "body.stream")
         if not isinstance(head.model, str):

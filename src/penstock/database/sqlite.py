@@ -18,6 +18,7 @@ _versions = Table("schema_versions", MetaData(), Column("name", String, primary_
 
 def open_database(path: Path) -> Engine:
     """The database in this file, which is created if need be. Every connection has the pragmas."""
+    path.touch(mode=0o600)  # SQLite's other files get the same mode
     engine = sqlalchemy.create_engine(f"sqlite:///{path}")
 
     @event.listens_for(engine, "connect")

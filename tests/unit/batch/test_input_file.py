@@ -75,6 +75,12 @@ def test_an_alias_is_the_model_that_it_stands_for(path: Path) -> None:
         (line("b", url="/v1/completions"), "invalid_url", "url"),
         (line("b", body=[]), "invalid_body", "body"),
         (line("b", body={"model": "tiny", "stream": True}), "invalid_body", "body.stream"),
+        (json.dumps(line("b")).replace("tiny", "\\udc00").encode(), "invalid_json_line", None),
+        (
+            b'{"custom_id":"b","method":"POST","url":"%s","body":{"model":"\xff"}}' % CHAT.encode(),
+            "invalid_body",
+            "body",
+        ),
         (line("b", body={}), "missing_required_parameter", "body.model"),
         (line("b", body={"model": 3}), "missing_required_parameter", "body.model"),
         (line("b", body={"model": "huge"}), "model_not_found", "body.model"),

@@ -22,6 +22,7 @@ def test_the_schema_is_made_once(tmp_path: Path) -> None:
             count = connection.scalar(text("select count(*) from things"))
         engine.dispose()
     assert count == 2
+    assert (tmp_path / "a.db").stat().st_mode & 0o077 == 0
 
 
 def test_schemas_stand_beside_each_other(tmp_path: Path) -> None:
