@@ -14,7 +14,7 @@ import torch
 from helpers import tiny_models
 from helpers.native_paged_model import make_native_pages, needs_library
 from helpers.paged_model import make_pages
-from penstock.flow import Admit, Extend, Pooling, Row, SamplingParams, StepPlan, StepResult, TokenLogprobs
+from penstock.flow import Admit, Extend, Inspection, Pooling, Row, SamplingParams, StepPlan, StepResult, TokenLogprobs
 from penstock.forward import prompt_logprobs
 from penstock.forward.native_backend import NativeBackend
 from penstock.forward.pooling import Embedders
@@ -93,6 +93,7 @@ class Sequence_:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     pooling: Pooling | None = None
     embeddings: list[bytes] = field(default_factory=list)
+    inspections: list[Inspection] = field(default_factory=list)
 
 
 class Desk:
@@ -119,12 +120,13 @@ class Desk:
         seed: int = 0,
         first_blocks: int = 1,
         pooling: Pooling | None = None,
+        inspect: int = 0,
     ) -> None:
         blocks = [[free.pop() for _ in range(first_blocks)] for free in self.free]
         self.sequences[name] = Sequence_(slot, list(tokens), blocks=blocks, pooling=pooling)
         held = [list(group) for group in blocks]
         length, ends = prompt_length or len(tokens), (tiny_models.END_TOKEN,)
-        self.admits.append(Admit(slot, list(tokens), length, params, seed, 0, ends, held, pooling))
+        self.admits.append(Admit(slot, list(tokens), length, params, seed, 0, ends, held, pooling, inspect))
 
     def step(self, **counts: int) -> None:
         """Launch a step; at look-ahead 1 the one before it is settled only now."""
@@ -159,6 +161,7 @@ class Desk:
             sequence.logprobs += row.logprobs or []
             sequence.prompt_logprobs += row.prompt_logprobs or []
             sequence.embeddings += [row.embedding] if row.embedding is not None else []
+            sequence.inspections += [row.inspection] if row.inspection is not None else []
         return result
 
     def run(self, name: str, count: int, **others: int) -> list[int]:
@@ -220,6 +223,10 @@ PARAMS = {
     "filtered": SamplingParams(temperature=1.2, top_k=40, top_p=0.9),
     "penalised": SamplingParams(temperature=0.7, repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.3),
     "greedy penalised": SamplingParams(temperature=0.0, repetition_penalty=1.5, frequency_penalty=0.5),
+    "adjusted": SamplingParams(
+        typical_p=0.9, logit_bias={7: 3.0, 11: -4.0}, banned_tokens=(5, 6), presence_penalty=0.2, logprobs=3
+    ),
+    "allowed": SamplingParams(temperature=1.5, allowed_tokens=tuple(range(10, 90)), min_p=0.01),
     "late end": SamplingParams(temperature=2.0, min_tokens=8, logit_bias={tiny_models.END_TOKEN: 100.0}),
 }
 
@@ -239,10 +246,10 @@ def test_a_seeded_sequence_does_not_depend_on_neighbours_slots_or_lookahead(mode
     desk = Desk(models.model, lookahead=1)
     for slot, (other, wanted) in enumerate(PARAMS.items()):
         desk.admit(f"other{slot}", slot, prompt(9, slot), wanted, seed=len(other))
-    desk.step(other0=9, other1=4, other2=9, other3=9, other4=9)
+    desk.step(other0=9, other1=4, **{f"other{slot}": 9 for slot in range(2, len(PARAMS))})
     desk.admit("x", 7, tokens, params, seed=42)
     desk.step(x=12, other0=1, other1=5)
-    assert desk.run("x", 16, other0=1, other1=1, other4=1) == expected
+    assert desk.run("x", 16, other0=1, other1=1, other4=1, other6=1) == expected
     if name == "late end":
         assert tiny_models.END_TOKEN not in expected[:8]
         assert expected[8] == tiny_models.END_TOKEN
@@ -332,6 +339,34 @@ def test_logprobs_go_to_their_own_rows(models: Models) -> None:
     assert second.logprobs is not None
     assert [entry.token for entry in second.logprobs] == second.tokens
     assert second.prompt_logprobs is None
+
+
+def test_every_kind_of_result_in_one_step(models: Models) -> None:
+    """An inspected draw, logprobs of output and prompt, and an embedding are what each is without the others."""
+    params = SamplingParams(temperature=1.5, top_k=20, logit_bias={7: 3.0}, logprobs=2, prompt_logprobs=1)
+
+    def run(inspect: int, others: bool) -> Sequence_:
+        desk = Desk(models.model)
+        desk.admit("x", 1, prompt(9, 12), params, seed=1, inspect=inspect)
+        if others:
+            desk.admit("y", 2, prompt(4, 1), PARAMS["adjusted"])
+            desk.admit("z", 0, prompt(6, 1), pooling="last")
+        desk.step(x=9, **({"y": 4, "z": 6} if others else {}))
+        assert not others or len(desk.sequences["z"].embeddings) == len(desk.sequences["y"].logprobs) == 1
+        desk.run("x", 2)
+        return desk.sequences["x"]
+
+    plain, inspected = run(0, others=False), run(5, others=True)
+    (found,) = inspected.inspections
+    assert found.drawn == inspected.tokens[9]
+    assert [stage.name for stage in found.stages if stage.on] == ["model", "logit_bias", "temperature", "top_k"]
+    assert found.stages[-1].kept == 20
+    assert (plain.tokens, plain.inspections) == (inspected.tokens, [])
+    for ours, theirs in zip(
+        [*plain.logprobs, *plain.prompt_logprobs], [*inspected.logprobs, *inspected.prompt_logprobs], strict=True
+    ):
+        assert (ours.token, ours.rank) == (theirs.token, theirs.rank)
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-5)
 
 
 def embedded(oracle: Any, tokens: list[int], pooling: Pooling) -> torch.Tensor:

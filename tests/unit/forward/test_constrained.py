@@ -1,4 +1,4 @@
-"""A backend with constrained rows, at both look-ahead depths, beside rows that are free."""
+"""The CPU backends with constrained rows, at both look-ahead depths, beside rows that are free."""
 
 from pathlib import Path
 
@@ -6,31 +6,46 @@ import pytest
 import torch
 
 from helpers import tiny_models
+from helpers.native_paged_model import make_native_pages, needs_library
 from helpers.paged_model import make_pages
-from penstock.flow import Admit, Constraint, Extend, FinishReason, Row, RowResult, SamplingParams, StepPlan
+from penstock.flow import Admit, Backend, Constraint, Extend, FinishReason, Row, RowResult, SamplingParams, StepPlan
+from penstock.forward.native_backend import NativeBackend
 from penstock.forward.torch_backend import TorchBackend
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.grammar_cache import GrammarCache
-from penstock.model import Decoder, open_source
-from penstock.model.load_dense import load_dense
+from penstock.kernels.cpu.program import Pool
+from penstock.model import Decoder, PackedForm, load, open_source
+from penstock.model.weights.dense_form import DenseForm
 from penstock.store import hf_folder
 from penstock.tokenize.tokenizer import Tokenizer
 
 BLOCK, CONTEXT = 64, 64
-CPU = torch.device("cpu")
 WORDS = Constraint.regex("[a-f]{3}(-[a-f]{3}){0,5}")
 
 
 class Engine:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, native: bool) -> None:
         files = hf_folder.read(folder, "tiny")
         assert files.tokenizer is not None
         self.tokenizer = Tokenizer.load(files.tokenizer)
         source = open_source(files.weights, files.format)
-        self.model: Decoder = load_dense(files.spec, source, dtype=torch.float32, device=CPU, context=CONTEXT)
+        self.pool = Pool(2) if native else None
+        form = PackedForm() if native else DenseForm(torch.float32, torch.device("cpu"))
+        self.model: Decoder = load(files.spec, source, form, context=CONTEXT)
         self.grammars = GrammarCache(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
 
-    def backend(self) -> TorchBackend:
+    def backend(self) -> Backend:
+        if self.pool is not None:
+            native_pages = make_native_pages(self.model.spec, 8, BLOCK, "float32")
+            return NativeBackend(
+                self.model,
+                self.pool,
+                native_pages,
+                context=CONTEXT,
+                max_sequences=4,
+                step_tokens=64,
+                grammars=self.grammars,
+            )
         pages = make_pages(self.model.spec, 8, BLOCK, torch.float32)
         return TorchBackend(self.model, pages, context=CONTEXT, max_sequences=4, grammars=self.grammars)
 
@@ -56,9 +71,9 @@ class Engine:
         return found
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    return Engine(tiny_models.make("llama", tmp_path_factory.mktemp("llama")))
+@pytest.fixture(scope="module", params=["torch", pytest.param("native", marks=needs_library)])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    return Engine(tiny_models.make("llama", tmp_path_factory.mktemp("llama")), native=request.param == "native")
 
 
 def until_the_end(results: list[RowResult]) -> tuple[list[int], FinishReason | None]:

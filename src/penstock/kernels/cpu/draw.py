@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from penstock.kernels.arrays import Array
 from penstock.kernels.cpu import library
-from penstock.kernels.cpu.draw_table import DRAW_PARAMS, Array, DrawTable, LogprobTable
+from penstock.kernels.cpu.draw_table import DRAW_PARAMS, DrawTable, LogprobTable
 
 SCRATCH_ROWS = 6  # of vocab + 16 floats; draw_scratch() in native/draw.h
 

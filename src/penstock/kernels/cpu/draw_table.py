@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from penstock.kernels import sampling_layout
+from penstock.kernels.arrays import Array
 
 DRAW_PARAMS = np.dtype(sampling_layout.dtype())  # of one row
-Array = np.ndarray[Any, Any]
 
 
 class NativeSlotTables(ctypes.Structure):
