@@ -205,7 +205,7 @@ def upstream_model(
 def gateway(settings: Settings, models: ModelRegistry, secret: bytes, journal: Journal | None = None) -> Gateway:
     """What routes requests to the models. `secret` is the server's."""
     from penstock.gateway.fallback import RetryPlan
-    from penstock.gateway.gateway import ChainLink, Gateway
+    from penstock.gateway.gateway import Gateway, chain_of
     from penstock.gateway.route_model import RouteModel
     from penstock.gateway.router import Router
 
@@ -218,13 +218,7 @@ def gateway(settings: Settings, models: ModelRegistry, secret: bytes, journal: J
     )
     for route in settings.routes:
         models.add(RouteModel(route.name, route.models, route.policy, models.find, router, int(time.time())))
-    chains = {
-        entry.name: [
-            ChainLink(one) if isinstance(one, str) else ChainLink(one.model, one.max_tokens) for one in entry.fallback
-        ]
-        for entry in settings.models
-        if entry.fallback
-    }
+    chains = {entry.name: chain_of(entry) for entry in settings.models}
     return Gateway(router, models.find, chains, plan, emit=None if journal is None else journal.record)
 
 

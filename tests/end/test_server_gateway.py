@@ -135,3 +135,16 @@ def test_models_say_what_they_are(gateway: Server) -> None:
         tool = {"type": "function", "function": {"name": "look"}}
         with pytest.raises(openai.BadRequestError, match="'far' does not declare 'tools'"):
             client.chat.completions.create(model="far", messages=[QUESTION], tools=[tool])  # type: ignore[arg-type, list-item]
+
+
+def test_a_model_that_is_added_has_its_own_chain(gateway: Server, server: Server) -> None:
+    entry = {"name": "late", "upstream": "http://127.0.0.1:9/v1", "fallback": ["local"]}
+    wrong = httpx.post(f"{gateway.url}/admin/models", json={**entry, "fallback": ["none"]}, timeout=PATIENCE_S)
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "fallback")
+    httpx.post(f"{gateway.url}/admin/models", json=entry, timeout=PATIENCE_S).raise_for_status()
+    with gateway.client() as client:
+        answer = client.chat.completions.create(model="late", messages=[QUESTION], **SEEDED)  # type: ignore[call-overload]
+        assert answer.model == "local"
+    httpx.delete(f"{gateway.url}/admin/models/late", timeout=PATIENCE_S).raise_for_status()
+    with gateway.client() as client, pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="late", messages=[QUESTION], **SEEDED)  # type: ignore[call-overload]

@@ -149,7 +149,7 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
         await asyncio.to_thread(importlib.import_module, "penstock.http.app")  # the event loop answers meanwhile
         registry = models.build(found)
         gateway = assemble.gateway(settings, registry, models.secret, journal)
-        models.pick = gateway.router.pick
+        models.gateway = gateway
         app, service, observer = assemble.server(settings, registry, gateway, journal, models)
         with contextlib.closing(service):
             await models.start()

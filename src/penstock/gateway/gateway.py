@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
+from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import ServedModel
 from penstock.deployment.ticket import Ticket
 from penstock.errors import ModelNotFound
@@ -21,6 +22,7 @@ from penstock.gateway.route_model import RouteModel
 from penstock.gateway.router import Router
 from penstock.observe import events
 from penstock.observe.events import Emit
+from penstock.settings import ModelEntry
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +32,10 @@ class ChainLink(msgspec.Struct, frozen=True):
 
     model: str
     max_tokens: int | None = None
+
+
+def chain_of(entry: ModelEntry) -> list[ChainLink]:
+    return [ChainLink(one) if isinstance(one, str) else ChainLink(one.model, one.max_tokens) for one in entry.fallback]
 
 
 class Gateway:
@@ -87,6 +93,17 @@ class Gateway:
         if call.route.decisions:
             self._report(ticket)
         return ticket
+
+    def add(self, entry: ModelEntry, model: ServedModel) -> None:
+        """Route to a model that was added at run time."""
+        self.chains[entry.name] = chain_of(entry)
+        if isinstance(model, LocalModel):
+            model.replicas.pick = self.router.pick
+
+    def forget(self, name: str) -> None:
+        """A model was removed."""
+        self.chains.pop(name, None)
+        self.router.forget(name)
 
     def finish(self, ticket: Ticket) -> None:
         """The response is sent, or the client has gone."""

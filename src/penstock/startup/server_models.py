@@ -24,10 +24,11 @@ from penstock.system import resources
 
 if TYPE_CHECKING:
     from penstock.deployment.local_model import LocalModel
-    from penstock.deployment.protocol import Pick, ServedModel
+    from penstock.deployment.protocol import ServedModel
     from penstock.deployment.registry import ModelRegistry
     from penstock.deployment.replica_set import ReplicaSet
     from penstock.deployment.residency import Residency, Resident
+    from penstock.gateway.gateway import Gateway
     from penstock.observe.trace.journal import Journal
 
 
@@ -73,7 +74,7 @@ class ServerModels:
         self.secret = secret
         self.journal = journal
         self.replica_sets: dict[str, ReplicaSet] = {}  # of the models of the settings
-        self.pick: Pick | None = None  # of the router, for models that are added at run time
+        self.gateway: Gateway | None = None  # for models that are added at run time
         self._numbers = SequenceNumbers()
         self._claims: dict[str, Claim] = {}
 
@@ -219,13 +220,13 @@ class ServerModels:
         if found.files is None:
             model = self.upstream(parsed)
             self.registry.add(model)
+            self._route(parsed, model)
             return model
         shares = self.share([found])[parsed.name]
         replicas = self.replica_set(parsed.name, shares)
-        if self.pick is not None:
-            replicas.pick = self.pick
         local = self.local(found, replicas)
         self.registry.add(local)
+        self._route(parsed, local)
         self.residency.add(self.resident(found, local, shares))
         if parsed.load == "start":
             await self.load(local)
@@ -238,6 +239,8 @@ class ServerModels:
         if len(self.registry) == 1:
             raise InvalidRequest(f"{model.card.name} is the only model: it cannot be removed", param="model")
         self.registry.remove(model.card.name)
+        if self.gateway is not None:
+            self.gateway.forget(model.card.name)
         if isinstance(model, LocalModel):
             await self.residency.remove(model)
             self._claims.pop(model.name, None)
@@ -255,7 +258,18 @@ class ServerModels:
     def expires_in(self, model: LocalModel) -> float | None:
         return self.residency.expires_in(model)
 
+    def _route(self, entry: ModelEntry, model: ServedModel) -> None:
+        if self.gateway is not None:
+            self.gateway.add(entry, model)
+
     def _check_free(self, entry: ModelEntry) -> None:
+        """Its names are free, and its fallbacks exist."""
+        for one in entry.fallback:
+            name = one if isinstance(one, str) else one.model
+            try:
+                self.registry.find(name)
+            except ModelNotFound:
+                raise InvalidRequest(f"fallback: there is no model {name!r}", param="fallback") from None
         for name in (entry.name, *entry.aliases):
             with contextlib.suppress(ModelNotFound):
                 owner = self.registry.find(name)
