@@ -24,6 +24,7 @@ from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
 from penstock.store.resolve import resolve
 from penstock.store.spec_check import chosen_context
+from penstock.system.heap import trim_heap
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -70,7 +71,9 @@ def pipeline(settings: Settings, files: ModelFiles) -> Pipeline:
     """The pipeline of a library: without events."""
     from penstock.tokenize.tokenizer import Tokenizer
 
-    return _pipeline(settings, files, Tokenizer.load(files.tokenizer) if files.tokenizer is not None else None)
+    tokenizer = Tokenizer.load(files.tokenizer) if files.tokenizer is not None else None
+    trim_heap()  # before the weights take their memory
+    return _pipeline(settings, files, tokenizer)
 
 
 def engine(settings: Settings) -> tuple[Engine, dict[str, Any]]:

@@ -70,8 +70,7 @@ class NativeBackend:
         self.model = NativeModel(model, spec, pool, pages, self._slots, step_tokens=step_tokens)
         self._sampler = NativeSampler(spec.vocab_size, self._slots.tokens)
         self._outputs = StepOutputs(spec.vocab_size, grammars, most_logit_rows=max_sequences)
-        ahead = -(-step_tokens // block_size)
-        self._prefaults = [Prefault(as_array(pages[group.layers[0]].keys), ahead) for group in spec.cache_groups]
+        self._prefaults = [Prefault(as_array(pages[group.layers[0]].keys)) for group in spec.cache_groups]
 
     def launch(self, plan: StepPlan) -> None:
         self._slots.apply(plan.admits, plan.extends)

@@ -15,18 +15,22 @@ from collections.abc import Callable
 from penstock.kernels.arrays import Array
 from penstock.kernels.cpu.arena import PAGE
 
+# Populated beyond the blocks in use: what decoding takes next. A long prompt's step may wait for some pages, once; a
+# reserve for that would cost every engine its memory.
+AHEAD_BYTES, AHEAD_BLOCKS = PAGE, 4
+
 MADV_POPULATE_WRITE = 23  # of Linux 5.14; it changes no content, so others may write meanwhile
 
 
 class Prefault:
     """For the memory of one cache group. Blocks are allocated from the first on, so the highest one tells the next."""
 
-    def __init__(self, blocks: Array, ahead: int, populate: Callable[[int, int], bool] | None = None) -> None:
-        """`blocks` [blocks, ...], each contiguous, starting at a page boundary. `ahead`: how many to populate beyond
-        those in use. `populate` takes an address and a length."""
+    def __init__(self, blocks: Array, populate: Callable[[int, int], bool] | None = None) -> None:
+        """`blocks` [blocks, ...], each contiguous, starting at a page boundary. `populate` takes an address and a
+        length."""
         self._blocks = blocks  # keeps the memory alive while the thread runs
         self._count, self._block_bytes = len(blocks), blocks.strides[0]
-        self._ahead = ahead
+        self._ahead = max(AHEAD_BLOCKS, AHEAD_BYTES // self._block_bytes)
         self._populate = populate or _populate
         self._target_bytes = self._populated_bytes = 0
         self._thread: threading.Thread | None = None

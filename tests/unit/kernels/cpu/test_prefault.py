@@ -30,10 +30,10 @@ def blocks(count: int) -> np.ndarray:
 
 def test_what_is_in_use_and_some_more_is_backed_once() -> None:
     memory, populate = blocks(20), Recorded()
-    prefault = Prefault(memory, 3, populate)
+    prefault = Prefault(memory, populate)
     prefault.wait()
     begin = memory.ctypes.data
-    assert populate.pages == [begin, begin + PAGE]  # block 0, which is nobody's, and three
+    assert populate.pages == [begin + place * PAGE for place in range(3)]  # block 0, which is nobody's, and four
     for highest in (5, 2, 5):
         prefault.cover(highest)
         prefault.wait()
@@ -45,7 +45,7 @@ def test_what_is_in_use_and_some_more_is_backed_once() -> None:
 
 def test_where_the_system_cannot_it_is_asked_once() -> None:
     populate = Recorded(works=False)
-    prefault = Prefault(blocks(20), 3, populate)
+    prefault = Prefault(blocks(20), populate)
     for highest in range(20):
         prefault.wait()
         prefault.cover(highest)
@@ -57,7 +57,8 @@ def test_where_the_system_cannot_it_is_asked_once() -> None:
 def test_what_was_written_stays_and_the_rest_is_resident() -> None:
     memory = blocks(8)
     memory[1].fill(7)
-    prefault = Prefault(memory, 7)
+    prefault = Prefault(memory)
+    prefault.cover(7)
     prefault.wait()
     assert (memory[1] == 7).all()
     if prefault._populated_bytes:  # kernels before 5.14 cannot
