@@ -116,7 +116,7 @@ def simulate(trace: list[Arrival], count: int, blocks: int, prefill_per_s: float
         now[0] = arrival.at
         begun = time.perf_counter()
         keys = prompt_keys(secret, "", "", arrival.tokens, HASHED)
-        predicted = [one.tracker.cached_tokens(keys) for one in replicas]
+        predicted = [one.tracker.cached_tokens(keys, len(arrival.tokens)) for one in replicas]
         if policy == "round robin":
             chosen = number % count
         else:

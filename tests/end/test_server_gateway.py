@@ -35,6 +35,7 @@ def gateway(server: Server, tiny: Path, tmp_path_factory: pytest.TempPathFactory
         name = "local"
         model = "{tiny}"
         kv_memory = "50MB"
+        replicas = 2
 
         [[models]]
         name = "far"
@@ -107,14 +108,30 @@ def test_a_dead_upstream_is_replaced_by_the_chain(gateway: Server) -> None:
         raw = client.chat.completions.with_raw_response.create(model="broken", messages=[QUESTION], **SEEDED)  # type: ignore[call-overload]
         found = raw.parse()
         assert (found.model, found.usage.completion_tokens) == ("local", 4)
-        assert raw.headers["x-penstock-deployment"] == "local/0"
-        assert raw.headers["x-penstock-route"] == "broken/0 failed: upstream_failed"
+        assert raw.headers["x-penstock-deployment"] in ("local/0", "local/1")
+        assert raw.headers["x-penstock-route"].startswith("broken/0 failed: upstream_failed | local/")
         warning = "answered by local after broken failed (upstream_failed), at most 4 tokens"
         assert raw.headers["x-penstock-warnings"] == warning
         name = raw.headers["x-request-id"]
     record = httpx.get(f"{gateway.url}/observe/requests/{name}", timeout=PATIENCE_S).json()
     assert record["route"][0].startswith("broken/0 failed: upstream 'broken': it cannot be reached")
     assert [one["output_tokens"] for one in record["sequences"]] == [4]
+
+
+def test_a_conversation_stays_at_the_replica_that_has_its_prefix(gateway: Server) -> None:
+    found = []
+    with gateway.client() as client:
+        for text in ("a b c d " * 20, "w x y z " * 20) * 3:
+            body = {"model": "local", "prompt": text, "max_tokens": 1}
+            raw = client.completions.with_raw_response.create(**body)  # type: ignore[call-overload]
+            details = raw.parse().usage.prompt_tokens_details
+            found.append((raw.headers["x-penstock-deployment"], details.cached_tokens, raw.headers["x-penstock-route"]))
+    for name, cached, why in found[2:]:
+        assert name == found[0][0] or name == found[1][0]
+        assert cached > 0
+        assert why.startswith(f"{name} by prefix: {cached} of")
+        assert "; not local/" in why
+    assert [name for name, _, _ in found] == [found[0][0], found[1][0]] * 3
 
 
 def test_auto_goes_by_the_size_of_the_request(gateway: Server) -> None:

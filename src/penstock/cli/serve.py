@@ -52,7 +52,7 @@ Say = Callable[[str], None]
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@settings_options("serve", "observe", *ENGINE, but=("model", "isolate"))  # always isolated
+@settings_options("serve", "observe", "routing", *ENGINE, but=("model", "isolate"))  # always isolated
 def serve(**values: Any) -> None:
     """Serve MODEL (a catalogue name, folder, .gguf file, hub id or pypi: source) over HTTP.
 

@@ -51,13 +51,13 @@ class PrefixTracker:
         """Whether its predictions hold. Without any there is nothing to distrust."""
         return self._found >= TRUSTED * self._predicted
 
-    def cached_tokens(self, keys: Sequence[bytes]) -> int:
-        """The longest prefix of a prompt that the replica is expected to have."""
-        known = self._keys
-        for place, key in enumerate(keys):
-            if key not in known:
+    def cached_tokens(self, keys: Sequence[bytes], prompt_tokens: int) -> int:
+        """The longest prefix of a prompt that the replica is expected to have. The last token is always computed."""
+        known, count = self._keys, min(len(keys), (prompt_tokens - 1) // self.block_size)
+        for place in range(count):
+            if keys[place] not in known:
                 return place * self.block_size
-        return len(keys) * self.block_size
+        return max(count, 0) * self.block_size
 
     def add(self, keys: Sequence[bytes]) -> None:
         """The replica is about to compute these. The last ones count as older, since it evicts them first."""

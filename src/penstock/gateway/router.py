@@ -65,7 +65,8 @@ class Router:
         """A `deployment.protocol.Pick` for the replicas of a model. One that is blocked is taken if all are: the model
         has no other."""
         keys = self._keys(deployments, call, self.policy)
-        candidates = [self.candidate(one, keys) for one in deployments]
+        prompt = len(call.active_requests[0].submits[0].tokens) if keys else 0
+        candidates = [self.candidate(one, keys, prompt) for one in deployments]
         demand = self.demand(call)
         decision = decide(demand, candidates, self.policy)
         if decision.chosen is None:
@@ -89,8 +90,8 @@ class Router:
             ttft_target_s=self.ttft_target_s,
         )
 
-    def candidate(self, deployment: Deployment, keys: Sequence[bytes] = ()) -> Candidate:
-        """A deployment as policies see it now."""
+    def candidate(self, deployment: Deployment, keys: Sequence[bytes] = (), prompt_tokens: int = 0) -> Candidate:
+        """A deployment as policies see it now, for a prompt of these block keys."""
         track, load, prefixes = self.track(deployment.name), deployment.load(), deployment.prefixes
         state = deployment.state
         blocked = track.breaker.blocked if state is State.READY else state.value
@@ -102,7 +103,7 @@ class Router:
             recent_tokens=track.recent.tokens,
             load_age_s=None if load.reported is None else self._clock() - max(load.reported, track.busy_since),
             busy=load.open > 0,
-            cached_tokens=None if prefixes is None or not keys else prefixes.cached_tokens(keys),
+            cached_tokens=None if prefixes is None or not keys else prefixes.cached_tokens(keys, prompt_tokens),
             prefix_trusted=prefixes is None or prefixes.trusted,
             prefill_per_s=track.prefill_per_s,
             base_ttft_s=0.0 if prefixes is not None else track.ttft_s or 0.0,

@@ -28,10 +28,26 @@ def test_keys_are_those_of_the_engine() -> None:
 def test_it_finds_the_longest_known_prefix() -> None:
     tracker = PrefixTracker(100, SIZE)
     tracker.add(keys(*range(12)))
-    assert tracker.cached_tokens(keys(*range(12))) == 12
-    assert tracker.cached_tokens(keys(*range(8), 99, 99, 99, 99)) == 8
-    assert tracker.cached_tokens(keys(99, *range(12))) == 0
-    assert tracker.cached_tokens([]) == 0
+    assert tracker.cached_tokens(keys(*range(13)), 13) == 12
+    assert tracker.cached_tokens(keys(*range(12)), 12) == 8, "the last token is computed, and its block with it"
+    assert tracker.cached_tokens(keys(*range(8), 99, 99, 99, 99, 99), 13) == 8
+    assert tracker.cached_tokens(keys(99, *range(12)), 13) == 0
+    assert tracker.cached_tokens([], 0) == 0
+
+
+def test_the_engine_finds_what_is_predicted() -> None:
+    manager = CacheManager([CacheGroup(window=0, layers=())], [9], SIZE, True, secret=SECRET)
+    tracker = PrefixTracker(8, SIZE)
+    for count in (11, 12, 13):
+        tokens = list(range(count))
+        chain = manager.chain("", "")
+        hit = manager.lookup_prefix(chain, tokens)
+        assert tracker.cached_tokens(keys(*tokens), count) == hit.tokens, count
+        tracker.add(keys(*tokens))
+        table = manager.allocate(hit, count, count, 0)
+        assert table is not None
+        manager.advance(table, chain, tokens, count)
+        manager.release(table)
 
 
 def test_the_least_recently_used_and_the_last_blocks_go_first() -> None:
@@ -40,11 +56,11 @@ def test_the_least_recently_used_and_the_last_blocks_go_first() -> None:
     tracker.add(old)
     tracker.add(new)
     assert len(tracker) == 4
-    assert tracker.cached_tokens(new) == 8
-    assert tracker.cached_tokens(old) == 8, "its last block was evicted first"
+    assert tracker.cached_tokens(new, 9) == 8
+    assert tracker.cached_tokens(old, 13) == 8, "its last block was evicted first"
     tracker.add(old[:1])
     tracker.add(keys(*range(200, 208)))
-    assert tracker.cached_tokens(old) == 4
+    assert tracker.cached_tokens(old, 13) == 4
 
 
 def test_a_tracker_that_expects_too_much_holds_less() -> None:
