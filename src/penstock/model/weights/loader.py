@@ -43,10 +43,13 @@ def load(
         rows = _rows(one, reader, form, spec)
         return (form.matrix if one.is_matrix else form.vector)(one.kind, one.shape, rows)
 
-    with ThreadPoolExecutor(threads) as pool:
-        made = list(zip(placed, pool.map(make, placed), strict=True))
-    matrices = {one.name: cast(Weight, weight) for one, weight in made if one.is_matrix}
-    vectors = {one.name: cast("Tensor", vector) for one, vector in made if not one.is_matrix}
+    if threads == 1:
+        made = [make(one) for one in placed]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            made = list(pool.map(make, placed))
+    matrices = {one.name: cast(Weight, made[place]) for place, one in enumerate(placed) if one.is_matrix}
+    vectors = {one.name: cast("Tensor", made[place]) for place, one in enumerate(placed) if not one.is_matrix}
     if spec.tied:
         matrices["head"] = form.tied_head(matrices["embedding"])
     return Weights(matrices, vectors)
