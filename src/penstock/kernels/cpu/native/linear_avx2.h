@@ -1,4 +1,4 @@
-// Tiles with AVX2: half a panel's rows at a time, as the eight lanes of a register.
+// Tiles with AVX2: eight rows, half a panel, are the lanes of a register.
 //
 // Products of bytes are added up as 16-bit numbers: 4-bit codes times 8-bit ones, 8 quads of a block, stay below
 // 8 * 2 * 15 * 127 = 30480. Codes of 8 bits are taken apart into two of 4.
@@ -27,36 +27,52 @@ inline __m256i broadcast(const int8_t* four) {
     return _mm256_set1_epi32(word);
 }
 
-// Products of eight rows with each token over `quads` quads from `first` on. `packed` is where the block begins, and
-// `half` which rows it is about.
-template <bool NIBBLES, int T>
-inline void dot(const uint8_t* packed, int half, int first, int quads, const Quantized* const* x, __m256i* products) {
+// Products of eight rows with the high codes, as they count; 0 where these belong to other quads.
+template <bool NIBBLES, int QUADS>
+inline __m256i high_dot(const uint8_t* packed, int first, const Quantized& a) {
     const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16);
-    __m256i fine[T], coarse[T];
-    for (int t = 0; t < T; ++t) fine[t] = coarse[t] = _mm256_setzero_si256();
-    for (int q = first; q < first + quads; ++q) {
-        __m256i pair = load(packed + (NIBBLES ? q % 4 : q) * 64 + half * 32);
-        __m256i small = _mm256_and_si256(NIBBLES && q >= 4 ? _mm256_srli_epi16(pair, 4) : pair, low);
-        __m256i large = NIBBLES ? small : _mm256_and_si256(_mm256_srli_epi16(pair, 4), low);
+    const int32_t q = a.quad;
+    __m256i pair = load(packed + (NIBBLES ? q % 4 : q) * 64), four = broadcast(a.high);
+    __m256i small = NIBBLES ? _mm256_srl_epi16(pair, _mm_cvtsi32_si128(q & 4)) : pair;
+    __m256i products = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_and_si256(small, low), four), ones);
+    if (!NIBBLES) {
+        __m256i large = _mm256_and_si256(_mm256_srli_epi16(pair, 4), low);
+        products = _mm256_add_epi32(products, _mm256_madd_epi16(_mm256_maddubs_epi16(large, four), sixteens));
+    }
+    if (QUADS < 8) products = _mm256_and_si256(products, _mm256_set1_epi32(q / 4 == first / 4 ? -1 : 0));
+    return _mm256_slli_epi32(products, HIGH_BITS);
+}
+
+// Products of HALVES times eight rows with each token over QUADS quads from `first` on. `packed` is where these rows begin in
+// the block.
+template <bool NIBBLES, int QUADS, int HALVES, int T>
+inline void dot(const uint8_t* packed, int first, const Quantized* const* x, __m256i (*products)[T]) {
+    const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16);
+    __m256i fine[HALVES][T], coarse[HALVES][T];
+    for (int half = 0; half < HALVES; ++half)
+        for (int t = 0; t < T; ++t) fine[half][t] = coarse[half][t] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (int q = first; q < first + QUADS; ++q) {
+        __m256i small[HALVES], large[HALVES];
+        for (int half = 0; half < HALVES; ++half) {
+            __m256i pair = load(packed + (NIBBLES ? q % 4 : q) * 64 + half * 32);
+            small[half] = _mm256_and_si256(NIBBLES && q >= 4 ? _mm256_srli_epi16(pair, 4) : pair, low);
+            large[half] = _mm256_and_si256(_mm256_srli_epi16(pair, 4), low);
+        }
         for (int t = 0; t < T; ++t) {
             __m256i four = broadcast(x[t]->codes + 4 * q);
-            fine[t] = _mm256_add_epi16(fine[t], _mm256_maddubs_epi16(small, four));
-            if (!NIBBLES) coarse[t] = _mm256_add_epi16(coarse[t], _mm256_maddubs_epi16(large, four));
+            for (int half = 0; half < HALVES; ++half) {
+                fine[half][t] = _mm256_add_epi16(fine[half][t], _mm256_maddubs_epi16(small[half], four));
+                if (!NIBBLES) coarse[half][t] = _mm256_add_epi16(coarse[half][t], _mm256_maddubs_epi16(large[half], four));
+            }
         }
     }
-    for (int t = 0; t < T; ++t) {
-        products[t] = _mm256_madd_epi16(fine[t], ones);
-        if (!NIBBLES) products[t] = _mm256_add_epi32(products[t], _mm256_madd_epi16(coarse[t], sixteens));
-        const int32_t q = x[t]->quad;
-        __m256i pair = load(packed + (NIBBLES ? q % 4 : q) * 64 + half * 32), four = broadcast(x[t]->high);
-        __m256i small = NIBBLES ? _mm256_srl_epi16(pair, _mm_cvtsi32_si128(q & 4)) : pair;
-        __m256i high = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_and_si256(small, low), four), ones);
-        if (!NIBBLES) {
-            __m256i large = _mm256_and_si256(_mm256_srli_epi16(pair, 4), low);
-            high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_maddubs_epi16(large, four), sixteens));
+    for (int half = 0; half < HALVES; ++half) {
+        for (int t = 0; t < T; ++t) {
+            __m256i sum = high_dot<NIBBLES, QUADS>(packed + 32 * half, first, *x[t]);
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(fine[half][t], ones));
+            products[half][t] = NIBBLES ? sum : _mm256_add_epi32(sum, _mm256_madd_epi16(coarse[half][t], sixteens));
         }
-        if (quads < 8) high = _mm256_and_si256(high, _mm256_set1_epi32(q / 4 == first / 4 ? -1 : 0));
-        products[t] = _mm256_add_epi32(products[t], _mm256_slli_epi32(high, HIGH_BITS));
     }
 }
 
@@ -66,6 +82,7 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
     constexpr bool NIBBLES = KIND == U4 || KIND == U4_OFFSET, OFFSET = KIND == U4_OFFSET || KIND == U8_OFFSET;
     constexpr int GROUPS = KIND == U8_HALVES ? 2 : 1, QUADS = 8 / GROUPS, ZERO = OFFSET ? 0 : NIBBLES ? 8 : 128;
     constexpr int64_t BYTES = NIBBLES ? 256 : 512;
+    constexpr int HALVES = NIBBLES || T == 1 ? 2 : 1;  // of the panel, whose sums fit into the registers
     __m256 total[2][T];
     for (int t = 0; t < T; ++t) total[0][t] = total[1][t] = _mm256_setzero_ps();
     for (int64_t b = 0; b < blocks; ++b) {
@@ -76,23 +93,27 @@ void packed_tile(const Segment& segment, int64_t panel, int64_t blocks, const Qu
         for (int64_t line = 0; line < BYTES; line += 64) {
             _mm_prefetch(reinterpret_cast<const char*>(packed + 4 * BYTES + line), _MM_HINT_T0);
         }
-        for (int half = 0; half < 2; ++half) {
-            for (int group = 0; group < GROUPS; ++group) {
-                __m256i products[T];
-                dot<NIBBLES, T>(packed, half, group * QUADS, QUADS, row, products);
-                __m256 scale = halves(segment.scales + (block * GROUPS + group) * PANEL + half * 8);
+#pragma GCC unroll 4
+        for (int part = 0; part < GROUPS * 2 / HALVES; ++part) {
+            const int group = part % GROUPS, first = part / GROUPS * HALVES;
+            asm volatile("" ::: "memory");  // otherwise GCC keeps the broadcasts of all quads for the next part, in memory
+            __m256i products[HALVES][T];
+            dot<NIBBLES, QUADS, HALVES, T>(packed + 32 * first, group * QUADS, row, products);
+            for (int half = 0; half < HALVES; ++half) {
+                __m256 scale = halves(segment.scales + (block * GROUPS + group) * PANEL + (first + half) * 8);
                 for (int t = 0; t < T; ++t) {
                     const Quantized& a = *row[t];
                     int32_t minus = GROUPS == 1 ? a.minus_sum : group ? a.minus_sum - a.minus_first : a.minus_first;
-                    __m256 product = _mm256_cvtepi32_ps(_mm256_add_epi32(products[t], _mm256_set1_epi32(ZERO * minus)));
+                    __m256 product = _mm256_cvtepi32_ps(_mm256_add_epi32(products[half][t], _mm256_set1_epi32(ZERO * minus)));
                     __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(a.scale));
-                    total[half][t] = _mm256_fmadd_ps(product, factor, total[half][t]);
+                    total[first + half][t] = _mm256_fmadd_ps(product, factor, total[first + half][t]);
                 }
             }
-            for (int t = 0; OFFSET && t < T; ++t) {
-                __m256 offset = halves(segment.offsets + block * PANEL + half * 8);
+        }
+        for (int half = 0; OFFSET && half < 2; ++half) {
+            __m256 offset = halves(segment.offsets + block * PANEL + half * 8);
+            for (int t = 0; t < T; ++t)
                 total[half][t] = _mm256_fmadd_ps(offset, _mm256_set1_ps(row[t]->scaled_sum), total[half][t]);
-            }
         }
     }
     for (int t = 0; t < T; ++t) {
