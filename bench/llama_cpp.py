@@ -43,7 +43,7 @@ def build() -> None:
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF"]
         without = [f"-DLLAMA_{part}=OFF" for part in ("CURL", "BUILD_TESTS", "BUILD_EXAMPLES", "BUILD_SERVER")]
         subprocess.run(["cmake", "-S", source, "-B", BUILT, *options, *without], check=True)
-        subprocess.run(["cmake", "--build", BUILT, "--parallel", "--target", *TOOLS], check=True)
+        subprocess.run(["cmake", "--build", BUILT, "--parallel", str(os.cpu_count()), "--target", *TOOLS], check=True)
 
 
 class LlamaCpp:
