@@ -23,7 +23,7 @@ def test_a_question(real: Server) -> None:
     with real.client() as client:
         answer = client.chat.completions.create(
             model=real.model,
-            messages=[{"role": "user", "content": "Name the capital of France."}],
+            messages=[{"role": "user", "content": "What is the capital of France?"}],
             temperature=0,
             max_tokens=24,
         )
@@ -34,7 +34,7 @@ def test_a_question(real: Server) -> None:
         assert answer.choices[0].finish_reason == "stop"
         with client.chat.completions.create(
             model=real.model,
-            messages=[{"role": "user", "content": "Name the capital of France."}],
+            messages=[{"role": "user", "content": "What is the capital of France?"}],
             temperature=0,
             max_tokens=24,
             stream=True,
@@ -64,7 +64,7 @@ def test_the_newer_apis(real: Server) -> None:
         )
         (use,) = [block for block in message.content if block.type == "tool_use"]
         assert (message.stop_reason, use.name, use.input) == ("tool_use", "weather", {"town": "Paris"})
-        first = client.responses.create(model=real.model, input="Name the capital of France.", temperature=0)
+        first = client.responses.create(model=real.model, input="What is the capital of France?", temperature=0)
         assert "Paris" in first.output_text
         assert first.status == "completed"
         with client.responses.stream(

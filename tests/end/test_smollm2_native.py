@@ -14,7 +14,7 @@ from penstock.store.files import ModelFiles
 pytestmark = [pytest.mark.weights, needs_library]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24)
 QUESTIONS = (
-    "What is the capital of France? Tell me about it.",
+    "What is the capital of France?",
     "Write a haiku about the sea.",
     "Count from one to ten, in words.",
     "Why is the sky blue? " * 20,
@@ -35,7 +35,7 @@ def chat(question: str) -> list[dict[str, str]]:
 
 
 def test_it_knows_the_capital_of_france(llm: LLM) -> None:
-    assert "Paris" in llm.chat(chat(QUESTIONS[0]), GREEDY).text
+    assert llm.chat(chat(QUESTIONS[0]), GREEDY).text == "The capital of France is Paris."
 
 
 def test_a_greedy_answer_is_the_same_alone_and_in_company(llm: LLM) -> None:

@@ -134,6 +134,30 @@ def test_quantized_activations(native: ctypes.CDLL) -> None:
     torch.testing.assert_close(torch.from_numpy(made["scaled_sum"].copy()), sums)
 
 
+@pytest.mark.parametrize("size", [10.0, 1e3, 1e6])
+def test_outliers(native: ctypes.CDLL, size: float) -> None:
+    """One in each block: the others are as precise as without it, as far as its 12 bits reach."""
+    kinds = (Kind.U4, Kind.U4_OFFSET, Kind.U8, Kind.U8_OFFSET, Kind.U8_HALVES)
+    matrix = random_matrix(kinds, (16,) * 5, 32 * 32)
+    x = torch.randn(9, 32, 32)
+    alone = x.clone()
+    at = torch.arange(32)
+    x[:, at, at] = size * torch.randn(9, 32).sign()
+    alone[:, at, at] = 0.0
+    step = torch.maximum(alone.abs().amax(2) / 127, torch.tensor(size / 2032))
+    x = x.flatten(1)
+    assert ((rounded(native, x) - x).abs() <= 0.5001 * step.repeat_interleave(32, 1)).all()
+    assert_product(native, linear(native, x, matrix), x, matrix, None)
+
+
+def test_a_row_that_is_not_finite_leaves_others_alone(native: ctypes.CDLL) -> None:
+    matrix = random_matrix((Kind.U4, Kind.U8, Kind.U8_HALVES), (16,) * 3, 64)
+    x = torch.randn(5, 64)
+    expected = linear(native, x, matrix)
+    x[1], x[3, 7], x[3, 40] = torch.nan, torch.inf, -torch.inf
+    assert linear(native, x, matrix)[::2].equal(expected[::2])
+
+
 def test_gather(native: ctypes.CDLL) -> None:
     """Rows of a table, exactly as unpacked."""
     for kind in Kind:

@@ -50,21 +50,21 @@ struct Matrix {
 
 // 32 activations: x = scale * code. A row of x is ceil(cols / 32) of them, rows lie one after the other.
 //
-// The quad (four consecutive inputs) with the largest one has codes of 12 bits, 16 * high + low, and the largest of the other
-// quads sets the scale: activations have outliers, and one of them would take the precision of the 31 beside it.
+// The quad (four consecutive inputs) with the largest size has codes of 12 bits, low + 16 * high, and the largest size of the
+// other quads sets the scale: activations have outliers, and one in a block would cost the others their precision.
 struct Quantized {
     float scale;
     float scaled_sum;     // scale * sum of the codes
     int32_t minus_sum;    // of the codes
     int32_t minus_first;  // of the first 16 codes
-    int8_t codes[32];     // of the quad with the largest: low
+    int8_t codes[32];     // of that quad: low
     int8_t high[4];
-    int32_t quad;  // which has the largest
+    int32_t quad;  // its number
 };
 static_assert(sizeof(Quantized) == 56, "rows of activations are laid out by this size");
-constexpr int HIGH_BITS = 4;           // a high code counts 1 << HIGH_BITS
-constexpr float MOST = 127.0f;         // the largest code of 8 bits
-constexpr float MOST_WIDE = 2032.0f;   // and of 12: MOST << HIGH_BITS
+constexpr int HIGH_BITS = 4;          // a high code counts 1 << HIGH_BITS
+constexpr float MOST = 127.0f;        // the largest code of 8 bits
+constexpr float MOST_WIDE = 2032.0f;  // and of 12: MOST << HIGH_BITS
 
 static inline int64_t num_blocks(int64_t cols) { return (cols + BLOCK - 1) / BLOCK; }
 static inline int64_t num_panels(int64_t rows) { return (rows + PANEL - 1) / PANEL; }

@@ -190,28 +190,33 @@ void float_tile(const Segment& segment, int64_t panel, int64_t cols, const float
     }
 }
 
-inline __m512i swap_halves(__m512i x) { return _mm512_shuffle_i64x2(x, x, 0x4e); }
-inline __m512i swap_quarters(__m512i x) { return _mm512_shuffle_i64x2(x, x, 0xb1); }
+// The largest lane, in all lanes.
+inline __m128i largest_lane(__m128i x) {
+    x = _mm_max_epu32(x, _mm_shuffle_epi32(x, 0x4e));
+    return _mm_max_epu32(x, _mm_shuffle_epi32(x, 0xb1));
+}
 
-// The largest lane, in all lanes that the first four have it in.
-inline __m512i largest_lane(__m512i x) {
-    x = _mm512_max_epu32(x, swap_halves(x));
-    x = _mm512_max_epu32(x, swap_quarters(x));
-    return _mm512_max_epu32(x, _mm512_shuffle_epi32(x, static_cast<_MM_PERM_ENUM>(0x4e)));
+inline __m256i add_halves(__m512i x) {
+    return _mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
 }
 
 inline void quantize_whole_block(const float* x, Quantized& out) {
     const __m512 values[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
     const __m512 sizes[2] = {_mm512_abs_ps(values[0]), _mm512_abs_ps(values[1])};
-    // Each 16 bytes: the largest of a quad of the first half twice, and of one of the second half.
-    __m512 quads = _mm512_max_ps(_mm512_shuffle_ps(sizes[0], sizes[1], 0x88), _mm512_shuffle_ps(sizes[0], sizes[1], 0xdd));
-    quads = _mm512_max_ps(quads, _mm512_permute_ps(quads, 0xb1));
-    const __m512i numbers = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7);
-    const __m512i keys = _mm512_ternarylogic_epi32(_mm512_castps_si512(quads), _mm512_set1_epi32(QUAD_BITS), numbers, 0xba);
-    const __m512i largest = largest_lane(keys);
-    const __m512i other = largest_lane(_mm512_maskz_mov_epi32(_mm512_cmpneq_epi32_mask(keys, largest), keys));
-    const uint32_t key = static_cast<uint32_t>(_mm_cvtsi128_si32(_mm512_castsi512_si128(largest)));
-    const Step step = find_step(key, static_cast<uint32_t>(_mm_cvtsi128_si32(_mm512_castsi512_si128(other))));
+    // The largest of each pair, then of each quad.
+    __m512 pairs = _mm512_max_ps(_mm512_shuffle_ps(sizes[0], sizes[1], 0x88), _mm512_shuffle_ps(sizes[0], sizes[1], 0xdd));
+    const __m256 halves[2] = {_mm512_castps512_ps256(pairs), _mm512_extractf32x8_ps(pairs, 1)};
+    const __m256 quads =
+        _mm256_max_ps(_mm256_shuffle_ps(halves[0], halves[1], 0x88), _mm256_shuffle_ps(halves[0], halves[1], 0xdd));
+    const __m256i numbers = _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7);
+    const __m256i keys =
+        _mm256_ternarylogic_epi32(_mm256_castps_si256(quads), _mm256_set1_epi32(QUAD_BITS), numbers, 0xba);  // a & ~b | c
+    const __m128i first = _mm256_castsi256_si128(keys), second = _mm256_extracti128_si256(keys, 1);
+    const __m128i largest = largest_lane(_mm_max_epu32(first, second));
+    const __m128i others = _mm_max_epu32(_mm_andnot_si128(_mm_cmpeq_epi32(first, largest), first),
+                                         _mm_andnot_si128(_mm_cmpeq_epi32(second, largest), second));
+    const uint32_t key = static_cast<uint32_t>(_mm_cvtsi128_si32(largest));
+    const Step step = find_step(key, static_cast<uint32_t>(_mm_cvtsi128_si32(largest_lane(others))));
     const __m512 inverse = _mm512_set1_ps(step.inverse);
     alignas(64) int32_t wide[BLOCK];
     __m512i codes[2];
@@ -220,13 +225,9 @@ inline void quantize_whole_block(const float* x, Quantized& out) {
         _mm512_store_si512(wide + 16 * half, codes[half]);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(out.codes + 16 * half), _mm512_cvtsepi32_epi8(codes[half]));
     }
-    // The sums of both halves, added up as the largest was found.
-    const __m512 parts[2] = {_mm512_castsi512_ps(codes[0]), _mm512_castsi512_ps(codes[1])};
-    __m512i sums = _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(parts[0], parts[1], 0x88)),
-                                    _mm512_castps_si512(_mm512_shuffle_ps(parts[0], parts[1], 0xdd)));
-    sums = _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, static_cast<_MM_PERM_ENUM>(0xb1)));
-    sums = _mm512_add_epi32(sums, swap_halves(sums));
-    const __m128i both = _mm512_castsi512_si128(_mm512_add_epi32(sums, swap_quarters(sums)));
+    const __m256i sums = _mm256_hadd_epi32(add_halves(codes[0]), add_halves(codes[1]));  // two of each, and again
+    __m128i both = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    both = _mm_hadd_epi32(both, both);
     const int32_t quad = key & QUAD_BITS;
     const __m128i four = _mm_load_si128(reinterpret_cast<const __m128i*>(wide + 4 * quad));
     const __m128i high = _mm_srai_epi32(_mm_add_epi32(four, _mm_set1_epi32(1 << HIGH_BITS >> 1)), HIGH_BITS);
@@ -235,7 +236,7 @@ inline void quantize_whole_block(const float* x, Quantized& out) {
     _mm_storeu_si32(out.codes + 4 * quad, _mm_cvtepi32_epi8(low));
     out.quad = quad;
     out.scale = step.scale;
-    put_sums(out, _mm_cvtsi128_si32(both), _mm_extract_epi32(both, 2));
+    put_sums(out, _mm_cvtsi128_si32(both), _mm_extract_epi32(both, 1));
 }
 
 }  // namespace
