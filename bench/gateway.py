@@ -4,7 +4,7 @@
 
 All engines are stubs that compute nothing (`stub_engine.py`), on the same cores. Measured in turns of a few requests,
 one at a time (and `--streams` at once), so that what else the machine does meets all ways alike; `added` is the median
-difference between a turn and the direct one of the same round:
+difference between a turn and the direct one of the same round. CPU time is that of the process with the HTTP server:
 
 direct        a server with one replica: nothing to decide
 first         four replicas, of which the first is always taken: snapshot, policy and record for each request
@@ -52,6 +52,11 @@ class Server:
                 raise SystemExit(f"{command} did not start: {Path(self.log.name).read_text()[-3000:]}")
             time.sleep(0.05)
         self.address = (found[1], int(found[2]))
+
+    def cpu_s(self) -> float:
+        """Of the process that has the HTTP server."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
         self.process.terminate()
@@ -184,10 +189,13 @@ def run(servers: dict[str, Server], options: argparse.Namespace) -> dict[str, di
     for streams, count in ((1, TURN), (options.streams, 2 * options.streams)):
         times: dict[str, list[float]] = {name: [] for name in servers}
         medians: dict[str, list[float]] = {name: [] for name in servers}  # of each turn
+        spent = dict.fromkeys(servers, 0.0)
         for _ in range(options.rounds * options.requests // count):
             for name, server in servers.items():
                 # A server that has not just worked is slower at first: caches of the CPU, not its router.
+                before = server.cpu_s()
                 turn = measure(server.address, "m", WARM + count, streams, options.words)[WARM:]
+                spent[name] += server.cpu_s() - before
                 times[name] += turn
                 medians[name].append(statistics.median(turn))
         for name, values in times.items():
@@ -198,14 +206,18 @@ def run(servers: dict[str, Server], options: argparse.Namespace) -> dict[str, di
                 "p50_ms": statistics.median(values) * 1e3,
                 "p95_ms": values[int(0.95 * len(values))] * 1e3,
                 "added_ms": statistics.median(added) * 1e3,  # of turns that follow each other
+                "cpu_ms": spent[name] * 1e3 * count / (WARM + count) / len(values),  # per request, of the frontend
             }
     return results
 
 
 def report(results: dict[str, dict[str, Any]]) -> None:
-    print(f"{'way, streams':16} TTFT p10      p50      p95 ms   added, median ms")
+    print(f"{'way, streams':16} TTFT p10      p50      p95 ms   added, median ms   CPU ms of the frontend")
     for name, row in results.items():
-        print(f"{name:16} {row['p10_ms']:8.2f} {row['p50_ms']:8.2f} {row['p95_ms']:8.2f} {row['added_ms']:18.2f}")
+        print(
+            f"{name:16} {row['p10_ms']:8.2f} {row['p50_ms']:8.2f} {row['p95_ms']:8.2f} {row['added_ms']:18.2f}"
+            f" {row['cpu_ms']:24.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -115,6 +115,7 @@ def test_a_dead_upstream_is_replaced_by_the_chain(gateway: Server) -> None:
         name = raw.headers["x-request-id"]
     record = httpx.get(f"{gateway.url}/observe/requests/{name}", timeout=PATIENCE_S).json()
     assert record["route"][0].startswith("broken/0 failed: upstream 'broken': it cannot be reached")
+    assert record["route"][1].startswith("local/")
     assert [one["output_tokens"] for one in record["sequences"]] == [4]
 
 

@@ -45,6 +45,7 @@ class RouteRecord(msgspec.Struct):
     decisions: list[Decision] = []
     failures: list[FailedAttempt] = []
     asked: str = ""  # the model that the client named
+    reported: int = 0  # decisions that the journal has
 
     def header(self) -> str:
         """All of it in one line; empty if there was nothing to decide."""

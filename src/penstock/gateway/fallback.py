@@ -63,6 +63,7 @@ class Attempts:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw: Callable[[], float] = random.random,
         on_failure: Callable[[FailedAttempt], None] | None = None,
+        on_recovery: Callable[[Ticket], None] | None = None,
     ) -> None:
         """`asked`: what the client named. `decision`: how the order of the targets was chosen, if it was."""
         self.route = RouteRecord([] if decision is None else [decision], asked=asked.card.name)
@@ -76,6 +77,7 @@ class Attempts:
         self._sleep = sleep
         self._draw = draw
         self._on_failure = on_failure
+        self._on_recovery = on_recovery
         self._deadline = None if plan.deadline_s is None else clock() + plan.deadline_s
         self._round = 0
         self._next = 0  # target of this round
@@ -124,6 +126,8 @@ class Attempts:
             return False
         ticket.adopt(fresh)
         self._watch(ticket)
+        if self._on_recovery is not None:
+            self._on_recovery(ticket)
         return True
 
     async def _try(self, target: Target) -> Ticket:

@@ -79,6 +79,7 @@ class Gateway:
             sleep=self._sleep,
             draw=self._draw,
             on_failure=lambda failed: self._count(model.card.name, requests[0].id, failed),
+            on_recovery=self._report,
         )
         ticket = await attempts.submit()
         self._report(ticket)
@@ -133,7 +134,11 @@ class Gateway:
             self._emit(events.AttemptFailed(name, time.monotonic(), failed.name, failed.code, failed.message))
 
     def _report(self, ticket: Ticket) -> None:
-        if self._emit is not None and ticket.call is not None:
+        """Tell the journal what was decided since the last time."""
+        if self._emit is None or ticket.call is None:
+            return
+        route = ticket.call.route
+        if new := route.decisions[route.reported :]:
+            route.reported = len(route.decisions)
             name = events.http_request_id(ticket.active_requests[0].id)
-            decisions = [decision.summary() for decision in ticket.call.route.decisions]
-            self._emit(events.Routed(name, time.monotonic(), decisions))
+            self._emit(events.Routed(name, time.monotonic(), new))

@@ -25,6 +25,7 @@ import msgspec
 
 from penstock.flow import Delta, FinishReason, Trace
 from penstock.flow.identity import UNNAMED, Source
+from penstock.flow.routing import Decision
 
 Emit = Callable[["Event"], None]
 
@@ -77,7 +78,7 @@ class Queued(Event, frozen=True, gc=False):
 class Routed(Event, frozen=True):
     """A deployment was chosen: each of `decisions` says by which policy, and why not another."""
 
-    decisions: list[str]
+    decisions: list[Decision]
 
 
 class AttemptFailed(Event, frozen=True):

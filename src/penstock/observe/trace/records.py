@@ -9,6 +9,7 @@ from typing import Any
 from penstock.flow import FinishReason, Trace
 from penstock.flow.identity import UNNAMED, Source
 from penstock.flow.record import STEP, WAITS, Finding, micros
+from penstock.flow.routing import Decision
 
 MAX_WRITES = 2048  # of one request that have entries of their own; later ones are added to the last entry
 MAX_PLAIN_S = 4000.0  # as microseconds it fits 32 bits
@@ -105,7 +106,7 @@ class RequestTrace:
     validated: float | None = None
     stream: bool = False
     params: dict[str, Any] = field(default_factory=dict)
-    route: list[str] = field(default_factory=list)  # decisions, and attempts that failed
+    route: list[Decision | str] = field(default_factory=list)  # decisions, and attempts that failed
     rendered: list[tuple[float, float]] = field(default_factory=list)
     tokenized: list[tuple[float, float]] = field(default_factory=list)
     queued: float | None = None

@@ -77,7 +77,7 @@ class View:
             "sequences": [self._sequence(request, sequence) for sequence in request.sequences],
             "events": sorted(self._events(request), key=lambda event: event["t"]),
             "params": request.params,
-            "route": request.route,
+            "route": [one if isinstance(one, str) else one.summary() for one in request.route],
             "slow_client": request.write_us * 1e-6 > SLOW_CLIENT_SHARE * (end - request.accepted),
             "trace_id": None if request.trace is None else request.trace.id,
         }
