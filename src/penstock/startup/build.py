@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from types import ModuleType
 from typing import Any, cast
 
 from penstock.cache import CacheManager, EvictionHistory
@@ -91,14 +91,13 @@ def engine_loop(
     """Load the model and put an engine around it; the facts say what was decided and how long it took since `begun`,
     by `time.monotonic`. `secret` is the cache's. `report` is told each phase as it begins."""
     timer = PhaseTimer(begun, report)
-    timer.end("imports")
     config = _decide(settings, files)
-    timer.end("decisions")
+    if config.kind == "torch":
+        _import_torch(None)
+    timer.end("imports")
     timer.begin("preparing kernels" if config.kind == "cuda" else "loading weights")
     grammars = GrammarCache(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
-    with process_tuning.fast_import(None) if config.kind == "torch" else nullcontext():
-        module = importlib.import_module(BACKENDS[config.kind])
-    built: BuiltBackend = module.build(config, grammars, timer.end)
+    built: BuiltBackend = importlib.import_module(BACKENDS[config.kind]).build(config, grammars, timer.end)
     loop = EngineLoop(_scheduler(config, built.cache, secret), built.backend, grammars)
     timer.end("rest")
     logger.debug("engine built in %.1f s: %s", timer.total, timer.seconds)
@@ -141,11 +140,13 @@ def _device(settings: Settings) -> DeviceKind:
 
 
 def _torch_has_cuda() -> bool:
-    """Imports torch."""
-    with process_tuning.fast_import(wake_device):
-        from penstock.startup import torch_process
+    return bool(_import_torch(wake_device).has_cuda())
 
-    return torch_process.has_cuda()
+
+def _import_torch(wake: Callable[[], None] | None) -> ModuleType:
+    """`torch_process`, which imports torch: a second or more."""
+    with process_tuning.fast_import(wake):
+        return importlib.import_module("penstock.startup.torch_process")
 
 
 def choose_dtype(settings: Settings, spec: ModelSpec, device: DeviceKind) -> Dtype:
