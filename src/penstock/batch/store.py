@@ -228,8 +228,8 @@ def _page(
 
 
 def _file(row: Row[Any]) -> StoredFile:
-    return StoredFile(**{name: row._mapping[name] for name in StoredFile.__struct_fields__})
+    return StoredFile(**{name: getattr(row, name) for name in StoredFile.__struct_fields__})
 
 
 def _batch(row: Row[Any]) -> Batch:
-    return msgspec.convert({name: row._mapping[name] for name in Batch.__struct_fields__}, Batch)
+    return msgspec.convert({name: getattr(row, name) for name in Batch.__struct_fields__}, Batch)

@@ -65,7 +65,7 @@ class Ticket:
     """
 
     __slots__ = (
-        "_changed", "_open", "active_requests", "call", "chunks", "deployment", "error", "lanes_open", "left", "model",
+        "_changed", "active_requests", "call", "chunks", "deployment", "error", "lanes_open", "left", "model", "num_open",
         "recovery", "sequences", "settled", "sink", "taken",
     )  # fmt: skip
 
@@ -93,12 +93,12 @@ class Ticket:
         self.error: PenstockError | None = None  # of the first sequence that failed
         self.left = False  # see `leave`
         self.taken = False  # the client may have seen output: it cannot start again
-        self._open = len(self.sequences)
+        self.num_open = len(self.sequences)
         self._changed = asyncio.Event()
 
     @property
     def done(self) -> bool:
-        return self._open == 0
+        return self.num_open == 0
 
     def push(self, delta: Delta) -> Cancel | None:
         """Take a Delta of one of its sequences; returns the message that the engine must get in turn."""
@@ -109,7 +109,7 @@ class Ticket:
             self.chunks.append((index, chunk))
             self.lanes_open = False
         if delta.finish is not None:
-            self._open -= 1
+            self.num_open -= 1
             if active.error is not None and self.error is None:
                 self.error = by_code(active.error[1], active.error[0])
         if self.sink is None and (chunk is not None or self.done):
@@ -123,7 +123,7 @@ class Ticket:
         self.chunks.append((index, chunk))
         self.lanes_open = False
         if chunk.finish is not None:
-            self._open -= 1
+            self.num_open -= 1
         self.flush()
 
     def fail(self, error: PenstockError) -> None:
@@ -139,15 +139,15 @@ class Ticket:
         """Give what is left of a failed attempt to a ticket that nobody waits for, which is returned."""
         abandoned = Ticket([], self.deployment)
         abandoned.active_requests, abandoned.sequences = self.active_requests, self.sequences
-        abandoned._open = self._open
+        abandoned.num_open = self.num_open
         for sequence in abandoned.sequences.values():
             sequence.ticket, sequence.lane = abandoned, None
-        self.sequences, self._open, self.chunks, self.error = {}, 0, [], None
+        self.sequences, self.num_open, self.chunks, self.error = {}, 0, [], None
         return abandoned
 
     def adopt(self, fresh: Ticket) -> None:
         """Go on with another attempt, whose client is this ticket's."""
-        self.active_requests, self.sequences, self._open = fresh.active_requests, fresh.sequences, fresh._open
+        self.active_requests, self.sequences, self.num_open = fresh.active_requests, fresh.sequences, fresh.num_open
         self.chunks, self.error, self.deployment = fresh.chunks, fresh.error, fresh.deployment
         self.model, self.call, self.settled = fresh.model, fresh.call, False
         for sequence in self.sequences.values():
