@@ -17,7 +17,8 @@ TIMES = 4  # best of
 class Machine:
     def __init__(self, _: Path, threads: int) -> None:
         torch.set_num_threads(threads)
-        self._memory = Arena().empty(1 << 28, dtype=torch.float32).fill_(1.0)  # 1 GiB in huge pages, as weights are
+        memory = Arena().empty(1 << 28, dtype="float32")  # 1 GiB in huge pages, as weights are
+        self._memory = torch.from_numpy(memory).fill_(1.0)
         self._left = torch.randint(0, 127, (1024, 4096), dtype=torch.uint8)
         self._layer = _int8_linear(torch.randint(-127, 127, (4096, 4096), dtype=torch.int8))
 
