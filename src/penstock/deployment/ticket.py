@@ -65,8 +65,8 @@ class Ticket:
     """
 
     __slots__ = (
-        "_changed", "active_requests", "call", "chunks", "deployment", "error", "lanes_open", "left", "model", "num_open",
-        "recovery", "sequences", "settled", "sink", "taken",
+        "_changed", "active_requests", "call", "chunks", "deployment", "error", "lanes_open", "left", "model",
+        "num_open", "recovery", "sequences", "settled", "sink", "taken",
     )  # fmt: skip
 
     def __init__(
