@@ -7,6 +7,9 @@ replica_set   the replicas of a model
 residency     which local models are in memory
 replica       one engine process under supervision, for an event loop; hang_watch notices one that hangs,
               engine_queries are questions to it
+prefixes      (`prefix_tracker`) what a replica's prefix cache is expected to hold
+upstream      another OpenAI-compatible server as a deployment, upstream_model the model it serves here;
+              upstream_body, _events, _answer, _usage translate, upstream_client is the HTTP client
 dispatch      frames of the engine to the tickets of waiting clients
 ticket        a client's request: chunks until the client takes them, and lanes for single tokens
 sync_driver   the same for the library, in a plain loop

@@ -68,7 +68,9 @@ class ModelRegistry:
         """For what needs the model's tokenizer or engine here. Raises InvalidRequest for an upstream."""
         model = self.find(name) if name is not None or not self.local else self.local[0]
         if not isinstance(model, LocalModel):
-            raise InvalidRequest(f"{model.card.name} is an upstream: this needs a model of this server", param="model")
+            raise InvalidRequest(
+                f"{model.card.name} is an upstream or a route: this needs a model that runs here", param="model"
+            )
         return model
 
 

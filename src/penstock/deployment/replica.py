@@ -332,6 +332,7 @@ class Replica:
             else:
                 self._dispatcher.remove(sequence)
                 peer.adopt(sequence)
+        self._dispatcher.flush()
 
     def adopt(self, sequence: OpenSequence) -> None:
         """Work on a sequence of a replica that died."""

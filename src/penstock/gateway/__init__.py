@@ -7,6 +7,12 @@ size_class     signals of a request that say how large a model it needs (`model:
 breaker        a circuit breaker per deployment
 backoff        delays between attempts: jitter, Retry-After, a deadline
 recent_work    how much a deployment was given of late
+track          what the router remembers of a deployment
+router         takes snapshots, picks among the deployments of a model, learns from what became of requests
+fallback       one client's request over several attempts and models
+route_model    a name for several models, such as `auto`
+gateway        all of these, as the HTTP service uses them
+metrics        what they have counted, for Prometheus
 
 Policies see values only, never a deployment or a clock. No HTTP server code and no torch.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +184,7 @@ class ServerModels:
             capabilities=capabilities,
             remote=True,
             owner=endpoint.host,
+            created=int(time.time()),
             **_card_fields(entry),
         )
         return assemble.upstream_model(endpoint, card, self._numbers, entry.tokenizer, self.journal)

@@ -263,3 +263,14 @@ async def test_models_are_listed_with_what_they_can_do() -> None:
     async with serving(big=hello, small=hello) as (client, _, _):
         listed = (await client.get("/v1/models")).json()["data"]
         assert [one["id"] for one in listed] == ["big", "small"]
+
+
+@run
+async def test_a_prompt_of_ollama_is_a_message_for_an_upstream_that_chats() -> None:
+    async with serving(big=hello) as (client, _, upstreams):
+        body = {"model": "big", "prompt": "Hi", "system": "Be kind.", "think": True, "stream": False}
+        found = (await client.post("/api/generate", json=body)).json()
+        assert found["response"] == "Hello you"
+        (asked,) = upstreams["big"].requests
+        assert [message["role"] for message in asked.body["messages"]] == ["system", "user"]
+        assert asked.body["reasoning_effort"] == "medium"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from penstock.errors import InvalidRequest
@@ -38,9 +38,10 @@ def chat_request(
     recommended: Mapping[str, float | int],
     context: int | None,
     chat_format: ChatFormat | None,
+    remote: Collection[str] = (),
 ) -> Request:
-    """For a conversation that is not empty. `recommended` is ModelFiles.sampling, `context` the server's. Raises
-    InvalidRequest for what the schema cannot check."""
+    """For a conversation that is not empty. `recommended` is ModelFiles.sampling, `context` the server's, `remote` what
+    an upstream can do, whose chat format is not known. Raises InvalidRequest for what the schema cannot check."""
     messages = to_template(body.messages or [])
     last = messages[-1]
     continues = last["role"] == "assistant"
@@ -53,7 +54,7 @@ def chat_request(
         "add_generation_prompt": not continues,
         "tools": _tools(body.tools or []),
     }
-    return _request(body, request_id, recommended, context, chat_format, prompt)
+    return _request(body, request_id, recommended, context, _effort(body, chat_format, remote, prompt), prompt)
 
 
 def generate_request(
@@ -63,17 +64,29 @@ def generate_request(
     recommended: Mapping[str, float | int],
     context: int | None,
     chat_format: ChatFormat | None,
+    remote: Collection[str] = (),
 ) -> Request:
     """The prompt is a user message, or a text to complete if the model has no chat template."""
     prompt: dict[str, Any]
-    if body.raw or chat_format is None:
+    if body.raw or (chat_format is None and "chat" not in remote):
         if body.system:
             raise InvalidRequest("system is not supported: this model has no chat template", param="system")
         prompt = {"text": body.prompt}
     else:
         system = [{"role": "system", "content": body.system}] if body.system else []
         prompt = {"messages": [*system, {"role": "user", "content": body.prompt}]}
-    return _request(body, request_id, recommended, context, chat_format, prompt)
+    return _request(body, request_id, recommended, context, _effort(body, chat_format, remote, prompt), prompt)
+
+
+def _effort(
+    body: OllamaGeneration, chat_format: ChatFormat | None, remote: Collection[str], prompt: dict[str, Any]
+) -> tuple[str | None, tuple[str, ...]]:
+    """`reasoning_effort` of flow.Request, and warnings."""
+    if prompt.get("text") is not None:
+        return None, ()
+    if "reasoning" in remote and body.think is not None:
+        return ("none" if body.think is False else "medium" if body.think is True else str(body.think)), ()
+    return effort_of(body.think, chat_format)
 
 
 def _request(
@@ -81,10 +94,10 @@ def _request(
     request_id: str,
     recommended: Mapping[str, float | int],
     context: int | None,
-    chat_format: ChatFormat | None,
+    thinking: tuple[str | None, tuple[str, ...]],
     prompt: dict[str, Any],
 ) -> Request:
-    effort, warnings = (None, ()) if prompt.get("text") is not None else effort_of(body.think, chat_format)
+    effort, warnings = thinking
     params = sampling_params(
         body.options,
         recommended,

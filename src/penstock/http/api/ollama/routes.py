@@ -113,6 +113,7 @@ def _add_generation(app: App, service: Service) -> None:
                     recommended=model.sampling,
                     context=model.card.context,
                     chat_format=model.chat_format,
+                    remote=model.card.capabilities if model.card.remote else (),
                 )
                 events.validated([generation])
                 ticket = await service.submit(model, [generation], events.tenant)
