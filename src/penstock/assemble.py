@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 def model(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
     """The model's files for a frontend, downloaded if need be. Recommended sampling parameters that are out of bounds
     are dropped with a warning."""
+    if settings.models:
+        raise InvalidSetting("[[models]] is for penstock serve: name one model", param="models")
     files = _resolve(settings, pulling)
     sampling = {}
     for name, value in files.sampling.items():

@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import { count, short } from "./lib/format";
 import { allowKeyPrompt, keyPrompt } from "./lib/http";
-import { alerts, connection, facts, reconnect, start, stats } from "./lib/live";
+import { alerts, choose, connection, facts, reconnect, several, sources, start, stats } from "./lib/live";
 import { go, route } from "./lib/router";
 import { helpShown, useShortcuts } from "./lib/shortcuts";
 import { nextTheme, themeChoice } from "./lib/theme";
@@ -119,10 +119,13 @@ function Foot() {
       <div class="pulse" data-state={state} data-busy={state === "live" && (now?.running ?? 0) > 0}>
         <i />
         <strong role="status">{STATES[state]}</strong>
-        <span class="ellipsis" title={facts.value?.model.name}>
-          {facts.value?.model.name ?? ""}
-        </span>
+        {!several.value && (
+          <span class="ellipsis" title={facts.value?.model.name}>
+            {facts.value?.model.name ?? ""}
+          </span>
+        )}
       </div>
+      {several.value && <SourcePicker />}
       {state === "live" && now && (
         <dl class="now">
           <div>
@@ -149,6 +152,28 @@ function Foot() {
         <Button icon="keyboard" kind="quiet" label="Keyboard shortcuts" onClick={() => (helpShown.value = true)} />
       </div>
     </div>
+  );
+}
+
+/** Chooses the model and replica that the pages about one engine show. */
+function SourcePicker() {
+  const shown = `${facts.value?.model.name}/${facts.value?.replica}`;
+  return (
+    <select
+      class="source"
+      aria-label="Model and replica"
+      value={shown}
+      onChange={(event) => {
+        const [model, replica] = [event.currentTarget.value.replace(/\/\d+$/, ""), Number(event.currentTarget.value.split("/").pop())];
+        choose({ model, replica });
+      }}
+    >
+      {sources.value.map(({ model, replica }) => (
+        <option key={`${model}/${replica}`} value={`${model}/${replica}`}>
+          {model}/{replica}
+        </option>
+      ))}
+    </select>
   );
 }
 

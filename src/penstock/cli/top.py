@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import click
 
@@ -22,10 +23,12 @@ RATES = ("tokens_per_s", "prompt_tokens_per_s")
 @click.command()
 @click.argument("url", default=DEFAULT_URL)
 @click.option("--interval", type=click.FloatRange(0.1, 5), default=1.0, show_default=True, help="Seconds a frame.")
+@click.option("--model", help="The model whose steps and KV cache are shown. [default: the first]")
+@click.option("--replica", type=click.IntRange(min=0), help="The number of its replica. [default: 0]")
 @click.option("--once", is_flag=True, help="Print one frame and end, for scripts.")
 @key_option
 @debug_option
-def top(url: str, interval: float, once: bool, api_key: str | None) -> None:
+def top(url: str, interval: float, model: str | None, replica: int | None, once: bool, api_key: str | None) -> None:
     """Watch the server at URL: throughput, latencies, queue, KV cache, requests. q or Ctrl-C leaves."""
     from rich.console import Console
     from rich.live import Live
@@ -35,7 +38,8 @@ def top(url: str, interval: float, once: bool, api_key: str | None) -> None:
     remote, console = Remote(url, api_key), Console(highlight=False)
     if not once and not console.is_terminal:
         raise InvalidRequest("this is no terminal: --once prints a single frame", param="once")
-    frames = snapshots(remote, interval)
+    source = {name: value for name, value in (("model", model), ("replica", replica)) if value is not None}
+    frames = snapshots(remote, interval, source)
     first = next(frames)  # what is wrong with the address or the key is said before the screen is taken
     if once:
         console.print(frame(first, console.width, height=None))
@@ -53,23 +57,24 @@ def top(url: str, interval: float, once: bool, api_key: str | None) -> None:
                 reason = error.message
             live.update(lost(reason), refresh=True)
             time.sleep(RETRY_S)
-            frames = snapshots(remote, interval)
+            frames = snapshots(remote, interval, source)
 
 
-def snapshots(remote: Remote, interval_s: float) -> Iterator[dict[str, Any]]:
-    """What a frame is made of, at every tick of the server's live feed."""
-    facts = remote.get("/observe/facts")
-    feed = remote.events(f"/observe/live?interval_ms={round(interval_s * 1000)}")
+def snapshots(remote: Remote, interval_s: float, source: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """What a frame is made of, at every tick of the server's live feed. `source`: model and replica of the steps and
+    the cache."""
+    query = urlencode(source or {})
+    feed = remote.events(f"/observe/live?interval_ms={round(interval_s * 1000)}&{query}")
     for count, data in enumerate(data for name, data in feed if name == "tick"):
         history = remote.get(HISTORY)
         if not count:  # rates are differences of two ticks: the first has none
             data["stats"] |= {name: history[name][-1] for name in RATES if history[name]}
         yield {
             "url": remote.url,
-            "facts": facts,
+            "facts": remote.get(f"/observe/facts?{query}"),
             **data,
             "open": remote.get("/observe/requests?state=open&limit=100")["requests"],
-            "cache": remote.get("/observe/cache"),
+            "cache": remote.get(f"/observe/cache?{query}"),
             "history": history,
             "minute": remote.get(MINUTE),
         }

@@ -29,9 +29,10 @@ REQUEST_STYLES = {"running": "green", "queued": "yellow", "accepted": "dim"}
 
 def frame(snapshot: dict[str, Any], width: int, height: int | None) -> RenderableType:
     """Fits `width`, and `height` if there is one: requests that have no room are counted."""
-    above: list[RenderableType] = [_header(snapshot), *(_alert(alert) for alert in snapshot["alerts"])]
+    models = _models(snapshot)
+    above: list[RenderableType] = [_header(snapshot), *models, *(_alert(alert) for alert in snapshot["alerts"])]
     above += [_figures(snapshot, width), _map(snapshot, width)]
-    rows = None if height is None else max(1, height - 19 - len(snapshot["alerts"]))
+    rows = None if height is None else max(1, height - 19 - len(models) - len(snapshot["alerts"]))
     return Group(*above, _requests(snapshot, width, rows))
 
 
@@ -72,7 +73,7 @@ def _header(snapshot: dict[str, Any]) -> Text:
     text = Text.assemble(
         ("penstock ", "bold"),
         f"{facts['version']}  ",
-        (facts["model"]["name"], "bold cyan"),
+        (_source(facts), "bold cyan"),
         f"  {engine.get('device', '?')}, {engine.get('dtype', '?')}  {snapshot['url']}",
         f"  up {_clock(snapshot['t'] / 1e6)}  ",
         ("ready", "green") if stats["ready"] else ("not ready", "bold red"),
@@ -81,6 +82,28 @@ def _header(snapshot: dict[str, Any]) -> Text:
         text.append(f"  {stats['restarts']} restarts", "yellow")
     text.no_wrap = True
     return text
+
+
+def _source(facts: dict[str, Any]) -> str:
+    """The model that is shown; with its replica where there are several."""
+    name: str = facts["model"]["name"]
+    models = facts.get("models", [])
+    replicas = sum(len(model["replicas"]) for model in models)
+    return f"{name}/{facts['replica']}" if len(models) > 1 or replicas > 1 else name
+
+
+def _models(snapshot: dict[str, Any]) -> list[Text]:
+    """The state and the load of all models, where there are several."""
+    models = snapshot["facts"].get("models", [])
+    if len(models) < 2 and all(len(model["replicas"]) < 2 for model in models):
+        return []
+    parts = []
+    for model in models:
+        loads = " ".join(f"{one['replica']}:{one['open']}" for one in model["replicas"])
+        parts.append(f"{model['name']} {model['state']}" + (f" (open {loads})" if loads else ""))
+    text = Text("models  " + "   ".join(parts), style="dim")
+    text.no_wrap = True
+    return [text]
 
 
 def _alert(alert: dict[str, Any]) -> Text:

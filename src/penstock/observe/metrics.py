@@ -43,6 +43,7 @@ class PrometheusMetrics:
         self.registry = CollectorRegistry()
         self._model = source.model if only_model else ""
         self._first = _labels(source)
+        self._sources: set[Source] = set()  # of the last scrape
         self.requests = self._counter("requests", "Sequences that ended, by reason.", "finish")
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that ended: each prompt once.")
         self.cached_tokens = self._counter("cached_tokens", "Of those, found in the prefix cache.")
@@ -112,10 +113,18 @@ class PrometheusMetrics:
             self.gpu_used.labels(self._model).set(gpu["memory_used"])
             self.gpu_total.labels(self._model).set(gpu["memory_total"])
             self.gpu_busy.labels(self._model).set(gpu["utilisation"])
+        self._forget_unloaded({replica.source for replica in replicas})
         for replica in replicas:
             self._set_gauges(replica)
         self._processes.pids = {replica.source: replica.pid for replica in replicas if replica.pid is not None}
         return generate_latest(self.registry)
+
+    def _forget_unloaded(self, sources: set[Source]) -> None:
+        """Gauges are of replicas that are there; counters stay."""
+        if self._sources - sources:
+            for gauge in (self.running, self.waiting, self.blocks, self.restarts, self.ready):
+                gauge.clear()
+        self._sources = sources
 
     def _set_gauges(self, replica: ReplicaStatus) -> None:
         labels, stats = _labels(replica.source), replica.stats

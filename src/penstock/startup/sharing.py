@@ -74,10 +74,12 @@ def _with_share(
 
 
 def _threads(claims: Sequence[Claim], index: int, machine: Machine) -> int:
-    """Cores of a replica on the CPU."""
+    """Cores of a replica on the CPU. One of a model on demand may have to share them with others for a while."""
     claim = claims[index]
     rivals = [one for one in claims if not one.on_gpu and (one.at_start or one is claim)]
     asked = sum(one.replicas * (one.settings.engine.threads or 0) for one in rivals)
+    if not claim.at_start and claim.settings.engine.threads is not None:
+        asked = claim.replicas * claim.settings.engine.threads
     if asked > machine.cores and claim.settings.engine.threads is not None:
         raise InvalidSetting(
             f"{claim.label}: threads: all replicas together ask for {asked} threads, but there are {machine.cores} "

@@ -45,6 +45,17 @@ def test_what_happened_is_what_is_scraped() -> None:
     assert values["request_prompt_tokens_count"] == 2
 
 
+def test_a_replica_that_was_unloaded_has_no_gauges() -> None:
+    first, second = Source("a"), Source("b")
+    metrics = PrometheusMetrics(first, only_model=False)
+    both = [ReplicaStatus(source, None, 0, True) for source in (first, second)]
+    assert 'penstock_ready{model="b",replica="0"} 1.0' in metrics.text(both, open_requests={}, tasks=1).decode()
+    text = metrics.text(both[:1], open_requests={"a": 2}, tasks=1).decode()
+    assert 'penstock_ready{model="b"' not in text
+    assert 'penstock_ready{model="a",replica="0"} 1.0' in text
+    assert 'penstock_open_requests{model="a"} 2.0' in text
+
+
 def test_processes_and_gpu_are_among_the_metrics() -> None:
     source = Source("m", 1)
     metrics = PrometheusMetrics(source)

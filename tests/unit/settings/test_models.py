@@ -96,6 +96,15 @@ def test_a_model_and_models_exclude_each_other(tmp_path: Path) -> None:
         read(tmp_path, TWO, model="smollm2")
 
 
+def test_sources_on_the_command_line_are_entries(tmp_path: Path) -> None:
+    found = load({"threads": 1}, environ={}, models=["smollm2", "folder/my model.gguf"])
+    assert [(one.name, one.model.model, one.engine.threads) for one in found.models] == [
+        ("smollm2", "smollm2", 1), ("my-model", "folder/my model.gguf", 1),
+    ]  # fmt: skip
+    with pytest.raises(InvalidSetting, match="'a' is a name of"):
+        load({}, environ={}, models=["x/a", "y/a"])
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("5m", 300.0), ("1h30m", 5400.0), ("90", 90.0), ("0", 0.0), ("-1", None), ("1.5s", 1.5)]
 )

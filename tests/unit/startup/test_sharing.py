@@ -38,6 +38,9 @@ def test_cores_are_shared_out() -> None:
 def test_a_model_on_demand_does_not_shrink_the_others() -> None:
     later = claim("b")._replace(at_start=False)
     assert threads(share_machine([claim("a"), later], EIGHT)) == [[8], [4]]
+    assert threads(share_machine([claim("a", threads=8), claim("b", threads=2)._replace(at_start=False)], EIGHT)) == [
+        [8], [2],
+    ]  # fmt: skip
 
 
 def test_more_threads_than_cores() -> None:

@@ -29,6 +29,8 @@ export interface Facts {
   } & Record<string, unknown>;
   sampling: Record<string, number>;
   measured: Measured;
+  replica: number;
+  models: { name: string; state: string; replicas: { replica: number; state: string }[] }[];
 }
 
 export interface StepCost {
@@ -88,6 +90,8 @@ export interface Summary {
   id: string;
   request_id: string;
   kind: string;
+  model: string;
+  replica: number;
   batch?: string | null;
   stream: boolean;
   state: "accepted" | "queued" | "running" | "done";

@@ -1,7 +1,8 @@
 /** The live feed (/observe/live) as signals. */
-import { batch, signal } from "@preact/signals";
+import { batch, computed, signal } from "@preact/signals";
 import type { Alert, Facts, StartStatus, Stats, StepWindow, Summary, Tick } from "./api";
 import { ApiError, request, fetchJson } from "./http";
+import { ofSource, type Source, source } from "./source";
 import { serverEvents } from "./sse";
 
 /** "loading": the server has no model yet. "off": it records no events. */
@@ -11,6 +12,11 @@ export const connection = signal<Connection>("connecting");
 /** What the server does before its model is loaded; null afterwards, undefined until it is known. */
 export const start = signal<StartStatus | null | undefined>(undefined);
 export const facts = signal<Facts | null>(null);
+/** The engines to choose from, and whether there are several. */
+export const sources = computed<Source[]>(() =>
+  (facts.value?.models ?? []).flatMap(({ name, replicas }) => replicas.map(({ replica }) => ({ model: name, replica }))),
+);
+export const several = computed(() => (facts.value?.models.length ?? 0) > 1 || sources.value.length > 1);
 export const stats = signal<Stats | null>(null);
 export const alerts = signal<Alert[]>([]);
 /** By number; `requestsVersion` changes when it does. */
@@ -51,6 +57,12 @@ export function onSteps(listener: (steps: StepWindow) => void): () => void {
   };
 }
 
+/** Shows another engine. */
+export function choose(chosen: Source): void {
+  source.value = chosen;
+  reconnect();
+}
+
 export function reconnect(): void {
   abort?.abort();
 }
@@ -79,12 +91,12 @@ async function loaded(signal: AbortSignal): Promise<void> {
 
 async function connect(signal: AbortSignal): Promise<void> {
   await loaded(signal);
-  const known = await fetchJson<Facts>("/observe/facts", { signal });
+  const known = await fetchJson<Facts>(ofSource("/observe/facts"), { signal });
   if (facts.value && facts.value.started_unix !== known.started_unix) requests.clear(); // the server was restarted
   facts.value = known;
   addRequests((await fetchJson<{ requests: Summary[] }>("/observe/requests?limit=200", { signal })).requests);
   const steps = listeners.size ? 1 : 0;
-  const response = await request(`/observe/live?interval_ms=${steps ? 250 : 500}&steps=${steps}`, { signal });
+  const response = await request(ofSource(`/observe/live?interval_ms=${steps ? 250 : 500}&steps=${steps}`), { signal });
   for await (const { event, data } of serverEvents(response)) if (event === "tick") applyTick(JSON.parse(data) as Tick);
 }
 

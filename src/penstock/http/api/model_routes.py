@@ -6,6 +6,7 @@ With API keys, these need one of `admin_key`. Without, every client that reaches
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -16,14 +17,28 @@ from penstock.deployment.protocol import State
 from penstock.errors import Forbidden, NotFound
 from penstock.http.api.fields import MODEL_PARAMETER
 from penstock.http.api.model_card import Model, ModelList, describe
+from penstock.http.error_body import ErrorBody
 from penstock.http.json_response import json_response
 from penstock.http.middleware.tenants import tenant_of, tenant_of_key
+from penstock.http.openapi import schemas
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_object
 from penstock.http.parse.query import Parameter, read_query
 from penstock.http.routing import App
 from penstock.http.service import ModelManager, Service
 from penstock.settings import ServeSettings
+
+
+class NewModel(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of [[models]]: `model` or `upstream`, and any setting of its engine or upstream."""
+
+    name: str
+    model: str | None = None  # a source, as `penstock serve` takes it
+    upstream: str | None = None  # the URL of an OpenAI-compatible API
+    aliases: list[str] = []
+    load: Literal["start", "demand"] = "start"
+    pinned: bool = False
+    keep_alive: str | None = None
 
 
 class Removed(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,11 +54,17 @@ class Sleeping(msgspec.Struct, frozen=True, kw_only=True):
     is_sleeping: bool
 
 
-ANSWERS = (Removed, Sleeping)
+ANSWERS = (NewModel, Removed, Sleeping)
 # vLLM's levels differ in what becomes of the weights; here they are released in any case.
 LEVEL = Parameter(name="level", description="Accepted for clients of vLLM.", choices=("1", "2"))
 
 Manager = Callable[[Request], ModelManager]
+
+
+def _docs(*bodies: Any, **options: Any) -> dict[str, Any]:
+    docs = route_docs(*bodies, **options)
+    docs["responses"][403] = schemas.response(ErrorBody, "The API key is not one of admin_key.")
+    return docs
 
 
 def add(app: App, service: Service, settings: ServeSettings) -> None:
@@ -63,20 +84,20 @@ def add(app: App, service: Service, settings: ServeSettings) -> None:
 
 
 def _add_and_remove(app: App, service: Service, manager: Manager, *, trusted: bool) -> None:
-    @app.post("/admin/models", **route_docs(None, Model, not_found=None, may_reject=True, uses_engine=True))
+    @app.post("/admin/models", **_docs(NewModel, Model, not_found=None, uses_engine=True))
     async def add_model(request: Request) -> Response:
         """Serve another model. The body is an entry of [[models]] as a JSON object."""
         managing = manager(request)
         model = await managing.add(await read_object(request), trusted=trusted)
         return json_response(msgspec.json.encode(describe(model)))
 
-    @app.get("/admin/models", **route_docs(None, ModelList, not_found=None))
+    @app.get("/admin/models", **_docs(None, ModelList, not_found=None))
     async def list_models(request: Request) -> Response:
         """All models, with their states."""
         manager(request)
         return json_response(msgspec.json.encode(ModelList(data=[describe(model) for model in service.models])))
 
-    @app.delete("/admin/models/{name:path}", **route_docs(None, Removed, may_reject=True))
+    @app.delete("/admin/models/{name:path}", **_docs(None, Removed, may_reject=True))
     async def remove_model(name: str, request: Request) -> Response:
         """Serve a model no longer. It finishes its requests first."""
         managing, model = manager(request), service.models.find(name)
@@ -85,14 +106,14 @@ def _add_and_remove(app: App, service: Service, manager: Manager, *, trusted: bo
 
 
 def _load_and_unload(app: App, service: Service, manager: Manager) -> None:
-    @app.post("/admin/load", **route_docs(None, Model, may_reject=True, parameters=(MODEL_PARAMETER,)))
+    @app.post("/admin/load", **_docs(None, Model, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER,)))
     async def load_model(request: Request) -> Response:
         """Load a model now, and wait until it is ready."""
         managing, model = manager(request), _model(service, request)
         await managing.load(model)
         return json_response(msgspec.json.encode(describe(model)))
 
-    @app.post("/admin/unload", **route_docs(None, Model, may_reject=True, parameters=(MODEL_PARAMETER,)))
+    @app.post("/admin/unload", **_docs(None, Model, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER,)))
     async def unload_model(request: Request) -> Response:
         """Unload a model, once its requests have ended. The next request loads it again."""
         managing, model = manager(request), _model(service, request)
@@ -103,14 +124,14 @@ def _load_and_unload(app: App, service: Service, manager: Manager) -> None:
 def _sleep_and_wake(app: App, service: Service, manager: Manager) -> None:
     """Named as in vLLM."""
 
-    @app.post("/sleep", **route_docs(None, Model, may_reject=True, parameters=(MODEL_PARAMETER, LEVEL)))
+    @app.post("/sleep", **_docs(None, Model, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER, LEVEL)))
     async def sleep(request: Request) -> Response:
         """Release the memory of a model, once its requests have ended. Its processes stay; a request wakes it."""
         managing, model = manager(request), _model(service, request)
         await managing.sleep(model)
         return json_response(msgspec.json.encode(describe(model)))
 
-    @app.post("/wake_up", **route_docs(None, Model, may_reject=True, parameters=(MODEL_PARAMETER,)))
+    @app.post("/wake_up", **_docs(None, Model, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER,)))
     async def wake_up(request: Request) -> Response:
         """Wake a model, and wait until it is ready."""
         managing, model = manager(request), _model(service, request)

@@ -4,6 +4,7 @@ import type { StepWindow } from "../../lib/api";
 import { count } from "../../lib/format";
 import { usePolling } from "../../lib/frames";
 import { fetchJson } from "../../lib/http";
+import { ofSource } from "../../lib/source";
 import type { Viewport } from "../../lib/viewport";
 import { ink, useCanvas } from "../../parts/canvas";
 
@@ -46,7 +47,7 @@ export function Overview({
   });
   usePolling(async (signal) => {
     if (!kept.last) return;
-    const window = await fetchJson<StepWindow>(`/observe/steps?from=${kept.first}&to=${kept.last}&columns=600&rows=0`, { signal });
+    const window = await fetchJson<StepWindow>(ofSource(`/observe/steps?from=${kept.first}&to=${kept.last}&columns=600&rows=0`), { signal });
     steps.current = window.steps;
     redraw();
   }, 2000, [kept.last > 0]);

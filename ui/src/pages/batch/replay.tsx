@@ -4,6 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import type { Replay, ReplayRun } from "../../lib/api";
 import { count, duration, percent } from "../../lib/format";
 import { fetchJson, errorMessage } from "../../lib/http";
+import { ofSource } from "../../lib/source";
 import { Button, Card, Computed, Empty, Legend, Problem, Segmented } from "../../parts/basics";
 import { font, ink, ticks, useCanvas } from "../../parts/canvas";
 
@@ -20,7 +21,7 @@ export function ReplayCard() {
   const frame = useRef(0);
   const load = async (): Promise<void> => {
     try {
-      replay.value = await fetchJson<Replay>(`/observe/replay?limit=64&batch=${size.value}`);
+      replay.value = await fetchJson<Replay>(ofSource(`/observe/replay?limit=64&batch=${size.value}`));
       problem.value = "";
     } catch (error) {
       problem.value = errorMessage(error);

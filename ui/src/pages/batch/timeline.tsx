@@ -2,6 +2,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { StepWindow } from "../../lib/api";
 import { count, duration } from "../../lib/format";
 import { fetchJson, errorMessage } from "../../lib/http";
+import { ofSource } from "../../lib/source";
 import { onSteps } from "../../lib/live";
 import { go } from "../../lib/router";
 import { useShortcuts } from "../../lib/shortcuts";
@@ -52,7 +53,7 @@ export function TimelineCard() {
 
   const loadLatest = async (): Promise<void> => {
     try {
-      const window = await fetchJson<StepWindow>(`/observe/steps?last=${Math.max(FIRST_SPAN, Math.ceil(view.span))}&columns=2000`);
+      const window = await fetchJson<StepWindow>(ofSource(`/observe/steps?last=${Math.max(FIRST_SPAN, Math.ceil(view.span))}&columns=2000`));
       model.current = Timeline.of(window);
       setEmpty(model.current.columns.length === 0);
       setKept({ first: window.first, last: window.last });
@@ -104,7 +105,7 @@ export function TimelineCard() {
     if (from > to) return; // beyond the recorded steps
     const columns = Math.max(200, Math.ceil(((ref.current?.clientWidth ?? 800) - LEFT) * 1.5)); // 1.5: the margins
     try {
-      const found = await fetchJson<StepWindow>(`/observe/steps?from=${from}&to=${to}&columns=${columns}`);
+      const found = await fetchJson<StepWindow>(ofSource(`/observe/steps?from=${from}&to=${to}&columns=${columns}`));
       if (following.current) return;
       model.current = Timeline.of(found);
       redraw();

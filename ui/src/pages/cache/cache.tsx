@@ -4,6 +4,7 @@ import type { CacheMap } from "../../lib/api";
 import { ago, count, percent } from "../../lib/format";
 import { usePolling } from "../../lib/frames";
 import { fetchJson, errorMessage } from "../../lib/http";
+import { ofSource } from "../../lib/source";
 import { wallClock } from "../../lib/live";
 import { useShortcuts } from "../../lib/shortcuts";
 import { Button, Card, PageHeader, Problem, Stat, Table } from "../../parts/basics";
@@ -20,7 +21,7 @@ export function Cache() {
   usePolling(async (signal) => {
     if (held.value) return;
     try {
-      map.value = await fetchJson<CacheMap>("/observe/cache", { signal });
+      map.value = await fetchJson<CacheMap>(ofSource("/observe/cache"), { signal });
       problem.value = "";
     } catch (error) {
       if (!signal.aborted) problem.value = errorMessage(error);

@@ -2,6 +2,7 @@
 import { useSignal } from "@preact/signals";
 import type { Explanation, RequestDetail } from "../../lib/api";
 import { fetchJson, errorMessage } from "../../lib/http";
+import { source } from "../../lib/source";
 import { requests, requestsVersion } from "../../lib/live";
 import { Button, Card, Field, Problem, Segmented } from "../../parts/basics";
 import { ExplanationView } from "../../parts/explanation";
@@ -37,7 +38,7 @@ export function Explainer() {
     void explain(async () => ({
       about: "this prompt, now",
       explanation: await fetchJson<Explanation>("/observe/cache/explain", {
-        body: { ...prompt, ...(salt.value ? { cache_salt: salt.value } : {}) },
+        body: { ...prompt, ...(source.value ?? {}), ...(salt.value ? { cache_salt: salt.value } : {}) },
       }),
     }));
   };

@@ -5,6 +5,7 @@ import type { TreeNode } from "../../lib/api";
 import { count, seconds } from "../../lib/format";
 import { usePolling } from "../../lib/frames";
 import { fetchJson, errorMessage } from "../../lib/http";
+import { ofSource } from "../../lib/source";
 import { requests, requestsVersion } from "../../lib/live";
 import { Card, Empty, Legend, Problem, Table } from "../../parts/basics";
 import { font, ink, useCanvas } from "../../parts/canvas";
@@ -55,7 +56,7 @@ export function PrefixTree({ held }: { held: boolean }) {
       if (held) return;
       try {
         const own = marked.value ? `&request=${marked.value}` : "";
-        tree.value = await fetchJson(`/observe/cache/tree?limit=${MOST_LEAVES}${own}`, { signal });
+        tree.value = await fetchJson(ofSource(`/observe/cache/tree?limit=${MOST_LEAVES}${own}`), { signal });
         problem.value = "";
       } catch (error) {
         if (!signal.aborted) problem.value = errorMessage(error);

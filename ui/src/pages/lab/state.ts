@@ -2,6 +2,7 @@
 import { effect, signal } from "@preact/signals";
 import type { LabAnswer } from "../../lib/api";
 import { fetchJson, errorMessage } from "../../lib/http";
+import { ofModel } from "../../lib/source";
 
 export interface LabParam {
   name: string;
@@ -64,7 +65,7 @@ function format(): Record<string, unknown> | undefined {
 export function body(): Record<string, unknown> {
   const given = chat.value ? { messages: [{ role: "user", content: prompt.value }] } : { prompt: prompt.value };
   const params = Object.fromEntries(PARAMS.map(({ name, off }) => [name, values.value[name] ?? off]));
-  return { ...given, forced: forced.value, params: { ...params, seed: seed.value }, response_format: format(), top: SHOWN };
+  return { ...ofModel(), ...given, forced: forced.value, params: { ...params, seed: seed.value }, response_format: format(), top: SHOWN };
 }
 
 let abort: AbortController | null = null;

@@ -3,6 +3,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { count, visible } from "../../lib/format";
 import { fetchJson, errorMessage } from "../../lib/http";
+import { ofModel } from "../../lib/source";
 import { Card, Field, Problem } from "../../parts/basics";
 import type { Budget } from "./api";
 
@@ -15,7 +16,7 @@ export function TokenCounter() {
   const problem = useSignal("");
   useEffect(() => {
     const timer = setTimeout(() => {
-      fetchJson<{ count: number; token_strs: string[] }>("/tokenize", { body: { prompt: text.value, add_special_tokens: false, return_token_strs: true } }).then(
+      fetchJson<{ count: number; token_strs: string[] }>("/tokenize", { body: { ...ofModel(), prompt: text.value, add_special_tokens: false, return_token_strs: true } }).then(
         (answer) => ((found.value = answer), (problem.value = "")),
         (error: unknown) => (problem.value = errorMessage(error)),
       );
@@ -60,6 +61,7 @@ export function TokenBudget() {
     const timer = setTimeout(() => {
       fetchJson<Budget>("/plan/budget", {
         body: {
+          ...ofModel(),
           system: system.value || null,
           history: orNull(turns(history.value)),
           documents: orNull(documents.value.split(/\n---+\n/).filter((one) => one.trim())),

@@ -71,6 +71,7 @@ const running = signal<AbortController | null>(null);
 
 export const busy = computed(() => running.value !== null);
 export const modelName = signal("");
+export const modelNames = signal<string[]>([]);
 
 export function siblings(message: Message): Message[] {
   return all.value.filter((other) => other.parent === message.parent && other.role === message.role);

@@ -7,7 +7,7 @@ import { Button, CopyButton, Problem, Segmented } from "../../parts/basics";
 import { Dialog } from "../../parts/dialog";
 import { Icon } from "../../parts/icons";
 import { Terms } from "../../parts/terms";
-import { busy, clear, modelName, requestBody, sendMessage, stop, thread } from "./chat";
+import { busy, clear, modelName, modelNames, requestBody, sendMessage, stop, thread } from "./chat";
 import { MessageView, type View } from "./message";
 import { Panel } from "./panel";
 import { settings } from "./params";
@@ -30,7 +30,11 @@ export function Playground() {
 
   const findModel = (): void => {
     fetchJson<{ data: { id: string }[] }>("/v1/models").then(
-      ({ data }) => ((modelName.value = data[0]?.id ?? ""), setProblem("")),
+      ({ data }) => {
+        modelNames.value = data.map(({ id }) => id);
+        if (!modelNames.value.includes(modelName.value)) modelName.value = modelNames.value[0] ?? "";
+        setProblem("");
+      },
       (error: unknown) => setProblem(errorMessage(error)),
     );
   };
@@ -49,6 +53,13 @@ export function Playground() {
         <header class="bar">
           <h1>Playground</h1>
           <span class="spacer" />
+          {modelNames.value.length > 1 && (
+            <select aria-label="Model" value={modelName.value} onChange={(event) => (modelName.value = event.currentTarget.value)}>
+              {modelNames.value.map((name) => (
+                <option key={name}>{name}</option>
+              ))}
+            </select>
+          )}
           <Segmented
             label="Show responses as"
             value={view}

@@ -1,6 +1,6 @@
 import type { Summary } from "../../lib/api";
 import { clock, count, duration } from "../../lib/format";
-import { serverNow, stats, wallClock } from "../../lib/live";
+import { serverNow, stats, wallClock, several } from "../../lib/live";
 import { FINISHES, finishTone } from "../../lib/labels";
 import { Badge } from "../../parts/basics";
 
@@ -43,7 +43,10 @@ export function Row({ one, selected }: { one: Summary; selected: boolean }) {
     <a class="request-row" href={`#/requests/${one.number}`} aria-current={selected ? "true" : undefined}>
       <span class="title">
         <b>#{one.number}</b> {one.kind}
-        <small>{clock(wallClock(one.t))}</small>
+        <small>
+          {clock(wallClock(one.t))}
+          {several.value && ` · ${one.model}/${one.replica}`}
+        </small>
       </span>
       <span class="num">
         {count(one.prompt_tokens)}
