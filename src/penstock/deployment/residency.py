@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.deployment.local_model import LocalModel
@@ -34,7 +34,7 @@ class Resident:
 
     model: LocalModel
     needed_bytes: int = 0  # of the host's memory; 0: not known, or on a GPU
-    gpu_fraction: float = 0.0  # of a GPU's memory, over its replicas there
+    gpu_fractions: Mapping[int, float] = field(default_factory=dict)  # of the memory of each GPU
     pinned: bool = False
     keep_alive_s: float | None = None  # idle seconds after which it is unloaded; None: it stays
     used: float = 0.0  # when a request last came or ended
@@ -192,13 +192,14 @@ class Residency:
         named = ", ".join(one.model.name for one in loaded)
         if self._max_loaded is not None and len(loaded) >= self._max_loaded:
             return f"{self._max_loaded} models may be loaded at once, and {named} are pinned: unpin one of them"
-        fraction = sum(one.gpu_fraction for one in loaded) + wanted.gpu_fraction
-        if wanted.gpu_fraction and fraction > 1.0:
-            holders = ", ".join(f"{one.model.name} {one.gpu_fraction:.2f}" for one in loaded if one.gpu_fraction)
-            return (
-                f"it takes {wanted.gpu_fraction:.2f} of the GPU's memory beside pinned models ({holders}): one of them "
-                "would have to go"
-            )
+        for gpu, fraction in wanted.gpu_fractions.items():
+            held = {one.model.name: one.gpu_fractions[gpu] for one in loaded if gpu in one.gpu_fractions}
+            if sum(held.values()) + fraction > 1.0 + 1e-9:
+                holders = ", ".join(f"{name} {share:.2f}" for name, share in held.items())
+                return (
+                    f"it takes {fraction:.2f} of the memory of GPU {gpu} beside pinned models ({holders}): one of them "
+                    "would have to go"
+                )
         free = self._free_bytes()
         if wanted.needed_bytes > free:
             sizes = {one.model.name: _used_bytes(one) for one in loaded}

@@ -18,7 +18,7 @@ from penstock.flow.identity import SequenceNumbers
 from penstock.settings import ModelEntry, Settings, parse_entry, settings_of
 from penstock.settings.models import entry_label, parse_duration
 from penstock.startup import preflight
-from penstock.startup.sharing import Claim, Machine, ReplicaShare, host_bytes_needed, share_machine
+from penstock.startup.sharing import GPU_FRACTION, Claim, Machine, ReplicaShare, host_bytes_needed, share_machine
 from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
 from penstock.system import resources
@@ -194,11 +194,14 @@ class ServerModels:
 
         entry, claim = found.entry, self._claims[found.entry.name]
         keep_alive_s = None if entry.keep_alive is None else parse_duration(entry.keep_alive)
-        fractions = [share.settings.cache.memory_fraction or 0.9 for share in shares] if claim.on_gpu else []
+        fractions: dict[int, float] = {}
+        for share in shares if claim.on_gpu else ():
+            own = share.settings.cache.memory_fraction or GPU_FRACTION
+            fractions[share.gpu or 0] = fractions.get(share.gpu or 0, 0.0) + own
         return Resident(
             model,
             needed_bytes=0 if claim.on_gpu else host_bytes_needed(claim),
-            gpu_fraction=max(fractions, default=0.0),
+            gpu_fractions=fractions,
             pinned=entry.pinned,
             keep_alive_s=keep_alive_s,
         )

@@ -111,10 +111,11 @@ def _place(claim: Claim, machine: Machine) -> list[int]:
 
 def _gpu_fraction(claims: Sequence[Claim], index: int, gpu: int, places: Sequence[list[int]]) -> float:
     claim = claims[index]
+    alone = not claim.at_start and claim.settings.cache.memory_fraction is not None  # others make way for it
     engines = [
         one
         for one, place in zip(claims, places, strict=True)
-        if one.at_start or one is claim
+        if one is claim or (one.at_start and not alone)
         for where in place
         if where == gpu
     ]

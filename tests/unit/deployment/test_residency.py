@@ -186,10 +186,12 @@ def test_a_request_wakes_a_model_that_sleeps() -> None:
 
 def test_gpu_memory_is_shared() -> None:
     async def story() -> None:
-        world = World("ab")
-        first, second = world.add("a", gpu_fraction=0.6), world.add("b", gpu_fraction=0.6)
+        world = World("abc")
+        first, second = world.add("a", gpu_fractions={0: 0.6}), world.add("b", gpu_fractions={0: 0.6})
+        third = world.add("c", gpu_fractions={1: 0.6})
         await first.ask()
         await second.ask()
-        assert world.loaded == "b"
+        await third.ask()
+        assert world.loaded == "bc"
 
     asyncio.run(story())
