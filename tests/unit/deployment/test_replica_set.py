@@ -13,6 +13,7 @@ from penstock.deployment import replica as module
 from penstock.deployment.protocol import Call, State
 from penstock.deployment.replica import Replica
 from penstock.deployment.replica_set import ReplicaSet
+from penstock.deployment.ticket import Ticket
 from penstock.errors import EngineDied, OutOfMemory
 from penstock.flow import Delta, FinishReason
 from penstock.flow.identity import Source
@@ -71,6 +72,31 @@ def test_another_takes_over_what_nobody_has_seen(monkeypatch: pytest.MonkeyPatch
         await whole.finished()
         assert whole.error is None
         assert [choice.tokens for choice in whole.active_requests[0].choices] == [[6], [6]]
+
+    run(story)
+
+
+def test_a_request_with_another_model_to_go_to_does_not_wait_for_the_next_engine() -> None:
+    class Chain:
+        asked: BaseException | None = None
+
+        async def recover(self, ticket: Ticket) -> bool:
+            self.asked = ticket.error
+            return False
+
+        def close(self) -> None: ...
+
+    async def story(replicas: ReplicaSet, engines: list[ScriptedEngine]) -> None:
+        await replicas.start()
+        engines[1].die()
+        await until(lambda: replicas.replicas[1].state is State.RESTARTING)
+        chain = Chain()
+        ticket = replicas.submit(Call([], [active("a")]))
+        ticket.recovery = chain
+        engines[0].say(Delta(id="a/0", tokens=[5]))  # nobody has seen it
+        engines[0].die()
+        await ticket.finished()
+        assert isinstance(chain.asked, EngineDied)
 
     run(story)
 
