@@ -9,6 +9,8 @@ namespace {
 constexpr float SMALLEST = 1e-30f;  // blocks of smaller numbers are zeros: the inverse of their scale would be infinite
 // Activations that one pass over a thread's panels works on; half of a usual L2 cache.
 constexpr int64_t PASS_BYTES = 512 * 1024;
+// Panels that are multiplied with all tokens of a pass together, if these are many.
+constexpr int64_t MANY_TOKENS = 32, MAX_GROUP = 8, GROUP_BYTES = 128 * 1024;
 
 float from_half(uint16_t half) {
     uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, rest = half & 0x7fff, bits;
@@ -143,22 +145,26 @@ void tile(const Work& work, const Segment& segment, int64_t panel, int64_t first
     for (int t = 0; t < T; ++t) put(work, token + t, first_row + panel * PANEL, rows, sums + t * PANEL);
 }
 
-// Tiles of `T` tokens while there are so many, then of half as many.
+// Panels `begin` to `end` for tiles of `T` tokens while there are so many, then of half as many.
 template <int KIND, int T>
-void tiles(const Work& work, const Segment& segment, int64_t panel, int64_t first_row, int64_t token, int64_t end) {
-    for (; end - token >= T; token += T) tile<KIND, T>(work, segment, panel, first_row, token);
+void tiles(const Work& work, const Segment& segment, int64_t begin, int64_t end, int64_t first_row, int64_t from,
+           int64_t to) {
+    for (; to - from >= T; from += T)
+        for (int64_t panel = begin; panel < end; ++panel) tile<KIND, T>(work, segment, panel, first_row, from);
     if constexpr (T > 1) {
-        if (token < end) tiles<KIND, T / 2>(work, segment, panel, first_row, token, end);
+        if (from < to) tiles<KIND, T / 2>(work, segment, begin, end, first_row, from, to);
     }
 }
 
-// Panels `begin` to `end` of a segment for tokens `from` to `to`.
+// Panels `begin` to `end` of a segment for tokens `from` to `to`. For many tokens some panels at a time, which stay in the
+// cache: panel by panel, the results of one token are written in pieces that lie far apart.
 template <int KIND>
 void panels(const Work& work, const Segment& segment, int64_t begin, int64_t end, int64_t first_row, int64_t from,
             int64_t to) {
-    for (int64_t panel = begin; panel < end; ++panel) {
-        tiles<KIND, MAX_TILE>(work, segment, panel, first_row, from, to);
-    }
+    int64_t group = 1;
+    while (to - from > MANY_TOKENS && group < MAX_GROUP && 2 * group * work.blocks * 512 <= GROUP_BYTES) group *= 2;
+    for (; begin < end; begin += group)
+        tiles<KIND, MAX_TILE>(work, segment, begin, end - begin < group ? end : begin + group, first_row, from, to);
 }
 
 using Panels = void (*)(const Work&, const Segment&, int64_t, int64_t, int64_t, int64_t, int64_t);
