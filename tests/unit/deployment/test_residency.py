@@ -21,6 +21,7 @@ class Replicas:
         self.replicas: list[Any] = []
         self.open = 0
         self.loads = 0
+        self.facts = {"device": "cpu"}
 
     state = State.READY
 
@@ -161,6 +162,20 @@ def test_what_would_have_to_go_is_said() -> None:
         world.free = 24 << 30
         await large.ask()
         assert world.loaded == "ab"
+
+    asyncio.run(story())
+
+
+def test_a_model_on_a_gpu_does_not_sleep() -> None:
+    async def story() -> None:
+        world = World("a")
+        model = world.add("a")
+        await model.ask()
+        model.replicas.facts = {"device": "cuda:0"}
+        with pytest.raises(InvalidRequest, match=r"on a GPU \(cuda:0\) cannot sleep: unload it") as caught:
+            await world.residency.sleep(local(model))
+        assert caught.value.param == "model"
+        await model.ask()
 
     asyncio.run(story())
 
