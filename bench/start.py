@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
-PROMPT = "Name the capital of France."
+PROMPT = "What is the capital of France?"
 POLL_S = 0.002
 PATIENCE_S = 120.0
 
