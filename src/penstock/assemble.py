@@ -296,8 +296,11 @@ def _observer(settings: Settings, models: ModelRegistry, journal: Journal) -> Ob
     asked = settings.observe
     history = History(journal)
     listeners = [Webhook(asked.slo_webhook).post] if asked.slo_webhook is not None else []
-    ready = lambda: any(model.state is State.READY for model in models)  # noqa: E731
-    monitor = SloMonitor(journal, history, asked, ready, listeners)
+
+    def any_ready() -> bool:
+        return any(model.state is State.READY for model in models)
+
+    monitor = SloMonitor(journal, history, asked, any_ready, listeners)
 
     def viewed(name: str) -> ViewedModel | None:
         for model in models.local:

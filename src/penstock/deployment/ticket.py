@@ -35,7 +35,7 @@ class Recovery(Protocol):
         """Have another deployment work on it; False: its error stays."""
 
     def close(self) -> None:
-        """There is output, or nobody waits for it any more."""
+        """There is output, or the client has disconnected."""
 
 
 class OpenSequence:
@@ -136,7 +136,7 @@ class Ticket:
         return self.taken or any(choice.tokens for active in self.active_requests for choice in active.choices)
 
     def detach(self) -> Ticket:
-        """Give what is left of a failed attempt to a ticket that nobody waits for, which is returned."""
+        """Move what is left of a failed attempt to a ticket without a client, which is returned."""
         abandoned = Ticket([], self.deployment)
         abandoned.active_requests, abandoned.sequences = self.active_requests, self.sequences
         abandoned.num_open = self.num_open

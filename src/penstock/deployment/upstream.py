@@ -86,7 +86,7 @@ class Upstream:
         await self._client.close()
 
     async def _run(self, ticket: Ticket, index: int, active: UpstreamRequest, slots: asyncio.Semaphore) -> None:
-        """Exchange one prompt; whatever happens, its sequences end."""
+        """Exchange one prompt; its sequences end in any case, also after an error."""
         output = _Output(active, ticket, index, self.source, self._emit)
         try:
             async with slots, asyncio.timeout(active.request.params.timeout_s):
@@ -125,7 +125,7 @@ class Upstream:
                         limit_s = self.endpoint.idle_s
                         limit.reschedule(asyncio.get_running_loop().time() + limit_s)
                     self._check_model(active, reader)
-                    if reader.complete:  # `usage` follows, and whoever writes the end wants the counts
+                    if reader.complete:  # `usage` follows, and the final event needs the counts
                         output.hold(chunks)
                     else:
                         output.add(*chunks)

@@ -2,7 +2,7 @@
 
 Imported only if an upstream is configured. Everything that can go wrong becomes an error of ours: UpstreamBusy,
 UpstreamTimeout and UpstreamFailed may be retried elsewhere, InvalidRequest is the client's. Closing the response closes
-the connection, which tells the upstream that nobody waits any more.
+the connection, which cancels the request at the upstream.
 """
 
 from __future__ import annotations

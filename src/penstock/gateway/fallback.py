@@ -206,7 +206,7 @@ class Attempts:
             self._timer = asyncio.get_running_loop().call_later(limit_s, self._expire, ticket, limit_s)
 
     def close(self) -> None:
-        """There is output, or nobody waits for it any more."""
+        """There is output, or the client has disconnected."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
