@@ -252,6 +252,7 @@ def server(
         emit=None if journal is None else journal.record,
         keep_texts=settings.observe.keep_texts,
         manager=manager,
+        default_max_tokens=settings.serve.default_max_tokens,
     )
     return build(service, settings, observer), service, observer
 

@@ -12,7 +12,7 @@ import pytest
 from helpers.server_process import PATIENCE_S, Server, until
 from helpers.tiny_models import ENDLESS_TOKENS
 from penstock.flow.prefix import KEY_BYTES, TOKEN_BYTES, block_key, pack_tokens, root_key
-from penstock.http.middleware.tenants import tenant_of_key
+from penstock.gateway.keys.configured import tenant_of_key
 
 ALICE, BOB = "alice-key", "bob-key"
 SECRETS = {"slo_webhook": "http://127.0.0.1:9/s3cret"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from penstock.gateway.keys.configured import ConfiguredKeys
 from penstock.http.middleware.auth import ApiKeyMiddleware
 from penstock.http.middleware.cors import cors
 from penstock.http.middleware.request_id import RequestIdMiddleware
@@ -32,6 +33,6 @@ def request(
         "raw_path": b"/v1/models",
         "headers": [(name.encode(), value.encode()) for name, value in headers],
     }
-    guarded = RequestIdMiddleware(cors(ApiKeyMiddleware(app, ["one", "two"]), origins))
+    guarded = RequestIdMiddleware(cors(ApiKeyMiddleware(app, ConfiguredKeys(["one", "two"])), origins))
     asyncio.run(guarded(scope, None, send))  # type: ignore[arg-type]
     return sent[0]["status"], dict(sent[0]["headers"])

@@ -13,6 +13,7 @@ fallback       one client's request over several attempts and models
 route_model    a name for several models, such as `auto`
 gateway        all of these, as the HTTP service uses them
 metrics        what they have counted, for Prometheus
+keys/          API keys: who sends a request, and what that key may do
 
 Policies see values only, never a deployment or a clock. No HTTP server code and no torch.
 """

@@ -6,6 +6,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 import penstock
+from penstock.gateway.keys.configured import ConfiguredKeys
+from penstock.gateway.keys.directory import NoKeys
 from penstock.http import exception_handlers, openapi_bodies, operations, ui
 from penstock.http.api import capacity_routes, model_routes, tokenizer_routes
 from penstock.http.api.anthropic import routes as anthropic_routes
@@ -74,7 +76,8 @@ def _add_middleware(app: App, settings: Settings) -> ASGIApp:
     # A form has a few fields beside the file.
     streamed = {file_routes.PATH: parse_bytes(serve.max_file, "max_file") + FORM_BYTES}
     wrapped = BodyLimitMiddleware(wrapped, parse_bytes(serve.max_body, "max_body"), streamed=streamed)
-    wrapped = ApiKeyMiddleware(wrapped, serve.keys)
+    keys = ConfiguredKeys(serve.keys, serve.admin_keys) if serve.keys else NoKeys()
+    wrapped = ApiKeyMiddleware(wrapped, keys)
     wrapped = HeadMiddleware(wrapped)
     wrapped = cors(wrapped, serve.origins)
     wrapped = VersionPrefixMiddleware(wrapped, [route.path for route in app.routes if isinstance(route, Route)])

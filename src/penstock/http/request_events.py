@@ -14,7 +14,7 @@ from starlette.types import Scope
 from penstock.errors import PenstockError
 from penstock.flow import Request, SamplingParams
 from penstock.http.background import BATCH
-from penstock.http.middleware.tenants import tenant_of
+from penstock.http.middleware.tenants import identity_of
 from penstock.observe import events
 from penstock.observe.events import Emit
 
@@ -27,12 +27,12 @@ class RequestEvents:
 
     def __init__(self, scope: Scope, kind: str, emit: Emit | None) -> None:
         self.name = uuid.uuid4().hex  # the request's id, part of the response's
-        self.tenant = tenant_of(scope)
+        self.identity = identity_of(scope)
         self._emit = emit
         if emit is not None:
             state = scope["state"]
             accepted, request_id, trace = state["accepted"], state["request_id"], state["trace"]
-            emit(events.Accepted(self.name, accepted, request_id, kind, trace, self.tenant, BATCH.get()))
+            emit(events.Accepted(self.name, accepted, request_id, kind, trace, self.identity.tenant, BATCH.get()))
 
     def parsed(self, *, stream: bool = False) -> None:
         if self._emit is not None:

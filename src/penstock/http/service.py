@@ -20,6 +20,8 @@ from penstock.errors import ShuttingDown
 from penstock.flow import FinishReason, Request
 from penstock.flow.identity import UNNAMED, Source
 from penstock.gateway.gateway import Gateway
+from penstock.gateway.keys.identity import Identity
+from penstock.gateway.keys.token_limits import limit_output
 from penstock.http.background import BATCH
 from penstock.http.response_warnings import WarningLog
 from penstock.observe import events
@@ -59,6 +61,7 @@ class Service:
         emit: Emit | None = None,
         keep_texts: bool = False,
         manager: ModelManager | None = None,
+        default_max_tokens: int | None = None,
     ) -> None:
         self.models = models
         self.gateway = gateway
@@ -67,6 +70,7 @@ class Service:
         self.emit = emit
         self.keep_texts = keep_texts
         self.manager = manager  # None: models neither come nor go
+        self.default_max_tokens = default_max_tokens
         self.warnings = WarningLog()
         self.closing = False
         self.open = 0  # requests without a complete response
@@ -78,11 +82,12 @@ class Service:
         """Whether any model takes requests."""
         return not self.closing and any(takes_requests(model.state) for model in self.models)
 
-    async def submit(self, model: ServedModel, requests: list[Request], tenant: str) -> Ticket:
-        """Submits all requests or none. The caller must call `finish` with the ticket."""
+    async def submit(self, model: ServedModel, requests: list[Request], identity: Identity) -> Ticket:
+        """Submits all requests or none, as those of `identity`. The caller must call `finish` with the ticket."""
         self._check_open()
         background = BATCH.get() is not None
-        owned = [replace(request, tenant=tenant, background=background) for request in requests]
+        limited = [limit_output(request, identity, self.default_max_tokens) for request in requests]
+        owned = [replace(request, tenant=identity.tenant, background=background) for request in limited]
         self.open += 1  # preparing it may take long, and a server that stops waits for it
         try:
             ticket = await self.gateway.submit(model, owned)

@@ -7,10 +7,11 @@ from starlette.requests import ClientDisconnect
 
 from penstock.errors import InvalidRequest, QueueFull
 from penstock.flow import Request, SamplingParams
+from penstock.gateway.keys.identity import ANONYMOUS
 from penstock.http.request_events import RequestEvents
 from penstock.observe.events import Accepted, Event, Finished, Parsed, Rejected, Validated
 
-SCOPE: dict[str, Any] = {"state": {"request_id": "req-1", "accepted": 1.0, "trace": None, "tenant": ""}}
+SCOPE: dict[str, Any] = {"state": {"request_id": "req-1", "accepted": 1.0, "trace": None, "identity": ANONYMOUS}}
 
 
 @pytest.mark.parametrize(

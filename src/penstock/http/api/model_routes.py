@@ -15,11 +15,12 @@ from starlette.responses import Response
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import State
 from penstock.errors import Forbidden, NotFound
+from penstock.gateway.keys.identity import Scope
 from penstock.http.api.fields import MODEL_PARAMETER
 from penstock.http.api.model_card import Model, ModelList, describe
 from penstock.http.error_body import ErrorBody
 from penstock.http.json_response import json_response
-from penstock.http.middleware.tenants import tenant_of, tenant_of_key
+from penstock.http.middleware.tenants import identity_of
 from penstock.http.openapi import schemas
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_object
@@ -68,17 +69,15 @@ def _docs(*bodies: Any, **options: Any) -> dict[str, Any]:
 
 
 def add(app: App, service: Service, settings: ServeSettings) -> None:
-    admins = {tenant_of_key(key.encode()) for key in settings.admin_keys}
-
     def manager(request: Request) -> ModelManager:
         """Raises Forbidden for a client that may not manage models."""
-        if settings.keys and tenant_of(request.scope) not in admins:
+        if Scope.ADMIN not in identity_of(request.scope).scopes:
             raise Forbidden("managing models needs an API key of admin_key")
         if service.manager is None:
             raise NotFound("the models of this server are fixed")
         return service.manager
 
-    _add_and_remove(app, service, manager, trusted=bool(admins))
+    _add_and_remove(app, service, manager, trusted=bool(settings.admin_keys))
     _load_and_unload(app, service, manager)
     _sleep_and_wake(app, service, manager)
 

@@ -7,7 +7,7 @@ From the outside in:
     version_prefix  /chat/completions is served as /v1/chat/completions
     cors            which origins may call from a browser
     head            HEAD is answered as GET without the body
-    auth            API keys; the key decides the tenant (`tenants`)
+    auth            API keys; the key decides the identity (`tenants`)
     body_limit      bytes of request bodies, of one request and of all
     admission       a burst of requests is admitted a few per event-loop turn
 """

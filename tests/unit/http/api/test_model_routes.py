@@ -9,8 +9,9 @@ import pytest
 from penstock.deployment.protocol import ModelCard, ServedModel, State
 from penstock.deployment.registry import ModelRegistry
 from penstock.errors import Forbidden, InvalidSetting
+from penstock.gateway.keys.configured import ConfiguredKeys
+from penstock.gateway.keys.directory import NoKeys
 from penstock.http.api import model_routes
-from penstock.http.middleware.tenants import tenant_of_key
 from penstock.http.routing import ApiRoute, App
 from penstock.http.service import Service
 from penstock.settings import ServeSettings, load
@@ -30,8 +31,8 @@ def handler(settings: ServeSettings) -> Any:
 
 
 def asked_by(key: str | None) -> Any:
-    tenant = "" if key is None else tenant_of_key(key.encode())
-    return SimpleNamespace(scope={"state": {"tenant": tenant}})
+    keys = NoKeys() if key is None else ConfiguredKeys(["user", "boss"], ["boss"])
+    return SimpleNamespace(scope={"state": {"identity": keys.identify((key or "").encode())}})
 
 
 def test_managing_models_needs_an_admin_key_where_there_are_keys() -> None:

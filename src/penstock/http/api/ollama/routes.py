@@ -116,7 +116,7 @@ def _add_generation(app: App, service: Service) -> None:
                     remote=model.card.capabilities if model.card.remote else (),
                 )
                 events.validated([generation])
-                ticket = await service.submit(model, [generation], events.tenant)
+                ticket = await service.submit(model, [generation], events.identity)
             return generation_response(service, ticket, write, stream=body.streamed, content_type=NDJSON)
 
     @app.post("/api/chat", **_route_docs(OllamaChatRequest, OllamaChatAnswer, lines=OllamaChatAnswer))
@@ -192,7 +192,7 @@ def _add_embeddings(app: App, service: Service) -> None:
                 events.validated(generation)
                 if embedding.may_need_truncation(body, context):
                     generation = await asyncio.to_thread(embedding.truncate, generation, model.tokenizer, context)
-                return FullResponse(service, await service.submit(model, generation, events.tenant), finish)
+                return FullResponse(service, await service.submit(model, generation, events.identity), finish)
 
     def several(body: Any, vectors: Sequence[bytes], count: int, accepted: float) -> bytes:
         spent = nanoseconds(time.monotonic() - accepted)

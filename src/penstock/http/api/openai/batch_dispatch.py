@@ -7,9 +7,11 @@ import asyncio
 import logging
 import time
 
-from starlette.types import ASGIApp, Message, Scope
+from starlette import types
+from starlette.types import ASGIApp, Message
 
 from penstock.batch.records import LineRequest
+from penstock.gateway.keys.identity import Identity, Scope
 from penstock.http.background import BATCH
 from penstock.http.error_body import render_error
 
@@ -52,10 +54,10 @@ class LineDispatcher:
         return status, b"".join(parts)
 
 
-def _scope(request: LineRequest) -> Scope:
+def _scope(request: LineRequest) -> types.Scope:
     path = request.batch.endpoint
     state = {
-        "tenant": request.batch.tenant,
+        "identity": Identity(tenant=request.batch.tenant, scopes=frozenset({Scope.INFERENCE})),
         "request_id": request.request_id,
         "accepted": time.monotonic(),
         "trace": None,

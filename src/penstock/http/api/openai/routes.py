@@ -55,7 +55,7 @@ def add_generation(app: App, service: Service, store: ResponseStore) -> None:
             with client_field_names(body.client_names()):
                 requests = to_requests(body, request_id=events.name, recommended=model.sampling)
                 events.validated(requests)
-                ticket = await service.submit(model, requests, events.tenant)
+                ticket = await service.submit(model, requests, events.identity)
             return generation_response(service, ticket, writer, stream=body.stream)
 
     @app.post("/v1/chat/completions", **route_docs(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
@@ -87,7 +87,7 @@ def add_embeddings(app: App, service: Service) -> None:
             model = service.models.find(body.model)
             requests = embeddings.to_requests(body, request_id=events.name)
             events.validated(requests)
-            return FullResponse(service, await service.submit(model, requests, events.tenant), write)
+            return FullResponse(service, await service.submit(model, requests, events.identity), write)
 
 
 def add_models(app: App, service: Service) -> None:

@@ -79,7 +79,7 @@ def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
             events.parsed(stream=bool(body.stream))
             model = service.models.find(body.model)
             name = secrets.token_hex(16)  # not the id in the debug routes: this one gives access to the conversation
-            previous = _previous(store, events.tenant, body)
+            previous = _previous(store, events.identity.tenant, body)
             turns, listed = await _in_thread_if_long(request, previous, lambda: _conversation(body, previous, name))
             with client_field_names(requests.CLIENT_NAMES):
                 generation = requests.to_request(body, turns, request_id=events.name, recommended=model.sampling)
@@ -91,10 +91,10 @@ def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
                     request_id=name,
                     model=model.card.name,
                     vocabulary=model.vocabulary,
-                    store=None if body.store is False else partial(store.put, events.tenant),
+                    store=None if body.store is False else partial(store.put, events.identity.tenant),
                     items=listed,
                 )
-                ticket = await service.submit(model, [generation], events.tenant)
+                ticket = await service.submit(model, [generation], events.identity)
             return generation_response(service, ticket, writer, stream=body.stream)
 
     @app.post("/v1/responses/input_tokens", **route_docs(responses.COUNT, responses.COUNTED, not_found=not_found))

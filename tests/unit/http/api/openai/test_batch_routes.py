@@ -21,6 +21,7 @@ from helpers.batch_bench import CHAT, line
 from penstock.deployment.protocol import State
 from penstock.errors import InvalidRequest, ModelNotFound, PenstockError
 from penstock.flow.identity import UNNAMED
+from penstock.gateway.keys.identity import Identity
 from penstock.http.api.openai import batch_routes, file_routes
 from penstock.http.background import BATCH
 from penstock.http.error_response import error_response
@@ -59,7 +60,7 @@ class AsTenant:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = dict(scope.get("headers", ())).get(b"authorization", b"").decode()
-        scope["state"] = {"tenant": key.removeprefix("Bearer "), "request_id": "r"}
+        scope["state"] = {"identity": Identity(tenant=key.removeprefix("Bearer ")), "request_id": "r"}
         await self.app(scope, receive, send)
 
 
@@ -81,7 +82,9 @@ def http(tmp_path: Path, service: StubService) -> Iterator[TestClient]:
         if text == "broken":
             raise RuntimeError("a bug")
         state = request.scope["state"]
-        return json_response(json.dumps({"echo": text, "tenant": state["tenant"], "batch": BATCH.get()}).encode())
+        return json_response(
+            json.dumps({"echo": text, "tenant": state["identity"].tenant, "batch": BATCH.get()}).encode()
+        )
 
     async def on_error(request: Request, error: Exception) -> Response:
         return error_response(error, request.scope)

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from helpers.openai_samples import CHAT, choice, completion, raw
 from penstock.errors import PenstockError
 from penstock.flow import Chunk
+from penstock.gateway.keys.identity import Identity
 from penstock.http.api.openai import stored_routes
 from penstock.http.api.openai.chat import ChatWriter
 from penstock.http.api.openai.schemas import ChatCompletionRequest
@@ -41,7 +42,7 @@ class AsTenant:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = dict(scope.get("headers", ())).get(b"authorization", b"").decode()
-        scope["state"] = {"tenant": key.removeprefix("Bearer "), "request_id": "r"}
+        scope["state"] = {"identity": Identity(tenant=key.removeprefix("Bearer ")), "request_id": "r"}
         await self.app(scope, receive, send)
 
 

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import PenstockError
+from penstock.gateway.keys.identity import Identity
 from penstock.http.api.response_store import ResponseStore, StoredResponse
 from penstock.http.api.responses import routes
 from penstock.http.error_response import error_response
@@ -35,7 +36,7 @@ class AsTenant:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope.get("headers", ()))
-        scope["state"] = {"tenant": headers.get(b"x-tenant", b"").decode(), "request_id": "r"}
+        scope["state"] = {"identity": Identity(tenant=headers.get(b"x-tenant", b"").decode()), "request_id": "r"}
         await self.app(scope, receive, send)
 
 
