@@ -280,6 +280,8 @@ class Pipeline:
                 number=self._numbers.draw(),
                 forced=request.forced,
                 inspect=request.inspect,
+                tier=request.tier,
+                weight=request.weight,
             )
             for choice in range(params.n)
         ]

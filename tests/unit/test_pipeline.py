@@ -68,6 +68,11 @@ def test_priority_is_refused_where_nobody_heeds_it() -> None:
     assert refused.value.param == "priority"
 
 
+def test_tier_and_weight_of_the_tenant_reach_the_engine() -> None:
+    assert [(s.tier, s.weight) for s in accept(text="hi", tier=2, weight=0.5).submits] == [(2, 0.5)]
+    assert [(s.tier, s.weight) for s in accept(text="hi").submits] == [(1, 1.0)]
+
+
 def test_text_gets_special_tokens_and_a_template_writes_its_own() -> None:
     assert accept(text="hi").submits[0].tokens == [1, *b"hi"]
     assert accept(messages=[{"role": "user", "content": "hi"}]).submits[0].tokens == [*b"<user>hi"]

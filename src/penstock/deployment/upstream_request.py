@@ -55,6 +55,8 @@ class UpstreamRequest(ActiveRequest):
                 task=request.task,
                 number=numbers.draw(),
                 background=request.background,
+                tier=request.tier,
+                weight=request.weight,
             )
             for index in range(request.params.n)
         ]

@@ -11,6 +11,7 @@ import msgspec
 from penstock.flow.params import SamplingParams
 
 Task = Literal["generate", "embed"]
+STANDARD_TIER = 1  # of requests that name no tier
 Pooling = Literal["mean", "last"]  # the mean of all tokens' hidden states, or the last token's
 
 
@@ -68,6 +69,8 @@ class Submit(Wire, frozen=True):
     forced: int = 0  # the last so many of `tokens` count as output for penalties
     background: bool = False  # computed with what foreground sequences leave free
     inspect: int = 0  # with the first output, show this many top tokens after every stage of sampling
+    tier: int = STANDARD_TIER  # of its tenant's service: a smaller one goes first
+    weight: float = 1.0  # of its tenant among those of the same tier, when they share the engine
 
 
 class Cancel(Wire, frozen=True):

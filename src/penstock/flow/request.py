@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.flow.messages import FinishReason, Pooling, Task, Timings, TokenLogprobs
+from penstock.flow.messages import STANDARD_TIER, FinishReason, Pooling, Task, Timings, TokenLogprobs
 from penstock.flow.params import SamplingParams
 from penstock.flow.tools import CallDelta, ToolCall, ToolUse
 
@@ -31,6 +31,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     continue_final_message: bool = False
     fit_context: bool = False  # lower `max_tokens` to what fits the context, instead of rejecting the request
     priority: int = 0  # smaller runs first, under the priority policy
+    tier: int = STANDARD_TIER  # as in Submit
+    weight: float = 1.0  # as in Submit
     background: bool = False  # of a batch: runs behind all others and yields to them
     salt: str = ""  # cached prefixes are shared among requests of the same tenant and salt only
     tenant: str = ""  # its owner; "": the default tenant
