@@ -20,6 +20,9 @@
     ├── HostNotAllowed               421  the Host header is not an accepted name
     ├── MediaTypeUnsupported         415  the content type is not JSON
     ├── QueueFull                    429  max_waiting sequences are waiting
+    ├── RateLimited                  429  a limit of the key or tenant; `retry_after_s` says when it may fit
+    │   └── BudgetExhausted          429  the budget of the key or tenant, for the day or month
+    ├── LimitsUnavailable            503  the store of limits does not answer, and `limits_unavailable` is closed
     ├── ModelLoading                 503  the server is starting; Retry-After says when to come back
     ├── UpstreamBusy                 429  an upstream is overloaded; `retry_after_s` says for how long
     ├── UpstreamFailed               502  an upstream failed, or its answer is invalid
@@ -42,6 +45,7 @@ class PenstockError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s: float | None = None  # for the client; None: the default of its status
+        self.headers: dict[str, str] = {}  # of the response, beside Retry-After
 
 
 class InvalidRequest(PenstockError):
@@ -139,6 +143,25 @@ class MediaTypeUnsupported(PenstockError):
 class QueueFull(PenstockError):
     status = 429
     code = "queue_full"
+
+
+class RateLimited(PenstockError):
+    status = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, param: str | None = None, owner: str = "key", limit: str = "") -> None:
+        """`owner` is "key" or "tenant", `limit` a field of `Limits`."""
+        super().__init__(message, param=param)
+        self.owner, self.limit = owner, limit
+
+
+class BudgetExhausted(RateLimited):
+    code = "insufficient_quota"
+
+
+class LimitsUnavailable(PenstockError):
+    status = 503
+    code = "limits_unavailable"
 
 
 class ModelLoading(PenstockError):

@@ -14,6 +14,7 @@ route_model    a name for several models, such as `auto`
 gateway        all of these, as the HTTP service uses them
 metrics        what they have counted, for Prometheus
 keys/          API keys: who sends a request, and what that key may do
+limits/        limits that hold: requests reserve before dispatch and settle what they have used
 
 Policies see values only, never a deployment or a clock. No HTTP server code and no torch.
 """

@@ -11,7 +11,7 @@ import math
 
 import msgspec
 
-from penstock.errors import EngineDied, PenstockError, QueueFull, Unauthorized
+from penstock.errors import BudgetExhausted, EngineDied, PenstockError, QueueFull, RateLimited, Unauthorized
 
 _HEADERS = {
     Unauthorized.status: {"WWW-Authenticate": "Bearer"},
@@ -45,7 +45,7 @@ class RenderedError(msgspec.Struct, frozen=True):
 
 def render_error(error: BaseException, request_id: str) -> RenderedError:
     error = public_error(error, request_id)
-    detail = ErrorDetail(error.message, _error_type(error.status), error.param, error.code)
+    detail = ErrorDetail(error.message, _error_type(error), error.param, error.code)
     return RenderedError(error.status, msgspec.json.encode(ErrorBody(detail)), error.message, error_headers(error))
 
 
@@ -64,12 +64,15 @@ def message_with_param(error: PenstockError) -> str:
 
 def error_headers(error: PenstockError) -> dict[str, str]:
     if error.retry_after_s is not None:
-        return {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
-    return _HEADERS.get(error.status, {})
+        return {"Retry-After": str(max(1, math.ceil(error.retry_after_s))), **error.headers}
+    return {**_HEADERS.get(error.status, {}), **error.headers}
 
 
-def _error_type(status: int) -> str:
+def _error_type(error: PenstockError) -> str:
     """OpenAI's names: its 401 and 404 are invalid requests too, and a 429 says what there are too many of."""
-    if status == QueueFull.status:
-        return "requests"
-    return "server_error" if status >= 500 else "invalid_request_error"
+    if isinstance(error, BudgetExhausted):
+        return error.code
+    if error.status == QueueFull.status:
+        tokens = isinstance(error, RateLimited) and error.limit == "tokens_per_minute"
+        return "tokens" if tokens else "requests"
+    return "server_error" if error.status >= 500 else "invalid_request_error"

@@ -27,11 +27,12 @@ def detail(problem: RenderedError) -> dict[str, str | None]:
 @pytest.mark.parametrize("kind", [kind for kind in tree() if kind.status != 500])
 def test_every_error_of_ours_says_what_is_wrong(kind: type[PenstockError]) -> None:
     told = render_error(kind("this is wrong", param="the field"), "req-1")
+    by_status = "requests" if told.status == 429 else "server_error" if told.status > 500 else "invalid_request_error"
 
     assert told.status == kind.status
     assert detail(told) == {
         "message": "this is wrong",
-        "type": "requests" if told.status == 429 else "server_error" if told.status > 500 else "invalid_request_error",
+        "type": "insufficient_quota" if kind is errors.BudgetExhausted else by_status,
         "param": "the field",
         "code": kind.code,
     }
@@ -57,6 +58,16 @@ def test_a_client_is_told_when_to_come_back(error: PenstockError) -> None:
     assert int(render_error(error, "req-1").headers["Retry-After"]) >= 1
 
 
+def test_a_rate_limit_says_which_kind_and_sends_its_headers() -> None:
+    error = errors.RateLimited("too many", owner="tenant", limit="tokens_per_minute")
+    error.retry_after_s = 6.2
+    error.headers = {"x-ratelimit-remaining-tokens": "3"}
+    rendered = render_error(error, "req-1")
+
+    assert detail(rendered)["type"] == "tokens"
+    assert rendered.headers == {"Retry-After": "7", "x-ratelimit-remaining-tokens": "3"}
+
+
 def test_a_client_without_a_key_is_told_how_to_give_one() -> None:
     assert render_error(errors.Unauthorized("no key"), "req-1").headers == {"WWW-Authenticate": "Bearer"}
 
@@ -68,6 +79,7 @@ def test_a_client_without_a_key_is_told_how_to_give_one() -> None:
         (errors.Unauthorized("no key"), openai.AuthenticationError, "invalid_api_key"),
         (errors.ModelNotFound("no such model", param="model"), openai.NotFoundError, "model_not_found"),
         (errors.QueueFull("full"), openai.RateLimitError, "queue_full"),
+        (errors.BudgetExhausted("spent"), openai.RateLimitError, "insufficient_quota"),
         (errors.EngineDied("gone"), openai.InternalServerError, "engine_died"),
         (ZeroDivisionError(), openai.InternalServerError, "internal_error"),
     ],
