@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 MODEL ?= smollm2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ui serve test proof sanitize lint types format bench lock clean
+.PHONY: help setup ui serve test databases proof sanitize lint types format bench lock clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,9 @@ test: setup  ## pull the default model and run all tests
 	-$(BIN)/python build_ui.py
 	$(BIN)/penstock pull smollm2
 	$(BIN)/python -m pytest
+
+databases: setup  ## tests with PostgreSQL and Redis servers of their own; skipped where those are not installed
+	$(BIN)/python -m pytest -m databases
 
 proof: setup  ## long tests: 300 JSON schemas on real weights
 	$(BIN)/python -m pytest -m slow -s

@@ -5,6 +5,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from helpers.postgresql import postgres_server  # noqa: F401
 from penstock.errors import PullFailed
 from penstock.store.files import ModelFiles
 from penstock.store.resolve import resolve

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -28,12 +27,6 @@ Answer = TypeVar("Answer")
 
 DATABASE, LOCK, FILES = "penstock.db", "batch.lock", "files"
 FILE_THREADS = 4
-
-
-def default_data_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    if (xdg := environ.get("XDG_DATA_HOME")) and Path(xdg).is_absolute():  # the standard says to ignore others
-        return Path(xdg) / "penstock"
-    return Path("~/.local/share/penstock").expanduser()
 
 
 class DataFolder:

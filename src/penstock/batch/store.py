@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, Select, Table, delete, insert, select, u
 
 from penstock.batch import tables
 from penstock.batch.records import UNFINISHED, Batch, End, InputError, Line, Purpose, Result, StoredFile
-from penstock.database.sqlite import create_schema, open_database
+from penstock.database.sqlite import create_schema, open_file
 from penstock.errors import InvalidRequest, NotFound
 
 files, batches, lines = tables.files, tables.batches, tables.lines
@@ -20,7 +20,7 @@ files, batches, lines = tables.files, tables.batches, tables.lines
 
 class BatchStore:
     def __init__(self, path: Path) -> None:
-        self._engine = open_database(path)
+        self._engine = open_file(path)
         create_schema(self._engine, "batch", tables.metadata, tables.VERSION)
 
     def close(self) -> None:

@@ -83,9 +83,9 @@ def _start(values: dict[str, Any]) -> None:
 
     if ignored := strays():
         warn(ignored)
-    if settings.serve.host not in LOOPBACK and not settings.serve.keys:
+    if settings.serve.host not in LOOPBACK and not settings.needs_key:
         warn(f"every client that reaches {settings.serve.host} can use this server: no api_key is set")
-    if "*" in settings.serve.origins and not settings.serve.keys:
+    if "*" in settings.serve.origins and not settings.needs_key:
         warn("every web page in a browser on this machine can use this server: allow_origin is * and no api_key is set")
     if settings.observe.events and settings.observe.otel_endpoint is not None:
         from penstock.observe.trace.otel import exporter_class
@@ -220,7 +220,7 @@ async def _listen(settings: Settings, status: StartStatus, listener: socket.sock
     from penstock.http import starting
     from penstock.http.server import HttpServer
 
-    http = HttpServer(starting.build(status, settings.serve))
+    http = HttpServer(starting.build(status, settings))
     await http.start(listener)
     say(f"listening on {http.url}; requests are answered once the model is loaded")
     return http

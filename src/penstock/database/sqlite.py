@@ -16,9 +16,14 @@ PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_time
 _versions = Table("schema_versions", MetaData(), Column("name", String, primary_key=True), Column("version", Integer))
 
 
-def open_database(path: Path) -> Engine:
+def create_file(path: Path) -> None:
+    """If it does not exist. Only its owner may read it; SQLite's other files get the same mode."""
+    path.touch(mode=0o600)
+
+
+def open_file(path: Path) -> Engine:
     """The database in this file, which is created if need be. Every connection has the pragmas."""
-    path.touch(mode=0o600)  # SQLite's other files get the same mode
+    create_file(path)
     engine = sqlalchemy.create_engine(f"sqlite:///{path}")
 
     @event.listens_for(engine, "connect")

@@ -39,7 +39,7 @@ def build(service: Service, settings: Settings, observer: Observer | None = None
     app = App()
     _add_routes(app, service, settings, observer)
     exception_handlers.add(app)
-    keyless = KEYLESS_PATHS if settings.serve.keys else None
+    keyless = KEYLESS_PATHS if settings.needs_key else None
     page.add(
         app,
         openapi_bodies.components,
@@ -59,7 +59,7 @@ def _add_routes(app: App, service: Service, settings: Settings, observer: Observ
     anthropic_routes.add(app, service)
     openai_routes.add_embeddings(app, service)
     openai_routes.add_models(app, service)
-    batch_routes.add(app, service, settings.serve)
+    batch_routes.add(app, service, settings)
     tokenizer_routes.add(app, service)
     model_routes.add(app, service, settings.serve)
     ollama_routes.add(app, service)
@@ -81,6 +81,6 @@ def _add_middleware(app: App, settings: Settings) -> ASGIApp:
     wrapped = HeadMiddleware(wrapped)
     wrapped = cors(wrapped, serve.origins)
     wrapped = VersionPrefixMiddleware(wrapped, [route.path for route in app.routes if isinstance(route, Route)])
-    wrapped = HostMiddleware(wrapped, serve, any_host_paths=KEYLESS_PATHS)
+    wrapped = HostMiddleware(wrapped, settings, any_host_paths=KEYLESS_PATHS)
     traced = settings.observe.otel_endpoint is not None
     return RequestIdMiddleware(wrapped, start_traces=traced, error_formats=ERROR_FORMATS)

@@ -16,12 +16,12 @@ from penstock.http.middleware.hosts import HostMiddleware
 from penstock.http.middleware.request_id import RequestIdMiddleware
 from penstock.http.routing import App
 from penstock.http.start_status import StartStatus
-from penstock.settings import ServeSettings
+from penstock.settings import Settings
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-def build(status: StartStatus, settings: ServeSettings) -> ASGIApp:
+def build(status: StartStatus, settings: Settings) -> ASGIApp:
     app = App()
 
     @app.get("/health")

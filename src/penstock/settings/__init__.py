@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from penstock.errors import InvalidSetting
+from penstock.settings.data_dir import DATABASE, data_folder
 from penstock.settings.models import (
     ENGINE_SECTIONS,
     ModelEntry,
@@ -40,6 +41,7 @@ from penstock.settings.sections import (
     ScheduleSettings,
     Section,
     ServeSettings,
+    TenantSettings,
     error_in_words,
 )
 
@@ -59,6 +61,7 @@ __all__ = [
     "Section",
     "ServeSettings",
     "Settings",
+    "TenantSettings",
     "child_environment",
     "from_wire",
     "load",
@@ -88,9 +91,27 @@ class Settings(Section, frozen=True):
     engine: EngineSettings = EngineSettings()
     routing: RoutingSettings = RoutingSettings()
     serve: ServeSettings = ServeSettings()
+    tenants: TenantSettings = TenantSettings()
     observe: ObserveSettings = ObserveSettings()
     models: tuple[ModelEntry, ...] = ()
     routes: tuple[RouteEntry, ...] = ()
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether clients need an API key, of the settings or of the database."""
+        return bool(self.serve.keys) or self.tenants.keys
+
+    @property
+    def needs_database(self) -> bool:
+        return self.tenants.keys or self.tenants.ledger
+
+    @property
+    def data_folder(self) -> Path:
+        return data_folder(self.serve.data_dir)
+
+    @property
+    def database_url(self) -> str:
+        return self.tenants.database or f"sqlite:///{self.data_folder / DATABASE}"
 
 
 # flat name -> section; names are unique across sections
@@ -181,8 +202,15 @@ def strays(environ: Mapping[str, str] = os.environ) -> str | None:
 def to_wire(settings: Settings) -> dict[str, Any]:
     """Settings for an engine process, without keys and addresses."""
     observe = ObserveSettings(events=settings.observe.events, log_format=settings.observe.log_format)
-    engine_settings = msgspec.structs.replace(settings, serve=ServeSettings(), observe=observe, models=(), routes=())
-    engine_settings = msgspec.structs.replace(engine_settings, routing=RoutingSettings(), routes=())
+    engine_settings = msgspec.structs.replace(
+        settings,
+        serve=ServeSettings(),
+        tenants=TenantSettings(),
+        routing=RoutingSettings(),
+        observe=observe,
+        models=(),
+        routes=(),
+    )
     return msgspec.to_builtins(engine_settings)  # type: ignore[no-any-return]
 
 
@@ -268,10 +296,14 @@ def _check(settings: Settings) -> None:
         raise InvalidSetting(
             "api_key is empty, which would disable authentication: set a key, or leave it out", param="api_key"
         )
-    if settings.serve.admin_key is not None and (settings.serve.api_key is None or not settings.serve.admin_keys):
-        raise InvalidSetting("admin_key needs a value, and goes with api_key", param="admin_key")
+    if settings.serve.admin_key is not None:
+        other_keys = settings.serve.api_key is not None or settings.tenants.keys
+        if not other_keys or not settings.serve.admin_keys:
+            raise InvalidSetting("admin_key needs a value, and goes with api_key or keys", param="admin_key")
     if not all(key.isascii() and key.isprintable() for key in settings.serve.keys):  # a secret: not shown
         raise InvalidSetting("api_key must be printable ASCII, since it is sent in a header", param="api_key")
+    if settings.tenants.keys:
+        raise InvalidSetting("keys: keys of the database are not checked yet", param="keys")
     for origin in settings.serve.origins:
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+", origin):
             raise InvalidSetting(
@@ -288,9 +320,9 @@ def _check(settings: Settings) -> None:
         url = getattr(settings.observe, name)
         if url is not None and not _is_url(url):
             raise InvalidSetting(f"{name} must be an http or https URL", param=name)  # it may hold a secret: not shown
-    if settings.serve.host not in LOOPBACK and not settings.serve.keys and not settings.serve.unprotected:
+    if settings.serve.host not in LOOPBACK and not settings.needs_key and not settings.serve.unprotected:
         raise InvalidSetting(
-            f"host {settings.serve.host} is not loopback: set api_key (--api-key KEY), or unprotected "
+            f"host {settings.serve.host} is not loopback: set api_key (--api-key KEY) or keys (--keys), or unprotected "
             "(--unprotected) to serve without a key",
             param="host",
         )

@@ -170,6 +170,33 @@ class ServeSettings(Section, frozen=True):
         return tuple(host.lower() for host in _split_list(self.allow_host))
 
 
+class TenantSettings(Section, frozen=True):
+    keys: Annotated[
+        bool, Meta(description="Require API keys of the database: see `penstock keys` and docs/TENANTS.md.")
+    ] = False
+    ledger: Annotated[
+        bool, Meta(description="Record each request's usage and cost in the database; keys imply it.")
+    ] = False
+    database: Annotated[
+        str | None,
+        Meta(
+            description="URL of the database of keys and usage: sqlite:////path/to/file or "
+            "postgresql://user@host/name. [default: tenants.db in data-dir]"
+        ),
+    ] = None
+    redis: Annotated[
+        str | None, Meta(description="URL of the Redis server where several servers share limits. [default: none]")
+    ] = None
+    limits_unavailable: Annotated[
+        Literal["closed", "open"],
+        Meta(description="What becomes of requests while limits cannot be checked: rejected with 503, or let through."),
+    ] = "closed"
+    revoked_streams: Annotated[
+        Literal["end", "finish"],
+        Meta(description="What becomes of running requests when their key is revoked or expires."),
+    ] = "end"
+
+
 class ObserveSettings(Section, frozen=True):
     events: Annotated[bool, Meta(description="Record events of every stage, for /ui and /observe.")] = True
     keep_texts: Annotated[bool, Meta(description="Keep prompts and responses with the record of a request.")] = False

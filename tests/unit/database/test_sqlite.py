@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, text
 
-from penstock.database.sqlite import create_schema, open_database
+from penstock.database.sqlite import create_schema, open_file
 from penstock.errors import InvalidSetting
 
 TABLES = MetaData()
@@ -14,7 +14,7 @@ Table("things", TABLES, Column("id", Integer, primary_key=True))
 
 def test_the_schema_is_made_once(tmp_path: Path) -> None:
     for _ in range(2):
-        engine = open_database(tmp_path / "a.db")
+        engine = open_file(tmp_path / "a.db")
         create_schema(engine, "things", TABLES, 1)
         with engine.begin() as connection:
             connection.execute(text("insert into things default values"))
@@ -26,7 +26,7 @@ def test_the_schema_is_made_once(tmp_path: Path) -> None:
 
 
 def test_schemas_stand_beside_each_other(tmp_path: Path) -> None:
-    engine, others = open_database(tmp_path / "a.db"), MetaData()
+    engine, others = open_file(tmp_path / "a.db"), MetaData()
     Table("others", others, Column("id", Integer, primary_key=True))
     create_schema(engine, "things", TABLES, 1)
     create_schema(engine, "others", others, 7)
@@ -35,7 +35,7 @@ def test_schemas_stand_beside_each_other(tmp_path: Path) -> None:
 
 
 def test_another_version_is_rejected(tmp_path: Path) -> None:
-    engine = open_database(tmp_path / "a.db")
+    engine = open_file(tmp_path / "a.db")
     create_schema(engine, "things", TABLES, 2)
     with pytest.raises(InvalidSetting, match="version 2 of the things tables, and this version of Penstock has 1"):
         create_schema(engine, "things", TABLES, 1)
@@ -44,7 +44,7 @@ def test_another_version_is_rejected(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_database_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.db").write_text("something else entirely, and long enough to be looked at" * 20)
-    engine = open_database(tmp_path / "a.db")
+    engine = open_file(tmp_path / "a.db")
     with pytest.raises(InvalidSetting, match="cannot use the database"):
         create_schema(engine, "things", TABLES, 1)
     engine.dispose()

@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 
 from penstock.http import starting, ui
 from penstock.http.start_status import StartStatus
-from penstock.settings import ServeSettings
+from penstock.settings import Settings
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def status() -> StartStatus:
 
 @pytest.fixture
 def client(status: StartStatus) -> TestClient:
-    return TestClient(starting.build(status, ServeSettings()), base_url="http://127.0.0.1")
+    return TestClient(starting.build(status, Settings()), base_url="http://127.0.0.1")
 
 
 def test_the_phase_and_the_share_of_a_download(client: TestClient, status: StartStatus) -> None:

@@ -49,7 +49,7 @@ def add(app: App, service: Service, observer: Observer, settings: Settings) -> N
                 "ready": service.ready,
                 "events": True,
                 "keep_texts": journal.keep_texts,
-                "keys": bool(settings.serve.keys),
+                "keys": settings.needs_key,
                 "model": {**shape, "name": model.name},
                 "engine": {} if replica is None else {**replica.facts, "restarts": replica.restarts},
                 "settings": public_settings,
@@ -112,8 +112,13 @@ def _without_secrets(settings: Settings) -> JsonObject:
     shown: JsonObject = msgspec.to_builtins(settings)
     shown["serve"].pop("api_key")
     shown["serve"].pop("admin_key")
-    for name in ("slo_webhook", "otel_endpoint"):
-        shown["observe"].pop(name)
+    for section, name in (
+        ("observe", "slo_webhook"),
+        ("observe", "otel_endpoint"),
+        ("tenants", "database"),
+        ("tenants", "redis"),
+    ):
+        shown[section].pop(name)
     return shown
 
 

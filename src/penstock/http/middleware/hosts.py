@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import HostNotAllowed, InvalidRequest
 from penstock.http.error_response import error_response
-from penstock.settings import LOOPBACK, ServeSettings
+from penstock.settings import LOOPBACK, ServeSettings, Settings
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::\d{1,5})?", re.IGNORECASE)
 
@@ -23,11 +23,11 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::\d{1,5})?", re.IGNORECASE
 class HostMiddleware:
     """Requires one Host header in every HTTP/1.1 request, and an allowed one where no key protects the server."""
 
-    def __init__(self, app: ASGIApp, settings: ServeSettings, *, any_host_paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, *, any_host_paths: frozenset[str]) -> None:
         """`any_host_paths` are answered under any name: health probes, which reveal nothing."""
         self.app = app
         self.any_host_paths = any_host_paths
-        self.allowed = None if settings.keys and not settings.hosts else allowed_hosts(settings)
+        self.allowed = None if settings.needs_key and not settings.serve.hosts else allowed_hosts(settings.serve)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

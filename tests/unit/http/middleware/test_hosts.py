@@ -12,7 +12,7 @@ import pytest
 from penstock.http.middleware.auth import KEYLESS_PATHS
 from penstock.http.middleware.hosts import HostMiddleware
 from penstock.http.middleware.request_id import RequestIdMiddleware
-from penstock.settings import ServeSettings
+from penstock.settings import ServeSettings, Settings
 
 LOCAL, OPEN = ServeSettings(), ServeSettings(host="0.0.0.0", unprotected=True)
 
@@ -38,7 +38,7 @@ def answer(
         "raw_path": path.encode(),
         "headers": [(b"host", host.encode("latin-1")) for host in hosts],
     }
-    guarded = RequestIdMiddleware(HostMiddleware(app, settings, any_host_paths=KEYLESS_PATHS))
+    guarded = RequestIdMiddleware(HostMiddleware(app, Settings(serve=settings), any_host_paths=KEYLESS_PATHS))
     asyncio.run(guarded(scope, None, send))  # type: ignore[arg-type]
     return sent[0]["status"], sent[1]["body"].decode()
 

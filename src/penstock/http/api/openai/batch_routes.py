@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.batch.data_folder import default_data_dir
 from penstock.batch.limiter import Capacity
 from penstock.batch.manager import BatchManager
 from penstock.batch.metrics import BatchCollector
@@ -23,7 +20,7 @@ from penstock.http.parse.body import read_body
 from penstock.http.parse.query import Parameter, read_query
 from penstock.http.routing import App
 from penstock.http.service import Service, takes_requests
-from penstock.settings import ServeSettings, parse_bytes
+from penstock.settings import Settings, parse_bytes
 
 PATH = "/v1/batches"
 NOT_FOUND = "No such batch."
@@ -34,7 +31,7 @@ LIST = (
 )
 
 
-def add(app: App, service: Service, settings: ServeSettings) -> None:
+def add(app: App, service: Service, settings: Settings) -> None:
     """The routes of files and batches."""
     service.batches = manager = new_manager(app, service, settings)
     service.metrics.registry.register(BatchCollector(manager))
@@ -81,7 +78,7 @@ def add(app: App, service: Service, settings: ServeSettings) -> None:
         return json_response(file_bodies.encode_batch(await manager.cancel(tenant_of(request.scope), batch_id)))
 
 
-def new_manager(app: App, service: Service, settings: ServeSettings) -> BatchManager:
+def new_manager(app: App, service: Service, settings: Settings) -> BatchManager:
     def capacity(name: str) -> Capacity | None:
         try:
             model = service.models.find(name)
@@ -101,12 +98,11 @@ def new_manager(app: App, service: Service, settings: ServeSettings) -> BatchMan
         """Those of `count` that are not of batches."""
         return max(0, count - manager.limiters.of(name).running)
 
-    root = Path(settings.data_dir).expanduser().absolute() if settings.data_dir else default_data_dir()
     manager = BatchManager(
-        root,
+        settings.data_folder,
         dispatch=LineDispatcher(app),
         capacity=capacity,
         find_model=lambda name: service.models.find(name).card.name,
-        max_line=parse_bytes(settings.max_body, "max_body"),
+        max_line=parse_bytes(settings.serve.max_body, "max_body"),
     )
     return manager

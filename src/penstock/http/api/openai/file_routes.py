@@ -20,7 +20,7 @@ from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.multipart import MultipartForm, receive_form
 from penstock.http.parse.query import Parameter, read_query
 from penstock.http.routing import App
-from penstock.settings import ServeSettings
+from penstock.settings import Settings
 
 PATH = "/v1/files"
 NOT_FOUND = "No such file."
@@ -55,7 +55,7 @@ STORAGE_ERRORS = {
 }
 
 
-def add(app: App, manager: BatchManager, settings: ServeSettings) -> None:
+def add(app: App, manager: BatchManager, settings: Settings) -> None:
     docs: dict[str, Any] = route_docs(None, file_bodies.FileObject, not_found=None, may_reject=True)
     docs["responses"] |= STORAGE_ERRORS | {
         403: schemas.response(ErrorBody, "A page of another origin sent the form."),
@@ -68,8 +68,8 @@ def add(app: App, manager: BatchManager, settings: ServeSettings) -> None:
     async def upload_file(request: Request) -> Response:
         """Upload the input file of a batch: `file` and `purpose=batch` as a multipart form. It expires after 30 days,
         or after `expires_after[seconds]` (with `expires_after[anchor]=created_at`)."""
-        if not settings.keys:
-            _check_origin(request, settings.origins)
+        if not settings.needs_key:
+            _check_origin(request, settings.serve.origins)
         folder = await manager.open()
         length = request.headers.get("content-length", "")
         await folder.in_file_thread(folder.area.check_space, int(length) if length.isdecimal() else 0)

@@ -29,7 +29,7 @@ from penstock.http.json_response import json_response
 from penstock.http.middleware.body_limit import BodyLimitMiddleware
 from penstock.http.routing import App
 from penstock.observe.metrics import PrometheusMetrics
-from penstock.settings import ServeSettings
+from penstock.settings import ServeSettings, Settings
 
 MAX_FILE = 10_000
 
@@ -72,7 +72,7 @@ def service() -> StubService:
 @pytest.fixture
 def http(tmp_path: Path, service: StubService) -> Iterator[TestClient]:
     app = App()
-    batch_routes.add(app, cast(Any, service), ServeSettings(data_dir=str(tmp_path / "data")))
+    batch_routes.add(app, cast(Any, service), Settings(serve=ServeSettings(data_dir=str(tmp_path / "data"))))
 
     @app.post(CHAT)
     async def chat(request: Request) -> Response:
