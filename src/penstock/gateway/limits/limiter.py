@@ -1,11 +1,13 @@
-"""The protocol of limiters, and what they restore from the ledger after a start."""
+"""The protocol of limiters, what they show, and what they restore from the ledger after a start."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.gateway.keys.identity import Identity
+from penstock.gateway.limits.account import Account, AccountUse
+from penstock.gateway.limits.counts import LimiterCounts
 from penstock.gateway.limits.reservation import Charge, Reservation
 
 
@@ -18,6 +20,17 @@ class Limiter(Protocol):
     the freed room at once, and what a limiter restores from the ledger is never less than what was settled.
     """
 
+    counts: LimiterCounts
+
+    @property
+    def available(self) -> bool:
+        """Whether the store of limits answers. Otherwise `limits_unavailable` says what becomes of requests."""
+
+    async def start(self, history: UsageHistory | None) -> None:
+        """Restore what the ledger knows. Call it before the first request."""
+
+    async def close(self) -> None: ...
+
     async def reserve(self, identity: Identity, request: str, charge: Charge) -> Reservation:
         """Reserve with key and tenant, or with neither. Raises RateLimited and BudgetExhausted, with the time after
         which it may fit, InvalidRequest if it can never fit, or LimitsUnavailable."""
@@ -28,6 +41,9 @@ class Limiter(Protocol):
 
     def headers(self, reservation: Reservation) -> dict[str, str]:
         """`x-ratelimit-*` as OpenAI sends them."""
+
+    async def use(self, accounts: Sequence[Account]) -> list[AccountUse]:
+        """Of each account, in order. Raises LimitsUnavailable."""
 
 
 class Settlement(NamedTuple):
@@ -52,7 +68,7 @@ class UsageHistory(Protocol):
     """The ledger, as limiters read it."""
 
     async def settled_since(self, time: float) -> Iterable[Settlement]:
-        """All requests with a record at or after a Unix time."""
+        """All requests with a record at or after a Unix time, in order of time."""
 
     async def spend(self, now: float) -> Iterable[Spend]:
         """For each key and for each tenant that spent money in the month of a Unix time."""
