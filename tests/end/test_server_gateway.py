@@ -114,8 +114,12 @@ def test_a_dead_upstream_is_replaced_by_the_chain(gateway: Server) -> None:
         assert raw.headers["x-penstock-warnings"] == warning
         name = raw.headers["x-request-id"]
     record = httpx.get(f"{gateway.url}/observe/requests/{name}", timeout=PATIENCE_S).json()
-    assert record["route"][0].startswith("broken/0 failed: upstream 'broken': it cannot be reached")
-    assert record["route"][1].startswith("local/")
+    failure, decision = record["route"]
+    assert (failure["kind"], failure["name"], failure["code"]) == ("failure", "broken/0", "upstream_failed")
+    assert failure["message"].startswith("upstream 'broken': it cannot be reached")
+    assert (decision["kind"], decision["policy"], decision["chosen"][:6]) == ("decision", "prefix", "local/")
+    assert [one["chosen"] for one in decision["considered"]] == [True, False]
+    assert (record["asked"], record["model"]) == ("broken", "local")
     assert [one["output_tokens"] for one in record["sequences"]] == [4]
 
 

@@ -14,7 +14,7 @@ from helpers.browser import PageErrors
 from helpers.server_process import PATIENCE_S, Server, StartingServer
 
 Visit = Callable[..., Page]
-PAGES = ("playground", "requests", "batch", "cache", "lab", "planner", "dashboard")
+PAGES = ("playground", "requests", "batch", "cache", "lab", "planner", "dashboard", "models")
 AXE = Path(__file__).parents[2] / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -50,6 +50,7 @@ def settle(page: Page, name: str) -> None:
         "lab": (".matrix tr[data-token]",),
         "planner": ("[data-part=output]", "[data-plan=count]", "[data-plan=kv_bytes_per_token]"),
         "dashboard": ("tr[data-objective]", ".chart canvas"),
+        "models": ("tr[data-deployment]",),
     }
     for part in ready[name]:
         page.wait_for_selector(part)
@@ -157,7 +158,7 @@ def test_escape_closes_what_lies_over_a_page_and_nothing_else(visit: Visit, used
 def test_everything_can_be_reached_by_keyboard(visit: Visit, used: Server) -> None:
     page = visit("playground")
     for place, title in enumerate(
-        ("Playground", "Requests", "Batch", "Cache", "Sampling lab", "Planner", "Dashboard"), 1
+        ("Playground", "Requests", "Batch", "Cache", "Sampling lab", "Planner", "Dashboard", "Models"), 1
     ):
         page.keyboard.press(str(place))
         expect(page.get_by_role("heading", name=title, level=1)).to_be_visible()

@@ -21,6 +21,7 @@ const PAGES: { name: string; title: string; short: string; icon: IconName; load:
   { name: "lab", title: "Sampling lab", short: "Lab", icon: "lab", load: () => import("./pages/lab/lab").then((page) => page.Lab) },
   { name: "planner", title: "Planner", short: "Plan", icon: "planner", load: () => import("./pages/planner/planner").then((page) => page.Planner) },
   { name: "dashboard", title: "Dashboard", short: "Board", icon: "dashboard", load: () => import("./pages/dashboard/dashboard").then((page) => page.Dashboard) },
+  { name: "models", title: "Models", short: "Models", icon: "models", load: () => import("./pages/models/models").then((page) => page.Models) },
 ];
 
 const PRELOAD_MS = 1500;
@@ -44,7 +45,7 @@ export function App() {
   const page = PAGES.find((other) => other.name === route.value.page) ?? PAGES[0]!;
   const main = useRef<HTMLElement>(null);
   useShortcuts("Everywhere", [
-    ...PAGES.map(({ name, title }, place) => ({ keys: String(place + 1), label: title, run: () => go(name) })),
+    ...PAGES.map(({ name, title }, place) => ({ keys: String((place + 1) % 10), label: title, run: () => go(name) })),
     { keys: "?", label: "Show keyboard shortcuts", run: () => (helpShown.value = !helpShown.value) },
     { keys: "t", label: "Switch theme: system, light, dark", run: nextTheme },
   ]);
@@ -55,6 +56,7 @@ export function App() {
   useEffect(() => {
     document.title = `${page.title} · Penstock`;
     main.current?.scrollTo(0, 0);
+    document.querySelector(".rail [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }); // on phones the rail scrolls
   }, [page.name]);
   return (
     <div class="shell">

@@ -12,6 +12,7 @@ import "./styles/requests.css";
 import "./styles/batch.css";
 import "./styles/cache.css";
 import "./styles/dashboard.css";
+import "./styles/admin.css";
 import "./styles/lab.css";
 import "./styles/planner.css";
 

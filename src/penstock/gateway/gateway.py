@@ -16,7 +16,7 @@ from penstock.deployment.protocol import ServedModel
 from penstock.deployment.ticket import Ticket
 from penstock.errors import ModelNotFound
 from penstock.flow import Request
-from penstock.flow.routing import Decision, FailedAttempt
+from penstock.flow.routing import Decision, FailedAttempt, RouteRecord
 from penstock.gateway.fallback import Attempts, RetryPlan, Target
 from penstock.gateway.route_model import RouteModel
 from penstock.gateway.router import Router
@@ -68,6 +68,12 @@ class Gateway:
         targets, decision = self._targets(model, requests)
         if len(targets) == 1 and decision is None and not model.card.remote:
             return await self._submit_local(model, requests)
+        name = requests[0].id
+
+        def count_failure(failed: FailedAttempt) -> None:
+            self._report(attempts.route, name)  # in the order in which they happened
+            self._count(model.card.name, name, failed)
+
         attempts = Attempts(
             targets,
             requests,
@@ -78,11 +84,11 @@ class Gateway:
             clock=self._clock,
             sleep=self._sleep,
             draw=self._draw,
-            on_failure=lambda failed: self._count(model.card.name, requests[0].id, failed),
-            on_recovery=self._report,
+            on_failure=count_failure,
+            on_recovery=lambda _: self._report(attempts.route, name),
         )
         ticket = await attempts.submit()
-        self._report(ticket)
+        self._report(attempts.route, name)
         return ticket
 
     async def _submit_local(self, model: ServedModel, requests: list[Request]) -> Ticket:
@@ -92,7 +98,7 @@ class Gateway:
         ticket.model, ticket.call = model, call
         self.router.begin(ticket)
         if call.route.decisions:
-            self._report(ticket)
+            self._report(call.route, requests[0].id)
         return ticket
 
     def add(self, entry: ModelEntry, model: ServedModel) -> None:
@@ -133,12 +139,8 @@ class Gateway:
             name = events.http_request_id(request)
             self._emit(events.AttemptFailed(name, time.monotonic(), failed.name, failed.code, failed.message))
 
-    def _report(self, ticket: Ticket) -> None:
+    def _report(self, route: RouteRecord, request: str) -> None:
         """Tell the journal what was decided since the last time."""
-        if self._emit is None or ticket.call is None:
-            return
-        route = ticket.call.route
-        if new := route.decisions[route.reported :]:
+        if self._emit is not None and (new := route.decisions[route.reported :]):
             route.reported = len(route.decisions)
-            name = events.http_request_id(ticket.active_requests[0].id)
-            self._emit(events.Routed(name, time.monotonic(), new))
+            self._emit(events.Routed(events.http_request_id(request), time.monotonic(), new))

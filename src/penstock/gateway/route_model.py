@@ -7,6 +7,7 @@ others    by the policy of that name (`gateway.policies`) over the models' deplo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ class RouteModel:
         """`models` are names, looked up with `find` for each request: models come and go."""
         self.policy = policy
         self._name = name
-        self._names = tuple(models)
+        self.names = tuple(models)
         self._find = find
         self._router = router
         self._created = created
@@ -53,14 +54,15 @@ class RouteModel:
     @property
     def models(self) -> list[ServedModel]:
         """Those that exist now. Raises ModelNotFound if none does."""
+        if not (found := self._existing()):
+            raise ModelNotFound(f"none of the models of {self._name!r} exists: {', '.join(self.names)}", param="model")
+        return found
+
+    def _existing(self) -> list[ServedModel]:
         found = []
-        for name in self._names:
-            try:
+        for name in self.names:
+            with contextlib.suppress(ModelNotFound):
                 found.append(self._find(name))
-            except ModelNotFound:
-                continue
-        if not found:
-            raise ModelNotFound(f"none of the models of {self._name!r} exists: {', '.join(self._names)}", param="model")
         return found
 
     def rank(self, requests: Sequence[Request]) -> tuple[list[ServedModel], Decision]:
@@ -93,7 +95,7 @@ class RouteModel:
     @property
     def card(self) -> ModelCard:
         """Its capabilities are those of all its models together."""
-        cards = [model.card for model in self.models]
+        cards = [model.card for model in self._existing()]
         contexts = [card.context for card in cards if card.context is not None]
         capabilities: frozenset[Capability] = frozenset().union(*(card.capabilities for card in cards))
         return ModelCard(
@@ -102,7 +104,7 @@ class RouteModel:
 
     @property
     def state(self) -> State:
-        return min((model.state for model in self.models), key=_ORDER.index)
+        return min((model.state for model in self._existing()), key=_ORDER.index, default=State.UNLOADED)
 
     @property
     def deployments(self) -> Sequence[Deployment]:

@@ -18,6 +18,7 @@ from penstock.http.middleware.tenants import identity_of
 from penstock.observe import events
 from penstock.observe.events import Emit
 
+MAX_NAME = 128  # characters of a model's name that are recorded
 CLIENT_DISCONNECTED = 499  # nginx's status: the client disconnected before its request was complete
 
 
@@ -34,9 +35,11 @@ class RequestEvents:
             accepted, request_id, trace = state["accepted"], state["request_id"], state["trace"]
             emit(events.Accepted(self.name, accepted, request_id, kind, trace, self.identity.tenant, BATCH.get()))
 
-    def parsed(self, *, stream: bool = False) -> None:
+    def parsed(self, *, model: str | None = None, stream: bool = False) -> None:
+        """`model`: as the client named it."""
         if self._emit is not None:
-            self._emit(events.Parsed(self.name, time.monotonic(), stream))
+            named = None if model is None else model[:MAX_NAME]
+            self._emit(events.Parsed(self.name, time.monotonic(), stream, named))
 
     def validated(self, requests: Sequence[Request]) -> None:
         if self._emit is not None:

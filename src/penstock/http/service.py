@@ -49,6 +49,9 @@ class ModelManager(Protocol):
     def expires_in(self, model: LocalModel) -> float | None:
         """Seconds until an idle model is unloaded; None: never."""
 
+    def is_pinned(self, model: LocalModel) -> bool:
+        """Whether it stays loaded."""
+
 
 class Service:
     def __init__(

@@ -49,6 +49,7 @@ class Parsed(Event, frozen=True, gc=False):
     """The body has been read and parsed."""
 
     stream: bool = False
+    model: str | None = None  # as the client named it: there may be no such model
 
 
 class Validated(Event, frozen=True, gc=False):

@@ -263,6 +263,9 @@ class ServerModels:
     def expires_in(self, model: LocalModel) -> float | None:
         return self.residency.expires_in(model)
 
+    def is_pinned(self, model: LocalModel) -> bool:
+        return self.residency.find(model).pinned
+
     def _route(self, entry: ModelEntry, model: ServedModel) -> None:
         if self.gateway is not None:
             self.gateway.add(entry, model)

@@ -15,6 +15,7 @@ export interface Facts {
   events: boolean;
   keep_texts: boolean;
   keys: boolean;
+  scopes: string[]; // of the key in use
   model: { name: string; architecture?: string; weights?: string; context: number; vocab_size: number } & Record<string, unknown>;
   engine: {
     device: string;
@@ -90,8 +91,9 @@ export interface Summary {
   id: string;
   request_id: string;
   kind: string;
-  model: string;
-  replica: number;
+  model: string | null; // null: rejected before it was known
+  replica: number | null; // null: no replica has had it
+  asked: string | null; // the model that the client named
   batch?: string | null;
   stream: boolean;
   state: "accepted" | "queued" | "running" | "done";
@@ -166,6 +168,17 @@ export interface SequenceDetail {
   cache: Explanation | null;
 }
 
+/** A routing decision, or an attempt that failed. */
+export type RouteStep =
+  | {
+      kind: "decision";
+      policy: string;
+      chosen: string | null;
+      considered: { name: string; chosen: boolean; reason: string; score: number | null }[]; // a smaller score is better
+      warnings: string[];
+    }
+  | { kind: "failure"; name: string; code: string; message: string };
+
 export interface RequestDetail extends Summary {
   stages: Stage[];
   spans: Span[];
@@ -173,7 +186,7 @@ export interface RequestDetail extends Summary {
   sequences: SequenceDetail[];
   events: ({ t: number; name: string; seq: number | null } & Record<string, unknown>)[];
   params: Record<string, unknown>;
-  route: string[];
+  route: RouteStep[];
   slow_client: boolean;
   texts: { prompts: string[]; answers: string[] } | null;
 }

@@ -8,6 +8,7 @@ export class ApiError extends Error {
     readonly status: number,
     message: string,
     readonly param: string | null = null,
+    readonly code: string | null = null,
   ) {
     super(message);
   }
@@ -30,14 +31,25 @@ export function keyProblem(key: string): string {
   return `API keys are printable ASCII; this one contains ${shown}.${hint}`;
 }
 
+let memoryKey: string | null = null; // of a key that turned out to be an admin key
+
 /** A stored key that cannot be sent counts as none, so that the server asks for another. */
 export function storedKey(): string | null {
-  const key = sessionStorage.getItem(KEY);
+  const key = memoryKey ?? sessionStorage.getItem(KEY);
   return key === null || keyProblem(key) ? null : key;
 }
 
+/** Admin keys are not stored without being asked for: from now on the key is lost when the page is closed or reloaded. */
+export function moveKeyToMemory(): void {
+  memoryKey = storedKey();
+  sessionStorage.removeItem(KEY);
+}
+
 export function submitKey(key: string | null): void {
-  if (key) sessionStorage.setItem(KEY, key);
+  if (key) {
+    memoryKey = null;
+    sessionStorage.setItem(KEY, key);
+  }
   declined = key === null;
   keyPrompt.value = null;
   pendingKey = null;
@@ -87,11 +99,11 @@ export async function fetchJson<T>(path: string, options: RequestOptions = {}): 
   return (await (await request(path, options)).json()) as T;
 }
 
-async function failure(response: Response): Promise<ApiError> {
+export async function failure(response: Response): Promise<ApiError> {
   const text = await response.text();
   try {
-    const { error } = JSON.parse(text) as { error: { message: string; param?: string | null } };
-    return new ApiError(response.status, error.message, error.param ?? null);
+    const { error } = JSON.parse(text) as { error: { message: string; param?: string | null; code?: string | null } };
+    return new ApiError(response.status, error.message, error.param ?? null, error.code ?? null);
   } catch {
     return new ApiError(response.status, text.slice(0, 300) || `HTTP ${response.status}`);
   }

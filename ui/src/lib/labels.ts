@@ -63,6 +63,60 @@ export function finishTone(finish: string | null): string {
   return ["rejected", "timeout", "cancelled", "dead_end"].includes(finish) ? "warn" : "plain";
 }
 
+/** States of models and deployments. */
+export const STATES: Record<string, string> = {
+  ready: "Takes requests.",
+  starting: "Its engine process starts.",
+  unloaded: "No process; a request loads it.",
+  asleep: "Its memory is released, its processes stay; a request wakes it.",
+  restarting: "Its process died; the next one starts.",
+  closed: "Takes no requests.",
+};
+
+export function stateTone(state: string): string {
+  if (state === "ready") return "good";
+  if (state === "closed") return "bad";
+  return state === "starting" || state === "restarting" ? "warn" : "plain";
+}
+
+/** States of circuit breakers. */
+export const CIRCUITS: Record<string, string> = {
+  closed: "Takes requests.",
+  open: "Failed too often: gets no requests for a while.",
+  half_open: "The next request is a probe.",
+  held: "Asked for a pause (Retry-After).",
+};
+
+/** Routing policies. */
+export const POLICIES: Record<string, string> = {
+  prefix: "fewest tokens to compute and to wait for",
+  load: "fewest queued tokens",
+  ttft: "meets the TTFT target at the lowest price, else the fastest",
+  cost: "lowest price",
+  name: "first in the configured order",
+  size: "small models for simple requests, large ones for hard requests",
+};
+
+/** Why a request was refused, by error code. */
+export const ERRORS: Record<string, string> = {
+  invalid_request: "a field of the request is invalid; the same request fails again.",
+  context_length_exceeded: "prompt and max_tokens do not fit the context.",
+  invalid_api_key: "the API key is missing, wrong, expired or revoked.",
+  forbidden: "the API key may not do this.",
+  model_not_found: "this server has no such model, or the key may not use it.",
+  queue_full: "max_waiting sequences are waiting. Try again later.",
+  rate_limit_exceeded: "a limit per minute or of concurrent requests is used up. Retry-After says when there is room.",
+  insufficient_quota: "the budget of the day or month is used up.",
+  request_too_large: "the body is larger than max_body.",
+  model_loading: "the model is loading. Try again in a moment.",
+  upstream_busy: "the upstream is overloaded.",
+  upstream_failed: "the upstream failed, or its answer is invalid.",
+  upstream_timeout: "no output in time.",
+  engine_died: "the engine process died. The request may be sent again.",
+  shutting_down: "the server is shutting down.",
+  client_gone: "the client disconnected before its request was complete.",
+};
+
 export const CAUSES: Record<string, string> = {
   queue: "Queue",
   long_prefill: "Long prefills",

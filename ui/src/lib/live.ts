@@ -1,7 +1,7 @@
 /** The live feed (/observe/live) as signals. */
 import { batch, computed, signal } from "@preact/signals";
 import type { Alert, Facts, StartStatus, Stats, StepWindow, Summary, Tick } from "./api";
-import { ApiError, request, fetchJson } from "./http";
+import { ApiError, moveKeyToMemory, request, fetchJson } from "./http";
 import { ofSource, type Source, source } from "./source";
 import { serverEvents } from "./sse";
 
@@ -94,6 +94,7 @@ async function connect(signal: AbortSignal): Promise<void> {
   const known = await fetchJson<Facts>(ofSource("/observe/facts"), { signal });
   if (facts.value && facts.value.started_unix !== known.started_unix) requests.clear(); // the server was restarted
   facts.value = known;
+  if (known.keys && known.scopes.includes("admin")) moveKeyToMemory();
   addRequests((await fetchJson<{ requests: Summary[] }>("/observe/requests?limit=200", { signal })).requests);
   const steps = listeners.size ? 1 : 0;
   const response = await request(ofSource(`/observe/live?interval_ms=${steps ? 250 : 500}&steps=${steps}`), { signal });

@@ -45,6 +45,15 @@ export const TERMS = {
     ["KV per token", "Bytes of keys and values per token. With the weights it decides how many requests fit."],
     ["Prefill, decode", "Prefill computes the prompt, many tokens per step; decode generates one token per step."],
   ],
+  models: [
+    ["Model, replica", "Clients name a model. Each of its replicas is an engine process with weights and KV cache of its own."],
+    ["Upstream", "A model of another OpenAI-compatible server, reached over the network."],
+    ["Route", "A name for several models; a policy chooses one for each request."],
+    ["Unload, sleep", "Unload ends the processes. Sleep releases the memory and keeps the processes; waking is faster. A request loads or wakes the model."],
+    ["Pinned", "Never unloaded to make room for another model."],
+    ["Circuit breaker", "Closed: requests pass. Open: the deployment failed too often and gets none for a while. Half open: one request is the probe. Held: it asked for a pause."],
+    ["Fallback", "Models that answer, in this order, if this one fails before its first output."],
+  ],
   dashboard: [
     ["p50, p95", "Median and 95th percentile."],
     ["TTFT", "Time to first token: queue and prefill."],

@@ -1,8 +1,9 @@
 /** Modal dialogs on the browser's own <dialog>: focus trap and backdrop come with it. */
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useRef } from "preact/hooks";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { errorMessage } from "../lib/http";
 import { useEscape } from "../lib/shortcuts";
-import { Button } from "./basics";
+import { Button, Problem } from "./basics";
 
 export function Dialog({
   title,
@@ -37,5 +38,44 @@ export function Dialog({
         {children}
       </div>
     </dialog>
+  );
+}
+
+/** Asks before something that cannot be undone. `run` may fail: the dialog says why and stays. */
+export function Confirm({
+  title,
+  action,
+  run,
+  onClose,
+  children,
+}: {
+  title: string;
+  action: string;
+  run: () => Promise<void>;
+  onClose: () => void;
+  children: ComponentChildren;
+}) {
+  const [problem, setProblem] = useState("");
+  const [busy, setBusy] = useState(false);
+  const confirm = (): void => {
+    setBusy(true);
+    run().then(onClose, (error: unknown) => {
+      setProblem(errorMessage(error));
+      setBusy(false);
+    });
+  };
+  return (
+    <Dialog title={title} onClose={onClose}>
+      <div class="stack">
+        <div>{children}</div>
+        {problem && <Problem message={problem} />}
+        <div class="row end">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button kind="danger" disabled={busy} onClick={confirm}>
+            {action}
+          </Button>
+        </div>
+      </div>
+    </Dialog>
   );
 }

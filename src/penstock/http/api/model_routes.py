@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.deployment.local_model import LocalModel
-from penstock.deployment.protocol import State
+from penstock.deployment.protocol import ServedModel, State
 from penstock.errors import Forbidden, NotFound
 from penstock.gateway.keys.identity import Scope
 from penstock.http.api.fields import MODEL_PARAMETER
-from penstock.http.api.model_card import Model, ModelList, describe
+from penstock.http.api.managed_model import ManagedModel, ManagedModelList, describe_managed
 from penstock.http.error_body import ErrorBody
 from penstock.http.json_response import json_response
 from penstock.http.middleware.tenants import identity_of
@@ -55,7 +55,7 @@ class Sleeping(msgspec.Struct, frozen=True, kw_only=True):
     is_sleeping: bool
 
 
-ANSWERS = (NewModel, Removed, Sleeping)
+ANSWERS = (NewModel, Removed, Sleeping, ManagedModel, ManagedModelList)
 # vLLM's levels differ in what becomes of the weights; here they are released in any case.
 LEVEL = Parameter(name="level", description="Accepted for clients of vLLM.", choices=("1", "2"))
 
@@ -83,18 +83,19 @@ def add(app: App, service: Service, settings: ServeSettings) -> None:
 
 
 def _add_and_remove(app: App, service: Service, manager: Manager, *, trusted: bool) -> None:
-    @app.post("/admin/models", **_docs(NewModel, Model, not_found=None, uses_engine=True))
+    @app.post("/admin/models", **_docs(NewModel, ManagedModel, not_found=None, uses_engine=True))
     async def add_model(request: Request) -> Response:
         """Serve another model. The body is an entry of [[models]] as a JSON object."""
         managing = manager(request)
         model = await managing.add(await read_object(request), trusted=trusted)
-        return json_response(msgspec.json.encode(describe(model)))
+        return _described(service, managing, model)
 
-    @app.get("/admin/models", **_docs(None, ModelList, not_found=None))
+    @app.get("/admin/models", **_docs(None, ManagedModelList, not_found=None))
     async def list_models(request: Request) -> Response:
-        """All models, with their states."""
-        manager(request)
-        return json_response(msgspec.json.encode(ModelList(data=[describe(model) for model in service.models])))
+        """All models and routes, with their deployments: state, load, circuit breaker."""
+        managing = manager(request)
+        listed = [describe_managed(model, service.gateway, managing) for model in service.models]
+        return json_response(msgspec.json.encode(ManagedModelList(data=listed)))
 
     @app.delete("/admin/models/{name:path}", **_docs(None, Removed, may_reject=True))
     async def remove_model(name: str, request: Request) -> Response:
@@ -105,43 +106,53 @@ def _add_and_remove(app: App, service: Service, manager: Manager, *, trusted: bo
 
 
 def _load_and_unload(app: App, service: Service, manager: Manager) -> None:
-    @app.post("/admin/load", **_docs(None, Model, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER,)))
+    @app.post(
+        "/admin/load", **_docs(None, ManagedModel, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER,))
+    )
     async def load_model(request: Request) -> Response:
         """Load a model now, and wait until it is ready."""
         managing, model = manager(request), _model(service, request)
         await managing.load(model)
-        return json_response(msgspec.json.encode(describe(model)))
+        return _described(service, managing, model)
 
-    @app.post("/admin/unload", **_docs(None, Model, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER,)))
+    @app.post(
+        "/admin/unload", **_docs(None, ManagedModel, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER,))
+    )
     async def unload_model(request: Request) -> Response:
         """Unload a model, once its requests have ended. The next request loads it again."""
         managing, model = manager(request), _model(service, request)
         await managing.unload(model)
-        return json_response(msgspec.json.encode(describe(model)))
+        return _described(service, managing, model)
 
 
 def _sleep_and_wake(app: App, service: Service, manager: Manager) -> None:
     """Named as in vLLM."""
 
-    @app.post("/sleep", **_docs(None, Model, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER, LEVEL)))
+    @app.post(
+        "/sleep", **_docs(None, ManagedModel, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER, LEVEL))
+    )
     async def sleep(request: Request) -> Response:
         """Release the memory of a model, once its requests have ended. Its processes stay; a request wakes it."""
         managing, model = manager(request), _model(service, request)
         await managing.sleep(model)
-        return json_response(msgspec.json.encode(describe(model)))
+        return _described(service, managing, model)
 
-    @app.post("/wake_up", **_docs(None, Model, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER,)))
+    @app.post("/wake_up", **_docs(None, ManagedModel, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER,)))
     async def wake_up(request: Request) -> Response:
         """Wake a model, and wait until it is ready."""
         managing, model = manager(request), _model(service, request)
         await managing.load(model)
-        return json_response(msgspec.json.encode(describe(model)))
+        return _described(service, managing, model)
 
     @app.get("/is_sleeping", **route_docs(None, Sleeping, may_reject=True, parameters=(MODEL_PARAMETER,)))
     async def is_sleeping(request: Request) -> Response:
         """Whether a model is asleep."""
         state = _model(service, request).state
         return json_response(msgspec.json.encode(Sleeping(is_sleeping=state is State.ASLEEP)))
+
+
+def _described(service: Service, managing: ModelManager, model: ServedModel) -> Response:
+    return json_response(msgspec.json.encode(describe_managed(model, service.gateway, managing)))
 
 
 def _model(service: Service, request: Request) -> LocalModel:

@@ -28,7 +28,7 @@ def add(app: App, service: Service) -> None:
         route_docs.LABORATORY.read_query(request)
         with RequestEvents(request.scope, LAB, service.emit) as events:
             body = await read_body(sampling_lab.LabRequest, request)
-            events.parsed()
+            events.parsed(model=body.model)
             model = service.models.find_local(body.model)
             with client_field_names(CLIENT_NAMES):
                 params = sampling_lab.sampling_params(body)

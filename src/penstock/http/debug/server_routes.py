@@ -16,7 +16,7 @@ from penstock.deployment.protocol import ServedModel
 from penstock.http.debug import route_docs
 from penstock.http.debug.queries import find_replica, source_of_query
 from penstock.http.json_response import encode_response
-from penstock.http.middleware.tenants import tenant_of
+from penstock.http.middleware.tenants import identity_of, tenant_of
 from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.http.sse import NamedEvent, frame_events
@@ -50,6 +50,7 @@ def add(app: App, service: Service, observer: Observer, settings: Settings) -> N
                 "events": True,
                 "keep_texts": journal.keep_texts,
                 "keys": settings.needs_key,
+                "scopes": sorted(identity_of(request.scope).scopes),
                 "model": {**shape, "name": model.name},
                 "engine": {} if replica is None else {**replica.facts, "restarts": replica.restarts},
                 "settings": public_settings,

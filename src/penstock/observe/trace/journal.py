@@ -18,6 +18,7 @@ from typing import Any
 from penstock.flow import FinishReason
 from penstock.flow.identity import UNNAMED, Source
 from penstock.flow.record import CONSTRAINT, PREFIX, WAITS, Admission, StepRecord, micros
+from penstock.flow.routing import FailedAttempt
 from penstock.observe import events
 from penstock.observe.epoch import Epoch
 from penstock.observe.trace.records import PRIORITY, Moment, RequestTrace, SequenceTrace
@@ -176,7 +177,7 @@ class Journal:
 
     def _parsed(self, event: events.Parsed) -> None:
         if request := self._of(event):
-            request.parsed, request.stream = event.t, event.stream
+            request.parsed, request.stream, request.asked = event.t, event.stream, event.model
 
     def _validated(self, event: events.Validated) -> None:
         if request := self._of(event):
@@ -215,7 +216,7 @@ class Journal:
     def _attempt_failed(self, event: events.AttemptFailed) -> None:
         """The next attempt has sequences of its own."""
         if request := self._of(event):
-            request.route.append(f"{event.deployment} failed: {event.message}")
+            request.route.append(FailedAttempt(event.deployment, event.code, event.message))
             for sequence in request.sequences:
                 self._forget_sequence(sequence)
             request.sequences = []

@@ -82,7 +82,7 @@ class Spans:
     def _attributes(self, request: RequestTrace) -> dict[str, Any]:
         attributes: dict[str, Any] = {
             "gen_ai.operation.name": "embeddings" if request.kind == "embedding" else request.kind,
-            "gen_ai.request.model": request.source.model,
+            "gen_ai.request.model": request.model or request.source.model,
             "gen_ai.usage.input_tokens": request.prompt_tokens,
             "gen_ai.usage.output_tokens": request.output_tokens,
             "gen_ai.response.finish_reasons": [request.finish or ""],

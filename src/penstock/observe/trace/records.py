@@ -9,7 +9,7 @@ from typing import Any
 from penstock.flow import FinishReason, Trace
 from penstock.flow.identity import UNNAMED, Source
 from penstock.flow.record import STEP, WAITS, Finding, micros
-from penstock.flow.routing import Decision
+from penstock.flow.routing import Decision, FailedAttempt
 
 MAX_WRITES = 2048  # of one request that have entries of their own; later ones are added to the last entry
 MAX_PLAIN_S = 4000.0  # as microseconds it fits 32 bits
@@ -102,11 +102,12 @@ class RequestTrace:
     tenant: str = ""
     batch: str | None = None  # the batch whose line it is
     source: Source = UNNAMED  # the replica it was queued at; before that, the model as far as it is known
+    asked: str | None = None  # the model that the client named, if it named one
     parsed: float | None = None
     validated: float | None = None
     stream: bool = False
     params: dict[str, Any] = field(default_factory=dict)
-    route: list[Decision | str] = field(default_factory=list)  # decisions, and attempts that failed
+    route: list[Decision | FailedAttempt] = field(default_factory=list)  # in the order in which they happened
     rendered: list[tuple[float, float]] = field(default_factory=list)
     tokenized: list[tuple[float, float]] = field(default_factory=list)
     queued: float | None = None
@@ -156,6 +157,17 @@ class RequestTrace:
         if self.queued is None:
             return "accepted"
         return "queued" if all(sequence.waiting for sequence in self.sequences) else "running"
+
+    @property
+    def model(self) -> str | None:
+        """The model whose pipeline has it; before that, and if none ever had it, what the client named."""
+        assigned = self.rendered or self.tokenized or self.queued is not None
+        return self.source.model if assigned else self.asked
+
+    @property
+    def replica(self) -> int | None:
+        """None: no replica has had it."""
+        return None if self.queued is None else self.source.replica
 
     @property
     def prompt_tokens(self) -> int:

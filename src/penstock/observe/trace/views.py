@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from penstock.flow.record import WAITS
+from penstock.flow.routing import Decision, FailedAttempt
 from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.prefix_explanation import explain_prefix
 from penstock.observe.trace.records import RequestTrace, SequenceTrace
@@ -41,8 +44,9 @@ class View:
             "id": request.id,
             "request_id": request.request_id,
             "kind": request.kind,
-            "model": request.source.model,
-            "replica": request.source.replica,
+            "model": request.model,
+            "replica": request.replica,
+            "asked": request.asked,
             "batch": request.batch,
             "stream": request.stream,
             "state": request.state,
@@ -77,7 +81,7 @@ class View:
             "sequences": [self._sequence(request, sequence) for sequence in request.sequences],
             "events": sorted(self._events(request), key=lambda event: event["t"]),
             "params": request.params,
-            "route": [one if isinstance(one, str) else one.summary() for one in request.route],
+            "route": [_step_of_route(one) for one in request.route],
             "slow_client": request.write_us * 1e-6 > SLOW_CLIENT_SHARE * (end - request.accepted),
             "trace_id": None if request.trace is None else request.trace.id,
         }
@@ -174,6 +178,11 @@ class View:
         """Tokens of a request, by its model's tokenizer."""
         model = self._find_model(request.source.model)
         return "" if model is None else model.texts.decode(list(tokens), skip_special=False)
+
+
+def _step_of_route(step: Decision | FailedAttempt) -> dict[str, Any]:
+    kind = "decision" if isinstance(step, Decision) else "failure"
+    return {"kind": kind, **msgspec.to_builtins(step)}
 
 
 def _error(request: RequestTrace) -> dict[str, Any] | None:

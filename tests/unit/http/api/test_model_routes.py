@@ -9,8 +9,10 @@ import pytest
 from penstock.deployment.protocol import ModelCard, ServedModel, State
 from penstock.deployment.registry import ModelRegistry
 from penstock.errors import Forbidden, InvalidSetting
+from penstock.gateway.gateway import Gateway
 from penstock.gateway.keys.configured import ConfiguredKeys
 from penstock.gateway.keys.directory import NoKeys
+from penstock.gateway.router import Router
 from penstock.http.api import model_routes
 from penstock.http.routing import ApiRoute, App
 from penstock.http.service import Service
@@ -19,9 +21,10 @@ from penstock.settings import ServeSettings, load
 
 def handler(settings: ServeSettings) -> Any:
     """Of GET /admin/models."""
-    model = cast(ServedModel, SimpleNamespace(card=ModelCard(name="m"), state=State.READY))
+    model = cast(ServedModel, SimpleNamespace(card=ModelCard(name="m"), state=State.READY, deployments=()))
     app = App()
-    service = cast(Service, SimpleNamespace(models=ModelRegistry([model]), manager=object()))
+    models = ModelRegistry([model])
+    service = cast(Service, SimpleNamespace(models=models, manager=object(), gateway=Gateway(Router(), models.find)))
     model_routes.add(app, service, settings)
     return next(
         route.handler

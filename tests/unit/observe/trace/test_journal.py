@@ -9,6 +9,7 @@ import pytest
 from helpers.journal_driver import JournalDriver
 from penstock.flow import FinishReason, record
 from penstock.flow.record import Finding
+from penstock.flow.routing import Considered, Decision
 from penstock.observe import events
 from penstock.observe.trace.records import MAX_WRITES
 from penstock.observe.trace.step_ring import StepRing
@@ -177,6 +178,30 @@ def test_old_requests_go_and_leave_nothing_behind() -> None:
         watched.tell(events.Rejected(f"x{place}", watched.now, 400, "invalid_request", "no"))
     assert len(journal._requests) == 11
     assert len(journal._aliases) <= 11
+
+
+@pytest.mark.parametrize("named", ["nothing-here", None])
+def test_a_request_that_no_model_had_is_no_replicas(named: str | None) -> None:
+    watched = JournalDriver()
+    watched.tell(events.Accepted("a", watched.now, "req-a", "chat"))
+    watched.tell(events.Parsed("a", watched.later(0.001), stream=False, model=named))
+    watched.tell(events.Rejected("a", watched.later(0.001), 404, "model_not_found", "the model does not exist"))
+    detail = detail_of(watched, "a")
+    assert (detail["model"], detail["replica"], detail["asked"]) == (named, None, named)
+    watched.serve("b", tokens=1)
+    assert (detail_of(watched, "b")["model"], detail_of(watched, "b")["replica"]) == ("m", 0)
+
+
+def test_a_route_is_told_step_by_step() -> None:
+    watched = JournalDriver()
+    watched.accept("a")
+    considered = (Considered("big", True, "2 signals", 0.0), Considered("small", False, "choice 2", 1.0))
+    watched.tell(events.Routed("a", watched.now, [Decision(policy="size", chosen="big", considered=considered)]))
+    watched.tell(events.AttemptFailed("a", watched.now, "big/0", "upstream_busy", "it is overloaded"))
+    decision, failure = detail_of(watched, "a")["route"]
+    assert (decision["kind"], decision["policy"], decision["chosen"]) == ("decision", "size", "big")
+    assert decision["considered"][1] == {"name": "small", "chosen": False, "reason": "choice 2", "score": 1.0}
+    assert failure == {"kind": "failure", "name": "big/0", "code": "upstream_busy", "message": "it is overloaded"}
 
 
 def test_tokens_behind_a_stop_string_are_not_counted() -> None:

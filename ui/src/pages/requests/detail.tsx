@@ -8,7 +8,9 @@ import { go } from "../../lib/router";
 import { FINISHES, STAGES, STAGE_COLOURS, WAITS, finishTone } from "../../lib/labels";
 import { Badge, Button, Card, CopyButton, Problem, Stat, Table } from "../../parts/basics";
 import { ExplanationView } from "../../parts/explanation";
-import { elapsed, stateOf } from "./row";
+import { Refusal } from "./refusal";
+import { Routing } from "./routing";
+import { elapsed, placeOf, stateOf } from "./row";
 import { Trace } from "./trace";
 
 export function Detail({ id }: { id: string }) {
@@ -67,27 +69,17 @@ function Body({ request }: { request: RequestDetail }) {
           <Stat name="Output" value={count(request.output_tokens)} />
         </dl>
       </Card>
-      {request.error && <Problem message={`${request.error.status}: ${request.error.message}`} />}
+      {request.error && <Refusal request={request} error={request.error} />}
       <Card title="Trace">
         <Trace request={request} />
       </Card>
-      {request.route.length > 0 && <Routing route={request.route} />}
+      {request.route.length > 0 && <Routing request={request} />}
       <Stages request={request} />
       {request.sequences.map((sequence) => (
         <Sequence key={sequence.seq} sequence={sequence} many={request.sequences.length > 1} slow={request.slow_client} />
       ))}
       <More request={request} />
     </div>
-  );
-}
-
-function Routing({ route }: { route: string[] }) {
-  return (
-    <Card title="Routing" note="Which deployment was chosen, by which policy, and what was tried before it.">
-      {route.map((line, place) => (
-        <p key={place}>{line}</p>
-      ))}
-    </Card>
   );
 }
 
@@ -220,6 +212,15 @@ function More({ request }: { request: RequestDetail }) {
             <code class="muted">{request.request_id}</code>
           </dd>
         </div>
+        {request.model !== null && (
+          <div>
+            <dt>Model</dt>
+            <dd>
+              {placeOf(request)}
+              {request.asked !== null && request.asked !== request.model && <span class="muted"> (asked for {request.asked})</span>}
+            </dd>
+          </div>
+        )}
         {params.length > 0 && (
           <div>
             <dt>Parameters</dt>

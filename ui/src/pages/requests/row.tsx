@@ -23,6 +23,11 @@ export function stateOf(one: Summary): string {
   return (one.finish ?? "done").replaceAll("_", " ");
 }
 
+/** Model and replica, as far as they are known. */
+export function placeOf({ model, replica }: Summary): string {
+  return replica === null ? (model ?? "") : `${model}/${replica}`;
+}
+
 export function RowHead() {
   return (
     <div class="request-row head" aria-hidden="true">
@@ -44,8 +49,8 @@ export function Row({ one, selected }: { one: Summary; selected: boolean }) {
       <span class="title">
         <b>#{one.number}</b> {one.kind}
         <small>
+          {several.value && one.model !== null && `${placeOf(one)} · `}
           {clock(wallClock(one.t))}
-          {several.value && ` · ${one.model}/${one.replica}`}
         </small>
       </span>
       <span class="num">

@@ -28,7 +28,7 @@ def add(app: App, service: Service) -> None:
         """Answer a conversation, in Anthropic's way."""
         with RequestEvents(request.scope, "message", service.emit) as events:
             body = await read_body(messages.REQUEST, request)
-            events.parsed(stream=bool(body.stream))
+            events.parsed(model=body.model, stream=bool(body.stream))
             model = service.models.find(body.model)
             writer = messages.MessageWriter(request_id=events.name, model=model.card.name)
             with client_field_names(messages.client_names(body)):

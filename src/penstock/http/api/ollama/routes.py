@@ -94,7 +94,7 @@ def _add_generation(app: App, service: Service) -> None:
     ) -> Response:
         with RequestEvents(request.scope, "ollama", service.emit) as events:
             body = await read_body(schema, request, any_type=True)
-            events.parsed(stream=body.streamed)
+            events.parsed(model=body.model, stream=body.streamed)
             model = find_served(body.model, service.models)
             write = writer(
                 model=body.model,
@@ -177,7 +177,7 @@ def _add_embeddings(app: App, service: Service) -> None:
 
         with RequestEvents(request.scope, "embedding", service.emit) as events:
             body = await read_body(schema, request, any_type=True)
-            events.parsed()
+            events.parsed(model=body.model)
             model = find_local(body.model, service.models)
             if _apply_keep_alive(model, body.keep_alive):
                 body = body.model_copy(update={"keep_alive": None})

@@ -43,7 +43,7 @@ def add_generation(app: App, service: Service, store: ResponseStore) -> None:
     ) -> Response:
         with RequestEvents(request.scope, kind, service.emit) as events:
             body = await read_body(schema, request)
-            events.parsed(stream=bool(body.stream))
+            events.parsed(model=body.model, stream=bool(body.stream))
             model = service.models.find(body.model)
             writer = make_writer(
                 body,
@@ -83,7 +83,7 @@ def add_embeddings(app: App, service: Service) -> None:
 
         with RequestEvents(request.scope, "embedding", service.emit) as events:
             body = await read_body(embeddings.REQUEST, request)
-            events.parsed()
+            events.parsed(model=body.model)
             model = service.models.find(body.model)
             requests = embeddings.to_requests(body, request_id=events.name)
             events.validated(requests)

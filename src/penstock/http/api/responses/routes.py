@@ -76,7 +76,7 @@ def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
         """Answer a conversation, and keep it for the next request."""
         with RequestEvents(request.scope, "response", service.emit) as events:
             body = await read_body(responses.REQUEST, request)
-            events.parsed(stream=bool(body.stream))
+            events.parsed(model=body.model, stream=bool(body.stream))
             model = service.models.find(body.model)
             name = secrets.token_hex(16)  # not the id in the debug routes: this one gives access to the conversation
             previous = _previous(store, events.identity.tenant, body)

@@ -1,0 +1,113 @@
+"""Models as operators see them: beside the card of /v1/models, their deployments with load and circuit breaker."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.deployment.local_model import LocalModel
+from penstock.deployment.protocol import Deployment, ServedModel
+from penstock.deployment.replica import Replica
+from penstock.gateway.gateway import Gateway
+from penstock.gateway.route_model import RouteModel
+from penstock.gateway.track import DeploymentTrack
+from penstock.http.api.model_card import Model, describe
+from penstock.http.api.response_bodies import Body
+from penstock.http.service import ModelManager
+
+
+class Breaker(Body, kw_only=True, frozen=True):
+    """The circuit breaker of a deployment."""
+
+    state: Literal["closed", "open", "half_open", "held"]
+    wait_s: float  # until a request may be sent again
+    failures: int  # failed attempts since the start of the server
+
+
+class ManagedDeployment(Body, kw_only=True, frozen=True):
+    """A replica or an upstream. Null: the upstream, or an engine that is not there, does not say."""
+
+    name: str  # "smollm2/0"
+    replica: int
+    state: str
+    open: int  # sequences that have not ended
+    open_tokens: int  # prompt tokens of those without output
+    running: int | None
+    waiting: int | None
+    kv_use: float | None  # share of the KV blocks
+    device: str | None
+    weights_bytes: int | None
+    kv_bytes: int | None
+    restarts: int
+    decisions: int  # requests that a policy gave to it
+    ttft_s: float | None  # average of late
+    stale: list[str]  # signals that routing does not rely on
+    breaker: Breaker
+
+
+class Fallback(Body, kw_only=True, frozen=True):
+    """A model that stands in for another."""
+
+    model: str
+    max_tokens: int | None
+
+
+class ManagedModel(Model, kw_only=True, frozen=True):
+    """A model, with what only operators see of it."""
+
+    kind: Literal["local", "upstream", "route"]
+    region: str | None
+    pinned: bool  # never unloaded
+    expires_s: float | None  # until it is unloaded if no request comes; null: never
+    fallback: list[Fallback]
+    policy: str | None  # of a route
+    models: list[str]  # of a route
+    deployments: list[ManagedDeployment]
+
+
+class ManagedModelList(Body, kw_only=True, frozen=True):
+    object: Literal["list"] = "list"
+    data: list[ManagedModel]
+
+
+def describe_managed(model: ServedModel, gateway: Gateway, manager: ModelManager) -> ManagedModel:
+    public = describe(model)
+    local = model if isinstance(model, LocalModel) else None
+    route = model if isinstance(model, RouteModel) else None
+    chain = gateway.chains.get(model.card.name, ())
+    return ManagedModel(
+        **{name: getattr(public, name) for name in public.__struct_fields__},
+        kind="route" if route is not None else "upstream" if model.card.remote else "local",
+        region=model.card.region,
+        pinned=local is not None and manager.is_pinned(local),
+        expires_s=None if local is None else manager.expires_in(local),
+        fallback=[Fallback(model=link.model, max_tokens=link.max_tokens) for link in chain],
+        policy=None if route is None else route.policy,
+        models=[] if route is None else list(route.names),
+        deployments=[_describe_deployment(one, gateway) for one in model.deployments],
+    )
+
+
+def _describe_deployment(deployment: Deployment, gateway: Gateway) -> ManagedDeployment:
+    load = deployment.load()
+    track = gateway.router.tracks.get(deployment.name) or DeploymentTrack()  # nothing has been sent to it so far
+    engine = deployment if isinstance(deployment, Replica) else None
+    facts = {} if engine is None else engine.facts
+    breaker = track.breaker
+    return ManagedDeployment(
+        name=deployment.name,
+        replica=deployment.source.replica,
+        state=deployment.state.value,
+        open=load.open,
+        open_tokens=load.open_tokens,
+        running=load.running,
+        waiting=load.waiting,
+        kv_use=load.kv_use,
+        device=facts.get("device"),
+        weights_bytes=facts.get("weights_bytes"),
+        kv_bytes=facts.get("kv_bytes"),
+        restarts=0 if engine is None else engine.restarts,
+        decisions=track.decisions,
+        ttft_s=track.ttft_s,
+        stale=[name for name, stale in (("load", track.stale_load), ("prefix", track.stale_prefix)) if stale],
+        breaker=Breaker(state=breaker.state.value, wait_s=round(breaker.wait_s, 1), failures=track.failures),
+    )
