@@ -198,6 +198,12 @@ class CacheManager:
             pool.release(filter(None, reversed(held)), self._planned)
         del self._tables[table]
 
+    def clear(self) -> None:
+        """Evict all cached blocks. No sequence may hold blocks."""
+        assert not self._tables
+        for pool in self._pools:
+            pool.clear()
+
     # --- steps
 
     def begin_step(self, step: int) -> None:

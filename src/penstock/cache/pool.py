@@ -171,6 +171,11 @@ class Pool:
             self._history.evict(link, hits)
         return block
 
+    def clear(self) -> None:
+        """Evict all cached blocks: their content is lost."""
+        while self._cached:
+            self._free.append(self.evict())
+
     def _make_available(self, block: int) -> None:
         self.freed += 1
         if self._index.link(block) is None:

@@ -117,11 +117,8 @@ class Residency:
             await self._unload(resident)
 
     async def sleep(self, model: LocalModel) -> None:
-        """Release the memory of a model, which keeps its processes. Finishes its requests first. Raises InvalidRequest
-        on a GPU."""
+        """Release the memory of a model, which keeps its processes. Finishes its requests first."""
         resident = self.find(model)
-        if (device := model.replicas.facts.get("device", "cpu")) != "cpu":
-            raise InvalidRequest(f"a model on a GPU ({device}) cannot sleep: unload it instead", param="model")
         async with self._changing:
             if resident.loaded and not resident.asleep:
                 async with self._drained(resident):

@@ -72,6 +72,17 @@ class EngineLoop:
         record = self.scheduler.take_record()
         return Frame(deltas, record) if deltas or record else None
 
+    def sleep(self) -> bool:
+        """Release the backend's memory, and forget what was cached in it. False: the backend has to be built anew."""
+        if not self.backend.release_memory():
+            return False
+        self.scheduler.clear_cache()
+        return True
+
+    def wake(self) -> None:
+        """Raises OutOfMemory, and stays asleep."""
+        self.backend.restore_memory()
+
     def _submit(self, message: Submit) -> None:
         constraint = message.params.constraint if message.task == "generate" else None
         if constraint is None:

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.engine.ipc import IpcLink, PeerGone
 from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidRequest, PenstockError
-from penstock.flow import Cancel, Failure, Query, Ready, Reply, Start, Submit
+from penstock.flow import Cancel, Delta, Failure, FinishReason, Frame, Query, Ready, Reply, Start, Submit
 from penstock.flow.messages import StartPhase, Stop, ToEngine
 from penstock.settings import Settings, from_wire
 from penstock.system.heap import trim_heap
@@ -35,11 +35,13 @@ def serve(link: IpcLink[ToEngine], build: Build) -> int:
 
 
 class EngineHost:
-    """The engine of this process. Asleep, it has none: weights and KV blocks are released, the process and all that it
-    has imported stay, and `wake` builds the engine anew from the files that the system still caches."""
+    """The engine of this process. Asleep, it has released the memory of weights and KV blocks; the process and all that
+    it has imported stay. On a GPU the rest of the engine stays, too, and takes its memory again. On a CPU it is
+    dropped, and built anew from the files that the system still caches."""
 
     def __init__(self, rebuild: Callable[[], tuple[EngineLoop, dict[str, Any]]]) -> None:
         self._rebuild = rebuild
+        self._asleep = False
         self.loop: EngineLoop | None
         self.loop, self.facts = rebuild()
 
@@ -47,7 +49,22 @@ class EngineHost:
     def has_work(self) -> bool:
         return self.loop is not None and self.loop.has_work
 
-    def answer(self, query: Query) -> Reply:
+    def handle(self, message: Submit | Cancel | Query) -> Reply | Frame | None:
+        if isinstance(message, Query) and message.kind in ("sleep", "wake"):
+            return self._answer(message)
+        if self._asleep:
+            if isinstance(message, Query):
+                return Reply(message.id, error="the engine is asleep")
+            if isinstance(message, Cancel):
+                return None
+            try:
+                self._wake()
+            except PenstockError as error:
+                return Frame([Delta(id=message.id, finish=FinishReason.ERROR, error=error.message, code=error.code)])
+        assert self.loop is not None
+        return self.loop.handle(message)
+
+    def _answer(self, query: Query) -> Reply:
         """To `sleep` or `wake`."""
         try:
             if query.kind == "wake":
@@ -60,33 +77,25 @@ class EngineHost:
             logger.exception("the engine could not %s", query.kind)
             return Reply(query.id, error=f"the engine could not {query.kind}: {type(error).__name__}: {error}")
 
-    def handle(self, message: Submit | Cancel | Query) -> Reply | None:
-        if isinstance(message, Query) and message.kind in ("sleep", "wake"):
-            return self.answer(message)
-        if self.loop is None:
-            if isinstance(message, Query):
-                return Reply(message.id, error="the engine is asleep")
-            if isinstance(message, Cancel):
-                return None
-            self._wake()
-        assert self.loop is not None
-        return self.loop.handle(message)
-
     def _sleep(self) -> None:
-        if self.loop is None:
+        if self._asleep:
             return
+        assert self.loop is not None
         if self.loop.has_work:
             raise InvalidRequest("the engine has requests: it can sleep when they have ended")
-        if self.facts["device"] != "cpu":
-            raise InvalidRequest("an engine on a GPU cannot sleep: unload the model instead")
-        self.loop = None
-        gc.unfreeze()
-        gc.collect()  # the engine has reference cycles
-        trim_heap()
+        if not self.loop.sleep():
+            self.loop = None
+            gc.unfreeze()
+            gc.collect()  # the engine has reference cycles
+            trim_heap()
+        self._asleep = True
 
     def _wake(self) -> dict[str, Any]:
         if self.loop is None:
             self.loop, self.facts = self._rebuild()
+        elif self._asleep:
+            self.loop.wake()
+        self._asleep = False
         return self.facts
 
 

@@ -78,6 +78,13 @@ class Backend(Protocol):
     def reset(self) -> None:
         """Drop launched steps without collecting them: their sequences have failed."""
 
+    def release_memory(self) -> bool:
+        """Give the memory of weights and KV pages back to the device; there are no steps under way. False: it cannot,
+        and has to be built anew."""
+
+    def restore_memory(self) -> None:
+        """After `release_memory`: take it again, KV pages without content. Raises OutOfMemory, and has none then."""
+
 
 class Engine(Protocol):
     """An engine as the frontend sees it, in this process or in another. Not thread-safe. Messages are answered by what

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from penstock.errors import OutOfMemory
 from penstock.flow import Row, StepPlan, StepResult
 from penstock.forward.backend import Model
 from penstock.forward.chunk_graphs import ChunkGraphs
 from penstock.forward.cuda_graphs import CudaGraphs
 from penstock.forward.cuda_inputs import gather
 from penstock.forward.decode_graphs import DecodeGraphs, Replayed
+from penstock.forward.device_arena import DeviceArena
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.readback import Readback
 from penstock.forward.slot_tensors import SlotTensors
@@ -26,6 +28,7 @@ from penstock.kernels.interface import Pages
 from penstock.kernels.upload import upload
 from penstock.sample.cuda_sampler import CudaSampler
 from penstock.sample.reference.draws import Draws
+from penstock.startup.preflight import readable
 
 if TYPE_CHECKING:
     from penstock.grammar.grammar_cache import GrammarCache
@@ -42,6 +45,13 @@ class Computed:
     replayed: Replayed | None = None  # of a step that ran as a decode graph
 
 
+class ReleasableMemory(NamedTuple):
+    """What an engine gives back when it sleeps."""
+
+    weights: DeviceArena
+    kv: DeviceArena
+
+
 class CudaBackend:
     """Implements `flow.Backend`. `launch` queues the whole step on the device and does not wait: drawn tokens go
     straight to their slots, so that the next step can be launched before this one is collected. Only for rows with a
@@ -55,11 +65,13 @@ class CudaBackend:
         context: int,
         max_sequences: int,
         grammars: GrammarCache | None = None,
+        memory: ReleasableMemory | None = None,
     ) -> None:
         spec, device = model.spec, pages[0].keys.device
         self._model, self._ops, self._pages = model, CudaOperations(), pages
         # One slot more than sequences: the padding rows of graphs use it.
         self._slots = SlotTensors(max_sequences + 1, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
+        self._memory = memory
         self._max_sequences = max_sequences
         self._graphs: CudaGraphs | None = None
         self._sampler = CudaSampler(spec.vocab_size, self._slots.tokens)
@@ -88,6 +100,31 @@ class CudaBackend:
 
     def reset(self) -> None:
         self._outputs.reset()
+
+    def release_memory(self) -> bool:
+        """Weights go to the host. Kernels, graphs, slots and what steps compute with stay."""
+        if self._memory is None:
+            return False
+        self._memory.weights.save()
+        for arena in self._memory:
+            arena.release()
+        torch.cuda.empty_cache()
+        return True
+
+    def restore_memory(self) -> None:
+        assert self._memory is not None
+        try:
+            for arena in self._memory:
+                arena.restore()
+        except torch.OutOfMemoryError as error:
+            for arena in self._memory:
+                arena.release()
+            needed = sum(arena.size for arena in self._memory)
+            raise OutOfMemory(
+                f"the engine cannot wake: weights and KV cache take {readable(needed)} of GPU memory, which others use "
+                f"meanwhile: {error}",
+                param="model",
+            ) from None
 
     def graphs(self, step_tokens: int) -> CudaGraphs:
         """Of decode steps and of steps with prompt chunks, not captured yet."""

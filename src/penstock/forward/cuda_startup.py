@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from penstock.errors import OutOfMemory
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
-from penstock.forward.cuda_backend import CudaBackend
+from penstock.forward.cuda_backend import CudaBackend, ReleasableMemory
+from penstock.forward.device_arena import DeviceArena
 from penstock.forward.graph_capture import GraphCapture
 from penstock.forward.loading import choose_cache_size
 from penstock.forward.memory import CacheSize
@@ -59,15 +60,24 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
         precompile(precompiler, spec, sizes, dtype=dtype, device=device)
         end_phase("kernels noted")
-        model = load_model(config, device)
+        weights = DeviceArena(device)
+        model = load_model(config, device, weights.empty)
         torch_process.set_torch_threads(1)  # what is left to the host takes less time than waking threads
         end_phase("weights")
     end_phase("kernels compiled")
     capture = run_largest_steps(model, sizes, dtype=dtype)
     end_phase("rehearsal")
-    size = choose_cache_size(config, device_memory(device))
-    pages = allocate_pages(spec, size, TORCH_DTYPES[config.kv_dtype], device)
-    backend = CudaBackend(model, pages, context=size.context, max_sequences=limits.max_sequences, grammars=grammars)
+    size = choose_cache_size(config, device_memory(device, weights.num_bytes))
+    kv = DeviceArena(device)
+    pages = allocate_pages(spec, size, TORCH_DTYPES[config.kv_dtype], device, kv.empty)
+    backend = CudaBackend(
+        model,
+        pages,
+        context=size.context,
+        max_sequences=limits.max_sequences,
+        grammars=grammars,
+        memory=ReleasableMemory(weights, kv),
+    )
     end_phase("cache")
     capture_graphs(backend, sizes, capture)
     end_phase("graphs")

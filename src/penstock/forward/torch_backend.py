@@ -87,6 +87,12 @@ class TorchBackend:
     def reset(self) -> None:
         self._outputs.reset()
 
+    def release_memory(self) -> bool:
+        return False
+
+    def restore_memory(self) -> None:
+        raise AssertionError("nothing was released")
+
     def _compute(self, rows: Sequence[Row]) -> tuple[Tensor, Sequence[int]]:
         """Hidden states [tokens, hidden], and where each row begins in them, [rows + 1]."""
         batch = gather(rows, self._slots)

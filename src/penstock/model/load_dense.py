@@ -9,7 +9,7 @@ from penstock.kernels.arrays import Dtype
 from penstock.kernels.reference import linear
 from penstock.model.layers.decoder import Decoder
 from penstock.model.load import load, parameter_bytes
-from penstock.model.weights.dense_form import DenseForm
+from penstock.model.weights.dense_form import Allocate, DenseForm
 from penstock.model.weights.source import Source
 from penstock.store.spec import ModelSpec
 
@@ -23,11 +23,18 @@ NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 
 def load_dense(
-    spec: ModelSpec, source: Source, *, dtype: torch.dtype, device: torch.device, context: int, threads: int = 1
+    spec: ModelSpec,
+    source: Source,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    context: int,
+    threads: int = 1,
+    allocate: Allocate | None = None,
 ) -> Decoder:
     """`load` with tensors of `dtype`."""
     try:
-        return load(spec, source, DenseForm(dtype, device), context=context, threads=threads)
+        return load(spec, source, DenseForm(dtype, device, allocate), context=context, threads=threads)
     except torch.OutOfMemoryError:
         needed = weight_bytes(spec, dtype=dtype, device=device) / 2**30
         raise OutOfMemory(

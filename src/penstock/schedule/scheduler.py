@@ -171,6 +171,11 @@ class Scheduler:
             if sequence.id not in ready and sequence.parked is None and not sequence.held:
                 self._queues.recover(sequence)  # preempted: its rows in flight are computed again
 
+    def clear_cache(self) -> None:
+        """The content of the KV blocks is lost. There must be no work."""
+        assert not self.has_work
+        self._queues.cache.clear()
+
     # --- reads
 
     @property

@@ -166,20 +166,6 @@ def test_what_would_have_to_go_is_said() -> None:
     asyncio.run(story())
 
 
-def test_a_model_on_a_gpu_does_not_sleep() -> None:
-    async def story() -> None:
-        world = World("a")
-        model = world.add("a")
-        await model.ask()
-        model.replicas.facts = {"device": "cuda:0"}
-        with pytest.raises(InvalidRequest, match=r"on a GPU \(cuda:0\) cannot sleep: unload it") as caught:
-            await world.residency.sleep(local(model))
-        assert caught.value.param == "model"
-        await model.ask()
-
-    asyncio.run(story())
-
-
 def test_a_request_wakes_a_model_that_sleeps() -> None:
     async def story() -> None:
         world = World("ab", max_loaded=1)

@@ -6,7 +6,7 @@ real weights are loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,8 @@ from penstock.kernels.weight import Weight
 from penstock.model.weights.map import Kind
 from penstock.model.weights.source import Rows, Shape
 
+Allocate = Callable[[Sequence[int], torch.dtype], Tensor]  # of a shape and a type, not initialised
+
 
 @dataclass(frozen=True, slots=True)
 class DenseForm:
@@ -25,6 +27,7 @@ class DenseForm:
 
     dtype: torch.dtype
     device: torch.device
+    allocate: Allocate | None = None  # None: by torch
 
     def reads_blocks(self, stored: str) -> bool:
         return False
@@ -44,7 +47,10 @@ class DenseForm:
 
     def _filled(self, shape: Shape, rows: Iterable[Rows], dtype: torch.dtype) -> Tensor:
         """One tensor of pieces that follow each other."""
-        tensor = torch.empty(shape, dtype=dtype, device=self.device)
+        if self.allocate is not None:
+            tensor = self.allocate(shape, dtype)
+        else:
+            tensor = torch.empty(shape, dtype=dtype, device=self.device)
         begin = 0
         for piece in rows:
             end = begin + len(piece.data)
