@@ -1,7 +1,6 @@
 """Several models behind one server: two replicas of one, others on demand, an upstream (the server itself)."""
 
 import os
-import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -99,24 +98,28 @@ def test_all_apis_choose_the_model(several: Server, http: httpx.Client) -> None:
 
 
 def test_the_death_of_a_replica_under_load_fails_no_whole_answer(several: Server, http: httpx.Client) -> None:
+    def open_requests(replica: int) -> int:
+        query: dict[str, str | int] = {"model": "pair", "replica": replica, "state": "open"}
+        return len(http.get("/observe/requests", params=query).json()["requests"])
+
     with several.client() as client, ThreadPoolExecutor(16) as threads:
         generate(client, "pair")  # loaded
-        whole = [threads.submit(generate, client, "pair", LONG) for _ in range(4)]
-
-        def running() -> list[float]:
-            text = http.get("/metrics").text
-            pattern = r'penstock_num_requests_running\{model="pair",replica="\d"\} (\S+)'
-            return [float(count) for count in re.findall(pattern, text)]
-
-        until(lambda: sum(running()) == 4, "four requests that run")
-        counts = running()
-        dying = counts.index(max(counts))
-        victim = pid(http, "pair", dying)
-        os.kill(victim, signal.SIGKILL)
+        pids = [pid(http, "pair", replica) for replica in range(2)]
+        for engine in pids:
+            os.kill(engine, signal.SIGSTOP)  # until all requests are there: none has ended by then
+        try:
+            whole = [threads.submit(generate, client, "pair", LONG) for _ in range(4)]
+            counts = until(lambda: sum(found := [open_requests(0), open_requests(1)]) == 4 and found, "four requests")
+            assert isinstance(counts, list)
+            dying = counts.index(max(counts))
+        finally:
+            for engine in pids:
+                os.kill(engine, signal.SIGCONT)
+        os.kill(pids[dying], signal.SIGKILL)
         whole += [threads.submit(generate, client, "pair") for _ in range(4)]
         tokens = [one.result(PATIENCE_S).usage.completion_tokens for one in whole]
         assert tokens == [LONG] * 4 + [4] * 4
-        until(lambda: pid(http, "pair", dying) != victim, "the restart")
+        until(lambda: pid(http, "pair", dying) != pids[dying], "the restart")
 
 
 def test_swapping_under_load_loses_nothing(several: Server, http: httpx.Client) -> None:
