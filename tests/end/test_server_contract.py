@@ -102,8 +102,8 @@ def test_a_client_that_keeps_up_gets_each_token_by_itself(server: Server) -> Non
     long = {"model": server.model, "input": [[2] * 16_000]}
     longer = {"model": server.model, "input": [[3] * 8_000] * 3}
     with ThreadPoolExecutor() as threads:
-        threads.submit(post, f"{server.api}/embeddings", long)
-        until(lambda: server.metric("num_requests_running"), "the first long prompt")
+        first = threads.submit(post, f"{server.api}/embeddings", long)
+        until(lambda: server.metric("num_requests_running") or first.done(), "the first long prompt")
         url, body = f"{server.api}/chat/completions", {**chat, "model": server.model, "return_token_ids": True}
         stream = threads.submit(post, url, body)
         until(lambda: server.metric("num_requests_waiting") or stream.done(), "the stream in the queue")

@@ -23,6 +23,10 @@ def parse_routes(raw: Any) -> list[dict[str, Any]]:
     if not isinstance(raw, list) or not all(isinstance(entry, dict) for entry in raw):
         raise InvalidSetting("routes must be a list of tables: [[routes]]", param="routes")
     for number, entry in enumerate(raw):
+        for key in entry:
+            if key not in RouteEntry.__struct_fields__:
+                known = ", ".join(RouteEntry.__struct_fields__)
+                raise InvalidSetting(f"{_label(number, entry)}: there is no setting {key}; known: {known}", param=key)
         try:
             msgspec.convert(entry, RouteEntry)
         except msgspec.ValidationError as error:

@@ -35,7 +35,10 @@ def test_routes_lead_to_models_by_name_or_alias(tmp_path: Path) -> None:
         ('[[routes]]\nname = "c"\nmodels = ["a"]', r"name: 'c' is taken"),
         ('[[routes]]\nname = "a b"\nmodels = ["a"]', r"routes\[0\] \(a b\): name must"),
         ('[[routes]]\nname = "auto"\nmodels = ["a"]\npolicy = "best"', r"routes\[0\] \(auto\): policy"),
-        ('[[routes]]\nname = "auto"\nmodels = ["a"]\npolicies = "size"', r"routes\[0\] \(auto\)"),
+        (
+            '[[routes]]\nname = "auto"\nmodels = ["a"]\npolicies = "size"',
+            "there is no setting policies; known: name",
+        ),
         ('[routes]\nname = "auto"', "routes must be a list of tables"),
         ('[[routes]]\nname = "r"\nmodels = ["a"]\n[[routes]]\nname = "s"\nmodels = ["r"]', "there is no model 'r'"),
     ],
