@@ -67,8 +67,8 @@ class Spend(NamedTuple):
 class UsageHistory(Protocol):
     """The ledger, as limiters read it."""
 
-    async def settled_since(self, time: float) -> Iterable[Settlement]:
-        """All requests with a record at or after a Unix time, in order of time."""
+    async def settled_since(self, time: float, account: Account | None = None) -> Iterable[Settlement]:
+        """All requests with a record at or after a Unix time, or those of an account."""
 
-    async def spend(self, now: float) -> Iterable[Spend]:
-        """For each key and for each tenant that spent money in the month of a Unix time."""
+    async def spend(self, now: float, account: Account | None = None) -> Iterable[Spend]:
+        """For each key and for each tenant that spent money in the month of a Unix time, or of one account."""

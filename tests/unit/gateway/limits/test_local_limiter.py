@@ -259,10 +259,10 @@ class History:
     settlements: list[Settlement] = field(default_factory=list)
     spends: list[Spend] = field(default_factory=list)
 
-    async def settled_since(self, time: float) -> Iterable[Settlement]:
+    async def settled_since(self, time: float, account: Account | None = None) -> Iterable[Settlement]:
         return [one for one in self.settlements if one.time >= time]
 
-    async def spend(self, now: float) -> Iterable[Spend]:
+    async def spend(self, now: float, account: Account | None = None) -> Iterable[Spend]:
         return self.spends
 
 
