@@ -8,9 +8,9 @@ Rows, for each model: process start to first token; prefill of 512 tokens (the s
 every row; a figure is the median of the rounds. transformers, and OpenVINO with the larger models, run in the first
 round only. All rows take about 20 minutes.
 
-The peers: llama.cpp, whose tools are found by `bench/llama_cpp.py`, which can also build them; OpenVINO GenAI, if
---openvino names a Python that has it; transformers with the file's weights in float32, if it is installed. A peer that
-is missing, or cannot read a file, is skipped with a message.
+The peers: llama.cpp and its fork ik_llama.cpp, whose tools are found by `bench/llama_cpp.py`, which can also build
+them; OpenVINO GenAI, if --openvino names a Python that has it; transformers with the file's weights in float32, if it
+is installed. A peer that is missing, or cannot read a file, is skipped with a message.
 
 The limit of a row follows from the machine's read bandwidth (decode of one stream: every weight is read once per token)
 or its int8 products (prefill), measured before and after Penstock's turn.
@@ -32,7 +32,7 @@ import llama_cpp
 from cpu_child import Child, Failed
 
 LIMIT = "limit"
-ENGINES = ("penstock", "llama_cpp", "openvino", "transformers")
+ENGINES = ("penstock", "llama_cpp", "ik_llama_cpp", "openvino", "transformers")
 STREAMS = (1, 4, 8, 16, 32)
 PREFILL = 512
 LARGE_BYTES = 500e6
@@ -109,10 +109,14 @@ def main() -> None:
 def found(openvino: str | None) -> dict[str, Start]:
     """Engines that can run here, in turn order."""
     engines: dict[str, Start] = {"penstock": lambda model, threads: Child("cpu_penstock.py", model, threads)}
-    if llama_cpp.available():
+    if llama_cpp.LLAMA_CPP.available():
         engines["llama_cpp"] = llama_cpp.LlamaCpp
     else:
         print("llama.cpp is not there (python bench/llama_cpp.py builds it)")
+    if llama_cpp.IK_LLAMA_CPP.available():
+        engines["ik_llama_cpp"] = llama_cpp.IkLlamaCpp
+    else:
+        print("ik_llama.cpp is not there (python bench/llama_cpp.py ik builds it)")
     if openvino:
         engines["openvino"] = lambda model, threads: Child("openvino_peer.py", model, threads, openvino)
     else:
@@ -215,9 +219,11 @@ def summary(row: Row, figures: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    yield "| row | Penstock | llama.cpp | ratio | OpenVINO | transformers | best peer | limit | of the limit |"
-    yield "|---|" + "---|" * 8
-    keys = ("penstock", "llama_cpp", "ratio_vs_llama_cpp", "openvino", "transformers", "ratio_vs_best_peer")
+    names = "Penstock | llama.cpp | ratio | ik_llama.cpp | OpenVINO | transformers | best peer"
+    yield f"| row | {names} | limit | of the limit |"
+    yield "|---|" + "---|" * 9
+    engines = ("ik_llama_cpp", "openvino", "transformers")
+    keys = ("penstock", "llama_cpp", "ratio_vs_llama_cpp", *engines, "ratio_vs_best_peer")
     for row in rows:
         cells = [row.get(key) for key in (*keys, "limit", "ratio_vs_limit")]
         shown = ("" if cell is None else f"{cell:,}" for cell in cells)
@@ -244,7 +250,7 @@ def keep(path: Path, result: dict[str, Any], options: argparse.Namespace) -> Non
 def versions(openvino: str | None) -> dict[str, str]:
     from importlib.metadata import version
 
-    found = {"llama_cpp": llama_cpp.SDIST}
+    found = {"llama_cpp": llama_cpp.LLAMA_CPP.sdist, "ik_llama_cpp": llama_cpp.IK_LLAMA_CPP.sdist}
     if importlib.util.find_spec("torch"):
         found["torch"] = version("torch")
     if importlib.util.find_spec("transformers"):

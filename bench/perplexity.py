@@ -32,7 +32,7 @@ def main() -> None:
     for name, settings in (("float32", {"dtype": "float32"}), ("packed", {})):
         with LLM(str(model), threads=options.threads, prefix_caching=False, kv_memory="512MiB", **settings) as llm:
             figures[name] = perplexity(llm, options.text.read_text(), options.context)
-    if llama_cpp.available():
+    if llama_cpp.LLAMA_CPP.available():
         figures["llama_cpp"] = llama_cpp.perplexity(model, options.text, options.context, options.threads)
     for name, value in figures.items():
         print(f"{name:10} {value:9.4f}  {(value / figures['float32'] - 1) * 100:+.3f}%")

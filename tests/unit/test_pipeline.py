@@ -1,28 +1,13 @@
 import pytest
 
+from helpers.model_specs import small_spec
 from penstock.errors import ContextOverflow, EngineDied, InvalidRequest
 from penstock.flow import Cancel, Delta, FinishReason, Request, SamplingParams, Timings, TokenLogprobs
 from penstock.pipeline import Pipeline
 from penstock.prompt.template import ChatTemplate
-from penstock.store.spec import ModelSpec, Rope
 from penstock.stream.active_request import ActiveRequest
 
-SPEC = ModelSpec(
-    architecture="llama",
-    name="letters",
-    vocab_size=128,
-    hidden_size=8,
-    intermediate_size=8,
-    num_layers=1,
-    num_heads=1,
-    num_kv_heads=1,
-    head_dim=8,
-    context=32,
-    norm_eps=1e-5,
-    rope=Rope(dim=8),
-    attention_scale=1.0,
-    end_tokens=(0,),
-)
+SPEC = small_spec(name="letters", vocab_size=128, context=32, end_tokens=(0,))
 ENDED = Timings(0.0, 0.0, 0.1, 0.2)
 
 

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from helpers import reference_data
+from helpers.model_specs import small_spec
 from penstock.errors import InvalidRequest
 from penstock.flow import Choice, Constraint, Delta, FinishReason, Request, SamplingParams, Timings, Tool, ToolUse
 from penstock.grammar.compiler import Compiler
 from penstock.pipeline import Pipeline
 from penstock.prompt.template import ChatTemplate
-from penstock.store.spec import ModelSpec, Rope
 from penstock.tokenize import Tokenizer
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -24,21 +24,7 @@ TOOLS = (Tool(name="weather", description="d", parameters=SCHEMA),)
 ARGUMENTS = json.dumps({"city": 'Z"ürich }</tool\n🏔'}, ensure_ascii=False)
 QWEN_CALL = f'<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
 LLAMA_CALL = f'{{"name": "weather", "parameters": {ARGUMENTS}}}'
-SPEC = ModelSpec(
-    architecture="llama",
-    name="tools",
-    vocab_size=1,
-    hidden_size=8,
-    intermediate_size=8,
-    num_layers=1,
-    num_heads=1,
-    num_kv_heads=1,
-    head_dim=8,
-    context=4096,
-    norm_eps=1e-5,
-    rope=Rope(dim=8),
-    attention_scale=1.0,
-)
+SPEC = small_spec(name="tools", vocab_size=1, context=4096)
 
 
 class Checker:

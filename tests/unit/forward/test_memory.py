@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.model_specs import small_spec
 from penstock.errors import OutOfMemory
 from penstock.forward.memory import CacheSize, block_bytes_of, check_weights, host_memory, size_cache
 from penstock.forward.native_pages import allocate_native_pages
@@ -11,7 +12,7 @@ from penstock.kernels.arrays import Dtype
 from penstock.kernels.interface import as_array
 from penstock.settings import CacheSettings
 from penstock.startup.preflight import LEAST_CONTEXT
-from penstock.store.spec import ModelSpec, Rope
+from penstock.store.spec import ModelSpec
 from penstock.system import resources
 
 GIB = 1 << 30
@@ -19,22 +20,7 @@ CPU = torch.device("cpu")
 
 
 def spec(*windows: int) -> ModelSpec:
-    return ModelSpec(
-        architecture="llama",
-        name="tiny",
-        vocab_size=100,
-        hidden_size=64,
-        intermediate_size=64,
-        num_layers=len(windows),
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
-        context=4096,
-        norm_eps=1e-5,
-        rope=Rope(dim=16),
-        windows=windows,
-        attention_scale=0.25,
-    )
+    return small_spec(intermediate_size=64, num_layers=len(windows), context=4096, windows=windows)
 
 
 FULL = spec(0, 0)  # two layers: a block of 16 tokens takes 2 * 2 * 16 * 2 * 16 * 2 bytes = 4 KiB in bfloat16

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from helpers.model_specs import small_spec
 from helpers.native_paged_model import NativePagedModel, needs_library
 from helpers.paged_model import Row, make_batch, make_pages, run_alone
 from penstock.kernels.cpu.program import Pool
@@ -20,24 +21,10 @@ from penstock.model.layers.step import LayerStep
 from penstock.model.weights import loader
 from penstock.model.weights.dense_form import DenseForm
 from penstock.model.weights.form import DeviceForm
-from penstock.store.spec import ModelSpec, Rope
+from penstock.store.spec import Rope
 
 DENSE = DenseForm(torch.float32, torch.device("cpu"))
-SPEC = ModelSpec(
-    architecture="llama",
-    name="tiny",
-    vocab_size=100,
-    hidden_size=64,
-    intermediate_size=96,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=4,
-    head_dim=16,
-    context=128,
-    norm_eps=1e-6,
-    rope=Rope(dim=16),
-    attention_scale=0.25,
-)
+SPEC = small_spec(num_kv_heads=4)
 TOKENS = list(range(20))
 
 

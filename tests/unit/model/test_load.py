@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.model_specs import small_spec
 from helpers.paged_model import run_alone
 from penstock.errors import ArchitectureUnsupported, ModelNotFound, OutOfMemory
 from penstock.model import (
@@ -26,24 +27,9 @@ from penstock.model.weights.dummy_tensors import BlankSource, DeviceDummySource
 from penstock.model.weights.pack import FORMATS, Quantization, kind_of
 from penstock.model.weights.safetensors import DTYPES
 from penstock.store.gguf import TENSOR_TYPES
-from penstock.store.spec import ModelSpec, Rope
 
 CPU = torch.device("cpu")
-SPEC = ModelSpec(
-    architecture="llama",
-    name="tiny",
-    vocab_size=100,
-    hidden_size=64,
-    intermediate_size=96,
-    num_layers=30,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    context=128,
-    norm_eps=1e-6,
-    rope=Rope(dim=16),
-    attention_scale=0.25,
-)
+SPEC = small_spec(num_layers=30)
 
 
 def test_unknown_architecture_lists_the_known_ones() -> None:

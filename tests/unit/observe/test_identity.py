@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from helpers.model_specs import small_spec
 from penstock.cache import CacheManager
 from penstock.deployment.protocol import Call
 from penstock.deployment.replica import Replica
@@ -36,16 +37,13 @@ from penstock.observe.trace.step_window import step_window
 from penstock.observe.trace.views import View, ViewedModel
 from penstock.pipeline import Pipeline
 from penstock.schedule import Scheduler
-from penstock.store.spec import CacheGroup, ModelSpec, Rope
+from penstock.store.spec import CacheGroup
 
 SMALL, LARGE, SECOND = Source("small", 0), Source("large", 0), Source("large", 1)
 OUTPUT = {SMALL: 3, LARGE: 5, SECOND: 7}  # tokens of each request there
 REQUESTS = 2  # at each replica
 PROMPT = [1, 2, 3, 4, 5, 6]
-SPEC = ModelSpec(
-    architecture="llama", name="stub", vocab_size=16, hidden_size=8, intermediate_size=8, num_layers=1, num_heads=1,
-    num_kv_heads=1, head_dim=8, context=64, norm_eps=1e-5, rope=Rope(dim=8), attention_scale=1.0, end_tokens=(0,),
-)  # fmt: skip
+SPEC = small_spec(name="stub", vocab_size=16, context=64, end_tokens=(0,))
 
 
 class Device:

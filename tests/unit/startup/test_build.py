@@ -8,11 +8,11 @@ import re
 
 import pytest
 
+from helpers.model_specs import small_spec
 from penstock.errors import InvalidSetting
 from penstock.kernels.cpu import library
 from penstock.settings import ModelSettings, Settings
 from penstock.startup import build
-from penstock.store.spec import ModelSpec, Rope
 from penstock.system import extras
 
 
@@ -61,22 +61,7 @@ def test_quantized_weights_need_the_native_kernels(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_dtype(name: str, made_in: str, device: build.DeviceKind, chosen: str) -> None:
-    spec = ModelSpec(
-        architecture="llama",
-        name="tiny",
-        vocab_size=100,
-        hidden_size=64,
-        intermediate_size=96,
-        num_layers=1,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
-        context=128,
-        norm_eps=1e-6,
-        rope=Rope(dim=16),
-        attention_scale=0.25,
-        dtype=made_in,
-    )
+    spec = small_spec(num_layers=1, dtype=made_in)
     assert build.choose_dtype(Settings(model=ModelSettings(dtype=name)), spec, device) == chosen
 
 

@@ -9,28 +9,14 @@ from typing import Any
 
 import pytest
 
+from helpers.model_specs import small_spec
 from penstock import settings
 from penstock.errors import InvalidSetting, OutOfMemory
 from penstock.startup import preflight
-from penstock.store.spec import ModelSpec, Rope
 from penstock.system import resources
 
 # Two layers: a block of 16 tokens takes 2 * 2 * 16 * 2 * 16 * 2 bytes = 4 KiB in 16 bit.
-SPEC = ModelSpec(
-    architecture="llama",
-    name="tiny",
-    vocab_size=100,
-    hidden_size=64,
-    intermediate_size=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    context=4096,
-    norm_eps=1e-5,
-    rope=Rope(dim=16),
-    attention_scale=0.25,
-)
+SPEC = small_spec(intermediate_size=64, context=4096)
 BLOCK_BYTES = 4096
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.model_specs import small_spec
 from helpers.native_paged_model import NativePagedModel, needs_library
 from helpers.paged_model import Row, make_batch, make_pages
 from penstock.kernels.arrays import Dtype
@@ -25,7 +26,7 @@ from penstock.kernels.interface import Activation, Batch, Linear, Norm, Operatio
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.kernels.weight import UnsupportedForm, Weight
 from penstock.model.weights.pack import pack_floats, pack_quantized
-from penstock.store.spec import ModelSpec, Rope
+from penstock.store.spec import ModelSpec
 
 pytestmark = needs_library
 
@@ -56,8 +57,7 @@ class OneOperation:
 
 
 def spec_of(table: Tensor, *, heads: int = 1, kv_heads: int = 1, head_dim: int = 16, window: int = 0) -> ModelSpec:
-    return ModelSpec(
-        architecture="llama",
+    return small_spec(
         name="one operation",
         vocab_size=len(table),
         hidden_size=table.shape[1],
@@ -68,7 +68,6 @@ def spec_of(table: Tensor, *, heads: int = 1, kv_heads: int = 1, head_dim: int =
         head_dim=head_dim,
         context=512,
         norm_eps=1e-5,
-        rope=Rope(dim=head_dim),
         windows=(window,) if window else (),
         attention_scale=1.0,
     )

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from ollama import ListResponse, ProcessResponse, ShowResponse
 
+from helpers.model_specs import small_spec
 from helpers.schema_tables import assert_matches_schema
 from penstock.deployment.protocol import ModelCard, ServedModel
 from penstock.deployment.registry import ModelRegistry
@@ -19,26 +20,10 @@ from penstock.http.api.ollama.response_bodies import OllamaModelInfo, OllamaMode
 from penstock.prompt.chat_format import ChatFormat
 from penstock.prompt.template import ChatTemplate
 from penstock.store.files import ModelFiles
-from penstock.store.spec import ModelSpec, Rope
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 FACTS = {"device": "cpu", "weights_bytes": 1000, "kv_bytes": 24}
-SPEC = ModelSpec(
-    architecture="llama",
-    name="tiny",
-    vocab_size=320,
-    hidden_size=64,
-    intermediate_size=96,
-    num_layers=3,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    context=4096,
-    norm_eps=1e-5,
-    rope=Rope(dim=16),
-    attention_scale=0.25,
-    weights="bfloat16",
-)
+SPEC = small_spec(vocab_size=320, num_layers=3, context=4096, weights="bfloat16")
 
 
 @pytest.fixture
