@@ -23,7 +23,7 @@ from penstock.store.files import ModelFiles
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 FACTS = {"device": "cpu", "weights_bytes": 1000, "kv_bytes": 24}
-SPEC = small_spec(vocab_size=320, num_layers=3, context=4096, weights="bfloat16")
+SPEC = small_spec(vocab_size=320, num_layers=3, context=4096, norm_eps=1e-5, weights="bfloat16")
 
 
 @pytest.fixture
