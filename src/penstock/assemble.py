@@ -29,6 +29,7 @@ from penstock.system.heap import trim_heap
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from penstock.database.database import Database
     from penstock.deployment.local_model import LocalModel
     from penstock.deployment.protocol import Capability, ModelCard
     from penstock.deployment.registry import ModelRegistry
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from penstock.deployment.upstream_endpoint import Endpoint
     from penstock.deployment.upstream_model import UpstreamModel
     from penstock.engine.loop import EngineLoop
+    from penstock.gateway.accounting import Accounting
     from penstock.gateway.gateway import Gateway
+    from penstock.gateway.limits.limiter import Limiter
     from penstock.http.service import ModelManager, Service
     from penstock.observe.events import Emit
     from penstock.observe.observer import Observer
@@ -227,15 +230,50 @@ def gateway(settings: Settings, models: ModelRegistry, secret: bytes, journal: J
     return Gateway(router, models.find, chains, plan, emit=None if journal is None else journal.record)
 
 
+def database(settings: Settings) -> Database | None:
+    """The database of keys and usage, with its tables; None: the server has neither. Blocks."""
+    if not settings.needs_database:
+        return None
+    from penstock.database.database import open_database
+
+    return open_database(settings.database_url)
+
+
+def accounting(settings: Settings, database: Database | None, journal: Journal | None = None) -> Accounting:
+    """What records the usage of requests in the database, if there is one."""
+    from penstock.gateway.accounting import Accounting
+
+    emit = None if journal is None else journal.record
+    if database is None:
+        return Accounting(emit=emit)
+    from penstock.gateway.ledger.ledger import Ledger
+    from penstock.gateway.ledger.store import UsageStore
+
+    fail_open = settings.tenants.limits_unavailable == "open"
+    return Accounting(Ledger(UsageStore(database)), limiter(settings), fail_open=fail_open, emit=emit)
+
+
+def limiter(settings: Settings) -> Limiter | None:
+    """What holds the limits of keys and tenants; None: the server has no keys with limits."""
+    if not settings.tenants.keys:
+        return None
+    from penstock.gateway.limits.local_limiter import LocalLimiter
+
+    return LocalLimiter()
+
+
 def server(
     settings: Settings,
     models: ModelRegistry,
     gateway: Gateway,
     journal: Journal | None = None,
     manager: ModelManager | None = None,
+    accounting: Accounting | None = None,
 ) -> tuple[ASGIApp, Service, Observer | None]:
     """The HTTP frontend around the models: the application, the service its routes share, and the observer that reads
     the journal, if there is one. `manager` adds and removes models."""
+    from penstock.gateway.accounting import Accounting
+    from penstock.gateway.ledger.metrics import UsageCollector
     from penstock.gateway.metrics import GatewayCollector
     from penstock.http.app import build
     from penstock.http.service import Service
@@ -244,6 +282,8 @@ def server(
     observer = None if journal is None else _observer(settings, models, journal)
     metrics = PrometheusMetrics(Source(models.default.card.name), journal, only_model=len(models) == 1)
     metrics.registry.register(GatewayCollector(gateway))
+    accounting = accounting or Accounting(emit=None if journal is None else journal.record)
+    metrics.registry.register(UsageCollector(accounting))
     service = Service(
         models,
         gateway,
@@ -252,6 +292,7 @@ def server(
         emit=None if journal is None else journal.record,
         keep_texts=settings.observe.keep_texts,
         manager=manager,
+        accounting=accounting,
         default_max_tokens=settings.serve.default_max_tokens,
     )
     return build(service, settings, observer), service, observer

@@ -23,6 +23,7 @@
     ├── RateLimited                  429  a limit of the key or tenant; `retry_after_s` says when it may fit
     │   └── BudgetExhausted          429  the budget of the key or tenant, for the day or month
     ├── LimitsUnavailable            503  the store of limits does not answer, and `limits_unavailable` is closed
+    ├── LedgerUnavailable            503  usage cannot be recorded, and `limits_unavailable` is closed
     ├── ModelLoading                 503  the server is starting; Retry-After says when to come back
     ├── UpstreamBusy                 429  an upstream is overloaded; `retry_after_s` says for how long
     ├── UpstreamFailed               502  an upstream failed, or its answer is invalid
@@ -162,6 +163,11 @@ class BudgetExhausted(RateLimited):
 class LimitsUnavailable(PenstockError):
     status = 503
     code = "limits_unavailable"
+
+
+class LedgerUnavailable(PenstockError):
+    status = 503
+    code = "ledger_unavailable"
 
 
 class ModelLoading(PenstockError):

@@ -130,7 +130,7 @@ class BatchJob:
     async def _answer(self, line: Line, body: bytes) -> Result:
         limiter, deaths, wait_s = self._environment.limiters.of(line.model), 0, RETRY_S
         while True:
-            request = LineRequest(self.batch, new_id("req-"), body)
+            request = LineRequest(self.batch, new_id("req-"), body, line.number)
             status, response = await self._environment.dispatch(request)
             deaths += status == ENGINE_DIED
             if status not in RETRIED_STATUSES or deaths >= MAX_ATTEMPTS:

@@ -100,6 +100,7 @@ class LineRequest(msgspec.Struct, frozen=True):
     batch: Batch
     request_id: str
     body: bytes  # JSON
+    line: int  # its number
 
 
 # Answers a line as an interactive request is answered: status and body.

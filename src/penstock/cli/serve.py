@@ -52,7 +52,7 @@ Say = Callable[[str], None]
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@settings_options("serve", "observe", "routing", *ENGINE, but=("model", "isolate"))  # always isolated
+@settings_options("serve", "tenants", "observe", "routing", *ENGINE, but=("model", "isolate"))  # always isolated
 def serve(**values: Any) -> None:
     """Serve MODEL (a catalogue name, folder, .gguf file, hub id or pypi: source) over HTTP.
 
@@ -147,11 +147,14 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
         if http is None:
             http = await _listen(settings, status, listener, say)
         await asyncio.to_thread(importlib.import_module, "penstock.http.app")  # the event loop answers meanwhile
+        database = await asyncio.to_thread(assemble.database, settings)
         registry = models.build(found)
         gateway = assemble.gateway(settings, registry, models.secret, journal)
         models.gateway = gateway
-        app, service, observer = assemble.server(settings, registry, gateway, journal, models)
+        accounting = assemble.accounting(settings, database, journal)
+        app, service, observer = assemble.server(settings, registry, gateway, journal, models, accounting)
         with contextlib.closing(service):
+            await accounting.start()
             await models.start()
             loading.close()
             gc_control.tune_for_server()
@@ -167,6 +170,9 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
                 return await serve_http(http, app, service, observer, announce, **options)
             finally:
                 swapping.cancel()
+                await accounting.close()
+                if database is not None:
+                    database.close()
     except asyncio.CancelledError:
         say("stopped before the server was ready")
         if models is not None:

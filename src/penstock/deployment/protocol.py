@@ -44,7 +44,7 @@ class State(StrEnum):
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Per million tokens, in the operator's currency."""
+    """US dollars per million tokens."""
 
     input: float = 0.0
     output: float = 0.0

@@ -38,6 +38,28 @@ class Recovery(Protocol):
         """There is output, or the client has disconnected."""
 
 
+class TicketAccount(Protocol):
+    """The account of a request (`gateway.accounting`)."""
+
+    first_output: float | None  # when the first output of a stream was there
+
+    @property
+    def durable(self) -> bool:
+        """Whether the end of the answer waits for a record of its usage."""
+
+    async def settle(self, ticket: Ticket) -> None:
+        """Returns once the usage is recorded: only then may the client get the end of its answer."""
+
+    def measure(self, ticket: Ticket) -> object:
+        """Sets the cost in the answer, before that is written."""
+
+    def leave(self, ticket: Ticket) -> None:
+        """The client has its answer or has gone."""
+
+    def headers(self) -> dict[str, str]:
+        """Of the response."""
+
+
 class OpenSequence:
     """A sequence that has not ended, and where its tokens go."""
 
@@ -65,8 +87,8 @@ class Ticket:
     """
 
     __slots__ = (
-        "_changed", "active_requests", "call", "chunks", "deployment", "error", "lanes_open", "left", "model",
-        "num_open", "recovery", "sequences", "settled", "sink", "taken",
+        "_changed", "account", "active_requests", "call", "chunks", "deployment", "error", "lanes_open", "left",
+        "model", "num_open", "on_end", "recovery", "sequences", "settled", "sink", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +99,8 @@ class Ticket:
         self.model: ServedModel | None = None  # whose deployment that is
         self.call: Call | None = None  # that was submitted
         self.settled = False  # the router has learned what became of it
+        self.account: TicketAccount | None = None  # what it may use and has used (`gateway.accounting`)
+        self.on_end: Callable[[], None] | None = None  # called once the client has gone and all sequences have ended
         self.recovery: Recovery | None = None  # until there is output; None: an error is the answer
         self.active_requests = active_requests
         self.chunks: Chunks = []
@@ -216,6 +240,9 @@ class Ticket:
         self.left = True
         if self.done:
             self.sequences.clear()
+            if self.on_end is not None:
+                on_end, self.on_end = self.on_end, None
+                on_end()
 
     def submits(self) -> list[Submit]:
         return [submit for active in self.active_requests for submit in active.submits]

@@ -62,6 +62,10 @@ class UpstreamRequest(ActiveRequest):
         ]
         super().__init__(request.id, submits, self.remote_choices.__getitem__, request.warnings)
 
+    @property
+    def has_begun(self) -> bool:
+        return self.sent > 0.0
+
     def check_context(self, context: int | None, *, exact: bool) -> None:
         """Raises ContextOverflow for a prompt that cannot fit. Without a tokenizer only one that is far too long."""
         least = self.estimate if exact else self.estimate // 8

@@ -106,6 +106,7 @@ class Completion(msgspec.Struct):
     cached_tokens: int = 0  # of the prompt, found in the prefix cache
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # the first prompt token has none
     usage_estimated: bool = False  # the counts of tokens are an estimate: an upstream reported none
+    cost_usd: float | None = None  # of the whole HTTP request, all prompts together; None: the model has no price
     error: str | None = None  # set if a choice finished with FinishReason.ERROR
     error_code: str | None = None
     warnings: tuple[str, ...] = ()  # fields of the request that were accepted without effect

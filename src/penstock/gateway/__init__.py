@@ -15,6 +15,8 @@ gateway        all of these, as the HTTP service uses them
 metrics        what they have counted, for Prometheus
 keys/          API keys: who sends a request, and what that key may do
 limits/        limits that hold: requests reserve before dispatch and settle what they have used
+ledger/        usage records: what each request used and costs
+accounting     reserves the limits of a request, measures its usage, records and settles it
 
 Policies see values only, never a deployment or a clock. No HTTP server code and no torch.
 """

@@ -52,7 +52,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return self.base_ttft_s + tokens / (self.prefill_per_s or DEFAULT_PREFILL_PER_S)
 
     def cost(self, demand: Demand) -> float:
-        """Predicted cost of the request, in the operator's currency."""
+        """Predicted cost of the request, in US dollars."""
         if self.price is None:
             return 0.0
         uncached = self.uncached_tokens(demand)

@@ -20,9 +20,10 @@ from msgspec.structs import replace
 
 from penstock.deployment.protocol import ServedModel
 from penstock.deployment.ticket import Ticket
-from penstock.errors import InvalidRequest, PenstockError, UpstreamTimeout
+from penstock.errors import InvalidRequest, PenstockError, RateLimited, UpstreamTimeout
 from penstock.flow import Request, SamplingParams
 from penstock.flow.routing import Decision, FailedAttempt, RouteRecord
+from penstock.gateway.accounting import RequestAccount
 from penstock.gateway.backoff import delay_s
 from penstock.gateway.router import RETRYABLE, Router
 
@@ -64,6 +65,7 @@ class Attempts:
         draw: Callable[[], float] = random.random,
         on_failure: Callable[[FailedAttempt], None] | None = None,
         on_recovery: Callable[[Ticket], None] | None = None,
+        account: RequestAccount | None = None,
     ) -> None:
         """`asked`: what the client named. `decision`: how the order of the targets was chosen, if it was."""
         self.route = RouteRecord([] if decision is None else [decision], asked=asked.card.name)
@@ -78,6 +80,7 @@ class Attempts:
         self._draw = draw
         self._on_failure = on_failure
         self._on_recovery = on_recovery
+        self._account = account  # where each attempt reserves what it may use
         self._deadline = None if plan.deadline_s is None else clock() + plan.deadline_s
         self._round = 0
         self._next = 0  # target of this round
@@ -97,10 +100,10 @@ class Attempts:
             target = self._targets[place]
             try:
                 ticket = await self._try(target)
-            except InvalidRequest as error:
+            except (InvalidRequest, RateLimited) as error:
                 if place == 0 and not self._chosen:
                     raise
-                self._unfit.add(place)  # another model may be able to serve it
+                self._unfit.add(place)  # another model may be able to serve it, or cost less
                 self._note(target.model.card.name, error)
             except RETRYABLE as error:
                 self._note(target.model.card.name, error)
@@ -148,6 +151,8 @@ class Attempts:
             ]
         call = await target.model.prepare(requests)
         call.route = self.route
+        if self._account is not None:
+            await self._account.reserve(target.model.card, call)
         try:
             ticket = await target.model.submit(call)
         except RETRYABLE as error:

@@ -17,6 +17,7 @@ from penstock.deployment.ticket import Ticket
 from penstock.errors import ModelNotFound
 from penstock.flow import Request
 from penstock.flow.routing import Decision, FailedAttempt, RouteRecord
+from penstock.gateway.accounting import RequestAccount
 from penstock.gateway.fallback import Attempts, RetryPlan, Target
 from penstock.gateway.route_model import RouteModel
 from penstock.gateway.router import Router
@@ -63,11 +64,24 @@ class Gateway:
         self._emit = emit
         self._clock, self._sleep, self._draw = clock, sleep, draw
 
-    async def submit(self, model: ServedModel, requests: list[Request]) -> Ticket:
-        """Raises what is wrong with the requests, or what kept every model that may serve them from doing so."""
+    async def submit(
+        self, model: ServedModel, requests: list[Request], account: RequestAccount | None = None
+    ) -> Ticket:
+        """Raises what is wrong with the requests, or what kept every model that may serve them from doing so. What a
+        request may use is reserved with `account` before a deployment gets it."""
+        try:
+            ticket = await self._submit(model, requests, account)
+        except BaseException:
+            if account is not None:
+                await account.release()
+            raise
+        ticket.account = account
+        return ticket
+
+    async def _submit(self, model: ServedModel, requests: list[Request], account: RequestAccount | None) -> Ticket:
         targets, decision = self._targets(model, requests)
         if len(targets) == 1 and decision is None and not model.card.remote:
-            return await self._submit_local(model, requests)
+            return await self._submit_local(model, requests, account)
         name = requests[0].id
 
         def count_failure(failed: FailedAttempt) -> None:
@@ -86,14 +100,19 @@ class Gateway:
             draw=self._draw,
             on_failure=count_failure,
             on_recovery=lambda _: self._report(attempts.route, name),
+            account=account,
         )
         ticket = await attempts.submit()
         self._report(attempts.route, name)
         return ticket
 
-    async def _submit_local(self, model: ServedModel, requests: list[Request]) -> Ticket:
+    async def _submit_local(
+        self, model: ServedModel, requests: list[Request], account: RequestAccount | None
+    ) -> Ticket:
         """Without a chain: its replicas take over from each other by themselves."""
         call = await model.prepare(requests)
+        if account is not None:
+            await account.reserve(model.card, call)
         ticket = await model.submit(call)
         ticket.model, ticket.call = model, call
         self.router.begin(ticket)

@@ -19,10 +19,11 @@ from penstock.deployment.ticket import Ticket
 from penstock.errors import ShuttingDown
 from penstock.flow import FinishReason, Request
 from penstock.flow.identity import UNNAMED, Source
+from penstock.gateway.accounting import Accounting
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.keys.identity import Identity
 from penstock.gateway.keys.token_limits import limit_output
-from penstock.http.background import BATCH
+from penstock.http.background import BATCH, LINE
 from penstock.http.response_warnings import WarningLog
 from penstock.observe import events
 from penstock.observe.events import Emit
@@ -65,6 +66,7 @@ class Service:
         keep_texts: bool = False,
         manager: ModelManager | None = None,
         default_max_tokens: int | None = None,
+        accounting: Accounting | None = None,
     ) -> None:
         self.models = models
         self.gateway = gateway
@@ -74,6 +76,7 @@ class Service:
         self.keep_texts = keep_texts
         self.manager = manager  # None: models neither come nor go
         self.default_max_tokens = default_max_tokens
+        self.accounting = accounting or Accounting()  # without a ledger: only the cost of answers
         self.warnings = WarningLog()
         self.closing = False
         self.open = 0  # requests without a complete response
@@ -93,7 +96,8 @@ class Service:
         owned = [replace(request, tenant=identity.tenant, background=background) for request in limited]
         self.open += 1  # preparing it may take long, and a server that stops waits for it
         try:
-            ticket = await self.gateway.submit(model, owned)
+            account = self.accounting.open(identity, events.http_request_id(requests[0].id), LINE.get())
+            ticket = await self.gateway.submit(model, owned, account)
         except BaseException:
             self.open -= 1
             raise
@@ -106,6 +110,8 @@ class Service:
         self.open -= 1
         self.open_by_model[_asked(ticket)] -= 1
         self.gateway.finish(ticket)
+        if ticket.account is not None:
+            ticket.account.leave(ticket)
         if not ticket.done and ticket.deployment is not None:
             ticket.deployment.cancel(ticket)
         ticket.leave()

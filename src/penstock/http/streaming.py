@@ -4,6 +4,7 @@ one that hangs up, or does not read for too long, cancels its request."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock.deployment.ticket import Chunks, Ticket
+from penstock.errors import LedgerUnavailable
 from penstock.flow import Chunk, Completion, Vocabulary
 from penstock.http.direct_stream import DirectWriter, TextLane
 from penstock.http.error_body import RenderedError
@@ -25,6 +27,7 @@ from penstock.http.sse import Event, TextEvent, frame_events
 from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.stream.active_request import ActiveRequest
+from penstock.stream.choice import ChoiceStream
 
 logger = logging.getLogger(__name__)
 
@@ -73,14 +76,20 @@ class FullResponse(Response):
             if not await _unless_gone(receive, self.ticket.finished()):
                 return
             if error := self.ticket.error:
+                await settle_failure(self.ticket)
                 await error_response(error, scope)(scope, receive, send)
                 return
+            if account := self.ticket.account:
+                account.measure(self.ticket)
             headers = {
                 "server-timing": server_timing(self.ticket),
+                **limit_headers(self.ticket),
                 **route_headers(self.ticket),
                 **warning_header(self.ticket.active_requests),
             }
             body = await self._write_body()
+            if account:
+                await account.settle(self.ticket)
             start = time.monotonic()
             await Response(body, 200, headers, "application/json")(scope, receive, send)
             tell_flushed(self.service.emit, self.ticket, start, len(body))
@@ -110,6 +119,8 @@ class EventStream(Response):
         self.over: float | None = None  # when the last of it was written
         self.direct: DirectWriter | None = None  # past ASGI's layers, where the server has such a way
         self.broken: Exception | None = None  # what went wrong on that way
+        self.holds_end = ticket.account is not None and ticket.account.durable
+        self.unfinished: list[ChoiceStream] | None = None  # choices, without the last ones that have finished
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -127,8 +138,11 @@ class EventStream(Response):
         # Nothing is sent before there is something to say: what fails until then can still be told by a status.
         chunks = await self.ticket.take()
         if error := self.ticket.error:
+            await settle_failure(self.ticket)
             await error_response(error, scope)(scope, receive, send)
             return
+        if account := self.ticket.account:
+            account.first_output = time.monotonic()
         name_model(self.writer, self.ticket)
         headers = _stream_headers(self.ticket, self.content_type)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -138,17 +152,22 @@ class EventStream(Response):
             while chunks:
                 if self.broken is not None:
                     raise self.broken
+                if account and self._completes(chunks):
+                    await account.settle(self.ticket)
                 await self._send_chunks(send, chunks)
                 if error := self.ticket.error:
                     raise error
                 chunks = await self.ticket.take(None if self.direct is None else self._write_through)
             if error := self.ticket.error:
                 raise error
+            if account:
+                await account.settle(self.ticket)
             completions = [active.completion() for active in self.ticket.active_requests]
             await self._send(send, [*self.writer.last(completions), *self.writer.end])
         except Stalled:
             raise
         except Exception as error:
+            await settle_failure(self.ticket)
             await self._send(send, self.writer.error_events(report_error(error, scope)))
         await self._send(send, [], more=False)
         self.over = time.monotonic()
@@ -156,7 +175,7 @@ class EventStream(Response):
     def _write_through(self, chunks: Chunks) -> bool:
         """The sink of the ticket while the client keeps up: called by the replica. Must not raise."""
         assert self.direct is not None
-        if not self.direct.body.ready:
+        if not self.direct.body.ready or (self.holds_end and self._completes(chunks)):
             return False
         try:
             data = frame_events([event for prompt, chunk in chunks for event in self._events(prompt, chunk)])
@@ -166,6 +185,16 @@ class EventStream(Response):
             self.broken = error
             return False
         return True
+
+    def _completes(self, chunks: Chunks) -> bool:
+        """Whether the answer is complete with these chunks: they wait until its usage is recorded."""
+        if not any(chunk.finish is not None for _, chunk in chunks):
+            return False
+        if self.unfinished is None:
+            self.unfinished = [choice for active in self.ticket.active_requests for choice in active.choices]
+        while self.unfinished and self.unfinished[-1].finish is not None:
+            self.unfinished.pop()
+        return not self.unfinished
 
     def _report_writes(self) -> None:
         if self.direct is not None:
@@ -214,6 +243,18 @@ class EventStream(Response):
             active = self.ticket.active_requests[prompt]
             sequence = self.ticket.sequences[active.submits[choice].id]
             sequence.lane = TextLane(self.ticket, active.choices[choice], event, self.direct)
+
+
+async def settle_failure(ticket: Ticket) -> None:
+    """Before the client is told an error, which is what it gets in any case."""
+    if ticket.account is not None:
+        with contextlib.suppress(LedgerUnavailable):
+            await ticket.account.settle(ticket)
+
+
+def limit_headers(ticket: Ticket) -> dict[str, str]:
+    """What is left of the limits: `x-ratelimit-*`."""
+    return {} if ticket.account is None else ticket.account.headers()
 
 
 def name_model(writer: Writer, ticket: Ticket) -> None:
@@ -297,6 +338,7 @@ def _stream_headers(ticket: Ticket, content_type: str) -> list[tuple[bytes, byte
         (b"cache-control", b"no-cache"),
         (b"x-accel-buffering", b"no"),  # proxies must not hold tokens back
         (b"server-timing", f"first;dur={first_ms:.1f}".encode()),
+        *((name.encode(), text.encode()) for name, text in limit_headers(ticket).items()),
         *((name.encode(), text.encode()) for name, text in route_headers(ticket).items()),
         *((name.encode(), text.encode()) for name, text in warning_header(ticket.active_requests).items()),
     ]

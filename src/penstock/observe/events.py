@@ -123,6 +123,12 @@ class FlushedTokens(Event, frozen=True):
     writes: array[float]  # "d": when, bytes, …
 
 
+class Charged(Event, frozen=True, gc=False):
+    """What it costs, in micro-dollars. Before Finished, or soon after that if the client has disconnected."""
+
+    microusd: int
+
+
 class Ended(msgspec.Struct, frozen=True, gc=False):
     """The end of a sequence as its client sees it."""
 

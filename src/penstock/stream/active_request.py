@@ -31,6 +31,7 @@ class ActiveRequest:
         self.choices = [make_choice(submit.choice) for submit in submits]
         self.cached_tokens = 0
         self.usage_estimated = False  # token counts are an estimate: an upstream reported none
+        self.cost_usd: float | None = None  # of the whole HTTP request, once it is known; None: there is no price
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._embedding: bytes | None = None
         self.inspection: Inspection | None = None
@@ -42,6 +43,14 @@ class ActiveRequest:
     def done(self) -> bool:
         """The engine has let go of every sequence."""
         return all(answer.done for answer in self.choices)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its prompt was computed, or part of it, as far as is known: once the engine has let go of it."""
+        return any(
+            choice.tokens or (choice.timings is not None and choice.timings.admitted is not None)
+            for choice in self.choices
+        )
 
     def push(self, delta: Delta) -> tuple[Chunk | None, Cancel | None]:
         """What this news means for the client, and for the engine."""
@@ -97,6 +106,7 @@ class ActiveRequest:
             choices=[answer.choice() for answer in self.choices],
             cached_tokens=self.cached_tokens,
             usage_estimated=self.usage_estimated,
+            cost_usd=self.cost_usd,
             prompt_logprobs=self.prompt_logprobs,
             error=message,
             error_code=code,

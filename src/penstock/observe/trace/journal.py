@@ -73,6 +73,7 @@ class Journal:
             events.Delivered: self._delivered,
             events.Flushed: self._flushed,
             events.FlushedTokens: self._flushed_tokens,
+            events.Charged: self._charged,
             events.Finished: self._finished,
             events.Rejected: self._rejected,
         }
@@ -331,6 +332,10 @@ class Journal:
     def _flushed_tokens(self, event: events.FlushedTokens) -> None:
         if (request := self._requests.get(event.request)) is not None:
             request.add_writes(event.writes[::2], event.writes[1::2])
+
+    def _charged(self, event: events.Charged) -> None:
+        if (request := self._requests.get(event.request)) is not None:
+            request.microusd = event.microusd
 
     def _finished(self, event: events.Finished) -> None:
         request = self.open.get(event.request)

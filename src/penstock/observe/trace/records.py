@@ -122,6 +122,7 @@ class RequestTrace:
     code: str | None = None
     message: str | None = None
     status: int | None = None
+    microusd: int | None = None  # what it costs; None: its model has no price
     prompts: list[array[int]] | None = None  # token ids, with keep_texts
     answers: list[str] | None = None
 

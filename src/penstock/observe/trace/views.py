@@ -64,6 +64,7 @@ class View:
             "waited_for": next((s.waited_for for s in sequences if s.waited_for), None),
             "preemptions": sum(len(s.preemptions) for s in sequences),
             "finish": request.finish,
+            "cost_usd": None if request.microusd is None else request.microusd / 1e6,
             "error": _error(request),
             "seqs": [s.number for s in sequences],
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from penstock.flow import Choice, Completion, FinishReason
 from penstock.http.api.fields import read_arguments
@@ -52,6 +53,7 @@ class MessageUsage(Body, kw_only=True, frozen=True):
     cache_creation_input_tokens: int = 0  # nothing is charged for it
     cache_read_input_tokens: int
     output_tokens: int
+    cost_usd: float | UnsetType = UNSET  # extension: at the end of an answer of a model with a price
 
 
 class MessageAnswer(TaggedBody, kw_only=True, frozen=True, tag="message"):
@@ -122,16 +124,18 @@ class MessageStop(TaggedBody, kw_only=True, frozen=True, tag="message_stop"):
 EVENTS = (MessageStart, Ping, ContentBlockStart, ContentBlockDelta, ContentBlockStop, MessageDelta, MessageStop)
 
 
-def usage(prompt_tokens: int, cached_tokens: int, output_tokens: int) -> MessageUsage:
+def usage(prompt_tokens: int, cached_tokens: int, output_tokens: int, cost_usd: float | None = None) -> MessageUsage:
     return MessageUsage(
         input_tokens=prompt_tokens - cached_tokens,
         cache_read_input_tokens=cached_tokens,
         output_tokens=output_tokens,
+        cost_usd=UNSET if cost_usd is None else cost_usd,
     )
 
 
 def whole_usage(completion: Completion) -> MessageUsage:
-    return usage(len(completion.prompt_tokens), completion.cached_tokens, len(completion.choices[0].tokens))
+    tokens = (len(completion.prompt_tokens), completion.cached_tokens, len(completion.choices[0].tokens))
+    return usage(*tokens, completion.cost_usd)
 
 
 def stop_details(choice: Choice) -> Stopped:

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Request, SamplingParams, Tokenizer
@@ -81,7 +82,12 @@ def _truncate(request: Request, tokenizer: Tokenizer, context: int) -> Request:
 
 
 def encode_embeddings(
-    body: OllamaEmbedRequest, vectors: Sequence[bytes], *, prompt_tokens: int, total_duration: int
+    body: OllamaEmbedRequest,
+    vectors: Sequence[bytes],
+    *,
+    prompt_tokens: int,
+    total_duration: int,
+    cost_usd: float | None = None,
 ) -> bytes:
     """`vectors` are little-endian 32-bit floats."""
     return msgspec.json.encode(
@@ -91,6 +97,7 @@ def encode_embeddings(
             total_duration=total_duration,
             load_duration=0,  # it is loaded
             prompt_eval_count=prompt_tokens,
+            cost_usd=UNSET if cost_usd is None else cost_usd,
         )
     )
 

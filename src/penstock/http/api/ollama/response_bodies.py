@@ -51,6 +51,7 @@ class Line(Body, kw_only=True, frozen=True):
     prompt_eval_duration: Count = UNSET
     eval_count: Count = UNSET
     eval_duration: Count = UNSET
+    cost_usd: float | UnsetType = UNSET  # extension: of a model with a price
     logprobs: list[TokenLogprob] | UnsetType = UNSET
 
 
@@ -72,6 +73,7 @@ class OllamaEmbeddingList(Body, kw_only=True, frozen=True):
     total_duration: int
     load_duration: int
     prompt_eval_count: int
+    cost_usd: float | UnsetType = UNSET  # extension
 
 
 class OllamaEmbedding(Body, kw_only=True, frozen=True):

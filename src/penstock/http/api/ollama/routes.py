@@ -164,16 +164,15 @@ def _add_embeddings(app: App, service: Service) -> None:
     async def embed(
         request: Request,
         schema: type[OllamaEmbedRequest] | type[OllamaEmbeddingsRequest],
-        write: Callable[[Any, Sequence[bytes], int, float], bytes],
+        write: Callable[[Any, Sequence[bytes], int, float, float | None], bytes],
         names: dict[str, str],
     ) -> Response:
-        """`write` takes the body, the vectors, the prompt tokens and the time of arrival."""
+        """`write` takes the body, the vectors, the prompt tokens, the time of arrival and the cost."""
 
         def finish(active_requests: Sequence[ActiveRequest]) -> bytes:
             count = sum(len(active.submits[0].tokens) for active in active_requests)
-            return write(
-                body, [active.embedding() for active in active_requests], count, request.scope["state"]["accepted"]
-            )
+            vectors, cost = [active.embedding() for active in active_requests], active_requests[0].cost_usd
+            return write(body, vectors, count, request.scope["state"]["accepted"], cost)
 
         with RequestEvents(request.scope, "embedding", service.emit) as events:
             body = await read_body(schema, request, any_type=True)
@@ -183,7 +182,7 @@ def _add_embeddings(app: App, service: Service) -> None:
                 body = body.model_copy(update={"keep_alive": None})
             if not embedding.texts_of(body):
                 events.answered()
-                return json_response(write(body, [], 0, request.scope["state"]["accepted"]))
+                return json_response(write(body, [], 0, request.scope["state"]["accepted"], None))
             context = model.pipeline.context
             with client_field_names(names):
                 generation = embedding.embed_requests(
@@ -194,9 +193,9 @@ def _add_embeddings(app: App, service: Service) -> None:
                     generation = await asyncio.to_thread(embedding.truncate, generation, model.tokenizer, context)
                 return FullResponse(service, await service.submit(model, generation, events.identity), finish)
 
-    def several(body: Any, vectors: Sequence[bytes], count: int, accepted: float) -> bytes:
+    def several(body: Any, vectors: Sequence[bytes], count: int, accepted: float, cost: float | None) -> bytes:
         spent = nanoseconds(time.monotonic() - accepted)
-        return embedding.encode_embeddings(body, vectors, prompt_tokens=count, total_duration=spent)
+        return embedding.encode_embeddings(body, vectors, prompt_tokens=count, total_duration=spent, cost_usd=cost)
 
     @app.post("/api/embed", **_route_docs(OllamaEmbedRequest, OllamaEmbeddingList, uses_engine=True))
     async def ollama_embed(request: Request) -> Response:

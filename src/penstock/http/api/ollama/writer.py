@@ -135,6 +135,7 @@ class LineWriter(ABC):
             "prompt_eval_duration": nanoseconds(timings.prefill_s if timings is not None else None),
             "eval_count": len(choice.tokens),
             "eval_duration": nanoseconds(timings.decode_s if timings is not None else None),
+            "cost_usd": UNSET if completion.cost_usd is None else completion.cost_usd,
         }
 
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message
 
 from penstock.batch.records import LineRequest
 from penstock.gateway.keys.identity import Identity, Scope
-from penstock.http.background import BATCH
+from penstock.http.background import BATCH, LINE
 from penstock.http.error_body import render_error
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class LineDispatcher:
                 parts.append(message.get("body", b""))
 
         token = BATCH.set(request.batch.id)
+        line = LINE.set(f"{request.batch.id}/{request.line}")
         try:
             await self._app(_scope(request), receive, send)
         except Exception as error:
@@ -51,6 +52,7 @@ class LineDispatcher:
                 return rendered.status, rendered.body
         finally:
             BATCH.reset(token)
+            LINE.reset(line)
         return status, b"".join(parts)
 
 

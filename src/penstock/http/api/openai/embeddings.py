@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from pydantic import ConfigDict, Field
 
 from penstock.flow import Request, SamplingParams
@@ -52,6 +53,7 @@ class Embedding(Body, kw_only=True, frozen=True):
 class EmbeddingUsage(Body, kw_only=True, frozen=True):
     prompt_tokens: int
     total_tokens: int
+    cost_usd: float | UnsetType = UNSET  # extension: of a model with a price
 
 
 class EmbeddingList(Body, kw_only=True, frozen=True):
@@ -83,8 +85,16 @@ def to_requests(body: EmbeddingRequest, *, request_id: str) -> list[Request]:
     ]
 
 
-def encode_embeddings(body: EmbeddingRequest, vectors: Sequence[Vector], *, model: str, prompt_tokens: int) -> bytes:
+def encode_embeddings(
+    body: EmbeddingRequest,
+    vectors: Sequence[Vector],
+    *,
+    model: str,
+    prompt_tokens: int,
+    cost_usd: float | None = None,
+) -> bytes:
     """`vectors` are in the order of the inputs, `prompt_tokens` the sum over all of them."""
+    cost = UNSET if cost_usd is None else cost_usd
     write = _to_base64 if body.encoding_format == "base64" else _to_floats
     # One by one: encoding a million numbers at once holds the interpreter lock for a tenth of a second.
     data = [
@@ -95,7 +105,7 @@ def encode_embeddings(body: EmbeddingRequest, vectors: Sequence[Vector], *, mode
         EmbeddingList(
             data=cast(list[Embedding], data),
             model=model,
-            usage=EmbeddingUsage(prompt_tokens=prompt_tokens, total_tokens=prompt_tokens),
+            usage=EmbeddingUsage(prompt_tokens=prompt_tokens, total_tokens=prompt_tokens, cost_usd=cost),
         )
     )
 

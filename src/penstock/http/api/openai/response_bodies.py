@@ -44,6 +44,7 @@ class Usage(Body, kw_only=True, frozen=True):
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET  # of models that reason aloud
     estimated: bool | UnsetType = UNSET  # extension: true if an upstream reported no usage
+    cost_usd: float | UnsetType = UNSET  # extension: what the request costs, by the price of the model that answered
 
 
 class Timings(Body, kw_only=True, frozen=True):
@@ -206,4 +207,5 @@ def usage(completions: Sequence[Completion]) -> Usage:
         prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
         completion_tokens_details=UNSET if all(choice.reasoning is None for choice in choices) else reasoning,
         estimated=any(completion.usage_estimated for completion in completions) or UNSET,
+        cost_usd=UNSET if (cost := completions[0].cost_usd) is None else cost,
     )

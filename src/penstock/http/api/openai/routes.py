@@ -79,7 +79,10 @@ def add_embeddings(app: App, service: Service) -> None:
         def write(active_requests: Sequence[ActiveRequest]) -> bytes:
             vectors = [active.embedding() for active in active_requests]
             count = sum(len(active.submits[0].tokens) for active in active_requests)
-            return embeddings.encode_embeddings(body, vectors, model=model.card.name, prompt_tokens=count)
+            cost = active_requests[0].cost_usd
+            return embeddings.encode_embeddings(
+                body, vectors, model=model.card.name, prompt_tokens=count, cost_usd=cost
+            )
 
         with RequestEvents(request.scope, "embedding", service.emit) as events:
             body = await read_body(embeddings.REQUEST, request)

@@ -74,6 +74,7 @@ class ResponseUsage(Body, kw_only=True, frozen=True):
     output_tokens: int
     output_tokens_details: OutputTokensDetails
     total_tokens: int
+    cost_usd: float | UnsetType = UNSET  # extension: of a model with a price
 
 
 class ResponseFailure(Body, kw_only=True, frozen=True):
@@ -282,4 +283,5 @@ def usage(completion: Completion) -> ResponseUsage:
         output_tokens=output,
         output_tokens_details=OutputTokensDetails(reasoning_tokens=choice.reasoning_tokens),
         total_tokens=prompt + output,
+        cost_usd=UNSET if completion.cost_usd is None else completion.cost_usd,
     )
