@@ -53,6 +53,9 @@ async def play(limiters: Sequence[Limiter], clock: FakeClock, steps: Steps) -> L
             used = Charge(min(tokens, entry.reserved.tokens), min(microusd, entry.reserved.microusd))
             await limiter.settle(reservation, used)
             history.end(entry, used, clock.us)
+    for limiter, reservation, entry in open_:
+        await limiter.settle(reservation, entry.reserved)
+        history.end(entry, entry.reserved, clock.us)
     return history
 
 

@@ -9,6 +9,8 @@ meter            the live use of one account, and what keeps a request out of it
 rejection        the errors of requests that do not fit now, or never
 headers          `x-ratelimit-*`
 local_limiter    the limiter of a single server
+redis_limiter    the limiter of several servers: leases, settlements that wait for Redis, the ledger
+redis_store      the scripts in `lua/`, run with timeouts
 counts, metrics  what a limiter has counted, for Prometheus
 
 No HTTP, no SQL; redis-py is imported only with the setting `redis`.

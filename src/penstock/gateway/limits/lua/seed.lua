@@ -1,0 +1,16 @@
+-- What the ledger knows of an account: all of one that is new here; otherwise its spend, if that is more than here.
+-- KEYS: account   ARGV: clock, spend of the day, of the month, requests and tokens of the last 60 seconds
+
+local a = load(KEYS[1])
+local day, month = tonumber(ARGV[2]), tonumber(ARGV[3])
+if a.seeded > 0 then
+  a.day_spent, a.month_spent = math.max(a.day_spent, day), math.max(a.month_spent, month)
+else
+  a.day_spent, a.month_spent = a.day_spent + day, a.month_spent + month
+  for i = 1, tonumber(ARGV[4]) do redis.call('ZADD', a.name .. ':requests', now, 'ledger ' .. i) end
+  redis.call('PEXPIRE', a.name .. ':requests', WINDOW_TTL_MS)
+  add_settled(a, tonumber(ARGV[5]))
+end
+a.seeded = now
+save(a)
+return 1
