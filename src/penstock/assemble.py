@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from penstock.engine.loop import EngineLoop
     from penstock.gateway.accounting import Accounting
     from penstock.gateway.gateway import Gateway
+    from penstock.gateway.keys.directory import KeyDirectory
+    from penstock.gateway.keys.manager import KeyManager
     from penstock.gateway.limits.limiter import Limiter
     from penstock.http.service import ModelManager, Service
     from penstock.observe.events import Emit
@@ -269,9 +271,10 @@ def server(
     journal: Journal | None = None,
     manager: ModelManager | None = None,
     accounting: Accounting | None = None,
+    database: Database | None = None,
 ) -> tuple[ASGIApp, Service, Observer | None]:
     """The HTTP frontend around the models: the application, the service its routes share, and the observer that reads
-    the journal, if there is one. `manager` adds and removes models."""
+    the journal, if there is one. `manager` adds and removes models. `database` is that of keys and usage."""
     from penstock.gateway.accounting import Accounting
     from penstock.gateway.ledger.metrics import UsageCollector
     from penstock.gateway.metrics import GatewayCollector
@@ -280,6 +283,7 @@ def server(
     from penstock.observe.metrics import PrometheusMetrics
 
     observer = None if journal is None else _observer(settings, models, journal)
+    key_manager = None if database is None else _key_manager(database)
     metrics = PrometheusMetrics(Source(models.default.card.name), journal, only_model=len(models) == 1)
     metrics.registry.register(GatewayCollector(gateway))
     accounting = accounting or Accounting(emit=None if journal is None else journal.record)
@@ -294,8 +298,31 @@ def server(
         manager=manager,
         accounting=accounting,
         default_max_tokens=settings.serve.default_max_tokens,
+        keys=_key_directory(settings, key_manager),
+        key_manager=key_manager,
+        end_revoked=settings.tenants.revoked_streams == "end",
     )
     return build(service, settings, observer), service, observer
+
+
+def _key_manager(database: Database) -> KeyManager:
+    from penstock.gateway.keys.manager import KeyManager
+    from penstock.gateway.keys.store import KeyStore
+
+    return KeyManager(KeyStore(database))
+
+
+def _key_directory(settings: Settings, manager: KeyManager | None) -> KeyDirectory:
+    from penstock.gateway.keys.configured import ConfiguredKeys
+    from penstock.gateway.keys.directory import NoKeys, SeveralDirectories
+
+    directories: list[KeyDirectory] = []
+    if settings.serve.keys:
+        directories.append(ConfiguredKeys(settings.serve.keys, settings.serve.admin_keys))
+    if settings.tenants.keys:
+        assert manager is not None
+        directories.append(manager.keys)
+    return SeveralDirectories(directories) if directories else NoKeys()
 
 
 def _pipeline(

@@ -5,6 +5,9 @@
     │   └── ContextOverflow          400  prompt and max_tokens exceed the context
     ├── InvalidSetting               400  a setting is invalid; `param` names it
     ├── Unauthorized                 401  missing or invalid API key
+    │   ├── KeyRevoked               401  it was valid
+    │   └── KeyExpired               401
+    ├── Forbidden                    403  the API key lacks a scope
     ├── NotFound                     404  no such route, method or object
     │   └── MethodNotAllowed         405
     ├── ModelNotFound                404  no such model, file or catalogue entry
@@ -66,6 +69,14 @@ class InvalidSetting(PenstockError):
 class Unauthorized(PenstockError):
     status = 401
     code = "invalid_api_key"
+
+
+class KeyRevoked(Unauthorized):
+    code = "key_revoked"
+
+
+class KeyExpired(Unauthorized):
+    code = "key_expired"
 
 
 class Forbidden(PenstockError):

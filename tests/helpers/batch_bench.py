@@ -49,7 +49,7 @@ class Bench:
             clock=lambda: self.now,
         )
 
-    def find_model(self, name: str) -> str:
+    def find_model(self, batch: Batch, name: str) -> str:
         if name != "tiny":
             raise ModelNotFound(f"the model {name!r} does not exist", param="model")
         return name

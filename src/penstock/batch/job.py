@@ -7,12 +7,13 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from penstock.batch.file_area import FileArea
-from penstock.batch.input_file import FindModel, InputFile, read_body
+from penstock.batch.input_file import InputFile, read_body
 from penstock.batch.limiter import ModelLimiters
 from penstock.batch.output_files import output_line, usage_of, write_files
 from penstock.batch.records import Batch, Dispatch, End, InputError, Line, LineRequest, Result, new_id
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
+FindModelOf = Callable[[Batch, str], str]  # as `input_file.FindModel`, among the models of the batch's key
 
 PORTION = 256  # lines read from the store at once
 QUEUE_FULL, ENGINE_DIED = 429, 503
@@ -38,7 +40,7 @@ class Environment(msgspec.Struct, frozen=True):
     area: FileArea
     dispatch: Dispatch
     limiters: ModelLimiters
-    find_model: FindModel
+    find_model: FindModelOf
     max_line: int  # bytes
     now: Callable[[], int]
     lines: Counter[str]  # that have run since the start, by result
@@ -84,8 +86,8 @@ class BatchJob:
 
         def read() -> InputFile:
             path = environment.area.path(batch.input_file_id)
-            options: dict[str, Any] = {"max_line": environment.max_line, "find_model": environment.find_model}
-            return InputFile(path, batch.endpoint, **options)
+            find_model = partial(environment.find_model, batch)
+            return InputFile(path, batch.endpoint, max_line=environment.max_line, find_model=find_model)
 
         try:
             found: InputFile = await environment.in_file_thread(read)

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.batch.data_folder import DATABASE, DataFolder
-from penstock.batch.input_file import FindModel
-from penstock.batch.job import Environment
+from penstock.batch.job import Environment, FindModelOf
 from penstock.batch.limiter import Capacity, ModelLimiters
 from penstock.batch.records import WINDOW_S, Batch, Dispatch, Purpose, StoredFile, new_id
 from penstock.batch.runner import BatchRunner
@@ -35,7 +34,7 @@ class BatchManager:
         *,
         dispatch: Dispatch,
         capacity: Callable[[str], Capacity | None],
-        find_model: FindModel,
+        find_model: FindModelOf,
         max_line: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -149,6 +148,7 @@ class BatchManager:
         self,
         tenant: str,
         *,
+        key: str = "",
         input_file_id: str,
         endpoint: str,
         metadata: dict[str, str] | None,
@@ -156,8 +156,9 @@ class BatchManager:
     ) -> Batch:
         folder, now = await self.open(), self._now()
         batch = Batch(
-            id=new_id("batch_"), tenant=tenant, endpoint=endpoint, input_file_id=input_file_id, status="validating",
-            created_at=now, expires_at=now + WINDOW_S, metadata=metadata, output_expires_s=output_expires_s,
+            id=new_id("batch_"), tenant=tenant, key=key, endpoint=endpoint, input_file_id=input_file_id,
+            status="validating", created_at=now, expires_at=now + WINDOW_S, metadata=metadata,
+            output_expires_s=output_expires_s,
         )  # fmt: skip
 
         def add() -> None:

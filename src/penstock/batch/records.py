@@ -50,6 +50,7 @@ class TokenUsage(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     tenant: str
+    key: str = ""  # the id of the API key whose scopes, models and limits hold for its lines
     endpoint: str
     input_file_id: str
     status: Status

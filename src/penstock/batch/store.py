@@ -21,7 +21,7 @@ files, batches, lines = tables.files, tables.batches, tables.lines
 class BatchStore:
     def __init__(self, path: Path) -> None:
         self._engine = open_file(path)
-        create_schema(self._engine, "batch", tables.metadata, tables.VERSION)
+        create_schema(self._engine, "batch", tables.metadata, tables.VERSION, tables.UPGRADES)
 
     def close(self) -> None:
         self._engine.dispose()

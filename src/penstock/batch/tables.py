@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import JSON, Boolean, Column, Index, Integer, LargeBinary, MetaData, String, Table
 
-VERSION = 1
+VERSION = 2
+UPGRADES = {1: "ALTER TABLE batches ADD COLUMN key VARCHAR NOT NULL DEFAULT ''"}  # by the version before
 metadata = MetaData()
 
 files = Table(
@@ -30,6 +31,7 @@ batches = Table(
     Column("place", Integer, primary_key=True, autoincrement=True),
     Column("id", String, nullable=False, unique=True),
     Column("tenant", String, nullable=False),
+    Column("key", String, nullable=False, server_default=""),
     Column("endpoint", String, nullable=False),
     Column("input_file_id", String, nullable=False),
     Column("status", String, nullable=False),

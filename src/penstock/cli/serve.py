@@ -128,7 +128,7 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
     assert this is not None
     for number in (signal.SIGTERM, signal.SIGINT):  # until the server installs its own
         asyncio.get_running_loop().add_signal_handler(number, this.cancel)
-    status, models, http = StartStatus("finding the model"), None, None
+    status, models, http, database = StartStatus("finding the model"), None, None, None
     loading = contextlib.ExitStack()
     loading.enter_context(gc_control.paused())
     try:
@@ -152,9 +152,11 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
         gateway = assemble.gateway(settings, registry, models.secret, journal)
         models.gateway = gateway
         accounting = assemble.accounting(settings, database, journal)
-        app, service, observer = assemble.server(settings, registry, gateway, journal, models, accounting)
+        app, service, observer = assemble.server(settings, registry, gateway, journal, models, accounting, database)
         with contextlib.closing(service):
             await accounting.start()
+            if service.key_manager is not None:
+                await service.key_manager.start()
             await models.start()
             loading.close()
             gc_control.tune_for_server()
@@ -171,8 +173,8 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
             finally:
                 swapping.cancel()
                 await accounting.close()
-                if database is not None:
-                    database.close()
+                if service.key_manager is not None:
+                    await service.key_manager.close()
     except asyncio.CancelledError:
         say("stopped before the server was ready")
         if models is not None:
@@ -184,6 +186,8 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
             models.close()
         if http is not None:
             await http.close()
+        if database is not None:
+            database.close()
 
 
 def _kind(found: FoundModel) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from penstock.errors import InvalidSetting, PenstockError, StorageUnavailable
 
 logger = logging.getLogger(__name__)
 
+LOG_S = 10.0  # between two log lines about failures: servers poll
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 WRITES = "penstock_writes"  # execution option of a connection
 # A server that does not answer is given up: nothing waits for it without end.
@@ -34,18 +36,19 @@ class Database:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.kind = engine.dialect.name
+        self._logged = -LOG_S  # when a failure was last logged
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that writes nothing. Raises StorageUnavailable."""
-        with _unavailable_errors(), self.engine.connect() as connection:
+        with self._unavailable_errors(), self.engine.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is committed at the end. SQLite has one writer at a time: it waits for the others here,
         before it has read anything. Raises StorageUnavailable."""
-        with _unavailable_errors(), self.write_connection() as connection:
+        with self._unavailable_errors(), self.write_connection() as connection:
             yield connection
 
     @contextlib.contextmanager
@@ -58,6 +61,21 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+    @contextlib.contextmanager
+    def _unavailable_errors(self) -> Iterator[None]:
+        """The client is not told the address and the reason; the log is."""
+        try:
+            yield
+        except exc.IntegrityError:
+            raise
+        except (exc.DBAPIError, exc.TimeoutError) as error:
+            if time.monotonic() - self._logged >= LOG_S:
+                self._logged = time.monotonic()
+                logger.error("the database failed: %s", getattr(error, "orig", error))
+            raise StorageUnavailable(
+                "the database of keys and usage is not available; the server's log says why"
+            ) from None
 
 
 def open_database(url: str) -> Database:
@@ -128,18 +146,3 @@ def _postgresql(url: URL) -> Engine:
         raise InvalidSetting(
             "PostgreSQL needs another package: pip install 'penstock[postgres]'", param="database"
         ) from None
-
-
-@contextlib.contextmanager
-def _unavailable_errors() -> Iterator[None]:
-    """The client is not told the address and the reason; the log is."""
-    try:
-        yield
-    except exc.IntegrityError:
-        raise
-    except exc.DBAPIError as error:
-        logger.error("the database failed: %s", error.orig)
-        raise StorageUnavailable("the database of keys and usage is not available; the server's log says why") from None
-    except exc.TimeoutError:
-        logger.error("the database failed: no connection is free")
-        raise StorageUnavailable("the database of keys and usage is busy; try again") from None

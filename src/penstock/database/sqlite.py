@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,12 @@ def open_file(path: Path) -> Engine:
     return engine
 
 
-def create_schema(engine: Engine, name: str, tables: MetaData, version: int) -> None:
-    """Creates the tables of the schema `name` where they do not exist. Raises InvalidSetting if the file is no
-    database, or if another version of Penstock has written it."""
+def create_schema(
+    engine: Engine, name: str, tables: MetaData, version: int, upgrades: Mapping[int, str] | None = None
+) -> None:
+    """Creates the tables of the schema `name` where they do not exist. `upgrades` has for older versions the statement
+    that leads to the next. Raises InvalidSetting if the file is no database, or if a newer version of Penstock has
+    written it."""
     try:
         with engine.begin() as connection:
             _versions.metadata.create_all(connection)
@@ -44,6 +48,10 @@ def create_schema(engine: Engine, name: str, tables: MetaData, version: int) -> 
             if found is None:
                 tables.create_all(connection)
                 connection.execute(_versions.insert().values(name=name, version=version))
+            while found is not None and found in (upgrades or {}):
+                connection.execute(sqlalchemy.text((upgrades or {})[found]))
+                found += 1
+                connection.execute(_versions.update().where(_versions.c.name == name).values(version=found))
     except exc.DatabaseError as error:
         raise InvalidSetting(f"cannot use the database {engine.url.database}: {error.orig}", param="data_dir") from None
     if found not in (None, version):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import ServedModel
@@ -26,6 +26,15 @@ class ModelRegistry:
 
     def __len__(self) -> int:
         return len(self._models)
+
+    def allowed(self, names: Collection[str] | None) -> ModelRegistry:
+        """Only the models that have one of these names; None: all."""
+        if names is None:
+            return self
+        known = {untagged(name) for name in names}
+        return ModelRegistry(
+            model for model in self if not known.isdisjoint(map(untagged, (model.card.name, *model.card.aliases)))
+        )
 
     @property
     def default(self) -> ServedModel:
@@ -53,6 +62,8 @@ class ModelRegistry:
     def find(self, name: str | None) -> ServedModel:
         """None: the default. Raises ModelNotFound, which lists what there is."""
         if name is None:
+            if not self._models:
+                raise ModelNotFound("there is no model for this API key", param="model")
             return self.default
         found = self._names.get(untagged(name))
         if found is not None:
@@ -62,7 +73,8 @@ class ModelRegistry:
             raise ModelNotFound(f"the model {model.card.name!r} has no adapter {adapter[:128]!r}", param="model")
         names = [model.card.name for model in self]
         listed = ", ".join(map(repr, names[:MAX_LISTED])) + (", …" if len(names) > MAX_LISTED else "")
-        raise ModelNotFound(f"the model {name[:128]!r} does not exist; this server has {listed}", param="model")
+        others = f"; this server has {listed}" if names else ""
+        raise ModelNotFound(f"the model {name[:128]!r} does not exist{others}", param="model")
 
     def find_local(self, name: str | None) -> LocalModel:
         """For what needs the model's tokenizer or engine here. Raises InvalidRequest for an upstream."""

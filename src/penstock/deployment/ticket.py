@@ -87,7 +87,7 @@ class Ticket:
     """
 
     __slots__ = (
-        "_changed", "account", "active_requests", "call", "chunks", "deployment", "error", "lanes_open", "left",
+        "_changed", "account", "active_requests", "call", "chunks", "deployment", "error", "key", "lanes_open", "left",
         "model", "num_open", "on_end", "recovery", "sequences", "settled", "sink", "taken",
     )  # fmt: skip
 
@@ -102,6 +102,7 @@ class Ticket:
         self.account: TicketAccount | None = None  # what it may use and has used (`gateway.accounting`)
         self.on_end: Callable[[], None] | None = None  # called once the client has gone and all sequences have ended
         self.recovery: Recovery | None = None  # until there is output; None: an error is the answer
+        self.key = ""  # the public id of the API key
         self.active_requests = active_requests
         self.chunks: Chunks = []
         self.sink: Sink | None = None
@@ -154,6 +155,13 @@ class Ticket:
         """End it in an error; its deployment may still work on it."""
         self.error = self.error or error
         self.flush()
+
+    def end(self, error: PenstockError) -> None:
+        """End it in an error, and its work."""
+        if self.error is None and not self.done:
+            self.fail(error)
+            if self.deployment is not None:
+                self.deployment.cancel(self)
 
     @property
     def has_output(self) -> bool:

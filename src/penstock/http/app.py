@@ -6,10 +6,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 import penstock
-from penstock.gateway.keys.configured import ConfiguredKeys
-from penstock.gateway.keys.directory import NoKeys
 from penstock.http import exception_handlers, openapi_bodies, operations, ui
-from penstock.http.api import capacity_routes, model_routes, tokenizer_routes
+from penstock.http.api import capacity_routes, tokenizer_routes
+from penstock.http.api.admin import audit_routes, key_routes, model_routes, tenant_routes
 from penstock.http.api.anthropic import routes as anthropic_routes
 from penstock.http.api.ollama import routes as ollama_routes
 from penstock.http.api.openai import batch_routes, file_routes, stored_routes
@@ -39,15 +38,14 @@ def build(service: Service, settings: Settings, observer: Observer | None = None
     app = App()
     _add_routes(app, service, settings, observer)
     exception_handlers.add(app)
-    keyless = KEYLESS_PATHS if settings.needs_key else None
     page.add(
         app,
         openapi_bodies.components,
         version=penstock.__version__,
         model=service.models.default.card.name,
-        keyless=keyless,
+        has_keys=settings.needs_key,
     )
-    return _add_middleware(app, settings)
+    return _add_middleware(app, service, settings)
 
 
 def _add_routes(app: App, service: Service, settings: Settings, observer: Observer | None) -> None:
@@ -61,7 +59,10 @@ def _add_routes(app: App, service: Service, settings: Settings, observer: Observ
     openai_routes.add_models(app, service)
     batch_routes.add(app, service, settings)
     tokenizer_routes.add(app, service)
-    model_routes.add(app, service, settings.serve)
+    model_routes.add(app, service, trusted=settings.needs_key)
+    key_routes.add(app, service)
+    tenant_routes.add(app, service)
+    audit_routes.add(app, service)
     ollama_routes.add(app, service)
     capacity_routes.add(app, service, observer)
     operations.add(app, service)
@@ -69,15 +70,14 @@ def _add_routes(app: App, service: Service, settings: Settings, observer: Observ
     ui.add(app, root_for_clients=ollama_routes.running)
 
 
-def _add_middleware(app: App, settings: Settings) -> ASGIApp:
+def _add_middleware(app: App, service: Service, settings: Settings) -> ASGIApp:
     """Inside out; `http.middleware` lists them from the outside."""
     serve = settings.serve
     wrapped: ASGIApp = AdmissionThrottle(app)
     # A form has a few fields beside the file.
     streamed = {file_routes.PATH: parse_bytes(serve.max_file, "max_file") + FORM_BYTES}
     wrapped = BodyLimitMiddleware(wrapped, parse_bytes(serve.max_body, "max_body"), streamed=streamed)
-    keys = ConfiguredKeys(serve.keys, serve.admin_keys) if serve.keys else NoKeys()
-    wrapped = ApiKeyMiddleware(wrapped, keys)
+    wrapped = ApiKeyMiddleware(wrapped, service.keys)
     wrapped = HeadMiddleware(wrapped)
     wrapped = cors(wrapped, serve.origins)
     wrapped = VersionPrefixMiddleware(wrapped, [route.path for route in app.routes if isinstance(route, Route)])

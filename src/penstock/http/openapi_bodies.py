@@ -7,7 +7,9 @@ from typing import Any
 from msgspec import Struct
 from pydantic import BaseModel
 
-from penstock.http.api import capacity_routes, model_card, model_routes, tokenizer_routes
+from penstock.http.api import capacity_routes, model_card, tokenizer_routes
+from penstock.http.api.admin import bodies as admin
+from penstock.http.api.admin import model_routes
 from penstock.http.api.anthropic import messages
 from penstock.http.api.ollama import openapi_bodies as ollama
 from penstock.http.api.openai import chat, completions, embeddings, file_bodies, stored_completions
@@ -37,6 +39,7 @@ ANSWERS: tuple[type[Struct], ...] = (
     model_card.Model,
     model_card.ModelList,
     *model_routes.ANSWERS,
+    *admin.ANSWERS,
     *tokenizer_routes.ANSWERS,
     stored_completions.StoredList,
     stored_completions.StoredDeleted,

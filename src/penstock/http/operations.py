@@ -13,6 +13,7 @@ from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import State
 from penstock.deployment.replica import Replica
 from penstock.errors import PenstockError
+from penstock.gateway.keys.identity import Scope
 from penstock.http.json_response import json_response
 from penstock.http.openapi.route_docs import operator_route_docs
 from penstock.http.routing import App
@@ -42,25 +43,25 @@ _PROMETHEUS_TEXT = {"text/plain": {"schema": {"type": "string"}}}
 def add(app: App, service: Service) -> None:
     gpu = Gpu()
 
-    @app.get("/health", **operator_route_docs(_STATUS, "The process answers."))
+    @app.public.get("/health", **operator_route_docs(_STATUS, "The process answers."))
     async def health() -> Response:
         """Whether the process is there. Needs no key."""
         return json_response(b'{"status":"ok"}')
 
-    @app.get("/ready", **operator_route_docs(_STATUS, "Now.", unavailable="Not yet, or not any more."))
+    @app.public.get("/ready", **operator_route_docs(_STATUS, "Now.", unavailable="Not yet, or not any more."))
     async def ready() -> Response:
         """Whether requests are taken: the engine is up and the server is not shutting down. Needs no key."""
         state = "shutting down" if service.closing else "ready" if service.ready else service.models.default.state.value
         return json_response(msgspec.json.encode({"status": state}), 200 if service.ready else 503)
 
-    @app.get("/version", **operator_route_docs(_VERSION, "The answer."))
+    @app.requiring(*Scope).get("/version", **operator_route_docs(_VERSION, "The answer."))
     async def version() -> Response:
         """The server's version, and what it runs."""
         model = service.models.default
         facts = model.replicas.facts if isinstance(model, LocalModel) else {}
         return json_response(msgspec.json.encode({"version": penstock.__version__, "model": model.card.name, **facts}))
 
-    @app.get("/metrics", **operator_route_docs(_PROMETHEUS_TEXT, "The answer."))
+    @app.requiring(Scope.OBSERVE).get("/metrics", **operator_route_docs(_PROMETHEUS_TEXT, "The answer."))
     async def metrics() -> Response:
         """For Prometheus."""
         replicas = [replica for model in service.models.local for replica in model.replicas.replicas]

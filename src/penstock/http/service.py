@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -16,12 +16,15 @@ from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import ServedModel, State
 from penstock.deployment.registry import ModelRegistry
 from penstock.deployment.ticket import Ticket
-from penstock.errors import ShuttingDown
+from penstock.errors import ShuttingDown, Unauthorized
 from penstock.flow import FinishReason, Request
 from penstock.flow.identity import UNNAMED, Source
 from penstock.gateway.accounting import Accounting
 from penstock.gateway.gateway import Gateway
+from penstock.gateway.keys.directory import KeyDirectory, NoKeys
 from penstock.gateway.keys.identity import Identity
+from penstock.gateway.keys.manager import KeyManager
+from penstock.gateway.keys.tiers import TIERS
 from penstock.gateway.keys.token_limits import limit_output
 from penstock.http.background import BATCH, LINE
 from penstock.http.response_warnings import WarningLog
@@ -67,7 +70,11 @@ class Service:
         manager: ModelManager | None = None,
         default_max_tokens: int | None = None,
         accounting: Accounting | None = None,
+        keys: KeyDirectory | None = None,
+        key_manager: KeyManager | None = None,
+        end_revoked: bool = True,
     ) -> None:
+        """`end_revoked`: running requests end when their key is revoked or expires."""
         self.models = models
         self.gateway = gateway
         self.metrics = metrics
@@ -77,10 +84,15 @@ class Service:
         self.manager = manager  # None: models neither come nor go
         self.default_max_tokens = default_max_tokens
         self.accounting = accounting or Accounting()  # without a ledger: only the cost of answers
+        self.keys: KeyDirectory = keys or NoKeys()
+        self.key_manager = key_manager  # None: there is no database
+        if key_manager is not None and end_revoked:
+            key_manager.on_poll = self.end_revoked
         self.warnings = WarningLog()
         self.closing = False
         self.open = 0  # requests without a complete response
         self.open_by_model: Counter[str] = Counter()
+        self._open_by_key: defaultdict[str, set[Ticket]] = defaultdict(set)
         self.batches: BatchManager | None = None  # set by its routes
 
     @property
@@ -88,12 +100,19 @@ class Service:
         """Whether any model takes requests."""
         return not self.closing and any(takes_requests(model.state) for model in self.models)
 
+    def models_of(self, identity: Identity) -> ModelRegistry:
+        """The models that a key may use: for it there are no others."""
+        return self.models.allowed(identity.models)
+
     async def submit(self, model: ServedModel, requests: list[Request], identity: Identity) -> Ticket:
         """Submits all requests or none, as those of `identity`. The caller must call `finish` with the ticket."""
         self._check_open()
+        if identity.models is not None:
+            model = self.models_of(identity).find(model.card.name)
         background = BATCH.get() is not None
         limited = [limit_output(request, identity, self.default_max_tokens) for request in requests]
-        owned = [replace(request, tenant=identity.tenant, background=background) for request in limited]
+        owner = {"tenant": identity.tenant, "tier": TIERS[identity.tier], "weight": identity.weight}
+        owned = [replace(request, **owner, background=background) for request in limited]
         self.open += 1  # preparing it may take long, and a server that stops waits for it
         try:
             account = self.accounting.open(identity, events.http_request_id(requests[0].id), LINE.get())
@@ -103,12 +122,15 @@ class Service:
             raise
         self.warnings.log(ticket.active_requests)
         self.open_by_model[_asked(ticket)] += 1
+        self._open_by_key[identity.key].add(ticket)
+        ticket.key = identity.key
         return ticket
 
     def finish(self, ticket: Ticket, at: float | None = None) -> None:
         """The response is sent (since `at`), or the client has disconnected: cancels what still runs, and counts it."""
         self.open -= 1
         self.open_by_model[_asked(ticket)] -= 1
+        self._forget_key(ticket)
         self.gateway.finish(ticket)
         if ticket.account is not None:
             ticket.account.leave(ticket)
@@ -121,6 +143,22 @@ class Service:
             self._count(ticket)
         if self.emit is not None:
             self.emit(self._finished_event(ticket, time.monotonic() if at is None else at))
+
+    def end_revoked(self) -> None:
+        """End the running requests of keys that are not valid any more, each with an error that says why."""
+        for key, tickets in list(self._open_by_key.items()):
+            try:
+                if key:  # a batch of a server that had no keys has none
+                    self.keys.find(key)
+            except Unauthorized as error:
+                for ticket in list(tickets):
+                    ticket.end(type(error)(f"{error.message} while this request was running"))
+
+    def _forget_key(self, ticket: Ticket) -> None:
+        tickets = self._open_by_key[ticket.key]
+        tickets.discard(ticket)
+        if not tickets:
+            del self._open_by_key[ticket.key]
 
     def _count(self, ticket: Ticket) -> None:
         source = _source(ticket)

@@ -24,11 +24,11 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 def build(status: StartStatus, settings: Settings) -> ASGIApp:
     app = App()
 
-    @app.get("/health")
+    @app.public.get("/health")
     async def health() -> Response:
         return json_response(status.with_status("ok"))
 
-    @app.get("/ready")
+    @app.public.get("/ready")
     async def ready() -> Response:
         response = json_response(status.with_status("starting"), ModelLoading.status)
         response.headers["retry-after"] = "1"
@@ -39,7 +39,7 @@ def build(status: StartStatus, settings: Settings) -> ASGIApp:
 
     ui.add(app, root_for_clients=raise_loading)
 
-    @app.api_route("/{path:path}", methods=METHODS)
+    @app.public.api_route("/{path:path}", methods=METHODS)
     async def other() -> Response:
         return raise_loading()
 

@@ -47,17 +47,17 @@ def _file(folder: Path, path: str) -> Path | None:
 def add(app: App, folder: Path = FOLDER, *, root_for_clients: Callable[[], Response]) -> None:
     """`root_for_clients` answers GET / to clients that are not browsers."""
 
-    @app.get("/", include_in_schema=False)
+    @app.public.get("/", include_in_schema=False)
     async def first(request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
             return RedirectResponse("/ui/", headers={"vary": "accept"})
         return root_for_clients()
 
-    @app.get("/ui", include_in_schema=False)
+    @app.public.get("/ui", include_in_schema=False)
     async def root() -> Response:
         return RedirectResponse("/ui/", 308)
 
-    @app.get("/ui/{path:path}", include_in_schema=False)
+    @app.public.get("/ui/{path:path}", include_in_schema=False)
     async def file(path: str) -> Response:
         if not (folder / "index.html").is_file():
             return HTMLResponse(NOT_BUILT, 503, HEADERS)

@@ -302,8 +302,6 @@ def _check(settings: Settings) -> None:
             raise InvalidSetting("admin_key needs a value, and goes with api_key or keys", param="admin_key")
     if not all(key.isascii() and key.isprintable() for key in settings.serve.keys):  # a secret: not shown
         raise InvalidSetting("api_key must be printable ASCII, since it is sent in a header", param="api_key")
-    if settings.tenants.keys:
-        raise InvalidSetting("keys: keys of the database are not checked yet", param="keys")
     for origin in settings.serve.origins:
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+", origin):
             raise InvalidSetting(

@@ -7,6 +7,7 @@ import hmac
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from penstock.errors import Unauthorized
 from penstock.gateway.keys.identity import ALL_SCOPES, Identity, Scope
 
 NAME_BYTES = 12
@@ -25,6 +26,12 @@ class ConfiguredKeys:
         digest = _digest(key)
         matches = [one for known, one in self._identities.items() if hmac.compare_digest(digest, known)]
         return matches[0] if matches else None
+
+    def find(self, name: str) -> Identity:
+        for identity in self._identities.values():
+            if identity.key == name:
+                return identity
+        raise Unauthorized("the API key does not exist any more")
 
 
 def tenant_of_key(key: bytes) -> str:

@@ -46,10 +46,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None  # the largest that a request may ask for
     expires: float | None = None  # Unix time
 
-    def require(self, scope: Scope | None) -> None:
-        """Raises Forbidden if the key lacks the scope."""
-        if scope is not None and scope not in self.scopes:
-            raise Forbidden(f"this API key lacks the scope {scope.value!r}, which this route requires")
+    def require(self, scopes: frozenset[Scope]) -> None:
+        """Raises Forbidden if the key has none of the scopes."""
+        if not self.scopes & scopes:
+            names = " or ".join(scope.value for scope in Scope if scope in scopes)
+            raise Forbidden(f"this API key lacks the scope that this route requires: {names}")
 
 
 ANONYMOUS = Identity(scopes=ALL_SCOPES)  # of every request to a server without keys

@@ -28,9 +28,11 @@ from penstock.capacity.probe import this_machine
 from penstock.capacity.question import CPU_DEFAULTS, Question, question, question_for
 from penstock.deployment.local_model import LocalModel
 from penstock.flow.identity import Source
+from penstock.gateway.keys.identity import Scope
 from penstock.http.api.chat_messages import Messages, to_template
 from penstock.http.api.fields import MAX_INT, MODEL, StrictModel
 from penstock.http.json_response import json_response
+from penstock.http.middleware.tenants import identity_of
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body, read_object
 from penstock.http.routing import App
@@ -97,23 +99,26 @@ ANSWERS = (Question, Plan, Budget, Presets)
 
 
 def add(app: App, service: Service, observer: Observer | None) -> None:
-    @app.get("/plan/presets", **route_docs(None, Presets))
+    observe = app.requiring(Scope.OBSERVE)
+
+    @observe.get("/plan/presets", **route_docs(None, Presets))
     async def plan_presets() -> Response:
         """Models and hardware that the planner knows by name."""
         return json_response(encode_presets(service))
 
-    @app.post("/plan", **route_docs(Question, Plan))
+    @observe.post("/plan", **route_docs(Question, Plan))
     async def plan_capacity(request: Request) -> Response:
         """What a model needs of a machine and can do on it. Computed; nothing is run."""
         values = await read_object(request)
         seen = None if observer is None else observed_speed(_planned_model(service, values), observer.journal)
         return json_response(await asyncio.to_thread(encode_plan, service, values, seen))
 
-    @app.post("/plan/budget", **route_docs(BudgetRequest, Budget))
+    @app.requiring(Scope.INFERENCE).post("/plan/budget", **route_docs(BudgetRequest, Budget))
     async def plan_budget(request: Request) -> Response:
         """How the parts of a prompt and its answer share the context."""
         body = await read_body(BudgetRequest, request)
-        return json_response(await asyncio.to_thread(encode_budget, service.models.find_local(body.model), body))
+        model = service.models_of(identity_of(request.scope)).find_local(body.model)
+        return json_response(await asyncio.to_thread(encode_budget, model, body))
 
 
 def _planned_model(service: Service, values: dict[str, Any]) -> LocalModel:

@@ -14,11 +14,13 @@ from starlette.responses import Response
 from penstock import flow
 from penstock.deployment.local_model import LocalModel
 from penstock.flow.protocols import Vocabulary
+from penstock.gateway.keys.identity import Scope
 from penstock.http.api.chat_messages import ChatTemplateFields, Messages, to_template
 from penstock.http.api.fields import MODEL, MODEL_PARAMETER, StrictModel, field_error
 from penstock.http.api.generation_fields import TokenId
 from penstock.http.api.response_bodies import Body
 from penstock.http.json_response import json_response
+from penstock.http.middleware.tenants import identity_of
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.parse.long_lists import InPieces
@@ -98,25 +100,28 @@ ANSWERS = (Tokens, Text, TokenizerInfo)
 
 
 def add(app: App, service: Service) -> None:
-    @app.post("/tokenize", **route_docs(TokenizeRequest, Tokens))
+    inference = app.requiring(Scope.INFERENCE)
+
+    @inference.post("/tokenize", **route_docs(TokenizeRequest, Tokens))
     async def tokenize(request: Request) -> Response:
         """The token ids of a text or a conversation."""
         body = await read_body(TokenizeRequest, request)
-        model = service.models.find_local(body.model)
+        model = service.models_of(identity_of(request.scope)).find_local(body.model)
         ids = await asyncio.to_thread(_tokenize, model, body)
         return json_response(encode_tokens(body, ids, context=model.pipeline.context, vocabulary=model.tokenizer))
 
-    @app.get("/tokenizer_info", **route_docs(None, TokenizerInfo, may_reject=True, parameters=(MODEL_PARAMETER,)))
+    @inference.get("/tokenizer_info", **route_docs(None, TokenizerInfo, may_reject=True, parameters=(MODEL_PARAMETER,)))
     async def tokenizer_info(request: Request) -> Response:
         """The model's tokenizer, as its tokenizer_config.json has it."""
-        model = service.models.find_local(read_query(request, (MODEL_PARAMETER,))["model"])
+        name = read_query(request, (MODEL_PARAMETER,))["model"]
+        model = service.models_of(identity_of(request.scope)).find_local(name)
         return json_response(encode_tokenizer_info(model.files, model.tokenizer, context=model.pipeline.context))
 
-    @app.post("/detokenize", **route_docs(DetokenizeRequest, Text))
+    @inference.post("/detokenize", **route_docs(DetokenizeRequest, Text))
     async def detokenize(request: Request) -> Response:
         """The text of token ids."""
         body = await read_body(DetokenizeRequest, request)
-        model = service.models.find_local(body.model)
+        model = service.models_of(identity_of(request.scope)).find_local(body.model)
         text = await asyncio.to_thread(model.detokenize, body.tokens)
         return json_response(encode_text(text))
 

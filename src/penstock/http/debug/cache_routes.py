@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from penstock.flow import SamplingParams
 from penstock.flow.record import Finding
+from penstock.gateway.keys.identity import Scope
 from penstock.http.debug import route_docs, sampling_lab
 from penstock.http.debug.queries import ask_engine, find_replica, find_request, replica_of_query
 from penstock.http.json_response import encode_response
@@ -24,9 +25,10 @@ JsonObject = dict[str, Any]
 
 
 def add(app: App, service: Service, observer: Observer) -> None:
+    observe = app.requiring(Scope.OBSERVE)
     journal = observer.journal
 
-    @app.get("/observe/cache", **route_docs.CACHE.docs)
+    @observe.get("/observe/cache", **route_docs.CACHE.docs)
     async def cache(request: Request) -> Response:
         """The page map: KV blocks by state and by sequence."""
         replica = replica_of_query(service, route_docs.CACHE.read_query(request))
@@ -34,7 +36,7 @@ def add(app: App, service: Service, observer: Observer) -> None:
             _page_map(observer, await ask_engine(replica, "page_map", tenant=tenant_of(request.scope)))
         )
 
-    @app.get("/observe/cache/tree", **route_docs.TREE.docs)
+    @observe.get("/observe/cache/tree", **route_docs.TREE.docs)
     async def tree(request: Request) -> Response:
         """The prefix tree: which prefixes are cached, and how often they were hit."""
         query = route_docs.TREE.read_query(request)
@@ -48,7 +50,7 @@ def add(app: App, service: Service, observer: Observer) -> None:
             await ask_engine(replica, "prefix_tree", tenant=tenant, limit=query["limit"], numbers=numbers)
         )
 
-    @app.post("/observe/cache/explain", **route_docs.EXPLAIN.docs)
+    @observe.post("/observe/cache/explain", **route_docs.EXPLAIN.docs)
     async def explain(request: Request) -> Response:
         """How much of a prompt is cached, and why no more."""
         route_docs.EXPLAIN.read_query(request)

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock import flow
+from penstock.gateway.keys.identity import Scope
 from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.response_format import CLIENT_NAMES
 from penstock.http.debug import route_docs, sampling_lab
@@ -22,14 +23,16 @@ from penstock.stream.active_request import ActiveRequest
 
 
 def add(app: App, service: Service) -> None:
-    @app.post("/observe/lab", **route_docs.LABORATORY.docs)
+    inference = app.requiring(Scope.INFERENCE)
+
+    @inference.post("/observe/lab", **route_docs.LABORATORY.docs)
     async def laboratory(request: Request) -> Response:
         """One forward pass on a prompt, and every stage of sampling its next token."""
         route_docs.LABORATORY.read_query(request)
         with RequestEvents(request.scope, LAB, service.emit) as events:
             body = await read_body(sampling_lab.LabRequest, request)
             events.parsed(model=body.model)
-            model = service.models.find_local(body.model)
+            model = service.models_of(events.identity).find_local(body.model)
             with client_field_names(CLIENT_NAMES):
                 params = sampling_lab.sampling_params(body)
                 forced = body.forced or []

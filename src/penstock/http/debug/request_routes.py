@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from penstock.deployment.registry import untagged
 from penstock.flow.identity import Source
+from penstock.gateway.keys.identity import Scope
 from penstock.http.debug import route_docs
 from penstock.http.debug.queries import find_request, source_of_query
 from penstock.http.json_response import encode_response
@@ -28,9 +29,10 @@ JsonObject = dict[str, Any]
 
 
 def add(app: App, service: Service, observer: Observer) -> None:
+    observe = app.requiring(Scope.OBSERVE)
     journal, view = observer.journal, observer.view
 
-    @app.get("/observe/requests", **route_docs.REQUESTS.docs)
+    @observe.get("/observe/requests", **route_docs.REQUESTS.docs)
     async def requests(request: Request) -> Response:
         """The recorded requests, the newest first."""
         query = route_docs.REQUESTS.read_query(request)
@@ -48,14 +50,14 @@ def add(app: App, service: Service, observer: Observer) -> None:
             }
         )
 
-    @app.get("/observe/requests/{name}", **route_docs.REQUEST.docs)
+    @observe.get("/observe/requests/{name}", **route_docs.REQUEST.docs)
     async def one_request(name: str, request: Request) -> Response:
         """The trace of one request, by the id of its response, its x-request-id or its number."""
         route_docs.REQUEST.read_query(request)
         trace = find_request(observer, name, request)
         return encode_response(await asyncio.to_thread(view.with_steps, trace, view.overview(trace)))
 
-    @app.get("/observe/replay", **route_docs.REPLAY.docs)
+    @observe.get("/observe/replay", **route_docs.REPLAY.docs)
     async def replayed(request: Request) -> Response:
         """The recorded load under static and under continuous batching."""
         query = route_docs.REPLAY.read_query(request)

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.errors import NotFound
+from penstock.gateway.keys.identity import Scope
 from penstock.http.debug import cache_routes, lab_routes, request_routes, route_docs, server_routes, step_routes
 from penstock.http.debug.queries import ask_engine, replica_of_query
 from penstock.http.json_response import encode_response
@@ -33,16 +34,19 @@ def add(app: App, service: Service, observer: Observer | None, settings: Setting
 
 
 def _add_not_found(app: App) -> None:
-    @app.get("/slo", include_in_schema=False)
-    @app.api_route("/observe/{path:path}", methods=["GET", "POST"], include_in_schema=False)
+    observe = app.requiring(Scope.OBSERVE)
+
+    @observe.get("/slo", include_in_schema=False)
+    @observe.api_route("/observe/{path:path}", methods=["GET", "POST"], include_in_schema=False)
     async def off(request: Request) -> Response:
         raise NotFound("this server records no events: start it without --no-events")
 
 
 def _add_check(app: App, service: Service) -> None:
+    observe = app.requiring(Scope.OBSERVE)
     lock = asyncio.Lock()  # one at a time: a check visits every block, between two steps
 
-    @app.get("/observe/check", **route_docs.CHECK.docs)
+    @observe.get("/observe/check", **route_docs.CHECK.docs)
     async def check(request: Request) -> Response:
         """Check the engines' integrity: block tables, reference counts, prefix keys."""
         query = route_docs.CHECK.read_query(request)

@@ -13,6 +13,8 @@ from starlette.responses import Response, StreamingResponse
 
 import penstock
 from penstock.deployment.protocol import ServedModel
+from penstock.errors import Unauthorized
+from penstock.gateway.keys.identity import Scope
 from penstock.http.debug import route_docs
 from penstock.http.debug.queries import find_replica, source_of_query
 from penstock.http.json_response import encode_response
@@ -29,10 +31,11 @@ JsonObject = dict[str, Any]
 
 
 def add(app: App, service: Service, observer: Observer, settings: Settings) -> None:
+    observe = app.requiring(Scope.OBSERVE)
     journal = observer.journal
     public_settings = _without_secrets(settings)
 
-    @app.get("/observe/facts", **route_docs.FACTS.docs)
+    @observe.get("/observe/facts", **route_docs.FACTS.docs)
     async def facts(request: Request) -> Response:
         """Model, engine, settings and measured figures."""
         query = route_docs.FACTS.read_query(request)
@@ -61,13 +64,13 @@ def add(app: App, service: Service, observer: Observer, settings: Settings) -> N
             }
         )
 
-    @app.get("/observe/history", **route_docs.HISTORY.docs)
+    @observe.get("/observe/history", **route_docs.HISTORY.docs)
     async def history(request: Request) -> Response:
         """Load, latencies and utilization of up to the last hour."""
         query = route_docs.HISTORY.read_query(request)
         return encode_response(observer.history.columns(query["seconds"], query["points"]))
 
-    @app.get("/slo", **route_docs.SLO.docs)
+    @observe.get("/slo", **route_docs.SLO.docs)
     async def slo(request: Request) -> Response:
         """SLOs, open alerts and their causes."""
         route_docs.SLO.read_query(request)
@@ -75,17 +78,25 @@ def add(app: App, service: Service, observer: Observer, settings: Settings) -> N
 
 
 def add_live(app: App, service: Service, observer: Observer) -> None:
-    @app.get("/observe/live", **route_docs.LIVE.docs)
+    observe = app.requiring(Scope.OBSERVE)
+
+    @observe.get("/observe/live", **route_docs.LIVE.docs)
     async def live(request: Request) -> Response:
         """Stream statistics, requests and steps as they happen."""
         query = route_docs.LIVE.read_query(request)
         interval_s = query["interval_ms"] / 1000
         model, source = service.models.find_local(query["model"]), source_of_query(service, query)
-        feed = LiveFeed(observer, steps=query["steps"] == "1", tenant=tenant_of(request.scope), source=source)
+        identity = identity_of(request.scope)
+        feed = LiveFeed(observer, steps=query["steps"] == "1", tenant=identity.tenant, source=source)
 
         async def ticks() -> AsyncIterator[bytes]:
             yield _event("hello", feed.hello())
             while not service.closing:
+                try:
+                    service.keys.find(identity.key)
+                except Unauthorized as error:
+                    yield _event("error", {"code": error.code, "message": error.message})
+                    return
                 replicas = model.replicas.replicas
                 if source.replica < len(replicas):
                     await observer.refresh(source, partial(replicas[source.replica].ask, "stats"))

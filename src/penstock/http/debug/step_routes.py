@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.errors import InvalidRequest
+from penstock.gateway.keys.identity import Scope
 from penstock.http.debug import route_docs
 from penstock.http.debug.queries import source_of_query
 from penstock.http.json_response import encode_response
@@ -24,7 +25,9 @@ JsonObject = dict[str, Any]
 
 
 def add(app: App, service: Service, observer: Observer) -> None:
-    @app.get("/observe/steps", **route_docs.STEPS.docs)
+    observe = app.requiring(Scope.OBSERVE)
+
+    @observe.get("/observe/steps", **route_docs.STEPS.docs)
     async def steps(request: Request) -> Response:
         """The batch timeline: which sequences were in which engine step, with how many tokens."""
         query = route_docs.STEPS.read_query(request)

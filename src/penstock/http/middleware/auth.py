@@ -22,21 +22,27 @@ class ApiKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            identity = self._identity(scope)
-            if identity is not None:
-                scope["state"]["identity"] = identity
-            elif not _needs_no_key(scope["path"]):  # keyless routes have no identity: they show nothing of a tenant
-                error = Unauthorized("give a valid API key: Authorization: Bearer <key>, or x-api-key: <key>")
-                await error_response(error, scope)(scope, receive, send)
-                return
+            try:
+                scope["state"]["identity"] = self._identity(scope)
+            except Unauthorized as error:
+                if not _needs_no_key(scope["path"]):  # keyless routes have no identity: they show nothing of a tenant
+                    await error_response(error, scope)(scope, receive, send)
+                    return
         await self.app(scope, receive, send)
 
-    def _identity(self, scope: Scope) -> Identity | None:
-        """The identity of the request's key; None without a valid key. If both headers are valid, x-api-key wins."""
+    def _identity(self, scope: Scope) -> Identity:
+        """The identity of the request's key. If both headers are valid, x-api-key wins. Raises Unauthorized."""
         scheme, _, bearer = (get_header(scope, b"authorization") or b"").partition(b" ")
-        keys = (get_header(scope, b"x-api-key") or b"", bearer if scheme.lower() == b"bearer" else b"")
-        found = [self.keys.identify(key.strip()) for key in keys]
-        return found[0] or found[1]
+        error = Unauthorized("give a valid API key: Authorization: Bearer <key>, or x-api-key: <key>")
+        for key in (get_header(scope, b"x-api-key") or b"", bearer if scheme.lower() == b"bearer" else b""):
+            try:
+                identity = self.keys.identify(key.strip())
+            except Unauthorized as found:
+                error = found
+                continue
+            if identity is not None:
+                return identity
+        raise error
 
 
 def _needs_no_key(path: str) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from typing import Any
 
+from penstock.gateway.keys.identity import Scope
 from penstock.http.routing import ApiRoute, App
 
 OPENAPI_VERSION = "3.1.0"
@@ -16,22 +16,27 @@ SECURITY_SCHEMES = {
 }
 
 
-def openapi_document(
-    app: App, schemas: dict[str, Any], *, version: str, keyless: Collection[str] | None
-) -> dict[str, Any]:
-    """`keyless` are the paths that need no key; None: the server has no keys."""
+def openapi_document(app: App, schemas: dict[str, Any], *, version: str, has_keys: bool) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in app.routes:
         if isinstance(route, ApiRoute) and route.include_in_schema:
             operation = _operation(route)
-            if keyless is None or route.path in keyless:
+            if not has_keys or route.scopes is None:
                 operation["responses"].pop("401", None)
             else:
-                operation["security"] = SECURITY
+                _add_security(operation, route.scopes)
             paths.setdefault(route.path_format, {})[route.documented_method] = operation
-    components = {"schemas": schemas} | ({} if keyless is None else {"securitySchemes": SECURITY_SCHEMES})
+    components = {"schemas": schemas} | ({"securitySchemes": SECURITY_SCHEMES} if has_keys else {})
     info = {"title": "Penstock", "version": version}
     return {"openapi": OPENAPI_VERSION, "info": info, "paths": paths, "components": components}
+
+
+def _add_security(operation: dict[str, Any], scopes: frozenset[Scope]) -> None:
+    responses = operation["responses"]
+    operation["security"] = SECURITY
+    operation["x-scopes"] = [scope.value for scope in Scope if scope in scopes]
+    lacking = f"The API key has none of these scopes: {', '.join(operation['x-scopes'])}."
+    responses.setdefault("403", {**responses["401"], "description": lacking})
 
 
 def _operation(route: ApiRoute) -> dict[str, Any]:

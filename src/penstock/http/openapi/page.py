@@ -6,12 +6,13 @@ import asyncio
 import html
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from starlette.responses import HTMLResponse, Response
 
+from penstock.gateway.keys.identity import Scope
 from penstock.http.json_response import encode_response
 from penstock.http.openapi.document import openapi_document
 from penstock.http.routing import App
@@ -30,11 +31,8 @@ pre { overflow-x: auto; background: #8881; padding: .6rem; border-radius: 6px }
 POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
-def add(
-    app: App, components: Callable[[], dict[str, Any]], *, version: str, model: str, keyless: Collection[str] | None
-) -> None:
-    """`components` makes the schemas of the bodies, at the first request. `model` is put into the examples. `keyless`
-    are the paths that need no key; None: the server has no keys."""
+def add(app: App, components: Callable[[], dict[str, Any]], *, version: str, model: str, has_keys: bool) -> None:
+    """`components` makes the schemas of the bodies, at the first request. `model` is put into the examples."""
 
     @cache
     def document() -> dict[str, Any]:
@@ -42,13 +40,15 @@ def add(
         for schema in schemas.values():
             if "examples" in schema:
                 schema["examples"] = [{**example, "model": model} for example in schema["examples"]]
-        return openapi_document(app, schemas, version=version, keyless=keyless)
+        return openapi_document(app, schemas, version=version, has_keys=has_keys)
 
-    @app.get("/openapi.json", include_in_schema=False)
+    any_key = app.requiring(*Scope)
+
+    @any_key.get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response:
         return encode_response(await asyncio.to_thread(document))
 
-    @app.get("/docs", include_in_schema=False)
+    @any_key.get("/docs", include_in_schema=False)
     async def docs() -> Response:
         return HTMLResponse(await asyncio.to_thread(lambda: page(document())), headers=POLICY)
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from penstock.gateway.keys.identity import ANONYMOUS
 from penstock.http.debug import routes
 from penstock.http.routing import App
 from penstock.http.service import Service
@@ -38,8 +39,12 @@ def checked(engine: Engine, times: int = 1) -> list[dict[str, Any]]:
     service = cast(Service, SimpleNamespace(models=SimpleNamespace(local=[model])))
     routes.add(app, service, None, Settings())
 
+    async def identified(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"] = {"identity": ANONYMOUS}
+        await app(scope, receive, send)
+
     async def run() -> list[dict[str, Any]]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(identified), base_url="http://test") as http:
             answers = await asyncio.gather(*(http.get("/observe/check") for _ in range(times)))
         assert {answer.status_code for answer in answers} == {200}
         return [answer.json() for answer in answers]

@@ -8,11 +8,13 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.gateway.keys.identity import Scope
 from penstock.http.api.anthropic import messages
 from penstock.http.api.anthropic.error_body import AnthropicErrorBody
 from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.generation_response import generation_response
 from penstock.http.json_response import json_response
+from penstock.http.middleware.tenants import identity_of
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
@@ -23,13 +25,15 @@ _route_docs = partial(route_docs, error=AnthropicErrorBody)
 
 
 def add(app: App, service: Service) -> None:
-    @app.post("/v1/messages", **_route_docs(messages.REQUEST, messages.RESPONSE, events=messages.EVENTS))
+    inference = app.requiring(Scope.INFERENCE)
+
+    @inference.post("/v1/messages", **_route_docs(messages.REQUEST, messages.RESPONSE, events=messages.EVENTS))
     async def create_message(request: Request) -> Response:
         """Answer a conversation, in Anthropic's way."""
         with RequestEvents(request.scope, "message", service.emit) as events:
             body = await read_body(messages.REQUEST, request)
             events.parsed(model=body.model, stream=bool(body.stream))
-            model = service.models.find(body.model)
+            model = service.models_of(events.identity).find(body.model)
             writer = messages.MessageWriter(request_id=events.name, model=model.card.name)
             with client_field_names(messages.client_names(body)):
                 generation = messages.to_request(
@@ -42,11 +46,11 @@ def add(app: App, service: Service) -> None:
                 ticket = await service.submit(model, [generation], events.identity)
             return generation_response(service, ticket, writer, stream=body.stream)
 
-    @app.post("/v1/messages/count_tokens", **_route_docs(messages.COUNT, messages.COUNTED))
+    @inference.post("/v1/messages/count_tokens", **_route_docs(messages.COUNT, messages.COUNTED))
     async def count_tokens(request: Request) -> Response:
         """How many tokens a conversation has as a prompt."""
         body = await read_body(messages.COUNT, request)
-        model = service.models.find_local(body.model)
+        model = service.models_of(identity_of(request.scope)).find_local(body.model)
         with client_field_names(messages.client_names(body)):
             prompt = messages.to_count(body, variables=model.template_variables)
             tokens = await asyncio.to_thread(model.pipeline.tokenize, prompt)

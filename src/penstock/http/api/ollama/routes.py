@@ -16,6 +16,8 @@ from penstock import flow
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import ServedModel
 from penstock.errors import EngineDied, InvalidRequest, NotFound
+from penstock.gateway.keys.identity import Identity, Scope
+from penstock.http.api.admin.actions import audited
 from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.generation_response import generation_response
 from penstock.http.api.ollama import embed as embedding
@@ -54,6 +56,7 @@ from penstock.http.api.ollama.schemas import (
 from penstock.http.api.ollama.writer import ChatLineWriter, GenerateLineWriter, LineWriter, nanoseconds
 from penstock.http.error_response import report_error
 from penstock.http.json_response import json_response
+from penstock.http.middleware.tenants import identity_of
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
@@ -74,7 +77,7 @@ def add(app: App, service: Service) -> None:
     _add_generation(app, service)
     _add_embeddings(app, service)
     _add_models(app, service)
-    _add_pull(app, Pulls(service.models, lambda: service.closing))
+    _add_pull(app, service, Pulls(service.models, lambda: service.closing))
     _add_unsupported(app)
 
 
@@ -84,6 +87,8 @@ def running() -> Response:
 
 
 def _add_generation(app: App, service: Service) -> None:
+    inference = app.requiring(Scope.INFERENCE)
+
     async def generate(
         request: Request,
         schema: type[Body],
@@ -95,15 +100,15 @@ def _add_generation(app: App, service: Service) -> None:
         with RequestEvents(request.scope, "ollama", service.emit) as events:
             body = await read_body(schema, request, any_type=True)
             events.parsed(model=body.model, stream=body.streamed)
-            model = find_served(body.model, service.models)
+            model = find_served(body.model, service.models_of(events.identity))
             write = writer(
                 model=body.model,
                 accepted=request.scope["state"]["accepted"],
                 vocabulary=model.vocabulary,
             )
-            managed = _apply_keep_alive(model, body.keep_alive)
+            managed = _apply_keep_alive(model, body.keep_alive, events.identity)
             if is_empty(body):
-                answer = await _load_response(service, model, write, body, managed=managed)
+                answer = await _load_response(service, request, model, write, body, managed=managed)
                 events.answered()
                 return answer
             with client_field_names(names):
@@ -119,7 +124,7 @@ def _add_generation(app: App, service: Service) -> None:
                 ticket = await service.submit(model, [generation], events.identity)
             return generation_response(service, ticket, write, stream=body.streamed, content_type=NDJSON)
 
-    @app.post("/api/chat", **_route_docs(OllamaChatRequest, OllamaChatAnswer, lines=OllamaChatAnswer))
+    @inference.post("/api/chat", **_route_docs(OllamaChatRequest, OllamaChatAnswer, lines=OllamaChatAnswer))
     async def ollama_chat(request: Request) -> Response:
         """Answer a conversation, in Ollama's way."""
         return await generate(
@@ -127,7 +132,9 @@ def _add_generation(app: App, service: Service) -> None:
             lambda body: not body.messages,
         )  # fmt: skip
 
-    @app.post("/api/generate", **_route_docs(OllamaGenerateRequest, OllamaGenerateAnswer, lines=OllamaGenerateAnswer))
+    @inference.post(
+        "/api/generate", **_route_docs(OllamaGenerateRequest, OllamaGenerateAnswer, lines=OllamaGenerateAnswer)
+    )
     async def ollama_generate(request: Request) -> Response:
         """Answer a prompt, in Ollama's way."""
         return await generate(
@@ -136,9 +143,10 @@ def _add_generation(app: App, service: Service) -> None:
         )  # fmt: skip
 
 
-def _apply_keep_alive(model: ServedModel, keep_alive: str | float | None) -> bool:
-    """Whether the model can be unloaded, so that `keep_alive` has an effect."""
-    if not isinstance(model, LocalModel) or model.keep_alive is None:
+def _apply_keep_alive(model: ServedModel, keep_alive: str | float | None, identity: Identity) -> bool:
+    """Whether the client can have the model unloaded, so that `keep_alive` has an effect: with the scope `admin` only,
+    since others use the model, too."""
+    if not isinstance(model, LocalModel) or model.keep_alive is None or Scope.ADMIN not in identity.scopes:
         return False
     if keep_alive is not None:
         model.keep_alive(idle_seconds(keep_alive))
@@ -146,14 +154,19 @@ def _apply_keep_alive(model: ServedModel, keep_alive: str | float | None) -> boo
 
 
 async def _load_response(
-    service: Service, model: ServedModel, write: LineWriter, body: OllamaGeneration, *, managed: bool
+    service: Service, request: Request, model: ServedModel, write: LineWriter, body: OllamaGeneration, *, managed: bool
 ) -> Response:
-    """For a client that asks to load or unload the model. Also the only line of a stream."""
+    """For a client that asks to load or unload the model; `managed`: it may unload it. Also the only line of a
+    stream."""
     if not service.ready:
         raise EngineDied("the model is not loaded: the engine is starting, or the server is shutting down")
     unload = asks_to_unload(body.keep_alive)
-    if managed and isinstance(model, LocalModel) and service.manager is not None:
-        await (service.manager.unload(model) if unload else service.manager.load(model))
+    if isinstance(model, LocalModel) and model.keep_alive is not None and service.manager is not None:
+        if not unload:  # any request would load it
+            await service.manager.load(model)
+        elif managed:
+            async with audited(service, request, "model.unload", model.name):
+                await service.manager.unload(model)
     headers = {HEADER: UNLOAD_WARNING} if unload and not managed else {}
     kind = NDJSON if body.streamed else "application/json"
     line = write.loaded(unloaded=unload and managed)
@@ -161,6 +174,8 @@ async def _load_response(
 
 
 def _add_embeddings(app: App, service: Service) -> None:
+    inference = app.requiring(Scope.INFERENCE)
+
     async def embed(
         request: Request,
         schema: type[OllamaEmbedRequest] | type[OllamaEmbeddingsRequest],
@@ -177,8 +192,8 @@ def _add_embeddings(app: App, service: Service) -> None:
         with RequestEvents(request.scope, "embedding", service.emit) as events:
             body = await read_body(schema, request, any_type=True)
             events.parsed(model=body.model)
-            model = find_local(body.model, service.models)
-            if _apply_keep_alive(model, body.keep_alive):
+            model = find_local(body.model, service.models_of(events.identity))
+            if _apply_keep_alive(model, body.keep_alive, events.identity):
                 body = body.model_copy(update={"keep_alive": None})
             if not embedding.texts_of(body):
                 events.answered()
@@ -197,12 +212,12 @@ def _add_embeddings(app: App, service: Service) -> None:
         spent = nanoseconds(time.monotonic() - accepted)
         return embedding.encode_embeddings(body, vectors, prompt_tokens=count, total_duration=spent, cost_usd=cost)
 
-    @app.post("/api/embed", **_route_docs(OllamaEmbedRequest, OllamaEmbeddingList, uses_engine=True))
+    @inference.post("/api/embed", **_route_docs(OllamaEmbedRequest, OllamaEmbeddingList, uses_engine=True))
     async def ollama_embed(request: Request) -> Response:
         """Turn one or several texts into vectors of unit length, in Ollama's way."""
         return await embed(request, OllamaEmbedRequest, several, {})
 
-    @app.post("/api/embeddings", **_route_docs(OllamaEmbeddingsRequest, OllamaEmbedding, uses_engine=True))
+    @inference.post("/api/embeddings", **_route_docs(OllamaEmbeddingsRequest, OllamaEmbedding, uses_engine=True))
     async def ollama_embeddings(request: Request) -> Response:
         """Turn a text into a vector: the older form of `/api/embed`."""
         return await embed(
@@ -212,30 +227,36 @@ def _add_embeddings(app: App, service: Service) -> None:
 
 
 def _add_models(app: App, service: Service) -> None:
-    @app.get("/api/tags", **_route_docs(None, OllamaModelList, not_found=None))
-    async def ollama_tags() -> Response:
+    any_key = app.requiring(*Scope)
+
+    @any_key.get("/api/tags", **_route_docs(None, OllamaModelList, not_found=None))
+    async def ollama_tags(request: Request) -> Response:
         """The models of this server, in Ollama's way."""
-        return json_response(encode_list(service.models))
+        return json_response(encode_list(service.models_of(identity_of(request.scope))))
 
-    @app.get("/api/ps", **_route_docs(None, OllamaRunningList, not_found=None))
-    async def ollama_ps() -> Response:
+    @any_key.get("/api/ps", **_route_docs(None, OllamaRunningList, not_found=None))
+    async def ollama_ps(request: Request) -> Response:
         """The models that are loaded."""
-        return json_response(encode_running([] if service.closing else service.models.local, service.expires_in))
+        models = [] if service.closing else service.models_of(identity_of(request.scope)).local
+        return json_response(encode_running(models, service.expires_in))
 
-    @app.post("/api/show", **_route_docs(OllamaShowRequest, OllamaModelInfo))
+    @any_key.post("/api/show", **_route_docs(OllamaShowRequest, OllamaModelInfo))
     async def ollama_show(request: Request) -> Response:
         """What a model is: its shape, its chat template, what it can do."""
         body = await read_body(OllamaShowRequest, request, any_type=True)
-        return json_response(details_of(find_served(body.model_name, service.models)).shown())
+        model = find_served(body.model_name, service.models_of(identity_of(request.scope)))
+        return json_response(details_of(model).shown())
 
-    @app.get("/api/version", **_route_docs(None, OllamaVersion, not_found=None))
+    @any_key.get("/api/version", **_route_docs(None, OllamaVersion, not_found=None))
     async def ollama_version() -> Response:
         """The version of Ollama whose API this is. `GET /version` has the server's own."""
         return json_response(msgspec.json.encode(OllamaVersion(version=API_LEVEL)))
 
 
-def _add_pull(app: App, pulls: Pulls) -> None:
-    @app.post("/api/pull", **_route_docs(OllamaPullRequest, OllamaStatus, lines=OllamaStatus))
+def _add_pull(app: App, service: Service, pulls: Pulls) -> None:
+    admin = app.requiring(Scope.ADMIN)
+
+    @admin.post("/api/pull", **_route_docs(OllamaPullRequest, OllamaStatus, lines=OllamaStatus))
     async def ollama_pull(request: Request) -> Response:
         """Fetch a model of the catalogue. It is not served by that."""
         body = await read_body(OllamaPullRequest, request, any_type=True)
@@ -243,22 +264,25 @@ def _add_pull(app: App, pulls: Pulls) -> None:
         if body.stream is not False:
             return StreamingResponse(lines(body.model_name, request), media_type=NDJSON)
         last = b""
-        async for line in pulls.lines(body.model_name):
-            last = line
-            if await request.is_disconnected():
-                break
+        async with audited(service, request, "model.pull", body.model_name):
+            async for line in pulls.lines(body.model_name):
+                last = line
+                if await request.is_disconnected():
+                    break
         return json_response(last)
 
     async def lines(name: str, request: Request) -> AsyncIterator[bytes]:
         try:
-            async for line in pulls.lines(name):
-                yield line
+            async with audited(service, request, "model.pull", name):
+                async for line in pulls.lines(name):
+                    yield line
         except Exception as error:
             yield report_error(error, request.scope).body + b"\n"
 
 
 def _add_unsupported(app: App) -> None:
     """Ollama's routes for managing models. Always errors, and not in /openapi.json."""
+    any_key = app.requiring(*Scope)
 
     def reject(what: str) -> Callable[[], Any]:
         async def unsupported() -> Response:
@@ -273,8 +297,8 @@ def _add_unsupported(app: App) -> None:
         ("POST", "/api/push", "pushing a model"),
         ("POST", "/api/blobs/{digest}", "uploading a blob"),
     ):
-        app.add_api_route(path, reject(what), methods=[method], include_in_schema=False)
+        any_key.add_api_route(path, reject(what), methods=[method], include_in_schema=False)
 
-    @app.get("/api/blobs/{digest}", include_in_schema=False)  # requested by HEAD
+    @any_key.get("/api/blobs/{digest}", include_in_schema=False)  # requested by HEAD
     async def blob(digest: str) -> Response:
         raise NotFound("there are no blobs here")

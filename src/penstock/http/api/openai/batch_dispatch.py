@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from starlette import types
 from starlette.types import ASGIApp, Message
 
-from penstock.batch.records import LineRequest
-from penstock.gateway.keys.identity import Identity, Scope
+from penstock.batch.records import Batch, LineRequest
+from penstock.errors import Unauthorized
+from penstock.gateway.keys.identity import Identity
 from penstock.http.background import BATCH, LINE
 from penstock.http.error_body import render_error
 
@@ -19,9 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 class LineDispatcher:
-    def __init__(self, app: ASGIApp) -> None:
-        """`app` has the routes and no middleware."""
+    def __init__(self, app: ASGIApp, identity: Callable[[Batch], Identity]) -> None:
+        """`app` has the routes and no middleware. `identity` raises Unauthorized once the batch's key is not valid."""
         self._app = app
+        self._identity = identity
 
     async def __call__(self, request: LineRequest) -> tuple[int, bytes]:
         """The status and the body. Cancelling it cancels the request."""
@@ -44,7 +47,10 @@ class LineDispatcher:
         token = BATCH.set(request.batch.id)
         line = LINE.set(f"{request.batch.id}/{request.line}")
         try:
-            await self._app(_scope(request), receive, send)
+            await self._app(_scope(request, self._identity(request.batch)), receive, send)
+        except Unauthorized as error:
+            rendered = render_error(error, request.request_id)
+            return rendered.status, rendered.body
         except Exception as error:
             if not status:  # otherwise answered and logged: Starlette raises it all the same
                 logger.error("line of batch %s failed", request.batch.id, exc_info=error)
@@ -56,10 +62,10 @@ class LineDispatcher:
         return status, b"".join(parts)
 
 
-def _scope(request: LineRequest) -> types.Scope:
+def _scope(request: LineRequest, identity: Identity) -> types.Scope:
     path = request.batch.endpoint
     state = {
-        "identity": Identity(tenant=request.batch.tenant, scopes=frozenset({Scope.INFERENCE})),
+        "identity": identity,
         "request_id": request.request_id,
         "accepted": time.monotonic(),
         "trace": None,

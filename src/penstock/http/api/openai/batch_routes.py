@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.batch.limiter import Capacity
 from penstock.batch.manager import BatchManager
 from penstock.batch.metrics import BatchCollector
+from penstock.batch.records import Batch
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import State
 from penstock.errors import ModelNotFound
+from penstock.gateway.keys.identity import Identity, Scope
 from penstock.http.api.openai import file_bodies, file_routes
 from penstock.http.api.openai.batch_dispatch import LineDispatcher
 from penstock.http.json_response import json_response
-from penstock.http.middleware.tenants import tenant_of
+from penstock.http.middleware.tenants import identity_of, tenant_of
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.parse.query import Parameter, read_query
@@ -33,18 +36,20 @@ LIST = (
 
 def add(app: App, service: Service, settings: Settings) -> None:
     """The routes of files and batches."""
+    inference = app.requiring(Scope.INFERENCE)
     service.batches = manager = new_manager(app, service, settings)
     service.metrics.registry.register(BatchCollector(manager))
     file_routes.add(app, manager, settings)
     docs = route_docs(file_bodies.BatchRequest, file_bodies.BatchObject, uses_engine=True, not_found="No such file.")
 
-    @app.post(PATH, **docs)
+    @inference.post(PATH, **docs)
     async def create_batch(request: Request) -> Response:
         """Run the requests of a file in the background, within 24 hours."""
         body = await read_body(file_bodies.BatchRequest, request)
         expires = body.output_expires_after
         batch = await manager.create_batch(
             tenant_of(request.scope),
+            key=identity_of(request.scope).key,
             input_file_id=body.input_file_id,
             endpoint=body.endpoint,
             metadata=body.metadata,
@@ -55,7 +60,7 @@ def add(app: App, service: Service, settings: Settings) -> None:
     list_docs = route_docs(None, file_bodies.BatchList, not_found=None, may_reject=True, parameters=LIST)
     list_docs["responses"] |= file_routes.STORAGE_ERRORS
 
-    @app.get(PATH, **list_docs)
+    @inference.get(PATH, **list_docs)
     async def list_batches(request: Request) -> Response:
         """All batches, newest first."""
         batches, more = await manager.batches(tenant_of(request.scope), **read_query(request, LIST))
@@ -64,7 +69,7 @@ def add(app: App, service: Service, settings: Settings) -> None:
     single_docs = route_docs(None, file_bodies.BatchObject, not_found=NOT_FOUND)
     single_docs["responses"] |= file_routes.STORAGE_ERRORS
 
-    @app.get(f"{PATH}/{{batch_id}}", **single_docs)
+    @inference.get(f"{PATH}/{{batch_id}}", **single_docs)
     async def retrieve_batch(request: Request, batch_id: str) -> Response:
         """One batch: its status, counts, errors and files."""
         return json_response(file_bodies.encode_batch(await manager.batch(tenant_of(request.scope), batch_id)))
@@ -72,7 +77,7 @@ def add(app: App, service: Service, settings: Settings) -> None:
     cancel_docs = route_docs(None, file_bodies.BatchObject, not_found=NOT_FOUND, may_reject=True)
     cancel_docs["responses"] |= file_routes.STORAGE_ERRORS
 
-    @app.post(f"{PATH}/{{batch_id}}/cancel", **cancel_docs)
+    @inference.post(f"{PATH}/{{batch_id}}/cancel", **cancel_docs)
     async def cancel_batch(request: Request, batch_id: str) -> Response:
         """Stop a batch. What has run is in its output file."""
         return json_response(file_bodies.encode_batch(await manager.cancel(tenant_of(request.scope), batch_id)))
@@ -98,11 +103,16 @@ def new_manager(app: App, service: Service, settings: Settings) -> BatchManager:
         """Those of `count` that are not of batches."""
         return max(0, count - manager.limiters.of(name).running)
 
+    def identity(batch: Batch) -> Identity:
+        """Of the key that created the batch, as it is now. Raises Unauthorized if it is not valid any more."""
+        found = service.keys.find(batch.key) if batch.key else Identity(scopes=frozenset({Scope.INFERENCE}))
+        return replace(found, tenant=batch.tenant)
+
     manager = BatchManager(
         settings.data_folder,
-        dispatch=LineDispatcher(app),
+        dispatch=LineDispatcher(app, identity),
         capacity=capacity,
-        find_model=lambda name: service.models.find(name).card.name,
+        find_model=lambda batch, name: service.models_of(identity(batch)).find(name).card.name,
         max_line=parse_bytes(settings.serve.max_body, "max_body"),
     )
     return manager

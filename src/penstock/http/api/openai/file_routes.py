@@ -11,6 +11,7 @@ from starlette.responses import FileResponse, Response
 from penstock.batch.manager import BatchManager
 from penstock.batch.records import new_id
 from penstock.errors import InvalidRequest, NotFound, OriginNotAllowed
+from penstock.gateway.keys.identity import Scope
 from penstock.http.api.openai import file_bodies
 from penstock.http.error_body import ErrorBody
 from penstock.http.json_response import json_response
@@ -56,6 +57,7 @@ STORAGE_ERRORS = {
 
 
 def add(app: App, manager: BatchManager, settings: Settings) -> None:
+    inference = app.requiring(Scope.INFERENCE)
     docs: dict[str, Any] = route_docs(None, file_bodies.FileObject, not_found=None, may_reject=True)
     docs["responses"] |= STORAGE_ERRORS | {
         403: schemas.response(ErrorBody, "A page of another origin sent the form."),
@@ -64,7 +66,7 @@ def add(app: App, manager: BatchManager, settings: Settings) -> None:
         507: schemas.response(ErrorBody, "The disk has no room for the file."),
     }
 
-    @app.post(PATH, **{**docs, "openapi_extra": _FORM})
+    @inference.post(PATH, **{**docs, "openapi_extra": _FORM})
     async def upload_file(request: Request) -> Response:
         """Upload the input file of a batch: `file` and `purpose=batch` as a multipart form. It expires after 30 days,
         or after `expires_after[seconds]` (with `expires_after[anchor]=created_at`)."""
@@ -93,7 +95,7 @@ def add(app: App, manager: BatchManager, settings: Settings) -> None:
     list_docs = route_docs(None, file_bodies.FileList, not_found=None, may_reject=True, parameters=LIST)
     list_docs["responses"] |= STORAGE_ERRORS
 
-    @app.get(PATH, **list_docs)
+    @inference.get(PATH, **list_docs)
     async def list_files(request: Request) -> Response:
         """The files that were uploaded, and those that batches have written."""
         files, more = await manager.files(tenant_of(request.scope), **read_query(request, LIST))
@@ -103,10 +105,11 @@ def add(app: App, manager: BatchManager, settings: Settings) -> None:
 
 
 def _add_single(app: App, manager: BatchManager) -> None:
+    inference = app.requiring(Scope.INFERENCE)
     docs = route_docs(None, file_bodies.FileObject, not_found=NOT_FOUND)
     docs["responses"] |= STORAGE_ERRORS
 
-    @app.get(f"{PATH}/{{file_id}}", **docs)
+    @inference.get(f"{PATH}/{{file_id}}", **docs)
     async def retrieve_file(request: Request, file_id: str) -> Response:
         """One file, without its content."""
         return json_response(file_bodies.encode_file(await manager.file(tenant_of(request.scope), file_id)))
@@ -115,7 +118,7 @@ def _add_single(app: App, manager: BatchManager) -> None:
     content_docs = route_docs(None, file_bodies.FileObject, not_found=NOT_FOUND)
     content_docs["responses"] |= STORAGE_ERRORS | {200: {"description": "The content.", "content": content}}
 
-    @app.get(f"{PATH}/{{file_id}}/content", **content_docs)
+    @inference.get(f"{PATH}/{{file_id}}/content", **content_docs)
     async def retrieve_file_content(request: Request, file_id: str) -> Response:
         """The content of a file: of a batch's output, a line per request."""
         file = await manager.file(tenant_of(request.scope), file_id)
@@ -127,7 +130,7 @@ def _add_single(app: App, manager: BatchManager) -> None:
     deleted = route_docs(None, file_bodies.FileDeleted, not_found=NOT_FOUND)
     deleted["responses"] |= STORAGE_ERRORS
 
-    @app.delete(f"{PATH}/{{file_id}}", **deleted)
+    @inference.delete(f"{PATH}/{{file_id}}", **deleted)
     async def delete_file(request: Request, file_id: str) -> Response:
         """Delete a file. An unfinished batch that reads it goes on."""
         await manager.delete_file(tenant_of(request.scope), file_id)

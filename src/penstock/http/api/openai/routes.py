@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock import flow
+from penstock.gateway.keys.identity import Scope
 from penstock.http.api import model_card
 from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.generation_response import generation_response
@@ -19,7 +20,7 @@ from penstock.http.api.openai import chat, completions, embeddings
 from penstock.http.api.openai.schemas import GenerationFields
 from penstock.http.api.response_store import ResponseStore
 from penstock.http.json_response import json_response
-from penstock.http.middleware.tenants import tenant_of
+from penstock.http.middleware.tenants import identity_of, tenant_of
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_body
 from penstock.http.request_events import RequestEvents
@@ -34,6 +35,8 @@ Body = TypeVar("Body", bound=GenerationFields)
 def add_generation(app: App, service: Service, store: ResponseStore) -> None:
     """`store` holds the chat completions of requests with `store: true`."""
 
+    inference = app.requiring(Scope.INFERENCE)
+
     async def generate(
         request: Request,
         kind: str,
@@ -44,7 +47,7 @@ def add_generation(app: App, service: Service, store: ResponseStore) -> None:
         with RequestEvents(request.scope, kind, service.emit) as events:
             body = await read_body(schema, request)
             events.parsed(model=body.model, stream=bool(body.stream))
-            model = service.models.find(body.model)
+            model = service.models_of(events.identity).find(body.model)
             writer = make_writer(
                 body,
                 request_id=events.name,
@@ -58,13 +61,13 @@ def add_generation(app: App, service: Service, store: ResponseStore) -> None:
                 ticket = await service.submit(model, requests, events.identity)
             return generation_response(service, ticket, writer, stream=body.stream)
 
-    @app.post("/v1/chat/completions", **route_docs(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
+    @inference.post("/v1/chat/completions", **route_docs(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation."""
         writer = partial(chat.ChatWriter, store=partial(store.put, tenant_of(request.scope)))
         return await generate(request, "chat", chat.REQUEST, chat.to_requests, writer)
 
-    @app.post("/v1/completions", **route_docs(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))
+    @inference.post("/v1/completions", **route_docs(completions.REQUEST, completions.RESPONSE, chunk=completions.CHUNK))
     async def text_completions(request: Request) -> Response:
         """Continue one or several prompts."""
         api = completions
@@ -72,7 +75,9 @@ def add_generation(app: App, service: Service, store: ResponseStore) -> None:
 
 
 def add_embeddings(app: App, service: Service) -> None:
-    @app.post("/v1/embeddings", **route_docs(embeddings.REQUEST, embeddings.RESPONSE, uses_engine=True))
+    inference = app.requiring(Scope.INFERENCE)
+
+    @inference.post("/v1/embeddings", **route_docs(embeddings.REQUEST, embeddings.RESPONSE, uses_engine=True))
     async def embed(request: Request) -> Response:
         """Turn one or several texts into vectors of unit length."""
 
@@ -87,19 +92,23 @@ def add_embeddings(app: App, service: Service) -> None:
         with RequestEvents(request.scope, "embedding", service.emit) as events:
             body = await read_body(embeddings.REQUEST, request)
             events.parsed(model=body.model)
-            model = service.models.find(body.model)
+            model = service.models_of(events.identity).find(body.model)
             requests = embeddings.to_requests(body, request_id=events.name)
             events.validated(requests)
             return FullResponse(service, await service.submit(model, requests, events.identity), write)
 
 
 def add_models(app: App, service: Service) -> None:
-    @app.get("/v1/models", **route_docs(None, model_card.ModelList, not_found=None))
-    async def list_models() -> Response:
-        """The models of this server."""
-        return json_response(model_card.encode_models([model_card.describe(model) for model in service.models]))
+    any_key = app.requiring(*Scope)
 
-    @app.get("/v1/models/{model_id:path}", **route_docs(None, model_card.Model))
-    async def retrieve_model(model_id: str) -> Response:
+    @any_key.get("/v1/models", **route_docs(None, model_card.ModelList, not_found=None))
+    async def list_models(request: Request) -> Response:
+        """The models of this server that the API key may use."""
+        models = service.models_of(identity_of(request.scope))
+        return json_response(model_card.encode_models([model_card.describe(model) for model in models]))
+
+    @any_key.get("/v1/models/{model_id:path}", **route_docs(None, model_card.Model))
+    async def retrieve_model(model_id: str, request: Request) -> Response:
         """One model."""
-        return json_response(model_card.encode_model(model_card.describe(service.models.find(model_id))))
+        model = service.models_of(identity_of(request.scope)).find(model_id)
+        return json_response(model_card.encode_model(model_card.describe(model)))

@@ -8,6 +8,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.gateway.keys.identity import Scope
 from penstock.http.api.openai import chat, stored_completions
 from penstock.http.api.response_store import ResponseStore, StoredResponse
 from penstock.http.json_response import json_response
@@ -29,7 +30,9 @@ LIST = (Parameter(name="model", description="Only those of this model."), *PAGE)
 
 
 def add(app: App, store: ResponseStore) -> None:
-    @app.get(
+    inference = app.requiring(Scope.INFERENCE)
+
+    @inference.get(
         "/v1/chat/completions",
         **route_docs(None, stored_completions.StoredList, not_found=None, may_reject=True, parameters=LIST),
     )
@@ -46,7 +49,7 @@ def add(app: App, store: ResponseStore) -> None:
             await asyncio.to_thread(partial(stored_completions.completion_page, bodies, metadata=filters, **query))
         )
 
-    @app.get(
+    @inference.get(
         "/v1/chat/completions/{completion_id}", **route_docs(None, chat.RESPONSE, not_found=NOT_FOUND, may_reject=True)
     )
     async def retrieve_completion(request: Request, completion_id: str) -> Response:
@@ -54,7 +57,7 @@ def add(app: App, store: ResponseStore) -> None:
         read_query(request, ())
         return json_response(_find(request, completion_id).body)
 
-    @app.get(
+    @inference.get(
         "/v1/chat/completions/{completion_id}/messages",
         **route_docs(None, stored_completions.StoredList, not_found=NOT_FOUND, may_reject=True, parameters=PAGE),
     )
@@ -64,7 +67,7 @@ def add(app: App, store: ResponseStore) -> None:
         conversation = _find(request, completion_id).conversation
         return json_response(await asyncio.to_thread(partial(stored_completions.message_page, conversation, **query)))
 
-    @app.post(
+    @inference.post(
         "/v1/chat/completions/{completion_id}",
         **route_docs(stored_completions.StoredUpdate, chat.RESPONSE, not_found=NOT_FOUND),
     )
@@ -77,7 +80,7 @@ def add(app: App, store: ResponseStore) -> None:
         store.put(tenant, completion_id, StoredResponse(changed, stored.conversation))
         return json_response(changed)
 
-    @app.delete(
+    @inference.delete(
         "/v1/chat/completions/{completion_id}",
         **route_docs(None, stored_completions.StoredDeleted, not_found=NOT_FOUND),
     )

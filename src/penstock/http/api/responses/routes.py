@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.errors import InvalidRequest
+from penstock.gateway.keys.identity import Scope
 from penstock.http.api.client_field_names import client_field_names
 from penstock.http.api.conversation import ConversationBuilder
 from penstock.http.api.generation_response import generation_response
@@ -21,7 +22,7 @@ from penstock.http.api.responses import writer as responses
 from penstock.http.api.responses.event_sequence import replay_events
 from penstock.http.api.responses.schemas import InputTokensRequest, ResponseRequest
 from penstock.http.json_response import json_response
-from penstock.http.middleware.tenants import tenant_of
+from penstock.http.middleware.tenants import identity_of, tenant_of
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import LONG_BODY, read_body
 from penstock.http.parse.query import Parameter, read_query
@@ -66,9 +67,10 @@ def add(app: App, service: Service, store: ResponseStore) -> None:
 
 
 def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
+    inference = app.requiring(Scope.INFERENCE)
     not_found = "No such model or response."
 
-    @app.post(
+    @inference.post(
         "/v1/responses",
         **route_docs(responses.REQUEST, responses.RESPONSE, events=responses.EVENTS, not_found=not_found),
     )
@@ -77,7 +79,7 @@ def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
         with RequestEvents(request.scope, "response", service.emit) as events:
             body = await read_body(responses.REQUEST, request)
             events.parsed(model=body.model, stream=bool(body.stream))
-            model = service.models.find(body.model)
+            model = service.models_of(events.identity).find(body.model)
             name = secrets.token_hex(16)  # not the id in the debug routes: this one gives access to the conversation
             previous = _previous(store, events.identity.tenant, body)
             turns, listed = await _in_thread_if_long(request, previous, lambda: _conversation(body, previous, name))
@@ -97,11 +99,11 @@ def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
                 ticket = await service.submit(model, [generation], events.identity)
             return generation_response(service, ticket, writer, stream=body.stream)
 
-    @app.post("/v1/responses/input_tokens", **route_docs(responses.COUNT, responses.COUNTED, not_found=not_found))
+    @inference.post("/v1/responses/input_tokens", **route_docs(responses.COUNT, responses.COUNTED, not_found=not_found))
     async def count_input_tokens(request: Request) -> Response:
         """How many tokens the prompt of such a request has."""
         body = await read_body(responses.COUNT, request)
-        model = service.models.find_local(body.model)
+        model = service.models_of(identity_of(request.scope)).find_local(body.model)
         previous = _previous(store, tenant_of(request.scope), body)
         turns = await _in_thread_if_long(
             request, previous, lambda: requests.conversation(body, previous.messages() if previous is not None else ())
@@ -112,7 +114,9 @@ def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
 
 
 def _add_stored(app: App, store: ResponseStore) -> None:
-    @app.get(
+    inference = app.requiring(Scope.INFERENCE)
+
+    @inference.get(
         "/v1/responses/{response_id}",
         **route_docs(
             None,
@@ -137,7 +141,7 @@ def _add_stored(app: App, store: ResponseStore) -> None:
         events = await asyncio.to_thread(lambda: frame_events(replay_events(stored.body, stored.pieces)[first:]))
         return Response(events, headers={"cache-control": "no-cache"}, media_type="text/event-stream; charset=utf-8")
 
-    @app.get(
+    @inference.get(
         "/v1/responses/{response_id}/input_items",
         **route_docs(None, responses.LISTED, not_found=NOT_FOUND, may_reject=True, parameters=LIST),
     )
@@ -148,7 +152,7 @@ def _add_stored(app: App, store: ResponseStore) -> None:
         page = {name: query[name] for name in ("after", "limit", "order")}
         return json_response(await asyncio.to_thread(partial(input_items.page, stored.items, **page)))
 
-    @app.post(
+    @inference.post(
         "/v1/responses/{response_id}/cancel",
         **route_docs(None, responses.RESPONSE, not_found=NOT_FOUND, may_reject=True),
     )
@@ -157,7 +161,7 @@ def _add_stored(app: App, store: ResponseStore) -> None:
         store.get(tenant_of(request.scope), response_id)
         raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
 
-    @app.delete("/v1/responses/{response_id}", **route_docs(None, responses.DELETED, not_found=NOT_FOUND))
+    @inference.delete("/v1/responses/{response_id}", **route_docs(None, responses.DELETED, not_found=NOT_FOUND))
     async def delete_response(request: Request, response_id: str) -> Response:
         """Keep it no longer."""
         store.delete(tenant_of(request.scope), response_id)

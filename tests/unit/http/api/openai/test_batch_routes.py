@@ -11,17 +11,20 @@ from typing import Any, cast
 
 import openai
 import pytest
+from msgspec.structs import replace
 from prometheus_client import generate_latest
+from starlette import types
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.testclient import TestClient
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Send
 
 from helpers.batch_bench import CHAT, line
 from penstock.deployment.protocol import State
 from penstock.errors import InvalidRequest, ModelNotFound, PenstockError
 from penstock.flow.identity import UNNAMED
-from penstock.gateway.keys.identity import Identity
+from penstock.gateway.keys.directory import NoKeys
+from penstock.gateway.keys.identity import ANONYMOUS, Identity, Scope
 from penstock.http.api.openai import batch_routes, file_routes
 from penstock.http.background import BATCH
 from penstock.http.error_response import error_response
@@ -44,7 +47,11 @@ class StubService:
     def __init__(self) -> None:
         self.metrics = PrometheusMetrics(UNNAMED)
         self.models = self
+        self.keys = NoKeys()
         self.open_by_model: Counter[str] = Counter()
+
+    def models_of(self, identity: Identity) -> StubService:
+        return self
 
     def find(self, name: str) -> Any:
         if name != "tiny":
@@ -58,9 +65,9 @@ class AsTenant:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: types.Scope, receive: Receive, send: Send) -> None:
         key = dict(scope.get("headers", ())).get(b"authorization", b"").decode()
-        scope["state"] = {"identity": Identity(tenant=key.removeprefix("Bearer ")), "request_id": "r"}
+        scope["state"] = {"identity": replace(ANONYMOUS, tenant=key.removeprefix("Bearer ")), "request_id": "r"}
         await self.app(scope, receive, send)
 
 
@@ -74,7 +81,7 @@ def http(tmp_path: Path, service: StubService) -> Iterator[TestClient]:
     app = App()
     batch_routes.add(app, cast(Any, service), Settings(serve=ServeSettings(data_dir=str(tmp_path / "data"))))
 
-    @app.post(CHAT)
+    @app.requiring(Scope.INFERENCE).post(CHAT)
     async def chat(request: Request) -> Response:
         text = (await request.json())["messages"][0]["content"]
         if text == "bad":

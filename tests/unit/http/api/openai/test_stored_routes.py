@@ -7,6 +7,7 @@ from functools import partial
 
 import openai
 import pytest
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.testclient import TestClient
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from helpers.openai_samples import CHAT, choice, completion, raw
 from penstock.errors import PenstockError
 from penstock.flow import Chunk
-from penstock.gateway.keys.identity import Identity
+from penstock.gateway.keys.identity import ANONYMOUS
 from penstock.http.api.openai import stored_routes
 from penstock.http.api.openai.chat import ChatWriter
 from penstock.http.api.openai.schemas import ChatCompletionRequest
@@ -42,7 +43,7 @@ class AsTenant:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = dict(scope.get("headers", ())).get(b"authorization", b"").decode()
-        scope["state"] = {"identity": Identity(tenant=key.removeprefix("Bearer ")), "request_id": "r"}
+        scope["state"] = {"identity": replace(ANONYMOUS, tenant=key.removeprefix("Bearer ")), "request_id": "r"}
         await self.app(scope, receive, send)
 
 

@@ -6,13 +6,14 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import PenstockError
-from penstock.gateway.keys.identity import Identity
+from penstock.gateway.keys.identity import ANONYMOUS
 from penstock.http.api.response_store import ResponseStore, StoredResponse
 from penstock.http.api.responses import routes
 from penstock.http.error_response import error_response
@@ -36,7 +37,10 @@ class AsTenant:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope.get("headers", ()))
-        scope["state"] = {"identity": Identity(tenant=headers.get(b"x-tenant", b"").decode()), "request_id": "r"}
+        scope["state"] = {
+            "identity": replace(ANONYMOUS, tenant=headers.get(b"x-tenant", b"").decode()),
+            "request_id": "r",
+        }
         await self.app(scope, receive, send)
 
 
