@@ -123,8 +123,9 @@ class StubEngine:
             deltas.append(delta)
             if delta.finish is not None:
                 del self.running[name]
-        state = (len(self.running), len(self.waiting), 0, 0, 0, 0)
-        packed = record.pack(self.steps, start, (100, 200, 300), state, BLOCKS, admissions, [], rows)
+        waits = record.counts_by_reason({record.SLOT: len(self.waiting)})
+        state = (len(self.running), 0, record.STEP)
+        packed = record.pack(self.steps, start, (100, 200, 300), waits, state, BLOCKS, admissions, [], rows)
         self.link.send(Frame(deltas, packed).packed())
 
     def compute_prompts(self) -> list[bytes]:

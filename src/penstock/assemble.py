@@ -344,7 +344,7 @@ def _pipeline(
         ChatTemplate(files.chat_template, files.special_tokens) if files.chat_template is not None else None,
         context=chosen_context(spec, settings.model.context),
         constraints=Checker(files.tokenizer, spec.vocab_size, spec.end_tokens),
-        by_priority=settings.schedule.policy == "priority",
+        by_priority=settings.schedule.policy in ("fair", "priority"),
         default_max_tokens=default_max_tokens,
         emit=emit,
         model=files.name,

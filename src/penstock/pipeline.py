@@ -184,7 +184,7 @@ class Pipeline:
     def _check(self, request: Request, tokens: list[int]) -> None:
         """Check prompt and parameters against the model and its engine."""
         if request.priority and not self.by_priority:
-            raise InvalidRequest("priority has no effect here: requests go by arrival (policy fcfs)", param="priority")
+            raise InvalidRequest("priority has no effect under this server's policy", param="priority")
         if request.task == "embed":
             self._check_input(request, tokens)
             return
@@ -274,7 +274,7 @@ class Pipeline:
                 salt=request.salt,
                 tenant=request.tenant,
                 arrival=now,
-                deadline=None if params.timeout_s is None else now + params.timeout_s,
+                deadline_s=params.timeout_s,
                 task=request.task,
                 pooling=request.pooling,
                 number=self._numbers.draw(),

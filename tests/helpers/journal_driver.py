@@ -51,7 +51,7 @@ class JournalDriver:
         *,
         seconds: float = 0.02,
         admissions: dict[str, Finding] | None = None,
-        waits_us: tuple[int, ...] = (0,) * len(record.WAITS),
+        waits: dict[str, int] | None = None,
         preemptions: tuple[str, ...] = (),
         finish: dict[str, FinishReason] | None = None,
         cached: int = 0,
@@ -62,9 +62,11 @@ class JournalDriver:
         blocked: int = record.STEP,
     ) -> None:
         """`rows`: request -> tokens computed; each gets a token. One token of a request that was let in is a decode.
-        `as_numbers`: further tokens are delivered as numbers, not as Deltas."""
+        `waits`: microseconds by reason, of the admissions. `as_numbers`: further tokens are delivered as numbers, not
+        as Deltas."""
         self.steps += 1
         start = self.now
+        waits_us = tuple((waits or {}).get(reason, 0) for reason in record.WAITS)
         entries = [
             record.pack_admission(Admission(self.open[name], start - 0.001, cached, waits_us, 0, overtaken, finding))
             for name, finding in (admissions or {}).items()
@@ -76,8 +78,8 @@ class JournalDriver:
         back = [(self.open[name], record.BLOCKS) for name in preemptions]
         end = self.later(seconds)
         spans = (50, round(seconds * 1e6) - 50, round(seconds * 1e6))
-        state = (len(rows), waiting, 0, 0, 0, blocked)
-        data = record.pack(self.steps, start, spans, state, [blocks], entries, back, packed)
+        in_queue = record.counts_by_reason({blocked: waiting})
+        data = record.pack(self.steps, start, spans, in_queue, (len(rows), 0, blocked), [blocks], entries, back, packed)
         deltas = [Delta(id=f"{name}/0", tokens=[1], finish=(finish or {}).get(name)) for name in rows]
         received = self.later(0.001)
         times = [self.later(0.0001) for _ in deltas]

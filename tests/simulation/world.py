@@ -9,6 +9,7 @@ from penstock.cache import CacheManager, EvictionHistory
 from penstock.flow import Cancel, Delta, FinishReason, Pooling, SamplingParams, StepPlan, Submit, record
 from penstock.flow.record import Admission
 from penstock.schedule import Scheduler
+from penstock.schedule.queue_policy import DEFAULT_OPTIONS, PolicyOptions
 from penstock.schedule.sequence import Sequence, State
 from penstock.store.spec import CacheGroup
 from simulation.device import Device, draw, embed, logprob_of, marks_of
@@ -49,8 +50,10 @@ class World:
         max_sequences: int = 8,
         max_waiting: int = 1000,
         lookahead: int = 0,
-        policy: str = "fcfs",
+        policy: str = "fair",
         prefix_caching: bool = True,
+        max_waiting_per_tenant: int | None = None,
+        options: PolicyOptions = DEFAULT_OPTIONS,
     ) -> None:
         """Each group has the blocks that one sequence needs, and `spare_blocks` more."""
         groups = [CacheGroup(window, (index,)) for index, window in enumerate(windows)]
@@ -65,6 +68,8 @@ class World:
             step_tokens=step_tokens,
             max_sequences=max_sequences,
             max_waiting=max_waiting,
+            max_waiting_per_tenant=max_waiting_per_tenant,
+            options=options,
             policy=policy,
             lookahead=lookahead,
             context=context,
@@ -91,6 +96,8 @@ class World:
         seed: int = 0,
         salt: str = "",
         tenant: str = "",
+        tier: int = 1,
+        weight: float = 1.0,
         priority: int = 0,
         background: bool = False,
         timeout_s: float | None = None,
@@ -111,8 +118,10 @@ class World:
             background=background,
             salt=salt,
             tenant=tenant,
+            tier=tier,
+            weight=weight,
             arrival=self.now,
-            deadline=None if timeout_s is None else self.now + timeout_s,
+            deadline_s=timeout_s,
             task="embed" if embed else "generate",
             pooling=embed or "mean",
             number=number + 1,
@@ -141,8 +150,9 @@ class World:
 
     def _plan(self) -> None:
         queues = self.scheduler._queues
+        queues.reorder(self.now)
         first, preemptions = next(iter(queues.running), None), queues.preemptions
-        foreground = bool(queues.ready) and not queues.ready.first.background
+        in_line = queues.ready.first if queues.ready else None
         yielded = self.scheduler._planner._yielded
         plan = self.scheduler.plan()
         if plan is not None:
@@ -151,9 +161,10 @@ class World:
         self.planned = plan is not None
         self._check_deadlines()
         if first is not None:
-            self._check_first(first, plan, foreground)
+            self._check_first(first, plan, in_line)
         if self.scheduler._planner._yielded > yielded:
-            assert foreground, "a background sequence was preempted for nobody"
+            assert in_line is not None, "a sequence was preempted for nobody"
+            assert not in_line.background, "a sequence was preempted for a background one"
             preemptions += 1
         if plan is not None and queues.preemptions > preemptions:
             assert not plan.admits, "what was taken from one is given to the next"
@@ -230,22 +241,23 @@ class World:
         least = -(-self.device.step_tokens // 128)
         assert not tokens[False] or tokens[True] <= max(least, tokens[False])
 
-    def _check_first(self, first: Sequence, plan: StepPlan | None, foreground: bool) -> None:
-        """The first in line is never preempted, and never waits long for blocks, unless it is a background sequence and
-        a `foreground` one waits."""
-        if first.background and foreground:
+    def _check_first(self, first: Sequence, plan: StepPlan | None, in_line: Sequence | None) -> None:
+        """The first in policy order is never preempted, and never waits long for blocks, unless one of a better level
+        is `in_line`."""
+        if in_line is not None and (in_line.background, in_line.share.tier) < (first.background, first.share.tier):
             return
         assert first.state is not State.WAITING, "the first in line was preempted"
         if first.state is State.FINISHED or first is not self.first:
             self.first, self.stalled = first, 0
         served = plan is not None and any(row.slot == first.slot for row in plan.rows)
         scarce = self.device.step_tokens < self.scheduler._queues.slots.count
+        scarce |= in_line is not None and in_line.share.key < first.share.key  # another tenant's turn
         self.stalled = 0 if served or scarce or not first.uncomputed else self.stalled + 1
         assert self.stalled <= 2, "the first in line starves"
 
     def _check_deadlines(self) -> None:
         for sequence in self.scheduler._queues.sequences.values():
-            deadline = sequence.message.deadline
+            deadline = sequence.deadline
             assert deadline is None or deadline > self.now, f"{sequence.id} is overdue"
 
     def reference(self, message: Submit) -> tuple[list[int], FinishReason]:
@@ -289,8 +301,8 @@ class World:
         if client.cancel is not None:
             assert end.finish == client.cancel.finish
         if end.finish is FinishReason.TIMEOUT and client.cancel is None:
-            assert message.deadline is not None
-            assert message.deadline <= end.timings.finished
+            assert message.deadline_s is not None
+            assert message.arrival + message.deadline_s <= end.timings.finished
         assert (end.timings.first_token is None) == (not client.tokens)
         self._check_logprobs(client)
         self._check_embedding(client, end)

@@ -71,7 +71,7 @@ def test_choices_share_the_seed_and_differ_by_their_number() -> None:
     assert [submit.choice for submit in submits] == [0, 1, 2]
     assert len({submit.seed for submit in submits}) == 1
     assert [submit.params.prompt_logprobs for submit in submits] == [1, None, None]
-    assert {submit.deadline for submit in submits} == {7.0}
+    assert {submit.deadline_s for submit in submits} == {2.0}
 
 
 def test_ignore_eos_leaves_no_end_token() -> None:

@@ -12,10 +12,12 @@ import struct
 from array import array
 from typing import NamedTuple
 
-# Wait reasons: why a sequence is not admitted yet. "step": only the step in flight; "prefix": another sequence computes
-# its prefix; "constraint": its constraint is being compiled; the others are what there was too little of.
-WAITS = ("step", "budget", "slot", "blocks", "prefix", "constraint")
-STEP, BUDGET, SLOT, BLOCKS, PREFIX, CONSTRAINT = range(len(WAITS))
+# Wait reasons: why a sequence is not admitted yet. "step": only the step in flight; "budget", "slot" and "blocks" are
+# what there was too little of; "prefix": another sequence computes its prefix; "constraint": its constraint is being
+# compiled; "adapter": its adapter is being loaded; "share": tenants that have been served less go first; "fetch": its
+# prefix is fetched from a lower tier of the cache. Readers take the names from here: positions may change.
+WAITS = ("step", "budget", "slot", "blocks", "prefix", "constraint", "adapter", "share", "fetch")
+STEP, BUDGET, SLOT, BLOCKS, PREFIX, CONSTRAINT, ADAPTER, SHARE, FETCH = range(len(WAITS))
 
 # Why so much of a prompt was found in the prefix cache, and no more.
 FINDINGS = ("none", "full", "diverged", "extends", "evicted", "too_short", "nothing_alike", "off", "not_read")
@@ -25,9 +27,9 @@ DECODE = 1 << 31  # flag in a row's word: it decodes one token; the other bits a
 LONGEST = 2**32 - 1  # span, in its unit
 
 # Counts that only grow have 64 bits: a busy engine evicts 2^32 blocks within days.
-_HEADER = struct.Struct("<QdIIIIIIIQBIIIB")
+_HEADER = struct.Struct(f"<QdIII{len(WAITS)}IIQBIIIB")
 _BLOCKS = struct.Struct("<IIIII")
-_ADMISSION = struct.Struct("<IdIIIIIIIIIBIII")
+_ADMISSION = struct.Struct(f"<IdI{len(WAITS)}IIIBIII")
 _PREEMPTION = struct.Struct("<IB")
 
 
@@ -66,7 +68,7 @@ class Preemption(NamedTuple):
     """A sequence gives its slot and blocks back, and is queued again."""
 
     number: int  # Submit.number
-    why: int  # index in WAITS
+    why: int  # index in WAITS: what it was taken for; SHARE: a tenant that has been served less
 
 
 class StepRecord(NamedTuple):
@@ -77,10 +79,8 @@ class StepRecord(NamedTuple):
     planned_us: int  # since `start`, as those below
     collected_us: int  # the results are on the host
     settled_us: int
+    waits: tuple[int, ...]  # sequences that wait, by reason as in WAITS
     running: int
-    waiting: int
-    parked: int  # of those waiting: for a prefix
-    held: int  # of those waiting: for their constraints
     evictions: int  # of cached blocks, since the engine started
     blocked: int  # index in WAITS: why the first in the queue was not admitted; STEP: the queue is empty
     blocks: list[Blocks]  # [groups], once the step was settled
@@ -88,6 +88,10 @@ class StepRecord(NamedTuple):
     preemptions: list[Preemption]
     numbers: list[int]  # [rows] sequence number
     words: list[int]  # [rows] number of tokens, and DECODE
+
+    @property
+    def waiting(self) -> int:
+        return sum(self.waits)
 
     @property
     def tokens(self) -> int:
@@ -106,15 +110,17 @@ def pack(
     number: int,
     start: float,
     spans_us: tuple[int, int, int],
-    state: tuple[int, int, int, int, int, int],
+    waits: tuple[int, ...],
+    state: tuple[int, int, int],
     blocks: list[tuple[int, int, int, int, int]],
     admissions: list[bytes],
     preemptions: list[tuple[int, int]],
     rows: array[int],
 ) -> bytes:
-    """`spans_us` and `state` are the fields of StepRecord in order; `rows` is an array("I"): number, word, number, …"""
+    """`spans_us`, `waits` and `state` are the fields of StepRecord in order; `rows` is an array("I"): number, word,
+    number, …"""
     header = _HEADER.pack(
-        number, start, *spans_us, *state, len(rows) // 2, len(admissions), len(preemptions), len(blocks)
+        number, start, *spans_us, *waits, *state, len(rows) // 2, len(admissions), len(preemptions), len(blocks)
     )
     parts = [header, *(_BLOCKS.pack(*group) for group in blocks), *admissions]
     parts += [_PREEMPTION.pack(*entry) for entry in preemptions]
@@ -124,7 +130,9 @@ def pack(
 
 def unpack(data: bytes) -> StepRecord:
     """Unpack what `pack` packed."""
-    *plain, rows, num_admissions, num_preemptions, groups = _HEADER.unpack_from(data)
+    number, start, *fields = _HEADER.unpack_from(data)
+    spans_us, waits, rest = fields[:3], tuple(fields[3 : 3 + len(WAITS)]), fields[3 + len(WAITS) :]
+    *state, rows, num_admissions, num_preemptions, groups = rest
     offset = _HEADER.size
     blocks = [Blocks._make(_BLOCKS.unpack_from(data, offset + index * _BLOCKS.size)) for index in range(groups)]
     offset += groups * _BLOCKS.size
@@ -136,7 +144,14 @@ def unpack(data: bytes) -> StepRecord:
     ]
     offset += num_preemptions * _PREEMPTION.size
     packed = array("I", data[offset : offset + 8 * rows])
-    return StepRecord._make((*plain, blocks, admissions, preemptions, packed[::2].tolist(), packed[1::2].tolist()))
+    numbers, words = packed[::2].tolist(), packed[1::2].tolist()
+    lists = (blocks, admissions, preemptions, numbers, words)
+    return StepRecord._make((number, start, *spans_us, waits, *state, *lists))
+
+
+def counts_by_reason(counts: dict[int, int]) -> tuple[int, ...]:
+    """`StepRecord.waits` of these counts."""
+    return tuple(counts.get(reason, 0) for reason in range(len(WAITS)))
 
 
 def micros(seconds: float) -> int:

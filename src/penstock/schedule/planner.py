@@ -4,6 +4,10 @@ There are no phases: every running sequence lets its computed tokens catch up wi
 by policy order. The token budget goes first to sequences with a single token to compute, since their clients wait for
 the next one; then to longer chunks; what is left admits new sequences.
 
+Several tenants take turns, the least served first (`tenant_shares`): within each of the three parts, and a tenant's new
+sequences go before the longer chunks of tenants behind it. One that waits for a slot or blocks may take those of a
+tenant that was served more (`fair_preemption`).
+
 Background sequences (of batches) come last in policy order. A step with foreground rows computes few tokens of them,
 and a foreground sequence that finds no slot or blocks takes those of a background one.
 """
@@ -11,11 +15,14 @@ and a foreground sequence that finds no slot or blocks takes those of a backgrou
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from math import ceil
 
 from penstock.flow import Admit, Extend, Row, StepPlan, record
+from penstock.schedule.fair_preemption import blocks_held, choose_victim, slots_held
 from penstock.schedule.queues import SequenceQueues
 from penstock.schedule.sequence import Sequence
+from penstock.schedule.tenant_shares import ROW_COST, TenantShare
 
 # Beside foreground rows, background rows get as many tokens as those, but at least this share of the step's budget: a
 # few rows on a CPU, where each costs time, and a hundred on a GPU, where they cost little.
@@ -28,6 +35,7 @@ class Step:
 
     plan: StepPlan
     sequences: list[Sequence]  # [rows]
+    planned: float  # when
 
 
 @dataclass(slots=True)
@@ -42,6 +50,11 @@ class PlanBuilder:
     longer: list[tuple[Sequence, Row]] = field(default_factory=list)
     blocks_short: bool = False  # a sequence waits for blocks: those behind it may not allocate any
     preempted: bool = False
+
+    @property
+    def cost(self) -> int:
+        """Of the rows so far, less a constant: see `tenant_shares`."""
+        return ROW_COST * (len(self.singles) + len(self.longer)) - self.budget
 
     def tokens_for(self, sequence: Sequence) -> int:
         """Tokens left for this sequence."""
@@ -62,13 +75,13 @@ class PlanBuilder:
         sequence.pending += sample
         sequence.in_flight += 1
 
-    def build(self, number: int) -> Step | None:
+    def build(self, number: int, now: float) -> Step | None:
         """The plan, rows of one token first; None if there are no rows."""
         rows = self.singles + self.longer
         if not rows:
             return None
         plan = StepPlan(number, self.admits, self.extends, [row for _, row in rows])
-        return Step(plan, [sequence for sequence, _ in rows])
+        return Step(plan, [sequence for sequence, _ in rows], now)
 
 
 class Planner:
@@ -76,20 +89,25 @@ class Planner:
         self._queues = queues
         self._step_tokens = step_tokens
         self._stuck: tuple[Sequence, int] | None = None  # it found too few blocks at this value of `cache.freed`
-        self._yielded = 0  # the last step before which a background sequence was preempted
+        self._yielded = 0  # the last step before which a sequence was preempted for one that waits
         self.prompt_tokens = 0  # of all sequences ever admitted
         self.prefix_hit_tokens = 0  # of those, found in the cache
 
     def plan(self, number: int, now: float, in_flight: bool) -> Step | None:
         """The next step; None if there is nothing to compute. `in_flight`: whether earlier steps are not settled."""
+        queues = self._queues
+        queues.reorder(now)
         self._yield_to_foreground(number)
-        counts = [sequence.uncomputed for sequence in self._queues.running]
+        if queues.shares.num_active > 1:
+            self._yield_to_tenant(number)
+        groups = queues.running.groups
+        counts = [[sequence.uncomputed for sequence in group] for _, group in groups]
         plan = PlanBuilder(self._step_tokens, self._background_tokens(counts))
-        self._schedule_running(plan, counts, in_flight)
+        self._schedule_running(plan, groups, counts, now, in_flight)
         short = plan.blocks_short or plan.preempted or not self._admit_ready(plan, now)
-        if self._queues.recorder is not None:
-            self._queues.recorder.note_blocked(self._wait_reason(plan, short), now)
-        return plan.build(number)
+        if queues.recorder is not None:
+            queues.recorder.note_blocked(self._wait_reason(plan, short), queues.ready.shares, now)
+        return plan.build(number, now)
 
     def _wait_reason(self, plan: PlanBuilder, blocks_short: bool) -> int:
         """Why the first in the queue was not admitted: an index in `record.WAITS`."""
@@ -108,29 +126,86 @@ class Planner:
         short = not self._queues.slots.unused() or self._stuck == (ready.first, self._queues.cache.freed)
         if short and number > self._yielded + 1:
             self._yielded = number
-            self._queues.preempt(running.last)
+            self._queues.preempt(running.last, record.BLOCKS if self._queues.slots.unused() else record.SLOT)
 
-    def _background_tokens(self, counts: list[int]) -> int:
+    def _yield_to_tenant(self, number: int) -> None:
+        """Preempt a sequence of another tenant if the first in the queue finds no slot or no blocks, and its tenant is
+        owed more of them; as often as `_yield_to_foreground`."""
+        queues = self._queues
+        if not queues.ready or number <= self._yielded + 1:
+            return
+        first, slots = queues.ready.first, queues.slots
+        if not slots.unused():
+            victim = choose_victim(first.share, queues.running, queues.shares, slots.count, slots_held)
+        elif self._stuck == (first, queues.cache.freed):
+            total = blocks_held(list(queues.running))
+            victim = choose_victim(first.share, queues.running, queues.shares, total, blocks_held)
+        else:
+            return
+        if victim is not None:
+            self._yielded = number
+            queues.preempt(victim, record.SHARE)
+
+    def _background_tokens(self, counts: list[list[int]]) -> int:
         """How many tokens of background sequences the step may compute. `counts` are the uncomputed tokens of running
         sequences."""
         running = self._queues.running
         queues = [queue for queue in (running, self._queues.ready) if queue]
         if all(queue.first.background for queue in queues) or not any(queue.last.background for queue in queues):
             return self._step_tokens
-        foreground = sum(count for sequence, count in zip(running, counts, strict=True) if not sequence.background)
-        return max(foreground, ceil(self._step_tokens * BACKGROUND_SHARE))
+        pairs = zip(running, chain.from_iterable(counts), strict=True)
+        foreground = [count for sequence, count in pairs if not sequence.background]
+        chunks = max(0, self._step_tokens - sum(one.count(1) for one in counts))  # tokens left for longer chunks
+        tokens = min(sum(foreground), foreground.count(1) + chunks)
+        return max(tokens, ceil(self._step_tokens * BACKGROUND_SHARE))
 
-    def _schedule_running(self, plan: PlanBuilder, counts: list[int], in_flight: bool) -> None:
-        running = self._queues.running
-        chunk_budget = max(0, self._step_tokens - counts.count(1))  # for chunks of more than one token
-        for sequence, uncomputed in zip(running, counts, strict=False):  # a preemption shortens `running`, at its end
-            count = min(uncomputed, plan.budget if uncomputed == 1 else chunk_budget)
-            if sequence.background:
-                count = min(count, plan.background_budget)
-            if count and self._allocate(plan, sequence, sequence.computed + count, in_flight):
-                plan.add_row(sequence, count, uncomputed)
-                if uncomputed > 1:
-                    chunk_budget -= count
+    def _schedule_running(
+        self,
+        plan: PlanBuilder,
+        groups: list[tuple[TenantShare, list[Sequence]]],
+        counts: list[list[int]],
+        now: float,
+        in_flight: bool,
+    ) -> None:
+        """Give running sequences their rows. `counts` are the uncomputed tokens of the `groups`."""
+        chunk_budget = self._step_tokens  # for chunks of more than one token
+        for uncomputed_counts in counts:
+            chunk_budget -= uncomputed_counts.count(1)
+        costs = []  # charged at the end: counters, and so the order, do not change before
+        for (share, group), uncomputed_counts in zip(groups, counts, strict=True):
+            if chunk_budget > 0 and self._goes_before(plan, share):
+                chunk_budget -= self._admit_before(share, plan, chunk_budget, now)
+            cost = plan.cost
+            # A preemption shortens the group at its end.
+            for sequence, uncomputed in zip(group, uncomputed_counts, strict=False):
+                count = min(uncomputed, plan.budget if uncomputed == 1 else chunk_budget)
+                if sequence.background:
+                    count = min(count, plan.background_budget)
+                if count > 0 and self._allocate(plan, sequence, sequence.computed + count, in_flight):
+                    plan.add_row(sequence, count, uncomputed)
+                    if uncomputed > 1:
+                        chunk_budget -= count
+            costs.append(plan.cost - cost)
+        for (share, _), cost in zip(groups, costs, strict=True):
+            share.charge(cost)
+        self._queues.ready.reorder()
+
+    def _goes_before(self, plan: PlanBuilder, share: TenantShare) -> bool:
+        """Whether the first in the queue, of another tenant, may be admitted before running sequences of this share."""
+        ready = self._queues.ready
+        if not ready or plan.blocks_short or plan.preempted:
+            return False
+        first = ready.first.share
+        return first.key < share.key and not share.background
+
+    def _admit_before(self, share: TenantShare, plan: PlanBuilder, tokens: int, now: float) -> int:
+        """Admit sequences of tenants before this share, with up to `tokens`; returns how many were used."""
+        before = plan.budget
+        plan.budget = tokens
+        self._admit_ready(plan, now, share)
+        used = tokens - plan.budget
+        plan.budget = before - used
+        return used
 
     def _allocate(self, plan: PlanBuilder, sequence: Sequence, tokens: int, in_flight: bool) -> bool:
         """Allocate blocks for `tokens`, if need be by preempting the last in policy order, which may be this one.
@@ -150,26 +225,30 @@ class Planner:
                 return False
             victim = running.last
             assert victim is not running.first, "the cache is too small for one sequence"
-            self._queues.preempt(victim)
+            self._queues.preempt(victim, record.BLOCKS)
             plan.preempted = True
             if victim is sequence:
                 return False
         plan.extends += [Extend(sequence.slot, group, new) for group, new in enumerate(new_blocks) if new]
         return True
 
-    def _admit_ready(self, plan: PlanBuilder, now: float) -> bool:
-        """Admit in policy order; False if blocks were short. No sequence overtakes one that waits for blocks: else it
-        might never find enough."""
+    def _admit_ready(self, plan: PlanBuilder, now: float, before: TenantShare | None = None) -> bool:
+        """Admit in policy order, those of shares `before` this one or (None) all; False if blocks were short. No
+        sequence overtakes one that waits for blocks: else it might never find enough."""
         queues = self._queues
         while queues.ready and queues.slots and plan.tokens_for(queues.ready.first):
-            sequence = queues.ready.first
+            sequence, cost = queues.ready.first, plan.cost
+            if before is not None and sequence.share.key >= before.key:
+                return True
             if self._stuck == (sequence, queues.cache.freed):
                 return False
             hit = queues.lookup_prefix(sequence)
             if queues.park(sequence, hit):
                 continue
-            if not queues.admit(sequence, hit, ahead=self._step_tokens):
-                self._stuck = (sequence, queues.cache.freed)
+            # Running sequences that come later in this step must find blocks for all of its tokens.
+            reserve = 0 if before is None else -(-plan.budget // queues.cache.block_size)
+            if not queues.admit(sequence, hit, self._step_tokens, reserve):
+                self._stuck = (sequence, queues.cache.freed) if before is None else self._stuck
                 return False
             if sequence.admitted is None:
                 sequence.admitted, sequence.cached = now, hit.tokens
@@ -177,4 +256,6 @@ class Planner:
                 self.prefix_hit_tokens += hit.tokens
             plan.admits.append(sequence.admit())
             plan.add_row(sequence, min(sequence.uncomputed, plan.tokens_for(sequence)), sequence.uncomputed)
+            sequence.share.charge(plan.cost - cost)
+            queues.ready.move(sequence.share)
         return True

@@ -42,13 +42,14 @@ class PrefixClaims:
             waiter.parked = None
         return woken
 
-    def last_claimed(self, links: list[ChainLink], *, background: bool) -> bytes | None:
-        """The key of the last of the leading `links` that are claimed without a gap, if the first one is. Claims of
-        background sequences count for background sequences only: no other waits for them."""
+    def last_claimed(self, links: list[ChainLink], waiter: Sequence) -> bytes | None:
+        """The key of the last of the leading `links` that are claimed without a gap, if the first one is. None waits
+        for a claim of a worse tier, and only background sequences wait for background sequences."""
+        level = (waiter.background, waiter.share.tier)
         last = None
         for link in links:
             owner = self._owners.get(link.key)
-            if owner is None or (owner.background and not background):
+            if owner is None or (owner.background, owner.share.tier) > level:
                 break
             last = link.key
         return last

@@ -6,10 +6,13 @@
               recovering  was preempted with rows in flight, one of which may sample a token: until they are settled
     RUNNING   running     holds a slot and blocks, in policy order
 
-Every move takes slot, blocks and claims along, so that no caller can leave one of them behind.
+Every move takes slot, blocks, claims and the tenant's share along, so that no caller can leave one of them behind.
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
 
 from penstock.cache import CacheManager, PrefixHit
 from penstock.cache.explain import RunningPrefixes
@@ -20,17 +23,37 @@ from penstock.schedule.prefix_claims import PrefixClaims
 from penstock.schedule.sequence import Sequence, State
 from penstock.schedule.slot_allocator import SlotAllocator
 from penstock.schedule.step_recorder import StepRecorder
+from penstock.schedule.tenant_shares import TenantShares
+
+
+@dataclass(slots=True)
+class TenantLoad:
+    """Open sequences of a tenant, in all tiers."""
+
+    waiting: int = 0
+    running: int = 0
 
 
 class SequenceQueues:
-    def __init__(self, cache: CacheManager, max_sequences: int, recorder: StepRecorder | None = None) -> None:
+    def __init__(
+        self,
+        cache: CacheManager,
+        max_sequences: int,
+        shares: TenantShares,
+        ageing_s: float,
+        recorder: StepRecorder | None = None,
+    ) -> None:
+        """`ageing_s`: a sequence that has waited so long goes up a tier."""
         self.cache = cache
+        self.shares = shares
         self.recorder = recorder
+        self.tenants: dict[str, TenantLoad] = {}  # with open sequences
         self.sequences: dict[str, Sequence] = {}  # all that are open, by id
         self.ready = PolicyOrder()
         self.running = PolicyOrder()
         self.slots = SlotAllocator(max_sequences)
         self.claims = PrefixClaims()
+        self._ageing_s = ageing_s
         self._newest_step = 0
         self.num_held = 0
         self.preemptions = 0
@@ -44,6 +67,7 @@ class SequenceQueues:
     def enqueue(self, sequence: Sequence, held: bool) -> None:
         """-> ready or held"""
         self.sequences[sequence.id] = sequence
+        self.tenants.setdefault(sequence.message.tenant, TenantLoad()).waiting += 1
         sequence.held = held
         self.num_held += held
         ahead = self.ready.add(sequence) if not held else 0
@@ -73,7 +97,7 @@ class SequenceQueues:
         # Blocks that a hit can have: never the one with the last token.
         size = self.cache.block_size
         missing = sequence.chain.links[hit.tokens // size : (len(sequence.tokens) - 1) // size]
-        key = self.claims.last_claimed(missing, background=sequence.background)
+        key = self.claims.last_claimed(missing, sequence)
         if key is None:
             return False
         self.ready.remove(sequence)
@@ -82,9 +106,10 @@ class SequenceQueues:
             self.recorder.set_aside(sequence, record.PREFIX)
         return True
 
-    def admit(self, sequence: Sequence, hit: PrefixHit, ahead: int) -> bool:
-        """ready -> running, if there are blocks for all its tokens and one more for each running sequence."""
-        table = self.cache.allocate(hit, len(sequence.tokens), hit.tokens + ahead, reserve=len(self.running))
+    def admit(self, sequence: Sequence, hit: PrefixHit, ahead: int, reserve: int) -> bool:
+        """ready -> running, if there are blocks for all its tokens, one more for each running sequence, and `reserve`
+        others."""
+        table = self.cache.allocate(hit, len(sequence.tokens), hit.tokens + ahead, len(self.running) + reserve)
         if table is None:
             return False
         self.ready.remove(sequence)
@@ -96,16 +121,22 @@ class SequenceQueues:
         sequence.table = table
         sequence.computed = sequence.settled = hit.tokens
         self.claims.claim(sequence, hit.tokens // self.cache.block_size)
+        self._count_move(sequence, 1)
+        if sequence.lost > hit.tokens:  # computed and charged for once more
+            sequence.share.charge(hit.tokens - sequence.lost)
         return True
 
-    def preempt(self, sequence: Sequence) -> None:
-        """running -> ready, or recovering if it has rows in flight."""
+    def preempt(self, sequence: Sequence, why: int) -> None:
+        """running -> ready, or recovering if it has rows in flight. `why`: an index in `record.WAITS`."""
+        sequence.lost = sequence.computed
+        sequence.yields += why == record.SHARE
         self._stop_running(sequence)
+        self._count_move(sequence, -1)
         sequence.state = State.WAITING
         sequence.preemptions += 1
         self.preemptions += 1
         if self.recorder is not None:
-            self.recorder.preempt(sequence)
+            self.recorder.preempt(sequence, why)
         if not sequence.in_flight:
             self.ready.add(sequence)
 
@@ -115,18 +146,30 @@ class SequenceQueues:
 
     def remove(self, sequence: Sequence) -> None:
         """From any queue: it has ended."""
+        load = self.tenants[sequence.message.tenant]
         if sequence.state is State.RUNNING:
+            load.running -= 1
             if self.cache.history is not None:
                 self.cache.history.end_sequence(sequence.chain, sequence.tokens, sequence.settled)
             self._stop_running(sequence)
-        elif sequence.parked is not None:
+        else:
+            load.waiting -= 1
+            self._stop_waiting(sequence)
+        sequence.state = State.FINISHED
+        del self.sequences[sequence.id]
+        if not load.waiting and not load.running:
+            del self.tenants[sequence.message.tenant]
+        if sequence.aged_from is not None:
+            sequence.aged_from.aged -= 1
+        self.shares.leave(sequence.share)
+
+    def _stop_waiting(self, sequence: Sequence) -> None:
+        if sequence.parked is not None:
             self.claims.unpark(sequence)
         elif sequence.held:
             self.num_held -= 1
         elif not sequence.in_flight:
             self.ready.remove(sequence)
-        sequence.state = State.FINISHED
-        del self.sequences[sequence.id]
 
     def _stop_running(self, sequence: Sequence) -> None:
         assert sequence.table is not None
@@ -137,11 +180,49 @@ class SequenceQueues:
         sequence.slot, sequence.table = -1, None
         sequence.computed = sequence.settled = 0
 
+    def _count_move(self, sequence: Sequence, started: int) -> None:
+        load = self.tenants[sequence.message.tenant]
+        load.running += started
+        load.waiting -= started
+
     def _wake(self, waiters: list[Sequence]) -> None:
         for waiter in waiters:
             ahead = self.ready.add(waiter)
             if self.recorder is not None:
                 self.recorder.requeue(waiter, ahead)
+
+    # --- order
+
+    def reorder(self, now: float) -> None:
+        """Before a plan: by the tenants' counters as of now."""
+        if self.shares.num_active > 1:
+            self._age(now)
+            self.ready.reorder()
+            self.running.reorder()
+
+    def _age(self, now: float) -> None:
+        """Promote the first sequence of each share that has waited long for better tiers. One at a time: a tier with
+        much to do is not starved, and does not flood the one above either."""
+        best = self.shares.best_tier()
+        for share in self.ready.shares:
+            if share.background or share.tier <= best or share.aged:
+                continue
+            sequence = self.ready.of_share(share)[0]
+            promotions = sequence.message.tier - share.tier + 1
+            if now - sequence.message.arrival >= promotions * self._ageing_s:
+                self._promote(sequence)
+
+    def _promote(self, sequence: Sequence) -> None:
+        self.ready.remove(sequence)
+        if self.recorder is not None:
+            self.recorder.leave_share(sequence)
+        if sequence.aged_from is not None:
+            sequence.aged_from.aged -= 1
+        sequence.aged_from = sequence.share
+        sequence.share = self.shares.promote(sequence.share)
+        ahead = self.ready.add(sequence)
+        if self.recorder is not None:
+            self.recorder.join_share(sequence, ahead)
 
     # --- progress
 
@@ -180,9 +261,7 @@ class SequenceQueues:
         self.cache.check_integrity()
         self.claims.check_integrity()
         running, ready = list(self.running), list(self.ready)
-        for queue in (running, ready):
-            if queue != sorted(queue, key=lambda sequence: sequence.rank):
-                raise PenstockError("sequences are out of policy order")
+        self._check_shares()
         for sequence in self.sequences.values():
             here = running if sequence.state is State.RUNNING else ready
             elsewhere = sequence.parked is not None or sequence.held or sequence.in_flight
@@ -200,3 +279,21 @@ class SequenceQueues:
         taken = [sequence.slot for sequence in running]
         if sorted([*taken, *self.slots.unused()]) != list(range(self.slots.count)):
             raise PenstockError(f"slots {taken} are in use and {self.slots.unused()} are not: some are lost or doubled")
+
+    def _check_shares(self) -> None:
+        for share, group in (*self.running.groups, *self.ready.groups):
+            if group != sorted(group, key=lambda sequence: sequence.rank):
+                raise PenstockError("sequences are out of policy order")
+            if any(sequence.share is not share for sequence in group):
+                raise PenstockError("a sequence is in the queue of another tenant")
+        sequences = self.sequences.values()
+        for share in self.shares.snapshot():
+            if share.open != sum(sequence.share is share for sequence in sequences):
+                raise PenstockError(f"the share of tenant {share.tenant!r} miscounts its sequences")
+            if share.aged != sum(sequence.aged_from is share for sequence in sequences):
+                raise PenstockError(f"the share of tenant {share.tenant!r} miscounts its aged sequences")
+        running = Counter(one.message.tenant for one in sequences if one.state is State.RUNNING)
+        total = Counter(one.message.tenant for one in sequences)
+        loads = {tenant: TenantLoad(count - running[tenant], running[tenant]) for tenant, count in total.items()}
+        if loads != self.tenants:
+            raise PenstockError(f"the sequences of tenants are {loads} but count as {self.tenants}")

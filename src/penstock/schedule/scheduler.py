@@ -22,14 +22,17 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from penstock.cache import CacheManager, PrefixChain
-from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError, QueueFull
+from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError
 from penstock.flow import Cancel, Delta, FinishReason, Row, RowResult, StepPlan, StepResult, Submit, Timings
+from penstock.schedule.pace import Pace
 from penstock.schedule.planner import Planner, Step
-from penstock.schedule.queue_policy import policy_by_name
+from penstock.schedule.queue_policy import DEFAULT_OPTIONS, PolicyOptions, policy_by_name
 from penstock.schedule.queues import SequenceQueues
 from penstock.schedule.sequence import Sequence, State
 from penstock.schedule.step_recorder import StepRecorder
+from penstock.schedule.tenant_shares import TenantShares, cost_of
 from penstock.schedule.views import Views
+from penstock.schedule.waiting_bounds import WaitingBounds
 
 STALE_DEADLINES = 1024  # of ended sequences, before the heap is rebuilt
 
@@ -45,6 +48,8 @@ class Scheduler:
         policy: str,
         lookahead: int,
         context: int,
+        max_waiting_per_tenant: int | None = None,
+        options: PolicyOptions = DEFAULT_OPTIONS,
         clock: Callable[[], float] = time.monotonic,
         recorded: bool = False,
     ) -> None:
@@ -52,12 +57,15 @@ class Scheduler:
         _check_capacity(cache, context, step_tokens)
         self.lookahead = lookahead
         self._context = context
-        self._max_waiting = max_waiting
-        self._policy = policy_by_name(policy)
+        self._bounds = WaitingBounds(max_waiting, max_waiting_per_tenant)
+        self._pace = Pace()
+        self._policy = policy_by_name(policy, options, self._pace)
+        self._measures = policy == "deadline"  # others do not estimate
         self._clock = clock
         self._recorder = StepRecorder(clock) if recorded else None
         self._record: bytes | None = None  # of the last step settled, until it is taken
-        self._queues = SequenceQueues(cache, max_sequences, self._recorder)
+        shares = TenantShares(fair=policy == "fair")
+        self._queues = SequenceQueues(cache, max_sequences, shares, options.ageing_s, self._recorder)
         self._planner = Planner(self._queues, step_tokens)
         self.views = Views(self._queues, self._planner)
         self._steps: deque[Step] = deque()  # in flight, oldest first
@@ -77,13 +85,14 @@ class Scheduler:
         sequence = Sequence(
             message,
             rank=(*self._policy(message), self._submitted),
+            share=self._queues.shares.join(message),
             limit=min(len(message.tokens) + message.max_output, self._context),
             chain=self._chain(message),
         )
         self._newest = sequence
         self._queues.enqueue(sequence, held)
-        if message.deadline is not None:
-            self._add_deadline(message.deadline, message.id)
+        if sequence.deadline is not None:
+            self._add_deadline(sequence.deadline, message.id)
 
     def release(self, id: str, error: PenstockError | None = None) -> None:
         """The constraint of a held sequence is compiled, or failed with `error`. An ended sequence is ignored."""
@@ -139,8 +148,12 @@ class Scheduler:
         for sequence, row, outcome in zip(step.sequences, step.plan.rows, result.rows, strict=True):
             sequence.in_flight -= 1
             sequence.pending -= row.sample
-            if sequence.state is not State.FINISHED:  # else the row was surplus
+            if sequence.state is not State.FINISHED:
                 self._settle_row(sequence, row, outcome, now)
+            else:
+                sequence.share.charge(-cost_of(row.count))  # the row was surplus
+        if self._measures:
+            self._pace.add_step(step.planned, now, [row.count for row in step.plan.rows])
         self._expire(now)
         if self._recorder is not None:
             self._record = self._recorder.end_step(step, now, self._queues)
@@ -159,6 +172,9 @@ class Scheduler:
     def fail(self, message: str) -> None:
         """The runner has failed, and no step in flight will be settled. Ends all running sequences with an error."""
         now = self._clock()
+        for step in self._steps:
+            for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
+                sequence.share.charge(-cost_of(row.count))
         self._steps.clear()
         if self._recorder is not None:
             self._recorder.drop_steps()
@@ -215,8 +231,7 @@ class Scheduler:
     # --- inside
 
     def _check(self, message: Submit) -> None:
-        if self._queues.num_waiting >= self._max_waiting + len(self._queues.slots):
-            raise QueueFull(f"{self._max_waiting} sequences are waiting already; try again later")
+        self._bounds.check(message.tenant, self._queues)
         if message.id in self._queues.sequences:
             raise InvalidRequest(f"a sequence with id {message.id!r} is open already", param="id")
         embeds = message.task == "embed"
@@ -295,7 +310,9 @@ class Scheduler:
     ) -> None:
         """End a sequence; `delta` has its last tokens, if there are any."""
         self._queues.remove(sequence)
-        self._output_tokens += len(sequence.tokens) - sequence.prompt_length
+        output_tokens = len(sequence.tokens) - sequence.prompt_length
+        self._output_tokens += output_tokens
+        self._pace.add_output(output_tokens)
         delta = delta or Delta(id=sequence.id, cached_tokens=sequence.cached or 0)
         delta.finish, delta.error, delta.code, delta.timings = finish, error, code, sequence.timings(now)
         self._deltas.append(delta)
@@ -311,7 +328,7 @@ class Scheduler:
         while self._deadlines and self._deadlines[0][0] <= now:
             deadline, id = heappop(self._deadlines)
             sequence = self._queues.sequences.get(id)
-            if sequence is not None and sequence.message.deadline == deadline:
+            if sequence is not None and sequence.deadline == deadline:
                 self._finish(sequence, FinishReason.TIMEOUT, now)
 
 

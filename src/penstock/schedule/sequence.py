@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cache import BlockTable, PrefixChain
 from penstock.flow import Admit, Delta, FinishReason, RowResult, Submit, Timings, TokenLogprobs
+from penstock.schedule.tenant_shares import TenantShare
 
 if TYPE_CHECKING:
     from penstock.schedule.step_recorder import WaitState
@@ -39,9 +40,11 @@ class Sequence:
 
     message: Submit
     rank: tuple[float, ...]  # by policy, then by order of submission: no two are equal
+    share: TenantShare  # whose turn it waits for, and who is charged
     limit: int  # tokens it may have in all, prompt included
     chain: PrefixChain
     tokens: list[int] = field(init=False)
+    deadline: float | None = field(init=False)  # it ends then
     stops: dict[int, FinishReason] = field(init=False)
     background: bool = field(init=False)  # of a batch: yields to all that are not
 
@@ -60,12 +63,17 @@ class Sequence:
     admitted: float | None = None
     first_token: float | None = None
     preemptions: int = 0
+    yields: int = 0  # of those, to a tenant that had been served less
+    lost: int = 0  # tokens that it had computed, and paid for, before it was preempted
+    aged_from: TenantShare | None = None  # the share of the tier below, if it was promoted for its wait
     waiting: WaitState | None = None  # the recorder's, while it waits
     prompt_logprobs: list[TokenLogprobs] | None = field(init=False)  # collected; None: not asked for, or sent
 
     def __post_init__(self) -> None:
         self.tokens = list(self.message.tokens)
         self.background = self.message.background
+        allowed_s = self.message.deadline_s
+        self.deadline = None if allowed_s is None else self.message.arrival + allowed_s
         self.stops = dict.fromkeys(self.message.params.stop_tokens, FinishReason.STOP_TOKEN)
         self.stops |= dict.fromkeys(self.message.end_tokens, FinishReason.END)
         self.prompt_logprobs = None if self.message.params.prompt_logprobs is None else []

@@ -1,8 +1,4 @@
-"""Records what the scheduler does: one packed record per step (`flow.record`), for observers.
-
-Wait times by reason cost nothing per waiting sequence: there is one running total per reason, which every plan adds to,
-and a sequence keeps the totals as of when it was queued.
-"""
+"""Records what the scheduler does: one packed record per step (`flow.record`), for observers."""
 
 from __future__ import annotations
 
@@ -16,10 +12,14 @@ from penstock.cache.explain import RunningPrefixes, explain
 from penstock.flow import record
 from penstock.flow.record import Admission, Finding, micros
 from penstock.schedule.sequence import Sequence
+from penstock.schedule.tenant_shares import TenantShare
+from penstock.schedule.wait_totals import WaitTotals
 
 if TYPE_CHECKING:
     from penstock.schedule.planner import Step
     from penstock.schedule.queues import SequenceQueues
+
+NONE_WAIT = (0,) * len(record.WAITS)
 
 
 @dataclass(slots=True)
@@ -27,9 +27,9 @@ class WaitState:
     """Of a sequence that waits."""
 
     since: float
-    before: tuple[float, ...]  # the totals when it was last queued, with the time since the last plan
-    ahead: int  # sequences before it in the queue when it was queued
-    admissions: int  # of all sequences, up to when it was queued
+    before: tuple[float, ...]  # the marks of its share's WaitTotals when it was last queued
+    ahead: int  # sequences of its share before it in the queue when it was queued
+    admissions: int  # of its share, up to when it was queued
     spent: list[float] = field(default_factory=lambda: [0.0] * len(record.WAITS))  # seconds, of earlier stretches
     aside: tuple[int, float] | None = None  # parked or held: for what reason, and since when
 
@@ -40,7 +40,8 @@ class PlannedStep:
 
     start: float
     planned_us: int
-    state: tuple[int, int, int, int, int, int]
+    waits: tuple[int, ...]
+    state: tuple[int, int, int]
     admissions: list[bytes]
     preemptions: list[tuple[int, int]]
 
@@ -48,10 +49,8 @@ class PlannedStep:
 class StepRecorder:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._totals = [0.0] * len(record.WAITS)
         self._reason = record.STEP  # why the last plan did not admit the first in the queue
-        self._since = clock()  # that plan
-        self._admissions = 0
+        self._blocked: list[TenantShare] = []  # with sequences that the last plan did not admit
         self._running: RunningPrefixes | None = None  # while a plan is made
         self._admitted: list[bytes] = []  # packed, since the last planned step
         self._preemptions: list[tuple[int, int]] = []
@@ -61,13 +60,14 @@ class StepRecorder:
 
     def enqueue(self, sequence: Sequence, ahead: int) -> None:
         now = self._clock()
-        sequence.waiting = WaitState(now, self._marks(now), ahead, self._admissions)
+        share = sequence.share
+        sequence.waiting = WaitState(now, self._totals(share).marks(now), ahead, share.admissions)
 
     def set_aside(self, sequence: Sequence, reason: int) -> None:
         """It leaves the queue to wait for a prefix or for its constraint."""
         if (waiting := sequence.waiting) is not None:
             now = self._clock()
-            self._charge(waiting, now)
+            self._charge(sequence, waiting, now)
             waiting.aside = (reason, now)
 
     def requeue(self, sequence: Sequence, ahead: int) -> None:
@@ -76,18 +76,27 @@ class StepRecorder:
             now = self._clock()
             reason, since = waiting.aside
             waiting.spent[reason] += now - since
-            waiting.before, waiting.aside = self._marks(now), None
+            waiting.before, waiting.aside = self._totals(sequence.share).marks(now), None
             if reason == record.CONSTRAINT:
-                waiting.ahead, waiting.admissions = ahead, self._admissions
+                waiting.ahead, waiting.admissions = ahead, sequence.share.admissions
+
+    def leave_share(self, sequence: Sequence) -> None:
+        """It is promoted to another share: `join_share` follows."""
+        if sequence.waiting is not None:
+            self._charge(sequence, sequence.waiting, self._clock())
+
+    def join_share(self, sequence: Sequence, ahead: int) -> None:
+        if (waiting := sequence.waiting) is not None:
+            waiting.before = self._totals(sequence.share).marks(self._clock())
+            waiting.ahead, waiting.admissions = ahead, sequence.share.admissions
 
     def admit(self, sequence: Sequence, hit: PrefixHit, queues: SequenceQueues) -> None:
-        waiting = sequence.waiting
+        waiting, share = sequence.waiting, sequence.share
         if waiting is None:
             return
-        now = self._clock()
-        self._charge(waiting, now)
-        overtaken = max(0, self._admissions - waiting.admissions - waiting.ahead)
-        self._admissions += 1
+        self._charge(sequence, waiting, self._clock())
+        overtaken = max(0, share.admissions - waiting.admissions - waiting.ahead)
+        share.admissions += 1
         waits_us = tuple(map(micros, waiting.spent))
         finding = self._explain(sequence, hit, queues) if sequence.admitted is None else Finding()
         if self._running is not None:
@@ -98,30 +107,28 @@ class StepRecorder:
         self._admitted.append(record.pack_admission(entry))
         sequence.waiting = None
 
-    def preempt(self, sequence: Sequence) -> None:
-        self._preemptions.append((sequence.message.number, record.BLOCKS))
+    def preempt(self, sequence: Sequence, why: int) -> None:
+        self._preemptions.append((sequence.message.number, why))
         self.enqueue(sequence, 0)
 
     # --- steps
 
-    def note_blocked(self, reason: int, now: float) -> None:
-        """After a plan: why the first in the queue was not admitted."""
-        self._totals[self._reason] += now - self._since
-        self._reason, self._since = reason, now
+    def note_blocked(self, reason: int, blocked: list[TenantShare], now: float) -> None:
+        """After a plan: the shares whose sequences still wait, in order, and why the first of them does. The others
+        wait for their turn."""
+        for share in self._blocked:
+            if share not in blocked:
+                self._totals(share).note(record.STEP, now)
+        for place, share in enumerate(blocked):
+            self._totals(share).note(record.SHARE if place else reason, now)
+        self._reason, self._blocked = reason, blocked
         self._running = None
 
     def begin_step(self, step: Step, start: float, queues: SequenceQueues) -> None:
         history = queues.cache.history
-        state = (
-            len(queues.running),
-            queues.num_waiting,
-            queues.num_waiting - len(queues.ready) - queues.num_held,
-            queues.num_held,
-            history.evictions if history is not None else 0,
-            self._reason,
-        )
+        state = (len(queues.running), history.evictions if history is not None else 0, self._reason)
         self._planned[step.plan.number] = PlannedStep(
-            start, micros(self._clock() - start), state, self._admitted, self._preemptions
+            start, micros(self._clock() - start), self._waits(queues), state, self._admitted, self._preemptions
         )
         self._admitted, self._preemptions = [], []
 
@@ -137,8 +144,9 @@ class StepRecorder:
         start = planned.start
         spans = (planned.planned_us, micros(collected - start), micros(self._clock() - start))
         return record.pack(
-            step.plan.number, start, spans, planned.state, blocks, planned.admissions, planned.preemptions, rows
-        )
+            step.plan.number, start, spans, planned.waits, planned.state, blocks,
+            planned.admissions, planned.preemptions, rows,
+        )  # fmt: skip
 
     def drop_steps(self) -> None:
         """No step in flight will be settled; their admissions and preemptions go into the next record."""
@@ -149,14 +157,25 @@ class StepRecorder:
 
     # --- inside
 
-    def _marks(self, now: float) -> tuple[float, ...]:
-        """The totals as of now: with the time since the last plan, which the next plan will add."""
-        marks = self._totals.copy()
-        marks[self._reason] += now - self._since
-        return tuple(marks)
+    def _totals(self, share: TenantShare) -> WaitTotals:
+        if share.waits is None:
+            share.waits = WaitTotals(self._clock())
+        return share.waits
 
-    def _charge(self, waiting: WaitState, now: float) -> None:
-        for reason, (total, before) in enumerate(zip(self._marks(now), waiting.before, strict=True)):
+    def _waits(self, queues: SequenceQueues) -> tuple[int, ...]:
+        """How many sequences wait, by reason."""
+        ready, held = len(queues.ready), queues.num_held
+        waiting = queues.num_waiting
+        if not waiting:
+            return NONE_WAIT
+        first = len(queues.ready.of_share(queues.ready.first.share)) if ready else 0
+        counts = {record.CONSTRAINT: held, record.PREFIX: waiting - ready - held, record.SHARE: ready - first}
+        counts[self._reason] = counts.get(self._reason, 0) + first
+        return record.counts_by_reason(counts)
+
+    def _charge(self, sequence: Sequence, waiting: WaitState, now: float) -> None:
+        marks = self._totals(sequence.share).marks(now)
+        for reason, (total, before) in enumerate(zip(marks, waiting.before, strict=True)):
             waiting.spent[reason] += max(0.0, total - before)
 
     def _explain(self, sequence: Sequence, hit: PrefixHit, queues: SequenceQueues) -> Finding:

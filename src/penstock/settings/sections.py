@@ -64,14 +64,35 @@ class ScheduleSettings(Section, frozen=True):
     max_waiting: Annotated[int, Meta(ge=1, description="Maximum queued sequences; more are rejected with 429.")] = (
         100_000
     )
+    max_waiting_per_tenant: Annotated[
+        Positive | None,
+        Meta(description="Maximum queued sequences of one tenant; more are rejected with 429. [default: max-waiting]"),
+    ] = None
     policy: Annotated[
-        Literal["fcfs", "priority"],
-        Meta(description="Queue policy: by arrival, or by request priority, smallest first."),
-    ] = "fcfs"
+        Literal["fair", "fcfs", "priority", "deadline"],
+        Meta(
+            description="Queue policy: tenants in turn by the tokens they were served, by arrival, by request "
+            "priority, or by latency target."
+        ),
+    ] = "fair"
+    ageing_s: Annotated[
+        float, Meta(gt=0, description="Seconds of waiting that are worth one tier (policies fair and priority).")
+    ] = 120.0
+    ttft_targets_s: Annotated[
+        str,
+        Meta(
+            pattern=r"^ *\d+(\.\d+)?( *, *\d+(\.\d+)?)* *$",
+            description="Seconds to the first token that the deadline policy aims at, by tier, comma-separated.",
+        ),
+    ] = "1,5,60"
     lookahead: Annotated[
         Literal[0, 1] | None,
         Meta(description="Steps planned ahead of the last settled one. [default: 0 on a CPU, 1 on a GPU]"),
     ] = None
+
+    @property
+    def tier_targets_s(self) -> tuple[float, ...]:
+        return tuple(float(part) for part in _split_list(self.ttft_targets_s))
 
 
 class EngineSettings(Section, frozen=True):

@@ -26,6 +26,7 @@ from penstock.kernels.arrays import Dtype
 from penstock.kernels.cpu import library
 from penstock.model import parameter_bytes
 from penstock.schedule import Scheduler
+from penstock.schedule.queue_policy import PolicyOptions
 from penstock.settings import Settings
 from penstock.startup import process_tuning
 from penstock.startup.gpu_warmup import wake_device
@@ -235,7 +236,9 @@ def _scheduler(config: BackendConfig, size: CacheSize, secret: bytes | None) -> 
         step_tokens=limits.step_tokens,
         max_sequences=limits.max_sequences,
         max_waiting=settings.schedule.max_waiting,
+        max_waiting_per_tenant=settings.schedule.max_waiting_per_tenant,
         policy=settings.schedule.policy,
+        options=PolicyOptions(settings.schedule.ageing_s, settings.schedule.tier_targets_s),
         lookahead=limits.lookahead,
         context=size.context,
         recorded=settings.observe.events,

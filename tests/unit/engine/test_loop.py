@@ -59,7 +59,7 @@ class World:
 
     def submit(self, name: str, constraint: Constraint | None = None, deadline: float | None = None) -> None:
         params = SamplingParams(constraint=constraint)
-        self.loop.handle(Submit(id=name, tokens=[1, 2, 3], params=params, seed=0, max_output=2, deadline=deadline))
+        self.loop.handle(Submit(id=name, tokens=[1, 2, 3], params=params, seed=0, max_output=2, deadline_s=deadline))
 
     def until_done(self, *names: str) -> dict[str, Delta]:
         last: dict[str, Delta] = {}

@@ -20,20 +20,23 @@ LET_IN = st.builds(
     number=TOTALS,
     start=TIMES,
     spans=st.tuples(WORDS, WORDS, WORDS),
-    state=st.tuples(WORDS, WORDS, WORDS, WORDS, TOTALS, st.integers(0, 5)),
+    waits=st.tuples(*[WORDS] * len(record.WAITS)),
+    state=st.tuples(WORDS, TOTALS, st.integers(0, len(record.WAITS) - 1)),
     blocks=st.lists(st.builds(Blocks, *[WORDS] * 5), max_size=3),
     admissions=st.lists(LET_IN, max_size=3),
-    preemptions=st.lists(st.builds(Preemption, WORDS, st.integers(0, 4)), max_size=3),
+    preemptions=st.lists(st.builds(Preemption, WORDS, st.integers(0, len(record.WAITS) - 1)), max_size=3),
     rows=st.lists(st.tuples(WORDS, WORDS), max_size=20),
 )
-def test_what_is_packed_comes_out_again(number, start, spans, state, blocks, admissions, preemptions, rows) -> None:
+def test_what_is_packed_comes_out_again(
+    number, start, spans, waits, state, blocks, admissions, preemptions, rows
+) -> None:
     flat = array("I", [value for row in rows for value in row])
     packed = record.pack(
-        number, start, spans, state, blocks, list(map(record.pack_admission, admissions)), preemptions, flat
+        number, start, spans, waits, state, blocks, list(map(record.pack_admission, admissions)), preemptions, flat
     )
     numbers, words = [row[0] for row in rows], [row[1] for row in rows]
     assert record.unpack(packed) == StepRecord(
-        number, start, *spans, *state, blocks, admissions, preemptions, numbers, words
+        number, start, *spans, waits, *state, blocks, admissions, preemptions, numbers, words
     )
 
 

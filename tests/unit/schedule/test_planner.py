@@ -115,9 +115,9 @@ def test_a_pending_token_survives_the_preemption(monkeypatch: pytest.MonkeyPatch
     pending: list[int] = []
     preempt = SequenceQueues.preempt
 
-    def spy(self: SequenceQueues, sequence: Sequence) -> None:
+    def spy(self: SequenceQueues, sequence: Sequence, why: int) -> None:
         pending.append(sequence.pending)
-        preempt(self, sequence)
+        preempt(self, sequence, why)
 
     monkeypatch.setattr(SequenceQueues, "preempt", spy)
     world = World(context=32, spare_blocks=4, max_sequences=3, lookahead=1)

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from penstock.errors import QueueFull
 from penstock.flow import FinishReason
+from penstock.schedule.queue_policy import PolicyOptions
 from simulation.device import VOCABULARY
 from simulation.world import Client, World
 
@@ -40,7 +41,8 @@ WORLDS = {
     "step_tokens": st.sampled_from([1, 2, 3, 5, 8, 13, 24]),
     "max_sequences": st.sampled_from([1, 2, 3, 4, 6]),
     "lookahead": st.sampled_from([0, 1]),
-    "policy": st.sampled_from(["fcfs", "priority"]),
+    "policy": st.sampled_from(["fair", "fair", "fair", "fcfs", "priority", "deadline"]),
+    "options": st.builds(PolicyOptions, ageing_s=st.sampled_from([1.0, 120.0])),
     "prefix_caching": st.sampled_from([True, True, False]),
 }
 CROWDED = WORLDS | {
@@ -83,7 +85,9 @@ class Engine(RuleBasedStateMachine):
         stop_tokens=st.sampled_from([(), (), (), (4,), (1, 2)]),
         seed=st.integers(0, 2),
         salt=st.sampled_from(["", "", "salt"]),
-        tenant=st.sampled_from(["", "", "other"]),
+        tenant=st.sampled_from(["", "", "other", "third"]),
+        tier=st.sampled_from([1, 1, 1, 0, 2]),
+        weight=st.sampled_from([1.0, 1.0, 0.5, 3.0]),
         priority=st.integers(0, 2),
         background=st.sampled_from([False, False, True]),
         timeout_s=st.sampled_from([None, None, None, 3.0, 10.0]),
@@ -179,7 +183,7 @@ def test_storm(seed: int, arguments: dict[str, Any]) -> None:
 def _submit_any(world: World, random: Random, choice: int) -> None:
     before = random.choice([None, None, None, *world.clients.values()])
     if before is None or random.random() < 0.5:
-        prompt, salt = random.choice(FAMILIES)[: random.choice([0, 2, 4, 7, 12])], random.choice(["", "", "tenant"])
+        prompt, salt = random.choice(FAMILIES)[: random.choice([0, 2, 4, 7, 12])], random.choice(["", "", "salt"])
     else:
         prompt, salt = before.message.tokens + before.tokens, before.message.salt
         prompt = prompt[: random.choice([len(prompt), world.context // 2])]
@@ -187,6 +191,9 @@ def _submit_any(world: World, random: Random, choice: int) -> None:
         world,
         [*prompt, random.randrange(VOCABULARY)],
         salt=salt,
+        tenant=random.choice(["a", "a", "b", "c"]),
+        tier=random.choice([1, 1, 1, 1, 0, 2]),
+        weight=random.choice([1.0, 1.0, 4.0]),
         seed=choice if random.random() < 0.8 else 0,
         max_output=random.choice([1, 3, 8, 20, 40]),
         end_tokens=random.choice([(), (), (), (2,)]),

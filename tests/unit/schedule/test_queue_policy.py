@@ -28,5 +28,5 @@ def test_priority_goes_before_arrival() -> None:
 
 
 def test_an_unknown_policy_is_refused_by_name() -> None:
-    with pytest.raises(InvalidSetting, match="unknown policy 'lifo'; there are fcfs, priority"):
+    with pytest.raises(InvalidSetting, match="unknown policy 'lifo'; there are fair, fcfs, priority, deadline"):
         World(policy="lifo")

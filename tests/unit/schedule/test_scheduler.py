@@ -6,7 +6,17 @@ import pytest
 
 from penstock.cache import CacheManager, prefix_chain
 from penstock.errors import ContextOverflow, InvalidRequest, OutOfMemory, PenstockError, QueueFull
-from penstock.flow import Cancel, FinishReason, RowResult, SamplingParams, StepResult, Submit, Task, TokenLogprobs
+from penstock.flow import (
+    Cancel,
+    FinishReason,
+    RowResult,
+    SamplingParams,
+    StepResult,
+    Submit,
+    Task,
+    TokenLogprobs,
+    record,
+)
 from penstock.flow.prefix import block_key
 from penstock.schedule import Scheduler
 from penstock.schedule.scheduler import STALE_DEADLINES
@@ -201,7 +211,7 @@ def test_a_deadline_that_passes_during_a_step_ends_the_sequence_with_that_steps_
 
 def test_the_deadline_of_an_ended_sequence_does_not_strike_a_later_one_of_the_same_id() -> None:
     world = World()
-    first = Submit(id="x", tokens=PROMPT, params=SamplingParams(), seed=0, max_output=4, deadline=5.0)
+    first = Submit(id="x", tokens=PROMPT, params=SamplingParams(), seed=0, max_output=4, deadline_s=5.0)
     world.scheduler.submit(first)
     world.scheduler.cancel(Cancel("x"))
     world.scheduler.submit(submit_message(PROMPT, id="x"))
@@ -263,7 +273,7 @@ def test_failure_within_a_result_loses_nobody(monkeypatch: pytest.MonkeyPatch) -
     preemptions = world.submit(PROMPT)
     world.half_step()
     queues = world.scheduler._queues
-    queues.preempt(queues.sequences[preemptions])
+    queues.preempt(queues.sequences[preemptions], record.BLOCKS)
     with monkeypatch.context() as patched:
         patched.setattr(Scheduler, "_settle_row", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -278,7 +288,7 @@ def test_far_deadlines_of_ended_sequences_do_not_pile_up() -> None:
     world = World()
     kept = world.submit(PROMPT, timeout_s=1e9)
     for number in range(3 * STALE_DEADLINES):
-        message = Submit(id=f"s{number}", tokens=PROMPT, params=SamplingParams(), seed=0, max_output=4, deadline=1e9)
+        message = Submit(id=f"s{number}", tokens=PROMPT, params=SamplingParams(), seed=0, max_output=4, deadline_s=1e9)
         world.scheduler.submit(message)
         world.scheduler.cancel(Cancel(message.id))
     world.scheduler.drain()

@@ -59,7 +59,8 @@ export interface KvGroup {
   free: number;
 }
 
-export type WaitReason = "slot" | "blocks" | "budget" | "prefix" | "constraint" | "priority" | "step";
+export type WaitReason =
+  | "slot" | "blocks" | "budget" | "prefix" | "constraint" | "adapter" | "share" | "fetch" | "priority" | "step";
 
 export interface Stats {
   running: number;

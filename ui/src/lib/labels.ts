@@ -39,6 +39,9 @@ export const WAITS: Record<string, string> = {
   budget: "step token budget used up (step_tokens)",
   prefix: "shared prefix being computed by another request",
   constraint: "constraint being compiled",
+  adapter: "adapter being loaded",
+  share: "other tenants' turn (fair share)",
+  fetch: "prefix being fetched from a lower cache tier",
   priority: "requests of higher priority ahead",
   step: "current step not finished",
 };

@@ -106,6 +106,9 @@ _WAITS_FOR = {
     "blocks": "KV blocks",
     "prefix": "a prefix that another sequence computes",
     "constraint": "its constraint to be compiled",
+    "adapter": "its adapter to be loaded",
+    "share": "its tenant's turn",
+    "fetch": "a prefix from a lower cache tier",
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.flow import FinishReason
 from penstock.flow.identity import UNNAMED, Source
-from penstock.flow.record import CONSTRAINT, PREFIX, WAITS, Admission, StepRecord, micros
+from penstock.flow.record import STEP, WAITS, Admission, StepRecord, micros
 from penstock.flow.routing import FailedAttempt
 from penstock.observe import events
 from penstock.observe.epoch import Epoch
@@ -145,13 +145,14 @@ class Journal:
 
     def waiting_by_reason(self, source: Source | None = None) -> dict[str, int]:
         """Sequences that wait, at one replica or (None) at all of them, by reason as of the last step: those that came
-        since have not been looked at."""
+        since count for what the first in the queue waits for."""
         counts = dict.fromkeys((*WAITS, PRIORITY), 0)
         for trace in [self.replica(source)] if source is not None else list(self.replicas.values()):
             waiting, level = self._count(waiting=True, source=trace.source), trace.level
-            for reason, count in ((CONSTRAINT, level.held), (PREFIX, level.parked)):
-                counts[WAITS[reason]] += min(count, waiting)
-                waiting -= min(count, waiting)
+            for index, (reason, count) in enumerate(zip(WAITS, level.waits, strict=True)):
+                if index != level.blocked:
+                    counts[reason] += min(count, waiting)
+                    waiting -= min(count, waiting)
             counts[WAITS[level.blocked]] += waiting
         return counts
 
@@ -319,8 +320,9 @@ class Journal:
         sequence.latest = Moment(step.start, step.start, step.number)
         sequence.cached, sequence.finding = entry.cached, entry.finding
         # The engine reads its messages between two steps: until then it was in a step.
-        step_us, *others = entry.waits_us
-        sequence.waits_us = (step_us + micros(entry.since - sequence.queued), *others)
+        waits_us = list(entry.waits_us)
+        waits_us[STEP] += micros(entry.since - sequence.queued)
+        sequence.waits_us = tuple(waits_us)
         sequence.ahead, sequence.overtaken = entry.ahead, entry.overtaken
 
     # --- events: on the way out

@@ -80,8 +80,8 @@ class SequenceTrace:
             return None
         if self.overtaken:
             return PRIORITY
-        short = self.waits_us[STEP + 1 :]
-        return WAITS[STEP + 1 + short.index(max(short))] if any(short) else WAITS[STEP]
+        longest = max((us, -reason) for reason, us in enumerate(self.waits_us) if reason != STEP)
+        return WAITS[-longest[1]] if longest[0] else WAITS[STEP]
 
     @property
     def tokens_per_s(self) -> float | None:

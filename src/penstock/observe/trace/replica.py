@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from penstock.flow.identity import Source
-from penstock.flow.record import Blocks, StepRecord
+from penstock.flow.record import WAITS, Blocks, StepRecord
 from penstock.observe.histogram import BATCH_SIZES, STEP_S, TOKEN_LATENCY_S, TOKENS, Histogram
 from penstock.observe.trace.step_ring import StepRing
 
@@ -34,8 +34,7 @@ class Level:
 
     t: float = 0.0
     waiting: int = 0
-    parked: int = 0
-    held: int = 0
+    waits: tuple[int, ...] = (0,) * len(WAITS)  # of those, by reason
     blocked: int = 0
     evictions: int = 0
     blocks: list[Blocks] = field(default_factory=list)
@@ -68,8 +67,8 @@ class ReplicaTrace:
         totals.rows += rows
         totals.step_s += seconds
         totals.preemptions += len(step.preemptions)
-        level.t, level.waiting, level.parked, level.blocked = settled, step.waiting, step.parked, step.blocked
-        level.evictions, level.blocks, level.held = step.evictions, step.blocks, step.held
+        level.t, level.waiting, level.waits, level.blocked = settled, step.waiting, step.waits, step.blocked
+        level.evictions, level.blocks = step.evictions, step.blocks
         self.step_s.add(seconds)
         self.step_tokens.add(step.tokens)
         self.batch_size.add(rows)

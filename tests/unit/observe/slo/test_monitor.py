@@ -88,8 +88,8 @@ def serve_slowly(
 @pytest.mark.parametrize(
     ("options", "cause", "words"),
     [
-        ({"queue": 3.0, "waits_us": (0, 0, 3_000_000, 0, 0, 0)}, "queue", "a slot"),
-        ({"queue": 3.0, "waits_us": (0, 0, 0, 3_000_000, 0, 0), "finding": Finding(record.EVICTED, 30, 16)},
+        ({"queue": 3.0, "waits": {"slot": 3_000_000}}, "queue", "a slot"),
+        ({"queue": 3.0, "waits": {"blocks": 3_000_000}, "finding": Finding(record.EVICTED, 30, 16)},
          "cache_thrashing", "KV blocks"),
         ({"prefill": 3.0}, "long_prefill", "40 new tokens"),
         ({"prefill": 3.0, "finding": Finding(record.EVICTED, 30, 16)}, "cache_thrashing", "evicted"),

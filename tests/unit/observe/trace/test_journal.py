@@ -121,19 +121,20 @@ def test_a_preempted_request_tells_when_and_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waits_us", "overtaken", "expected"),
+    ("waits", "overtaken", "expected"),
     [
-        ((900, 0, 0, 0, 0, 0), 0, "step"),
-        ((900, 0, 5, 0, 0, 0), 0, "slot"),
-        ((0, 10, 0, 4000, 20, 0), 0, "blocks"),
-        ((0, 0, 0, 0, 20, 0), 0, "prefix"),
-        ((0, 0, 500, 0, 0, 0), 2, "priority"),
+        ({"step": 900}, 0, "step"),
+        ({"step": 900, "slot": 5}, 0, "slot"),
+        ({"budget": 10, "blocks": 4000, "prefix": 20}, 0, "blocks"),
+        ({"prefix": 20}, 0, "prefix"),
+        ({"slot": 10, "share": 500}, 0, "share"),
+        ({"slot": 500}, 2, "priority"),
     ],
 )
-def test_says_what_a_request_waited_for(waits_us: tuple[int, ...], overtaken: int, expected: str) -> None:
+def test_says_what_a_request_waited_for(waits: dict[str, int], overtaken: int, expected: str) -> None:
     watched = JournalDriver()
     watched.accept("a")
-    watched.step({"a": 40}, admissions={"a": Finding()}, waits_us=waits_us, overtaken=overtaken)  # type: ignore[arg-type]
+    watched.step({"a": 40}, admissions={"a": Finding()}, waits=waits, overtaken=overtaken)
     assert view(watched).summary(watched.journal.find("a"))["waited_for"] == expected  # type: ignore[arg-type]
 
 
