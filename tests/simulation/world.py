@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.cache import CacheManager, EvictionHistory
 from penstock.flow import Cancel, Delta, FinishReason, Pooling, SamplingParams, StepPlan, Submit, record
-from penstock.flow.record import Admission
+from penstock.flow.record import Admission, Preemption
 from penstock.schedule import Scheduler
 from penstock.schedule.queue_policy import DEFAULT_OPTIONS, PolicyOptions
 from penstock.schedule.sequence import Sequence, State
@@ -79,6 +79,7 @@ class World:
         self.plans: deque[StepPlan] = deque()  # not settled
         self.admissions: dict[int, list[Admission]] = {}  # by number
         self.preemptions: Counter[int] = Counter()
+        self.preempted: list[Preemption] = []
         self.device = Device(list(windows), num_blocks, block_size, step_tokens)
         self.clients: dict[str, Client] = {}
         self.planned: bool | None = None  # between the halves of a step: whether there was anything to plan
@@ -230,6 +231,7 @@ class World:
         for entry in found.admissions:
             self.admissions.setdefault(entry.number, []).append(entry)
         self.preemptions.update(entry.number for entry in found.preemptions)
+        self.preempted += found.preemptions
 
     def _check_background(self, plan: StepPlan | None) -> None:
         """A step with foreground rows has no more tokens of background rows than of those, or the least."""

@@ -216,9 +216,9 @@ class SequenceQueues:
         self.ready.remove(sequence)
         if self.recorder is not None:
             self.recorder.leave_share(sequence)
-        if sequence.aged_from is not None:
-            sequence.aged_from.aged -= 1
-        sequence.aged_from = sequence.share
+        if sequence.aged_from is None:
+            sequence.aged_from = sequence.share
+            sequence.share.aged += 1
         sequence.share = self.shares.promote(sequence.share)
         ahead = self.ready.add(sequence)
         if self.recorder is not None:

@@ -65,7 +65,7 @@ class Sequence:
     preemptions: int = 0
     yields: int = 0  # of those, to a tenant that had been served less
     lost: int = 0  # tokens that it had computed, and paid for, before it was preempted
-    aged_from: TenantShare | None = None  # the share of the tier below, if it was promoted for its wait
+    aged_from: TenantShare | None = None  # its own tier's share, if it was promoted for its wait
     waiting: WaitState | None = None  # the recorder's, while it waits
     prompt_logprobs: list[TokenLogprobs] | None = field(init=False)  # collected; None: not asked for, or sent
 

@@ -87,7 +87,6 @@ class TenantShares:
     def promote(self, share: TenantShare) -> TenantShare:
         """Move one of its sequences to the tenant's share one tier up, which is returned."""
         upper = self._enter(share.tenant, (share.background, share.tier - 1), share.weight)
-        share.aged += 1
         self.leave(share)
         return upper
 
