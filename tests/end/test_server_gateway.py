@@ -100,7 +100,8 @@ def test_log_probabilities_and_embeddings_are_the_upstream_s(gateway: Server, se
             one.embeddings.create(model=name, input="word") for one, name in ((client, "far"), (upstream, server.model))
         ]
         assert vectors[0].data[0].embedding == pytest.approx(vectors[1].data[0].embedding, abs=1e-6)
-        assert vectors[0].usage == vectors[1].usage
+        assert vectors[0].usage.total_tokens == vectors[1].usage.total_tokens
+        assert vectors[0].usage.model_extra == {"cost_usd": 3e-06}  # 3 tokens at the price of "far"
 
 
 def test_a_dead_upstream_is_replaced_by_the_chain(gateway: Server) -> None:
