@@ -282,11 +282,11 @@ def server(
     from penstock.http.service import Service
     from penstock.observe.metrics import PrometheusMetrics
 
-    observer = None if journal is None else _observer(settings, models, journal)
+    accounting = accounting or Accounting(emit=None if journal is None else journal.record)
+    observer = None if journal is None else _observer(settings, models, journal, accounting)
     key_manager = None if database is None else _key_manager(database)
     metrics = PrometheusMetrics(Source(models.default.card.name), journal, only_model=len(models) == 1)
     metrics.registry.register(GatewayCollector(gateway))
-    accounting = accounting or Accounting(emit=None if journal is None else journal.record)
     metrics.registry.register(UsageCollector(accounting))
     service = Service(
         models,
@@ -352,7 +352,7 @@ def _pipeline(
     )
 
 
-def _observer(settings: Settings, models: ModelRegistry, journal: Journal) -> Observer:
+def _observer(settings: Settings, models: ModelRegistry, journal: Journal, accounting: Accounting) -> Observer:
     """What reads the journal: the history, the objectives and the views of requests."""
     from penstock.deployment.protocol import State
     from penstock.observe.gpu import Gpu
@@ -369,7 +369,7 @@ def _observer(settings: Settings, models: ModelRegistry, journal: Journal) -> Ob
     def any_ready() -> bool:
         return any(model.state is State.READY for model in models)
 
-    monitor = SloMonitor(journal, history, asked, any_ready, listeners)
+    monitor = SloMonitor(journal, history, asked, any_ready, listeners, accounting.spend)
 
     def viewed(name: str) -> ViewedModel | None:
         for model in models.local:

@@ -21,6 +21,7 @@ COMMANDS = {
     "plan": "Plan capacity: memory, speed, replicas and cost of a model.",
     "budget": "Count the tokens of a prompt's parts against the context.",
     "top": "Watch a running server in the terminal.",
+    "usage": "Show tokens and cost of a running server's requests.",
     "sleep": "Release the memory of a running server's model.",
     "wake": "Wake a model of a running server that sleeps.",
     "pull": "Download a model into the cache.",

@@ -37,8 +37,10 @@ from penstock.gateway.limits.limiter import Limiter
 from penstock.gateway.limits.reservation import Charge, Reservation
 from penstock.observe import events
 from penstock.observe.events import Emit
+from penstock.observe.slo.spend import MINUTE_S, PAST_MINUTES, SpendRates
 from penstock.stream.active_request import ActiveRequest
 
+PAST_S = MINUTE_S * PAST_MINUTES  # that the spend rate is compared with
 _UNFINISHED = (None, FinishReason.CANCELLED, FinishReason.ERROR)
 
 
@@ -52,17 +54,16 @@ class Accounting:
         *,
         fail_open: bool = False,
         emit: Emit | None = None,
-        listeners: tuple[Callable[[UsageRecord], None], ...] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`fail_open`: answers go out also while the ledger cannot be written. `listeners` get each record once."""
+        """`fail_open`: answers go out also while the ledger cannot be written."""
         self.ledger = ledger
         self.limiter = limiter
         self.fail_open = fail_open
         self.totals = UsageTotals()
         self.emit = emit
         self.clock = clock
-        self._listeners = (self.totals.add, *listeners)
+        self.spend = SpendRates(clock)
         self._tasks: set[asyncio.Task[None]] = set()  # of requests whose clients do not wait
 
     def open(self, identity: Identity, request: str, line: str | None = None) -> RequestAccount:
@@ -83,8 +84,8 @@ class Accounting:
                 if awaited and not self.fail_open:
                     raise
                 self.ledger.keep(record)
-        for listener in self._listeners:
-            listener(record)
+        self.totals.add(record)
+        self.spend.add(record.tenant, record.microusd)
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """In the background; `close` waits for it."""
@@ -94,6 +95,8 @@ class Accounting:
 
     async def start(self) -> None:
         """Before the first request. Raises LedgerUnavailable or LimitsUnavailable."""
+        if self.ledger is not None:
+            self.spend.restore(await self.ledger.spend_by_minute(self.clock() - PAST_S))
         if self.limiter is not None:
             await self.limiter.start(self.ledger)
 

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp
 
 import penstock
 from penstock.http import exception_handlers, openapi_bodies, operations, ui
-from penstock.http.api import capacity_routes, tokenizer_routes
+from penstock.http.api import capacity_routes, tokenizer_routes, usage_routes
 from penstock.http.api.admin import audit_routes, key_routes, model_routes, tenant_routes
 from penstock.http.api.anthropic import routes as anthropic_routes
 from penstock.http.api.ollama import routes as ollama_routes
@@ -63,6 +63,7 @@ def _add_routes(app: App, service: Service, settings: Settings, observer: Observ
     key_routes.add(app, service)
     tenant_routes.add(app, service)
     audit_routes.add(app, service)
+    usage_routes.add(app, service)
     ollama_routes.add(app, service)
     capacity_routes.add(app, service, observer)
     operations.add(app, service)

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 from pydantic import BaseModel
 
-from penstock.http.api import capacity_routes, model_card, tokenizer_routes
+from penstock.http.api import capacity_routes, model_card, tokenizer_routes, usage_routes
 from penstock.http.api.admin import bodies as admin
 from penstock.http.api.admin import model_routes
 from penstock.http.api.anthropic import messages
@@ -40,6 +40,7 @@ ANSWERS: tuple[type[Struct], ...] = (
     model_card.ModelList,
     *model_routes.ANSWERS,
     *admin.ANSWERS,
+    *usage_routes.ANSWERS,
     *tokenizer_routes.ANSWERS,
     stored_completions.StoredList,
     stored_completions.StoredDeleted,

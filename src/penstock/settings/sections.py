@@ -237,6 +237,10 @@ class ObserveSettings(Section, frozen=True):
         Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="SLO: share of KV blocks in use.")
     ] = None
     slo_queue_depth: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="SLO: queued sequences.")] = None
+    slo_spend_rate: Annotated[
+        Annotated[float, Meta(gt=1)] | None,
+        Meta(description="SLO: a tenant's spend in the window, as a multiple of its mean of the last day."),
+    ] = None
     slo_window_s: Annotated[float, Meta(gt=0, description="Window of the SLOs in seconds.")] = 300.0
     slo_webhook: Annotated[
         str | None, Meta(description="Webhook URL for alerts that begin and end. [default: none]")

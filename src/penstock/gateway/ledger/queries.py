@@ -21,6 +21,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     until: float | None = None
     group_by: tuple[Group, ...] = ()  # none: one sum over all
     only: dict[Group, str] = {}  # records with these values
+    limit: int | None = None  # most sums
 
 
 class UsageSum(msgspec.Struct, frozen=True):

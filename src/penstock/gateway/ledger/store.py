@@ -92,7 +92,7 @@ class UsageStore:
         for group, value in query.only.items():
             found = found.where(columns[group] == value)
         if by:
-            found = found.group_by(*by).order_by(*by)
+            found = found.group_by(*by).order_by(*by).limit(query.limit)
         with self._database.read() as connection:
             rows = [row._mapping for row in connection.execute(found)]
         return [_sum(row, query.group_by) for row in rows if row["requests"]]

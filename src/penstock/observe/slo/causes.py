@@ -8,6 +8,7 @@ from typing import NamedTuple
 from penstock.flow import record
 from penstock.flow.record import WAITS
 from penstock.observe.history import Point
+from penstock.observe.slo.spend import Spike
 from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.records import RequestTrace
 
@@ -17,9 +18,10 @@ EXAMPLES = 5
 
 
 class Cause(NamedTuple):
-    name: str  # queue, long_prefill, cache_thrashing, slow_client, engine_down, errors, load or unknown
+    name: str  # queue, long_prefill, cache_thrashing, slow_client, engine_down, errors, load, spend_spike …
     evidence: str
     requests: list[str]  # ids of examples
+    tenant: str | None = None  # which alone it concerns, and which alone is shown it
 
 
 def slow_first_token(journal: Journal, slow: list[RequestTrace]) -> Cause:
@@ -97,6 +99,17 @@ def long_queue(points: list[Point], journal: Journal, *, ready: bool) -> Cause:
     preemptions = sum(point.preemptions for point in points)
     evidence = f"{journal.waiting} sequences wait, the first of them for {_WAITS_FOR[reason]}"
     return Cause("cache_thrashing" if reason == "blocks" and preemptions else "queue", evidence, names)
+
+
+def spend_spike(spike: Spike, window_s: float, requests: list[RequestTrace]) -> Cause:
+    """`requests` of the window; the tenant's dearest are the examples."""
+    own = [request for request in requests if request.tenant == spike.tenant and request.microusd]
+    own.sort(key=lambda request: request.microusd or 0, reverse=True)
+    evidence = (
+        f"{spike.microusd / 1e6:.4f} USD were spent in {window_s / 60:.3g} minutes, where the mean of the last day is "
+        f"{spike.mean_microusd / 1e6:.4f}"
+    )
+    return Cause("spend_spike", evidence, _examples(own), spike.tenant)
 
 
 _WAITS_FOR = {

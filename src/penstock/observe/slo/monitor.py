@@ -6,6 +6,7 @@
 | tokens_per_s_p50 | median of the answers' tokens per second, from first token to last |
 | error_rate | requests that the server failed, of all that it accepted |
 | kv_use, queue_depth | mean over the window's points |
+| spend_rate | a tenant's spend, as a multiple of its mean of the last day: the largest of all tenants' |
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from penstock.observe.history import History, Point
 from penstock.observe.performance import decode_rows_and_prompt_tokens, percentile, recent_steps
 from penstock.observe.slo import causes
 from penstock.observe.slo.causes import Cause
+from penstock.observe.slo.spend import SpendRates
 from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.records import RequestTrace
 from penstock.settings import ObserveSettings
@@ -75,16 +77,21 @@ class SloMonitor:
         settings: ObserveSettings,
         ready: Callable[[], bool],
         listeners: Sequence[Callable[[dict[str, Any]], None]] = (),
+        spend: SpendRates | None = None,
     ) -> None:
-        """`listeners` are called with every alert when it begins and when it ends."""
+        """`listeners` are called with every alert when it begins and when it ends. `spend`: None if no request has a
+        price."""
         self.window_s = settings.slo_window_s
-        self.objectives = (
+        self.objectives: tuple[Objective, ...] = (
             Objective("ttft_p95", "TTFT p95", "s", settings.slo_ttft_p95),
             Objective("tokens_per_s_p50", "Generation tok/s p50", "tokens/s", settings.slo_tokens_per_s_p50, True),
             Objective("error_rate", "Error rate", "ratio", settings.slo_error_rate),
             Objective("kv_use", "KV cache usage", "ratio", settings.slo_kv_use),
             Objective("queue_depth", "Queue depth", "requests", settings.slo_queue_depth),
         )
+        if spend is not None:
+            self.objectives += (Objective("spend_rate", "Spend against its past", "times", settings.slo_spend_rate),)
+        self._spend = spend
         self.webhook = settings.slo_webhook is not None
         self.open: dict[str, Alert] = {}
         self.resolved: deque[Alert] = deque(maxlen=MAX_RESOLVED)
@@ -105,10 +112,10 @@ class SloMonitor:
                 self._resolve(self.open[objective.name], value)
 
     def status(self, tenant: str = "") -> dict[str, Any]:
-        """Values count all requests; examples are the tenant's own."""
+        """Values count all requests, but those of money the tenant's own; examples are the tenant's."""
         objectives = []
         for objective in self.objectives:
-            value, samples = self._measure(objective.name)
+            value, samples = self._measure(objective.name, tenant)
             known = value is not None and objective.target is not None
             objectives.append(
                 {
@@ -127,12 +134,12 @@ class SloMonitor:
             "window_s": self.window_s,
             "objectives": objectives,
             "alerts": self.alerts(tenant),
-            "recent": [self._of_tenant(tenant, alert) for alert in reversed(self.resolved)],
+            "recent": [self._of_tenant(tenant, alert) for alert in reversed(self.resolved) if _concerns(alert, tenant)],
             "webhook": self.webhook,
         }
 
     def alerts(self, tenant: str = "") -> list[dict[str, Any]]:
-        return [self._of_tenant(tenant, alert) for alert in self.open.values()]
+        return [self._of_tenant(tenant, alert) for alert in self.open.values() if _concerns(alert, tenant)]
 
     def alert_json(self, alert: Alert) -> dict[str, Any]:
         """With examples of all tenants: for the operator."""
@@ -145,6 +152,7 @@ class SloMonitor:
             "target": alert.objective.target,
             "cause": alert.cause.name,
             "message": alert.message,
+            "tenant": alert.cause.tenant,
             "requests": alert.cause.requests,
         }
 
@@ -180,8 +188,12 @@ class SloMonitor:
 
     # --- measuring
 
-    def _measure(self, name: str) -> tuple[float | None, int]:
-        """The value over the window, and the number of requests or points in it."""
+    def _measure(self, name: str, tenant: str | None = None) -> tuple[float | None, int]:
+        """The value over the window, and the number of requests or points in it. `tenant`: whose money; None: that of
+        the one whose spend has risen most."""
+        if name == "spend_rate" and self._spend is not None:
+            spike = self._spend.spike(self.window_s, tenant)
+            return (None, 0) if spike is None else (spike.ratio, 1)
         if name == "ttft_p95":
             begin = self._begin
             values = sorted(seconds for t, seconds in self._journal.first_tokens if t >= begin)
@@ -198,7 +210,7 @@ class SloMonitor:
         return (mean(levels) if levels else None), len(levels)
 
     def _enough(self, objective: Objective) -> int:
-        return 1 if objective.name in ("kv_use", "queue_depth") else ENOUGH
+        return 1 if objective.name in ("kv_use", "queue_depth", "spend_rate") else ENOUGH
 
     def _cause(self, objective: Objective) -> Cause:
         target = objective.target or 0.0
@@ -215,6 +227,8 @@ class SloMonitor:
                 return causes.failures([request for request in self._ended_requests() if request.failed])
             case "kv_use":
                 return causes.full_cache(self._points(), self._journal)
+            case "spend_rate" if self._spend is not None and (spike := self._spend.spike(self.window_s)) is not None:
+                return causes.spend_spike(spike, self.window_s, [*self._ended_requests()])
         return causes.long_queue(self._points(), self._journal, ready=self._ready())
 
     @property
@@ -246,3 +260,8 @@ class SloMonitor:
         return (
             sum(step.settled_us for step in steps if decode_rows_and_prompt_tokens(step)[1]) / total if total else 0.0
         )
+
+
+def _concerns(alert: Alert, tenant: str) -> bool:
+    """Whether a tenant is shown an alert: not if that is about another one."""
+    return alert.cause.tenant in (None, tenant)

@@ -1,0 +1,69 @@
+"""penstock usage: what the requests of a running server used and cost."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from penstock.cli.options import debug_option
+from penstock.cli.remote import DEFAULT_URL, Remote, key_option
+
+HEADS = {
+    "requests": "requests", "input_tokens": "input", "cached_tokens": "cached", "output_tokens": "output",
+    "cost_usd": "cost, USD", "cache_savings_usd": "saved, USD",
+}  # fmt: skip
+
+
+@click.command()
+@click.option("--from", "since", metavar="DATE", help="Since this UTC date, or ISO 8601 time.")
+@click.option("--to", "until", metavar="DATE", help="Until the end of this date, or this time.")
+@click.option("--by", default="model", show_default=True, help="Group by some of day, tenant, key, model, with commas.")
+@click.option("--tenant", help="Only this tenant's requests.")
+@click.option("--key", help="Only requests of this key, by its id.")
+@click.option("--model", help="Only requests that this model answered.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@click.option("--url", default=DEFAULT_URL, show_default=True, help="The server.")
+@key_option
+@debug_option
+def usage(
+    since: str | None, until: str | None, by: str, as_json: bool, as_csv: bool, url: str, api_key: str | None,
+    **only: str | None,
+) -> None:  # fmt: skip
+    """Show tokens and cost by model, tenant, key and day. A key sees its own tenant; one with the scope admin sees
+    all. The server needs a ledger (penstock serve --ledger)."""
+    if as_json and as_csv:
+        raise click.UsageError("--json and --csv exclude each other")
+    given = {"from": since, "to": until, "group_by": by, **only, "format": "csv" if as_csv else None}
+    path = "/usage?" + urlencode({name: value for name, value in given.items() if value is not None})
+    remote = Remote(url, api_key)
+    if as_csv:
+        click.echo(remote.text(path), nl=False)
+        return
+    report = remote.get(path)
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+    else:
+        Console().print(_table(report))
+
+
+def _table(report: dict[str, Any]) -> Table:
+    groups: list[str] = report["group_by"]
+    table = Table(*groups, box=None, pad_edge=False)
+    for head in HEADS.values():
+        table.add_column(head, justify="right")
+    for row in report["data"]:
+        table.add_row(*(escape(row[name]) or "-" for name in groups), *_numbers(row))
+    if len(report["data"]) != 1:
+        table.add_row(*[*(["total"] if groups else []), *[""] * (len(groups) - 1)], *_numbers(report["total"]))
+    return table
+
+
+def _numbers(row: dict[str, Any]) -> list[str]:
+    return [f"{row[name]:.6f}" if name.endswith("usd") else f"{row[name]:,}" for name in HEADS]
