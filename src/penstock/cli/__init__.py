@@ -24,6 +24,8 @@ COMMANDS = {
     "usage": "Show tokens and cost of a running server's requests.",
     "sleep": "Release the memory of a running server's model.",
     "wake": "Wake a model of a running server that sleeps.",
+    "keys": "Create, list, rotate and revoke API keys.",
+    "tenants": "Set the limits of tenants, which own keys.",
     "pull": "Download a model into the cache.",
     "models": "List the models of the catalogue and on this machine.",
 }

@@ -1,53 +1,161 @@
-"""Single key presses of a full-screen command."""
+"""penstock keys: the API keys of a database. Servers that use it act on changes within a second."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import signal
-import sys
-import threading
-from collections.abc import Iterator
+import time
+from typing import TYPE_CHECKING, Any
 
-QUIT = (b"q", b"Q")
+import click
+
+from penstock.cli.key_options import Seconds, actor, database_options, given_fields, key_field_options, open_store
+
+if TYPE_CHECKING:
+    from penstock.gateway.keys.records import KeyRecord
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, as the admin routes answer.")
 
 
-@contextlib.contextmanager
-def quitting_on_q() -> Iterator[None]:
-    """Inside the block, q ends it, even while the main thread waits. Keys are not echoed. Does nothing where standard
-    input is not a terminal."""
-    if sys.stdin is None or not sys.stdin.isatty():
-        yield
+@click.group()
+def keys() -> None:
+    """Create, list, change, rotate and revoke API keys.
+
+    Works on the database itself (--database, --data-dir or the settings of the server), whether or not a server runs.
+    """
+
+
+@keys.command()
+@click.option("--tenant", required=True, help="Who owns the key; created if need be.")
+@key_field_options
+@json_option
+@database_options
+def create(tenant: str, as_json: bool, **values: Any) -> None:
+    """Create a key and print it: it is stored as a hash, and cannot be shown again."""
+    with open_store(values) as store:
+        record, key = store.create_key(tenant, given_fields(values), actor())
+    _print_new(record, key, as_json=as_json)
+
+
+@keys.command(name="list")
+@click.option("--tenant", help="Only the keys of this tenant.")
+@json_option
+@database_options
+def list_keys(tenant: str | None, as_json: bool, **values: Any) -> None:
+    """List all keys, without the keys themselves."""
+    from rich.console import Console
+    from rich.table import Table
+
+    with open_store(values) as store:
+        records = store.keys(tenant)
+    if as_json:
+        _print_json([_object(record) for record in records])
         return
-    import termios
-    import tty
-
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-    pressed, (wake, woken) = threading.Event(), os.pipe()
-    reader = threading.Thread(target=_read, args=(terminal, wake, pressed), name="keys", daemon=True)
-    try:
-        tty.setcbreak(terminal)
-        reader.start()
-        yield
-    except KeyboardInterrupt:
-        if not pressed.is_set():
-            raise
-    finally:
-        os.close(woken)
-        reader.join()
-        os.close(wake)
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+    table = Table("id", "tenant", "name", "state", "scopes", "tier", "expires", box=None, pad_edge=False)
+    for one in records:
+        state, scopes = one.state(time.time()), " ".join(sorted(one.scopes))
+        table.add_row(one.id, one.tenant, one.name, state, scopes, one.tier, time_text(one.expires))
+    Console().print(table)
 
 
-def _read(terminal: int, wake: int, pressed: threading.Event) -> None:
-    """Until q is pressed, the terminal is gone, or the other end of `wake` is closed."""
-    while wake not in (ready := select.select([terminal, wake], [], [])[0]):
-        key = os.read(terminal, 1) if ready else b""
-        if not key:
-            return
-        if key in QUIT:
-            pressed.set()
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # and wakes it, wherever it waits
-            return
+@keys.command()
+@click.argument("id")
+@json_option
+@database_options
+def show(id: str, as_json: bool, **values: Any) -> None:
+    """Show a key's limits and state, without the key itself."""
+    with open_store(values) as store:
+        record = store.key(id)
+    _print_record(record, as_json=as_json)
+
+
+@keys.command()
+@click.argument("id")
+@key_field_options
+@json_option
+@database_options
+def update(id: str, as_json: bool, **values: Any) -> None:
+    """Change a key. What is not named stays; `none` removes a limit."""
+    with open_store(values) as store:
+        record = store.update_key(id, given_fields(values), actor())
+    _print_record(record, as_json=as_json)
+
+
+@keys.command()
+@click.argument("id")
+@database_options
+def revoke(id: str, **values: Any) -> None:
+    """Revoke a key for good."""
+    with open_store(values) as store:
+        record = store.revoke_key(id, actor())
+    click.echo(f"{record.id} of {record.tenant} is revoked")
+
+
+@keys.command()
+@click.argument("id")
+@click.option(
+    "--grace", type=Seconds(), default="0s", help="How long the key before stays valid. [default: not at all]"
+)
+@json_option
+@database_options
+def rotate(id: str, grace: int, as_json: bool, **values: Any) -> None:
+    """Replace the secret of a key and print the new key. Its id, limits and usage stay."""
+    with open_store(values) as store:
+        record, key = store.rotate_key(id, grace, actor())
+    _print_new(record, key, as_json=as_json)
+
+
+@keys.command()
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most entries.")
+@click.option("--target", help="Only entries about this key, tenant or model.")
+@json_option
+@database_options
+def audit(limit: int, target: str | None, as_json: bool, **values: Any) -> None:
+    """Show the audit log, newest first."""
+    with open_store(values) as store:
+        entries = store.audit.entries(limit=limit, target=target)
+    if as_json:
+        _print_json(entries)
+        return
+    for one in entries:
+        details = " ".join(f"{name}={value}" for name, value in one.details.items())
+        click.echo(
+            f"{time_text(one.time)}  {one.action}  {one.target}  by {one.actor}: {one.outcome}  {details}".rstrip()
+        )
+
+
+def time_text(moment: float | None) -> str:
+    return "" if moment is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(moment))
+
+
+def _object(record: KeyRecord, key: str | None = None) -> Any:
+    from penstock.http.api.admin.bodies import key_object
+
+    return key_object(record, key)
+
+
+def _print_new(record: KeyRecord, key: str, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(_object(record, key))
+        return
+    click.echo(f"{record.id} of {record.tenant}: keep this key, it is not shown again", err=True)
+    click.echo(key)
+
+
+def _print_record(record: KeyRecord, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(_object(record))
+        return
+    import msgspec
+
+    shown = {"id": record.id, "tenant": record.tenant, "state": record.state(time.time())}
+    fields = msgspec.to_builtins(record.fields)
+    fields["expires_at"] = time_text(record.expires) or None
+    fields |= {"created": time_text(record.created), "revoked": time_text(record.revoked) or None}
+    for name, value in (shown | fields).items():
+        text = "-" if value in (None, "") else " ".join(value) if isinstance(value, list | tuple) else value
+        click.echo(f"{name:<21}{text}")
+
+
+def _print_json(value: Any) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())

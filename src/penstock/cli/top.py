@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 
 import click
 
-from penstock.cli.keys import quitting_on_q
 from penstock.cli.options import debug_option
+from penstock.cli.quit_key import quitting_on_q
 from penstock.cli.remote import DEFAULT_URL, Remote, key_option
 from penstock.errors import InvalidRequest, PenstockError, Unauthorized
 
