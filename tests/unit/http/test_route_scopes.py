@@ -50,6 +50,7 @@ DELETE /admin/keys/{id} · POST /admin/keys/{id}/rotate · POST /admin/load · P
 DELETE /admin/models/{name:path} · POST /admin/tenants · GET /admin/tenants · GET /admin/tenants/{name}
 POST /admin/tenants/{name} · POST /admin/unload · POST /api/pull · POST /sleep · POST /wake_up
 """
+OBSERVE_OR_ADMIN = "GET /usage"
 EXPECTED = {
     line.strip(): scopes
     for text, scopes in (
@@ -58,6 +59,7 @@ EXPECTED = {
         (INFERENCE, frozenset({Scope.INFERENCE})),
         (OBSERVE, frozenset({Scope.OBSERVE})),
         (ADMIN, frozenset({Scope.ADMIN})),
+        (OBSERVE_OR_ADMIN, frozenset({Scope.OBSERVE, Scope.ADMIN})),
     )
     for part in text.strip().splitlines()
     for line in part.split("·")
