@@ -9,6 +9,7 @@ is kept back, and shown if it fails.
 
 from __future__ import annotations
 
+import compileall
 import ctypes
 import re
 import subprocess
@@ -22,6 +23,7 @@ LARGE_BYTES = 5_000_000  # a download of its own line, where there is no termina
 BEAT_S = 15.0  # and a line at least so often
 UNITS = {"kB": 1_000, "MB": 1_000_000, "GB": 1_000_000_000, "bytes": 1}
 WIDTH = 78
+SOURCE = Path(__file__).parent / "src"
 
 DOWNLOAD = re.compile(r"\s+Downloading (\S+?)(?:\.metadata)? \(([\d.]+) (bytes|kB|MB|GB)\)")
 PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
@@ -137,6 +139,9 @@ def main() -> int:
     kept = follow(lines(), say, terminal=sys.stderr.isatty())
     if code:
         say("".join(kept))
+    else:
+        # As pip does for a package that it copies; Python may not be allowed to, and would compile at every start.
+        compileall.compile_dir(SOURCE, quiet=2)
     return code
 
 

@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+import bytecode
 import cpu_models
 import llama_cpp
 from cpu_child import Child, Failed
@@ -89,6 +90,7 @@ def main() -> None:
     if options.table:
         print("\n".join(table(json.loads(options.table.read_text())["rows"])))
         return
+    bytecode.compile_all()
     engines = {name: start for name, start in found(options.openvino).items() if name not in options.without.split(",")}
     print(f"{'row':52} " + " ".join(f"{name:>12}" for name in engines) + f" {'ratio':>6} {'limit':>8}", flush=True)
     for model, file in cpu_models.MODELS.items():

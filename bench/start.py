@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import bytecode
+
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 PROMPT = "What is the capital of France?"
 POLL_S = 0.002
@@ -34,6 +36,7 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=7)
     arguments.add_argument("--json", type=Path)
     options = arguments.parse_args()
+    bytecode.compile_all()
     rounds = [measure(options.model) for _ in range(1 + options.rounds)][1:]
     medians = {name: round(statistics.median(one[name] for one in rounds), 3) for name in rounds[0]}
     for name, figure in medians.items():

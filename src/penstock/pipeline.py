@@ -143,7 +143,9 @@ class Pipeline:
 
     def check_length(self, characters: int, param: str) -> None:
         """Raise ContextOverflow for a text that cannot fit: tokenizing it could take half a minute and gigabytes."""
-        least = 0 if self.tokenizer is None else -(-characters // self.tokenizer.longest)
+        if self.tokenizer is None or characters <= self.context:
+            return
+        least = -(-characters // self.tokenizer.longest)
         if least > self.context:
             raise ContextOverflow(
                 f"the text has {characters} characters, which are at least {least} tokens, but the context holds "

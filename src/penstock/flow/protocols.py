@@ -27,8 +27,12 @@ class TextStream(Protocol):
 
 
 class Tokenizer(Protocol):
-    vocab_size: int
-    longest: int  # most characters of a token
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def longest(self) -> int:
+        """Characters of the longest token."""
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         """`add_special`: with the special tokens that the model expects around a sequence."""

@@ -19,19 +19,24 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 
 from penstock.store.disk import cache_root
+from penstock.system.extras import has_torch
 from penstock.system.fork_pool import ForkPool
 from penstock.system.resources import cores
 
 LARGE = ("torch", "triton")  # packages that take long to compile
+OWN = ("penstock",)  # a fifth of a second at every start
 VARIABLES = ("PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
 PATIENCE_S = 60  # for all of it, which takes many processes a second or two
 
 
 @contextmanager
-def keep(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
+def keep(packages: tuple[str, ...] | None = None) -> Iterator[None]:
     """Imports inside the block, and in processes started inside it, store their bytecode. Does nothing if these
-    packages have their bytecode, or Python may write it where it belongs. Process-wide: see `process_tuning`."""
-    roots = _without(packages)
+    packages have their bytecode, or Python may write it where it belongs. Process-wide: see `process_tuning`.
+
+    Our own folder takes the place of all others, so torch decides where it is installed: its bytecode must not be made
+    a second time for the sake of ours."""
+    roots = _without(packages or (LARGE if has_torch() else OWN))
     if not roots or (not sys.dont_write_bytecode and _writable(*roots)) or (folder := _folder(roots[0].parent)) is None:
         yield
         return
@@ -67,8 +72,9 @@ def compiled_ahead(packages: tuple[str, ...] = LARGE) -> Iterator[None]:
 
 
 def _without(packages: tuple[str, ...]) -> list[Path]:
-    """Folders of the packages that are not imported yet and have no bytecode where Python looks for it."""
-    specs = [_find(package) for package in packages if package not in sys.modules]
+    """Folders of the packages that are not imported yet and have no bytecode where Python looks for it. Most modules of
+    our own are imported later."""
+    specs = [_find(package) for package in packages if package in OWN or package not in sys.modules]
     sources = [spec.origin for spec in specs if spec is not None and spec.has_location and spec.origin is not None]
     return [Path(one).parent for one in sources if not Path(importlib.util.cache_from_source(one)).exists()]
 

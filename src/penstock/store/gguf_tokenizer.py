@@ -140,7 +140,10 @@ def _document(
 
 
 def _bpe(vocabulary: Vocabulary, merges: list[Merge]) -> Node:
-    return {"type": "BPE", "vocab": vocabulary.ids, "merges": merges}
+    """Merges as "left right" where that is unambiguous: the library takes two thirds of the time to load them that it
+    takes for pairs, and half of the memory."""
+    spaced = any(" " in text for text in vocabulary.ids)
+    return {"type": "BPE", "vocab": vocabulary.ids, "merges": merges if spaced else [" ".join(one) for one in merges]}
 
 
 def _byte_fallback(vocabulary: Vocabulary, unknown: int | None = None) -> Node:

@@ -23,7 +23,7 @@ from penstock.store.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
 
-VERSION = 3  # raise it when what is written here, or how it is derived, changes
+VERSION = 4  # raise it when what is written here, or how it is derived, changes
 
 SPEC, TOKENIZER, TEMPLATE = "spec.json", "tokenizer.json", "chat_template.jinja"
 

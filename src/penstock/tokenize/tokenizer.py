@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from penstock.errors import InvalidRequest, ModelInvalid, ModelNotFound
 from penstock.flow import TextStream
 from penstock.tokenize.detokenize import ByteStream, WindowStream
 from penstock.tokenize.spelling import Spelling, spelling_of
+
+MAX_ID = 2**32 - 1  # of the library
+SPARSE = 4  # ids in use, at least one in so many, for a vocabulary to be read id by id
 
 
 class _Document(msgspec.Struct):
@@ -33,13 +37,32 @@ class Tokenizer:
         self._bytes: dict[int, bytes] = {}  # of the tokens seen so far
         self._texts: dict[int, str] = {}  # of those that are whole characters and not special
         self._texts_without_special: dict[int, str] = {}  # the same, and "" for special tokens
-        # one more than the highest id: a model's embedding table may have more rows, an id in between may be unused
-        vocabulary = backend.get_vocab()
-        self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
-        self.longest: int = max(map(len, vocabulary), default=1)
         added = backend.get_added_tokens_decoder()
         self.special_ids: frozenset[int] = frozenset(index for index, token in added.items() if token.special)
         self._marks = {token.content: index for index, token in added.items()}
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest id. An embedding table may have more rows; an id in between may be unused."""
+        return self._extent[0]
+
+    @property
+    def longest(self) -> int:
+        """Characters of the longest token."""
+        return self._extent[1]
+
+    @cached_property
+    def _extent(self) -> tuple[int, int]:
+        """Takes some 10 ms, so no start waits for it. The library's `get_vocab` takes twice as long, without letting
+        other threads run."""
+        left, longest = self._backend.get_vocab_size(), 1
+        for token in range(SPARSE * left):
+            if (text := self._backend.id_to_token(token)) is not None:
+                left, longest = left - 1, max(longest, len(text))
+                if left == 0:
+                    return token + 1, longest
+        vocabulary = self._backend.get_vocab()  # far between, or several texts have one id
+        return max(vocabulary.values(), default=-1) + 1, max(map(len, vocabulary), default=1)
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
@@ -98,19 +121,18 @@ class Tokenizer:
         known = self._bytes.get(token)
         if known is not None:
             return known
-        if not 0 <= token < self.vocab_size:
+        if (text := self._text_of(token)) is None:
             return b""
-        spelled = self._bytes.setdefault(token, self._spell(token))
+        spelled = self._backend_decode([token]).encode() if self._spelling is None else self._spelling.to_bytes(text)
+        self._bytes[token] = spelled
         if token not in self.special_ids:
             with suppress(UnicodeDecodeError):
                 self._texts[token] = self._texts_without_special[token] = spelled.decode()
         return spelled
 
-    def _spell(self, token: int) -> bytes:
-        if self._spelling is None:
-            return self._backend_decode([token]).encode()
-        text = self._backend.id_to_token(token)
-        return self._spelling.to_bytes(text) if text is not None else b""
+    def _text_of(self, token: int) -> str | None:
+        """As the vocabulary writes it; None of an id that it does not have."""
+        return self._backend.id_to_token(token) if 0 <= token <= MAX_ID else None
 
     def _text_bytes(self, token: int) -> bytes:
         if token not in self.special_ids:
@@ -119,7 +141,7 @@ class Tokenizer:
         return b""
 
     def _shows(self, token: int, skip_special: bool) -> bool:
-        return 0 <= token < self.vocab_size and not (skip_special and token in self.special_ids)
+        return self._text_of(token) is not None and not (skip_special and token in self.special_ids)
 
     def _backend_decode(self, tokens: Sequence[int]) -> str:
         return self._backend.decode(tokens, skip_special_tokens=False)

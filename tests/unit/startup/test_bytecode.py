@@ -123,3 +123,23 @@ def test_other_versions_have_another_folder(package: Path) -> None:
     os.utime(source, (1, 1))
     (package.parent / "large-2.0.dist-info").mkdir()
     assert run(package, **environment) == "own folder 6"
+
+
+@pytest.mark.parametrize("torch", [False, True])
+def test_without_torch_our_own_is_kept(tmp_path: Path, torch: bool) -> None:
+    program = f"""
+import sys
+from penstock.startup import bytecode
+bytecode.has_torch = lambda: {torch}
+bytecode.LARGE = ("absent",)
+with bytecode.keep():
+    import penstock.stream.stops
+"""
+    environment = {
+        "PYTHONPATH": str(Path(penstock.__file__).parents[1]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPYCACHEPREFIX": str(tmp_path / "none"),
+        "PENSTOCK_CACHE": str(tmp_path / "caches"),
+    }
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
+    assert len([*tmp_path.rglob("stops.*.pyc")]) == (not torch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -83,6 +84,14 @@ def test_a_word_that_is_a_token_skips_the_merges_where_the_model_says_so() -> No
 
     assert tokens_of(byte_level(pre="llama-bpe", **changes), "xyz") == ["xyz"]
     assert tokens_of(byte_level(pre="gpt-2", **changes), "xyz") == ["x", "y", "z"]
+
+
+def test_merges_are_texts_where_no_token_has_a_space() -> None:
+    tokens = [*LETTERS, " ", " a", "<|start|>"]
+    spaced = byte_level(tokens=tokens, token_type=None, merges=["  a"], bos_token_id=258, eos_token_id=258)
+
+    assert json.loads(build_tokenizer(byte_level()))["model"]["merges"][0] == "a b"
+    assert json.loads(build_tokenizer(spaced))["model"]["merges"] == [[" ", "a"]]
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 `ProgramRecorder` implements `Operations` over values that have no numbers yet. What it fuses on the way:
 
-    norm, gate, attention      leave their result quantized too, if a product reads it that way
+    norm, gate, attention      leave their result quantized too, if a product reads it that way, and of norm and gate
+                               no floats that nobody reads
     x + norm, then its norm    are one pass
     attention[wanted]          is made of the wanted rows alone
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -190,6 +192,7 @@ class ProgramRecorder:
 
     def recording(self, hidden: Value, head: int, vocab: int) -> Recording:
         assert not self._pending, "a sum that is never read"
+        _drop_unread(self.ops, hidden)
         offsets, row_floats = _place(self.ops, hidden)
         return Recording(
             ops=[_native(op) for op in self.ops],
@@ -223,8 +226,8 @@ class ProgramRecorder:
         self, source: Value, matrix: PackedMatrix, bias: Tensor | None, output: Value, *, adds: bool = False
     ) -> None:
         quantized = self._quantize(source) if matrix.reads_quantized else None
-        op = self._add(OpKind.LINEAR, output, source, weight=matrix.address, bias=self._address(bias))
-        op.quantized = quantized
+        op = self._add(OpKind.LINEAR, output, weight=matrix.address, bias=self._address(bias))
+        op.input, op.quantized = (source if matrix.reads_float else None), quantized
         op.fields["option"] = int(adds)
 
     def _quantize(self, source: Value) -> Value:
@@ -273,6 +276,14 @@ class ProgramRecorder:
 
     def _group(self, block_map: BlockMap) -> int:
         return next(index for index, known in enumerate(self._maps) if known is block_map)
+
+
+def _drop_unread(ops: Sequence[Op], hidden: Value) -> None:
+    """Norms and gates whose result is only read quantized need no buffer for its floats."""
+    uses = Counter(id(value) for op in ops for value in op.values)
+    for op in ops:
+        if op.kind in (OpKind.NORM, OpKind.GATE) and op.quantized is not None and op.output is not hidden:
+            op.output = op.output if uses[id(op.output)] > 1 else None
 
 
 def _place(ops: Sequence[Op], hidden: Value) -> tuple[list[int], int]:

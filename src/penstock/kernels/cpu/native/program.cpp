@@ -36,13 +36,13 @@ int32_t clamp_shares(int64_t cost, int64_t most, int threads) {
     return static_cast<int32_t>(std::max<int64_t>(1, std::min(even, most)));
 }
 
-// Memory that is not there until it is touched, and then in large pages if the system has them.
-float* reserve(int64_t floats) {
+// Memory that is not there until it is touched, and then in large pages where the system has them and all of it is used.
+float* reserve(int64_t floats, bool large_pages) {
     const size_t size = static_cast<size_t>(floats) * sizeof(float) + 4096;
     void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
 #ifdef MADV_HUGEPAGE
-    madvise(memory, size, MADV_HUGEPAGE);
+    if (large_pages) madvise(memory, size, MADV_HUGEPAGE);
 #endif
     return static_cast<float*>(memory);
 }
@@ -56,16 +56,21 @@ inline void part(int64_t count, int64_t unit, int share, int shares, int64_t& fr
     to = std::min(units * (share + 1) / shares * unit, count);
 }
 
+template <class Item>
+inline Item* at(Item* items, int64_t index) {
+    return items == nullptr ? nullptr : items + index;
+}
+
 }  // namespace
 
 Program::Program(Pool& pool, const Layout& layout, const Op* ops, int32_t num_ops)
     : pool_(pool), layout_(layout), ops_(ops, ops + num_ops) {
     offsets_.assign(layout.offsets, layout.offsets + layout.num_buffers);
     tables_.assign(layout.tables, layout.tables + layout.num_groups);
-    arena_ = reserve(layout.row_floats * layout.max_tokens);
-    logits_ = reserve(layout.vocab * layout.max_wanted);
+    arena_ = reserve(layout.row_floats * layout.max_tokens, true);
+    logits_ = reserve(layout.vocab * layout.max_wanted, false);
     scratch_floats_ = std::max(attention_scratch(layout.heads), draw_scratch(layout.vocab));
-    for (int thread = 0; thread < pool.threads(); ++thread) scratch_.push_back(reserve(scratch_floats_));
+    for (int thread = 0; thread < pool.threads(); ++thread) scratch_.push_back(reserve(scratch_floats_, false));
     tokens_.resize(static_cast<size_t>(layout.max_tokens));
     positions_.resize(static_cast<size_t>(layout.max_tokens));
     wanted_.resize(static_cast<size_t>(layout.max_wanted));
@@ -199,8 +204,8 @@ void Program::execute(const Op& op, int share, int shares, int thread) {
             break;
         case NORM:
             kernel.rows.norm(input + from * width, op.added < 0 ? nullptr : buffer(op.added) + from * width,
-                             static_cast<const float*>(op.weight), op.scale, to - from, width, output + from * width,
-                             packed == nullptr ? nullptr : packed + from * blocks);
+                             static_cast<const float*>(op.weight), op.scale, to - from, width, at(output, from * width),
+                             at(packed, from * blocks));
             break;
         case QUANTIZE: kernel.linear.quantize(input + from * width, to - from, width, packed + from * blocks); break;
         case LINEAR:
@@ -222,8 +227,8 @@ void Program::execute(const Op& op, int share, int shares, int thread) {
         }
         case GATE:
             if (rows > 1) {
-                kernel.rows.gate(input + from * 2 * width, op.option, to - from, width, 0, width, output + from * width,
-                                 packed == nullptr ? nullptr : packed + from * blocks);
+                kernel.rows.gate(input + from * 2 * width, op.option, to - from, width, 0, width, at(output, from * width),
+                                 at(packed, from * blocks));
             } else {
                 part(width, BLOCK, share, shares, from, to);
                 kernel.rows.gate(input, op.option, 1, width, from, to, output, packed);

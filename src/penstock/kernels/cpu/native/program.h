@@ -24,9 +24,9 @@ enum Rows : int32_t { TOKENS, WANTED };
 struct Op {
     int32_t kind;
     int32_t rows;
-    int32_t input;      // buffer
+    int32_t input;      // buffer; -1 of a LINEAR that reads none but the quantized one
     int32_t added;      // buffer: NORM adds it to its input first
-    int32_t output;     // buffer; LOGITS: that of the logits
+    int32_t output;     // buffer; LOGITS: that of the logits; -1 of NORM and GATE whose result is only read quantized
     int32_t quantized;  // buffer: of QUANTIZE, NORM, GATE and ATTENTION the result, of LINEAR the input
     int32_t option;     // LINEAR: accumulate; GATE: Activation
     int32_t group;      // of the cache

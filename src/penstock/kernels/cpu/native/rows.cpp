@@ -8,9 +8,26 @@ namespace {
 
 inline int left(int64_t width, int64_t c) { return width - c < LANES ? static_cast<int>(width - c) : LANES; }
 
+constexpr int64_t CHUNK = 16 * BLOCK;  // columns that are quantized at a time
+
+// The columns `from` to `to` of a row, of which `value` gives a few, to `out` and `quantized`; either may be null.
+template <class Value>
+inline void write(int64_t from, int64_t to, float* out, Quantized* quantized, Value value) {
+    alignas(64) float chunk[CHUNK];
+    for (int64_t begin = from; begin < to; begin += CHUNK) {
+        const int64_t count = to - begin < CHUNK ? to - begin : CHUNK;
+        float* target = out == nullptr ? chunk : out + begin;
+        for (int64_t c = 0; c < count; c += LANES) {
+            const int some = left(count, c);
+            store_first(target + c, value(begin + c, some), some);
+        }
+        if (quantized != nullptr) table().linear.quantize(target, 1, count, quantized + begin / BLOCK);
+    }
+}
+
 void norm(float* x, const float* added, const float* weight, float eps, int64_t count, int64_t width, float* out,
           Quantized* quantized) {
-    for (int64_t row = 0; row < count; ++row, x += width, out += width) {
+    for (int64_t row = 0; row < count; ++row, x += width) {
         Lanes squares[2] = {broadcast(0.0f), broadcast(0.0f)};
         for (int64_t c = 0; c < width; c += LANES) {
             const int some = left(width, c);
@@ -24,11 +41,9 @@ void norm(float* x, const float* added, const float* weight, float eps, int64_t 
         }
         const float mean = sum(squares[0] + squares[1]) / static_cast<float>(width);
         const Lanes factor = broadcast(1.0f / __builtin_sqrtf(mean + eps));
-        for (int64_t c = 0; c < width; c += LANES) {
-            const int some = left(width, c);
-            store_first(out + c, load_first(x + c, some) * factor * load_first(weight + c, some), some);
-        }
-        if (quantized != nullptr) table().linear.quantize(out, 1, width, quantized + row * num_blocks(width));
+        write(0, width, out == nullptr ? nullptr : out + row * width,
+              quantized == nullptr ? nullptr : quantized + row * num_blocks(width),
+              [&](int64_t c, int some) { return load_first(x + c, some) * factor * load_first(weight + c, some); });
     }
 }
 
@@ -42,13 +57,10 @@ void gate(const float* gate_up, int32_t activation, int64_t count, int64_t width
           Quantized* quantized) {
     for (int64_t row = 0; row < count; ++row) {
         const float* x = gate_up + row * 2 * width;
-        float* y = out + row * width;
-        for (int64_t c = from; c < to; c += LANES) {
-            const int some = left(to, c);
-            store_first(y + c, active(load_first(x + c, some), activation) * load_first(x + width + c, some), some);
-        }
-        if (quantized != nullptr)
-            table().linear.quantize(y + from, 1, to - from, quantized + row * num_blocks(width) + from / BLOCK);
+        write(from, to, out == nullptr ? nullptr : out + row * width,
+              quantized == nullptr ? nullptr : quantized + row * num_blocks(width), [&](int64_t c, int some) {
+                  return active(load_first(x + c, some), activation) * load_first(x + width + c, some);
+              });
     }
 }
 

@@ -1,5 +1,5 @@
 // Operations on single rows: RMS norm, gated activation, soft-cap. Where `quantized` is given, the result is written
-// there as well, for a product to read.
+// there as well, for a product to read; `out` may then be null.
 #pragma once
 
 #include <cstdint>
