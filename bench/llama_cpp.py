@@ -53,6 +53,7 @@ class Build:
             with tarfile.open(sdist) as archive:
                 archive.extractall(folder, filter="data")
             (source,) = Path(folder).glob(f"*/{self.source}")
+            _complete(source)
             options = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF"]
             examples = f"-DLLAMA_BUILD_EXAMPLES={'ON' if self is IK_LLAMA_CPP else 'OFF'}"  # its tools are examples
             without = [f"-DLLAMA_{part}=OFF" for part in ("CURL", "BUILD_TESTS", "BUILD_SERVER")]
@@ -74,6 +75,14 @@ IK_LLAMA_CPP = Build(
     "PENSTOCK_IK_LLAMA_CPP",
     ("llama-bench", "llama-batched-bench"),
 )
+
+
+def _complete(source: Path) -> None:
+    """The fork's sdist lacks the script that fills in the build's number and commit."""
+    script = source / "common" / "cmake" / "build-info-gen-cpp.cmake"
+    if not script.exists() and (source / "common" / "build-info.cpp.in").exists():
+        script.parent.mkdir(exist_ok=True)
+        script.write_text("set(BUILD_NUMBER 0)\nconfigure_file(common/build-info.cpp.in common/build-info.cpp)\n")
 
 
 class LlamaCpp:
