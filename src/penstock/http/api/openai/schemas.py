@@ -144,7 +144,9 @@ class GenerationFields(StructuredOutputFields):
         return self
 
     def client_names(self) -> dict[str, str]:
-        return {**super().client_names(), "stop_tokens": "stop_token_ids", "timeout_s": "timeout"}
+        newer = self.max_tokens is None and self.max_completion_tokens is not None
+        names = {"max_tokens": "max_completion_tokens"} if newer else {}
+        return {**super().client_names(), **names, "stop_tokens": "stop_token_ids", "timeout_s": "timeout"}
 
     @property
     def shows_token_ids(self) -> bool:
