@@ -259,6 +259,11 @@ def limiter(settings: Settings) -> Limiter | None:
     """What holds the limits of keys and tenants; None: the server has no keys with limits."""
     if not settings.tenants.keys:
         return None
+    asked = settings.tenants
+    if asked.redis is not None:
+        from penstock.gateway.limits.redis_limiter import RedisLimiter
+
+        return RedisLimiter(asked.redis, unavailable=asked.limits_unavailable)
     from penstock.gateway.limits.local_limiter import LocalLimiter
 
     return LocalLimiter()
@@ -277,6 +282,7 @@ def server(
     the journal, if there is one. `manager` adds and removes models. `database` is that of keys and usage."""
     from penstock.gateway.accounting import Accounting
     from penstock.gateway.ledger.metrics import UsageCollector
+    from penstock.gateway.limits.metrics import LimitsCollector
     from penstock.gateway.metrics import GatewayCollector
     from penstock.http.app import build
     from penstock.http.service import Service
@@ -288,6 +294,8 @@ def server(
     metrics = PrometheusMetrics(Source(models.default.card.name), journal, only_model=len(models) == 1)
     metrics.registry.register(GatewayCollector(gateway))
     metrics.registry.register(UsageCollector(accounting))
+    if accounting.limiter is not None:
+        metrics.registry.register(LimitsCollector(accounting.limiter))
     service = Service(
         models,
         gateway,

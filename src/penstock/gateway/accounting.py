@@ -70,6 +70,20 @@ class Accounting:
         """For a request that is about to be dispatched. `line`: of which batch it is, and which of it."""
         return RequestAccount(self, identity, request, line)
 
+    @property
+    def accepts_requests(self) -> bool:
+        """Whether limits can be checked and usage recorded, or requests are let through without."""
+        return self.fail_open or all(one is None or one.available for one in (self.limiter, self.ledger))
+
+    def stores(self) -> dict[str, str]:
+        """The state of what requests need beside the engine, as `/ready` shows it."""
+        stores = {"limits": self.limiter, "ledger": self.ledger}
+        return {
+            name: "available" if store.available else "unavailable"
+            for name, store in stores.items()
+            if store is not None
+        }
+
     def check_available(self) -> None:
         """Raises LedgerUnavailable if an answer could not be delivered for lack of its record."""
         if self.ledger is not None and not self.ledger.available and not self.fail_open:

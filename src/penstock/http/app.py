@@ -8,7 +8,7 @@ from starlette.types import ASGIApp
 import penstock
 from penstock.http import exception_handlers, openapi_bodies, operations, ui
 from penstock.http.api import capacity_routes, tokenizer_routes, usage_routes
-from penstock.http.api.admin import audit_routes, key_routes, model_routes, tenant_routes
+from penstock.http.api.admin import audit_routes, key_routes, limit_routes, model_routes, tenant_routes
 from penstock.http.api.anthropic import routes as anthropic_routes
 from penstock.http.api.ollama import routes as ollama_routes
 from penstock.http.api.openai import batch_routes, file_routes, stored_routes
@@ -62,6 +62,7 @@ def _add_routes(app: App, service: Service, settings: Settings, observer: Observ
     model_routes.add(app, service, trusted=settings.needs_key)
     key_routes.add(app, service)
     tenant_routes.add(app, service)
+    limit_routes.add(app, service)
     audit_routes.add(app, service)
     usage_routes.add(app, service)
     ollama_routes.add(app, service)

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from penstock.http.api import capacity_routes, model_card, tokenizer_routes, usage_routes
 from penstock.http.api.admin import bodies as admin
-from penstock.http.api.admin import model_routes
+from penstock.http.api.admin import limit_routes, model_routes
 from penstock.http.api.anthropic import messages
 from penstock.http.api.ollama import openapi_bodies as ollama
 from penstock.http.api.openai import chat, completions, embeddings, file_bodies, stored_completions
@@ -40,6 +40,7 @@ ANSWERS: tuple[type[Struct], ...] = (
     model_card.ModelList,
     *model_routes.ANSWERS,
     *admin.ANSWERS,
+    *limit_routes.ANSWERS,
     *usage_routes.ANSWERS,
     *tokenizer_routes.ANSWERS,
     stored_completions.StoredList,

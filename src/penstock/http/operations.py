@@ -28,6 +28,16 @@ _STATUS = {
         "schema": {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
     }
 }
+_STORE = {"type": "string", "enum": ["available", "unavailable"]}
+_READY = {
+    "application/json": {
+        "schema": {
+            "type": "object",
+            "properties": {"status": {"type": "string"}, "limits": _STORE, "ledger": _STORE},
+            "required": ["status"],
+        }
+    }
+}
 _VERSION = {
     "application/json": {
         "schema": {
@@ -48,11 +58,22 @@ def add(app: App, service: Service) -> None:
         """Whether the process is there. Needs no key."""
         return json_response(b'{"status":"ok"}')
 
-    @app.public.get("/ready", **operator_route_docs(_STATUS, "Now.", unavailable="Not yet, or not any more."))
+    @app.public.get("/ready", **operator_route_docs(_READY, "Now.", unavailable="Not yet, or not any more."))
     async def ready() -> Response:
-        """Whether requests are taken: the engine is up and the server is not shutting down. Needs no key."""
-        state = "shutting down" if service.closing else "ready" if service.ready else service.models.default.state.value
-        return json_response(msgspec.json.encode({"status": state}), 200 if service.ready else 503)
+        """Whether requests are taken: the engine is up, limits can be checked and usage recorded (or requests are let
+        through without), and the server is not shutting down. Needs no key."""
+        accounting = service.accounting
+        stores = accounting.stores()
+        if service.closing:
+            state = "shutting down"
+        elif not service.ready:
+            state = service.models.default.state.value
+        elif accounting.accepts_requests:
+            state = "ready"
+        else:
+            state = next(f"{name} unavailable" for name, store in stores.items() if store == "unavailable")
+        body = {"status": state, **stores}
+        return json_response(msgspec.json.encode(body), 200 if state == "ready" else 503)
 
     @app.requiring(*Scope).get("/version", **operator_route_docs(_VERSION, "The answer."))
     async def version() -> Response:

@@ -314,6 +314,11 @@ def _check(settings: Settings) -> None:
                 f"allow_host must be a host name such as penstock.lan, without a port, or *; got {host!r}",
                 param="allow_host",
             )
+    if settings.tenants.redis is not None:  # it may hold a password: not shown
+        if not re.match(r"(rediss?|unix)://", settings.tenants.redis):
+            raise InvalidSetting("redis must be a URL such as redis://host:6379/0", param="redis")
+        if not settings.tenants.keys:
+            raise InvalidSetting("redis goes with keys: only keys of the database have limits", param="redis")
     for name in ("otel_endpoint", "slo_webhook"):
         url = getattr(settings.observe, name)
         if url is not None and not _is_url(url):

@@ -210,7 +210,10 @@ class TenantSettings(Section, frozen=True):
     ] = None
     limits_unavailable: Annotated[
         Literal["closed", "open"],
-        Meta(description="What becomes of requests while limits cannot be checked: rejected with 503, or let through."),
+        Meta(
+            description="What becomes of requests while limits cannot be checked or usage cannot be recorded: "
+            "rejected with 503, or let through."
+        ),
     ] = "closed"
     revoked_streams: Annotated[
         Literal["end", "finish"],

@@ -46,9 +46,10 @@ GET /observe/requests/{name} · GET /observe/steps · POST /plan · GET /plan/pr
 """
 ADMIN = """
 GET /admin/audit · POST /admin/keys · GET /admin/keys · GET /admin/keys/{id} · POST /admin/keys/{id}
-DELETE /admin/keys/{id} · POST /admin/keys/{id}/rotate · POST /admin/load · POST /admin/models · GET /admin/models
-DELETE /admin/models/{name:path} · POST /admin/tenants · GET /admin/tenants · GET /admin/tenants/{name}
-POST /admin/tenants/{name} · POST /admin/unload · POST /api/pull · POST /sleep · POST /wake_up
+DELETE /admin/keys/{id} · POST /admin/keys/{id}/rotate · GET /admin/limits · POST /admin/load · POST /admin/models
+GET /admin/models · DELETE /admin/models/{name:path} · POST /admin/tenants · GET /admin/tenants
+GET /admin/tenants/{name} · POST /admin/tenants/{name} · POST /admin/unload · POST /api/pull · POST /sleep
+POST /wake_up
 """
 OBSERVE_OR_ADMIN = "GET /usage"
 EXPECTED = {

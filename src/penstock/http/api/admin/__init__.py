@@ -6,5 +6,6 @@ keys. Without, every client that reaches the server may use them.
     model_routes   models are added, loaded, unloaded and removed while the server runs
     key_routes     keys are created, changed, rotated and revoked
     tenant_routes  tenants with their limits and weights
+    limit_routes   the live use of limits
     audit_routes   the audit log
 """
