@@ -12,7 +12,7 @@ from penstock.batch.metrics import BatchCollector
 from penstock.batch.records import Batch
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import State
-from penstock.errors import ModelNotFound
+from penstock.errors import KeyExpired, KeyRevoked, ModelNotFound, Unauthorized
 from penstock.gateway.keys.identity import Identity, Scope
 from penstock.http.api.openai import file_bodies, file_routes
 from penstock.http.api.openai.batch_dispatch import LineDispatcher
@@ -104,8 +104,14 @@ def new_manager(app: App, service: Service, settings: Settings) -> BatchManager:
         return max(0, count - manager.limiters.of(name).running)
 
     def identity(batch: Batch) -> Identity:
-        """Of the key that created the batch, as it is now. Raises Unauthorized if it is not valid any more."""
-        found = service.keys.find(batch.key) if batch.key else Identity(scopes=frozenset({Scope.INFERENCE}))
+        """Of the key that created the batch, as it is now. Raises KeyRevoked and KeyExpired. A batch of a key that is
+        not in the settings any more runs to its end."""
+        try:
+            found = service.keys.find(batch.key)
+        except (KeyRevoked, KeyExpired):
+            raise
+        except Unauthorized:
+            found = Identity(scopes=frozenset({Scope.INFERENCE}))
         return replace(found, tenant=batch.tenant)
 
     manager = BatchManager(
