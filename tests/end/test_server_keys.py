@@ -304,3 +304,4 @@ def test_every_administrative_action_is_in_the_audit_log(server: Server, alice: 
             assert boss.request(method, path).status_code == 404
         assert boss.post("/admin/keys", json={"tenant": "a", "tier": "gold"}).json()["error"]["param"] == "tier"
     assert alice.get("/admin/keys").status_code == 403
+    assert "database" not in alice.get("/observe/facts").json()["settings"]["tenants"]

@@ -9,7 +9,7 @@ import pytest
 
 WEB = ("starlette", "uvicorn", "pydantic", "prometheus_client")
 TEXT = ("jinja2", "tokenizers", "llguidance")
-TOOLS = ("rich", "huggingface_hub", "opentelemetry", "aiohttp", "sqlite3", "redis")
+TOOLS = ("rich", "huggingface_hub", "opentelemetry", "aiohttp", "sqlite3", "redis", "sqlalchemy", "alembic", "psycopg")
 ENGINE = ("numpy", "torch", "triton", "zmq")
 
 

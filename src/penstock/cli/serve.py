@@ -157,6 +157,8 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
             await accounting.start()
             if service.key_manager is not None:
                 await service.key_manager.start()
+                if settings.tenants.keys and not settings.serve.keys and not len(service.key_manager.keys):
+                    say("there are no keys yet: `penstock keys create --tenant NAME` creates one")
             await models.start()
             loading.close()
             gc_control.tune_for_server()

@@ -33,7 +33,7 @@ _READY = {
     "application/json": {
         "schema": {
             "type": "object",
-            "properties": {"status": {"type": "string"}, "limits": _STORE, "ledger": _STORE},
+            "properties": {"status": {"type": "string"}, "limits": _STORE, "ledger": _STORE, "keys": _STORE},
             "required": ["status"],
         }
     }
@@ -72,6 +72,8 @@ def add(app: App, service: Service) -> None:
             state = "ready"
         else:
             state = next(f"{name} unavailable" for name, store in stores.items() if store == "unavailable")
+        if service.key_manager is not None:  # away or not: known keys stay valid
+            stores = {**stores, "keys": "available" if service.key_manager.available else "unavailable"}
         body = {"status": state, **stores}
         return json_response(msgspec.json.encode(body), 200 if state == "ready" else 503)
 

@@ -48,3 +48,14 @@ def test_a_file_that_is_no_database_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="cannot use the database"):
         create_schema(engine, "things", TABLES, 1)
     engine.dispose()
+
+
+def test_an_older_version_is_upgraded(tmp_path: Path) -> None:
+    engine = open_file(tmp_path / "a.db")
+    create_schema(engine, "things", TABLES, 1)
+    upgrades = {1: "ALTER TABLE things ADD COLUMN size INTEGER", 2: "ALTER TABLE things ADD COLUMN name VARCHAR"}
+    for _ in range(2):
+        create_schema(engine, "things", TABLES, 3, upgrades)
+        with engine.begin() as connection:
+            connection.execute(text("insert into things (size, name) values (1, 'a')"))
+    engine.dispose()
