@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from math import ceil
 
+from penstock.cache import BlockTable
 from penstock.flow import Admit, Extend, Row, StepPlan, record
 from penstock.schedule.fair_preemption import blocks_held, choose_victim, slots_held
 from penstock.schedule.queues import SequenceQueues
@@ -168,12 +169,12 @@ class Planner:
         in_flight: bool,
     ) -> None:
         """Give running sequences their rows. `counts` are the uncomputed tokens of the `groups`."""
-        chunk_budget = self._step_tokens  # for chunks of more than one token
-        for uncomputed_counts in counts:
-            chunk_budget -= uncomputed_counts.count(1)
+        # For chunks of more than one token:
+        chunk_budget = max(0, self._step_tokens - sum(one.count(1) for one in counts))
+        add_row = plan.add_row
         costs = []  # charged at the end: counters, and so the order, do not change before
         for (share, group), uncomputed_counts in zip(groups, counts, strict=True):
-            if chunk_budget > 0 and self._goes_before(plan, share):
+            if chunk_budget and self._goes_before(plan, share):
                 chunk_budget -= self._admit_before(share, plan, chunk_budget, now)
             cost = plan.cost
             # A preemption shortens the group at its end.
@@ -181,8 +182,12 @@ class Planner:
                 count = min(uncomputed, plan.budget if uncomputed == 1 else chunk_budget)
                 if sequence.background:
                     count = min(count, plan.background_budget)
-                if count > 0 and self._allocate(plan, sequence, sequence.computed + count, in_flight):
-                    plan.add_row(sequence, count, uncomputed)
+                if not count:
+                    continue
+                table, tokens = sequence.table, sequence.computed + count
+                assert table is not None
+                if tokens <= table.capacity or self._allocate(plan, sequence, table, tokens, in_flight):
+                    add_row(sequence, count, uncomputed)
                     if uncomputed > 1:
                         chunk_budget -= count
             costs.append(plan.cost - cost)
@@ -207,16 +212,13 @@ class Planner:
         plan.budget = before - used
         return used
 
-    def _allocate(self, plan: PlanBuilder, sequence: Sequence, tokens: int, in_flight: bool) -> bool:
+    def _allocate(self, plan: PlanBuilder, sequence: Sequence, table: BlockTable, tokens: int, in_flight: bool) -> bool:
         """Allocate blocks for `tokens`, if need be by preempting the last in policy order, which may be this one.
 
         While steps in flight are going to free enough blocks, it waits for them instead of preempting. Those behind it
         may not allocate meanwhile, so the blocks are there a step or two later.
         """
-        table, cache, running = sequence.table, self._queues.cache, self._queues.running
-        assert table is not None
-        if tokens <= table.capacity:
-            return True
+        cache, running = self._queues.cache, self._queues.running
         if plan.blocks_short:
             return False
         while (new_blocks := cache.extend(table, tokens)) is None:
