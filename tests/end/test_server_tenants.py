@@ -255,3 +255,13 @@ def test_the_engines_books_can_be_checked(bob: httpx.Client) -> None:
     assert (told["ok"], told["wrong"]) == (True, None)
     assert told["us"] > 0
     assert bob.get("/observe/check", params={"deep": "1"}).status_code == 400
+
+
+def test_how_tenants_share_the_engine_is_for_admins(alice: httpx.Client, bob: httpx.Client) -> None:
+    complete(alice, STORY)
+    for http in (alice, bob):
+        assert http.get("/observe/tenants").status_code == 403
+        scrape = http.get("/metrics")
+        assert scrape.status_code == 200
+        assert "penstock_tenant" not in scrape.text
+        assert tenant_of_key(ALICE.encode()) not in scrape.text

@@ -31,6 +31,7 @@ class EngineLoop:
             "page_map": scheduler.views.page_map,
             "prefix_tree": scheduler.views.prefix_tree,
             "explain": scheduler.views.explain,
+            "tenants": scheduler.views.tenants,
         }
 
     @property

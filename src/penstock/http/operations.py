@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 
 import penstock
@@ -15,11 +16,13 @@ from penstock.deployment.replica import Replica
 from penstock.errors import PenstockError
 from penstock.gateway.keys.identity import Scope
 from penstock.http.json_response import json_response
+from penstock.http.middleware.tenants import identity_of
 from penstock.http.openapi.route_docs import operator_route_docs
 from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.observe.gpu import Gpu
 from penstock.observe.metrics import ReplicaStatus
+from penstock.observe.tenant_metrics import TenantMetrics
 
 STATS_TIMEOUT_S = 2.0  # a scrape waits no longer for an engine in a long step
 
@@ -52,6 +55,7 @@ _PROMETHEUS_TEXT = {"text/plain": {"schema": {"type": "string"}}}
 
 def add(app: App, service: Service) -> None:
     gpu = Gpu()
+    tenant_metrics = TenantMetrics()
 
     @app.public.get("/health", **operator_route_docs(_STATUS, "The process answers."))
     async def health() -> Response:
@@ -85,14 +89,27 @@ def add(app: App, service: Service) -> None:
         return json_response(msgspec.json.encode({"version": penstock.__version__, "model": model.card.name, **facts}))
 
     @app.requiring(Scope.OBSERVE).get("/metrics", **operator_route_docs(_PROMETHEUS_TEXT, "The answer."))
-    async def metrics() -> Response:
-        """For Prometheus."""
+    async def metrics(request: Request) -> Response:
+        """For Prometheus. By tenant for admins only."""
         replicas = [replica for model in service.models.local for replica in model.replicas.replicas]
         statuses = await asyncio.gather(*(_status(service, replica) for replica in replicas))
         open_requests = {model.card.name: service.open_by_model[model.card.name] for model in service.models}
         tasks = len(asyncio.all_tasks())
         text = service.metrics.text(statuses, open_requests=open_requests, tasks=tasks, gpu=gpu.read())
+        if Scope.ADMIN in identity_of(request.scope).scopes:
+            shares = await asyncio.gather(*(_shares(replica) for replica in replicas))
+            text += tenant_metrics.text({one.source: rows for one, rows in zip(replicas, shares, strict=True)})
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _shares(replica: Replica) -> list[dict[str, Any]]:
+    """Of its tenants; none while the engine does not answer."""
+    try:
+        async with asyncio.timeout(STATS_TIMEOUT_S):
+            rows: list[dict[str, Any]] = (await replica.ask("tenants"))["tenants"]
+            return rows
+    except (PenstockError, TimeoutError):
+        return []
 
 
 async def _status(service: Service, replica: Replica) -> ReplicaStatus:

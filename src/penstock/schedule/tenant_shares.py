@@ -71,7 +71,7 @@ class TenantShares:
     """The shares of all tenants. Under a policy that is not `fair` there is one share for all sequences."""
 
     def __init__(self, *, fair: bool) -> None:
-        self._fair = fair
+        self.fair = fair
         self._shares: dict[tuple[Level, str], TenantShare] = {}
         self._active: dict[Level, set[TenantShare]] = {}  # those with open sequences
         self._floors: dict[Level, float] = {}  # the counter of the last share to leave a level that is empty now
@@ -80,7 +80,7 @@ class TenantShares:
 
     def join(self, message: Submit) -> TenantShare:
         """The share of a sequence that opens."""
-        if not self._fair:
+        if not self.fair:
             return self._enter("", (False, 0), 1.0)
         return self._enter(message.tenant, (message.background, message.tier), max(message.weight, MIN_WEIGHT))
 

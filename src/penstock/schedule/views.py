@@ -59,6 +59,33 @@ class Views:
         ]
         return snapshot.tree(self._queues.cache, tenant, own, limit)
 
+    def tenants(self) -> dict[str, Any]:
+        """What each tenant was served and what it waits for, by tier; under policies other than `fair` only how many
+        sequences it has. For admins."""
+        queues = self._queues
+        if not queues.shares.fair:
+            loads = [
+                {"tenant": tenant, "cost": 0, "running": load.running, "waiting": load.waiting}
+                for tenant, load in queues.tenants.items()
+            ]
+            return {"fair": False, "tenants": loads}
+        rows = []
+        for share in queues.shares.snapshot():
+            running = len(queues.running.of_share(share))
+            rows.append(
+                {
+                    "tenant": share.tenant,
+                    "tier": share.tier,
+                    "background": share.background,
+                    "weight": share.weight,
+                    "counter": round(share.counter),
+                    "cost": share.cost,
+                    "running": running,
+                    "waiting": share.open - running,
+                }
+            )
+        return {"fair": True, "tenants": rows}
+
     def explain(self, tenant: str, tokens: list[int], salt: str) -> dict[str, Any]:
         """How many of these tokens are cached for this tenant now, and why no more."""
         cache = self._queues.cache

@@ -50,6 +50,7 @@ DELETE /admin/keys/{id} · POST /admin/keys/{id}/rotate · GET /admin/limits · 
 GET /admin/models · DELETE /admin/models/{name:path} · POST /admin/tenants · GET /admin/tenants
 GET /admin/tenants/{name} · POST /admin/tenants/{name} · POST /admin/unload · POST /api/pull · POST /sleep
 POST /wake_up
+GET /observe/tenants
 """
 OBSERVE_OR_ADMIN = "GET /usage"
 EXPECTED = {

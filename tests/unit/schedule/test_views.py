@@ -6,6 +6,7 @@ from penstock.cache import CacheManager, EvictionHistory
 from penstock.flow import RowResult, SamplingParams, StepResult, Submit, record
 from penstock.schedule import Scheduler
 from penstock.store.spec import CacheGroup
+from simulation.world import World
 
 PROMPT = list(range(10))
 NUMBER = 7
@@ -43,6 +44,26 @@ def test_a_prompt_is_explained_by_what_is_cached() -> None:
     parted = views.explain("", [*PROMPT[:6], 99, 99, 99], "")
     assert (parted["cached"], parted["finding"][:2]) == (4, [record.DIVERGED, 6])
     assert views.explain("", PROMPT, "another tenant's")["finding"][0] == record.NOTHING_ALIKE
+
+
+def test_admins_see_what_each_tenant_was_served() -> None:
+    world = World(max_sequences=1)
+    for tenant, weight in (("a", 1.0), ("a", 1.0), ("b", 2.0)):
+        world.submit(PROMPT, tenant=tenant, weight=weight, max_output=2)
+    world.step()
+    found = world.scheduler.views.tenants()
+    assert found["fair"]
+    rows = {row["tenant"]: row for row in found["tenants"]}
+    assert (rows["a"]["running"], rows["a"]["waiting"]) == (0, 2)
+    assert (rows["b"]["running"], rows["b"]["waiting"]) == (1, 0)
+    assert rows["b"]["cost"] == len(PROMPT) + 1
+    assert rows["b"]["counter"] == round((len(PROMPT) + 1) / 2)
+    others = World(policy="fcfs")
+    others.submit(PROMPT, tenant="a")
+    assert others.scheduler.views.tenants() == {
+        "fair": False,
+        "tenants": [{"tenant": "a", "cost": 0, "running": 0, "waiting": 1}],
+    }
 
 
 def test_another_tenant_sees_counts_and_nothing_else() -> None:

@@ -55,6 +55,17 @@ CHECK = DebugRoute(
     not_found="No such model or replica.",
     asks_engine=True,
 )
+TENANTS = DebugRoute(
+    description="How the tenants share an engine.",
+    members={
+        "fair": "Whether they take turns (policy fair).",
+        "tenants": "By tenant and tier: weight, virtual token counter, cost of what it was served (an output token "
+        "counts twice), running and waiting sequences.",
+    },
+    parameters=REPLICA,
+    not_found="No such model or replica.",
+    asks_engine=True,
+)
 HISTORY = DebugRoute(
     description="Columns for charts: lists of the same length, the oldest first.",
     members={"interval_s": "Seconds between two points.", "t": "When."},

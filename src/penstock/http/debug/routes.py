@@ -10,7 +10,15 @@ from starlette.responses import Response
 
 from penstock.errors import NotFound
 from penstock.gateway.keys.identity import Scope
-from penstock.http.debug import cache_routes, lab_routes, request_routes, route_docs, server_routes, step_routes
+from penstock.http.debug import (
+    cache_routes,
+    lab_routes,
+    request_routes,
+    route_docs,
+    server_routes,
+    step_routes,
+    tenant_routes,
+)
 from penstock.http.debug.queries import ask_engine, replica_of_query
 from penstock.http.json_response import encode_response
 from penstock.http.routing import App
@@ -22,6 +30,7 @@ from penstock.settings import Settings
 def add(app: App, service: Service, observer: Observer | None, settings: Settings) -> None:
     """`observer` is None on a server that records no events: only the check is there."""
     _add_check(app, service)
+    tenant_routes.add(app, service)
     if observer is None:
         _add_not_found(app)
         return
