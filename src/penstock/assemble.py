@@ -293,7 +293,7 @@ def server(
     key_manager = None if database is None else _key_manager(database)
     metrics = PrometheusMetrics(Source(models.default.card.name), journal, only_model=len(models) == 1)
     metrics.registry.register(GatewayCollector(gateway))
-    metrics.registry.register(UsageCollector(accounting))
+    metrics.tenants.registry.register(UsageCollector(accounting))
     if accounting.limiter is not None:
         metrics.registry.register(LimitsCollector(accounting.limiter))
     service = Service(

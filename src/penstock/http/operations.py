@@ -22,7 +22,6 @@ from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.observe.gpu import Gpu
 from penstock.observe.metrics import ReplicaStatus
-from penstock.observe.tenant_metrics import TenantMetrics
 
 STATS_TIMEOUT_S = 2.0  # a scrape waits no longer for an engine in a long step
 
@@ -55,7 +54,6 @@ _PROMETHEUS_TEXT = {"text/plain": {"schema": {"type": "string"}}}
 
 def add(app: App, service: Service) -> None:
     gpu = Gpu()
-    tenant_metrics = TenantMetrics()
 
     @app.public.get("/health", **operator_route_docs(_STATUS, "The process answers."))
     async def health() -> Response:
@@ -98,7 +96,7 @@ def add(app: App, service: Service) -> None:
         text = service.metrics.text(statuses, open_requests=open_requests, tasks=tasks, gpu=gpu.read())
         if Scope.ADMIN in identity_of(request.scope).scopes:
             shares = await asyncio.gather(*(_shares(replica) for replica in replicas))
-            text += tenant_metrics.text({one.source: rows for one, rows in zip(replicas, shares, strict=True)})
+            text += service.metrics.tenants.text({one.source: rows for one, rows in zip(replicas, shares, strict=True)})
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

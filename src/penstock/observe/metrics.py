@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from penstock.flow import FinishReason, Timings
 from penstock.flow.identity import Source
 from penstock.observe.histogram import REQUEST_LATENCY_S, TOKEN_LATENCY_S
+from penstock.observe.tenant_metrics import TenantMetrics
 from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.replica import ReplicaTrace
 
@@ -41,6 +42,7 @@ class PrometheusMetrics:
         """`source` is the server's first replica, whose counters are there from the start, at 0. `only_model`: metrics
         of the whole server have its label; if there are others, an empty one."""
         self.registry = CollectorRegistry()
+        self.tenants = TenantMetrics()  # with a registry of its own, for admins
         self._model = source.model if only_model else ""
         self._first = _labels(source)
         self._sources: set[Source] = set()  # of the last scrape

@@ -26,13 +26,13 @@ class TenantMetrics(Collector):
         self._most = most
         self._named: set[str] = set()
         self._shares: dict[Source, Rows] = {}
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
+        self.registry = CollectorRegistry()  # others may add theirs
+        self.registry.register(self)
 
     def text(self, shares: Mapping[Source, Rows]) -> bytes:
         """The exposition of each replica's shares."""
         self._shares = dict(shares)
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
         labels = ["model", "replica", "tenant"]
