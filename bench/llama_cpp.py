@@ -163,7 +163,7 @@ def perplexity(model: Path, text: Path, context: int, threads: int) -> float:
 
 
 def _run(build: Build, name: str, model: Path, threads: int, *options: object) -> tuple[str, float]:
-    """Its output, and its peak resident memory in MB."""
+    """Its output, or what it wrote to standard error if there is none, and its peak resident memory in MB."""
     command = [str(part) for part in (build.tool(name), "-m", model, "-t", threads, *options)]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(command, stdout=out, stderr=err)
@@ -172,7 +172,7 @@ def _run(build: Build, name: str, model: Path, threads: int, *options: object) -
         err.seek(0)
         if status != 0:
             raise RuntimeError(f"{name} failed: {err.read().decode()[-500:]}")
-        return out.read().decode().strip(), used.ru_maxrss / 1024
+        return (out.read().decode().strip() or err.read().decode()), used.ru_maxrss / 1024
 
 
 if __name__ == "__main__":
