@@ -140,6 +140,16 @@ def test_what_a_tenant_stores_is_for_its_keys_alone(
     assert post(hatter, "/v1/responses", input="PIN?", previous_response_id=response, max_output_tokens=16)["id"]
 
 
+def test_metrics_by_tenant_are_for_operators(server: Server, alice: httpx.Client, bob: httpx.Client) -> None:
+    for http in (alice, bob):
+        post(http, "/v1/completions", prompt="hi", max_tokens=1)
+        text = http.get("/metrics").text
+        assert "penstock_prompt_tokens_total" in text
+        assert not re.search("wonderland|builders", text)
+    with client(server, ADMIN) as boss:
+        assert {"builders", "wonderland"} <= set(re.findall(r'tenant="(\w+)"', boss.get("/metrics").text))
+
+
 def test_other_models_do_not_exist_for_a_key(server: Server) -> None:
     with new_client(server, "wonderland", models=["another"]) as http:
         assert http.get("/v1/models").json()["data"] == []
