@@ -73,6 +73,7 @@ class RedisLimiter:
         self._unsent: deque[Unsent] = deque(maxlen=MAX_UNSENT)
         self._seeding: dict[Account, asyncio.Task[None]] = {}
         self._heartbeat: asyncio.Task[None] | None = None
+        self._renewing = asyncio.Lock()
         self._numbers = count()
 
     @property
@@ -206,13 +207,15 @@ class RedisLimiter:
             await self._send_unsent()
         except StoreUnavailable:
             pass  # logged by the store; the next beat tries again
+        except Exception:  # a server without a heartbeat would lose its reservations
+            logger.exception("limits: the heartbeat failed")
 
     async def _renew(self) -> None:
-        if not await self._store.renew(self._lease_us):
-            return
-        for reservation in list(self._open.values()):
-            if not reservation.settled:
-                await self._store.register(reservation)
+        async with self._renewing:  # many requests may find the lease lapsed; the first registers, for all
+            if await self._store.renew(self._lease_us):
+                for reservation in list(self._open.values()):
+                    if not reservation.settled:
+                        await self._store.register(reservation)
 
     async def _send_unsent(self) -> None:
         while self._unsent:

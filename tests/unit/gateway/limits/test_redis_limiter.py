@@ -129,6 +129,26 @@ def test_retry_after_is_exact(server: RedisServer, runner: asyncio.Runner) -> No
     runner.run(limiter.close())
 
 
+def test_requests_leave_the_window_after_60_seconds_and_not_before(server: RedisServer, runner: asyncio.Runner) -> None:
+    clock = FakeClock()
+    identity = someone(Limits(requests_per_minute=2))
+
+    async def check() -> None:
+        async with started(make(server, clock, lease_s=1e9), make(server, clock, lease_s=1e9)) as (one, other):
+            await one.reserve(identity, "r", Charge())
+            clock.us += 20 * SECOND
+            await other.settle(await other.reserve(identity, "r", Charge()), Charge())
+            clock.us += 40 * SECOND - 1
+            error = await rejected(one, identity, Charge())
+            assert (error.limit, error.retry_after_s) == ("requests_per_minute", 1e-6)
+            assert error.headers["x-ratelimit-reset-requests"] == "20.001s"
+            clock.us += 1
+            await one.reserve(identity, "r", Charge())
+            assert (await rejected(other, identity, Charge())).retry_after_s == 20
+
+    runner.run(check())
+
+
 @pytest.mark.parametrize(
     "limits",
     [Limits(tokens_per_minute=2000), Limits(concurrent_requests=7), Limits(microusd_per_day=800)],
