@@ -110,8 +110,11 @@ async def measure_flood(client: Client, seconds: int) -> dict[str, float]:
         after = (await client.ask("/observe/steps?last=1&columns=1&rows=0"))["last"]
         open_requests = sum(not task.done() for task in tasks)
         steps = await step_times(client, min(after - before, 5000))
-    engine = (await client.ask("/observe/facts"))["engine"]
-    bound = 2 * p95(alone) + (2 + engine["lookahead"]) * p95(steps)
+    facts = await client.ask("/observe/facts")
+    lookahead = facts["settings"]["schedule"]["lookahead"]
+    if lookahead is None:  # the default
+        lookahead = int(facts["engine"]["device"] != "cpu")
+    bound = 2 * p95(alone) + (2 + lookahead) * p95(steps)
     return {
         "alone_p50_s": statistics.median(alone), "alone_p95_s": p95(alone),
         "beside_p50_s": statistics.median(beside), "beside_p95_s": p95(beside),

@@ -1,8 +1,9 @@
 """Host time of the scheduler, in microseconds by part, around a device that computes nothing.
 
-    python bench/host.py [--profile decode|hit|burst] [--json FILE]
+    python bench/host.py [--profile decode|tenants|hit|burst] [--json FILE]
 
 decode   a decode step of 256 sequences
+tenants  the same, of 8 tenants
 hit      one prompt of 8208 tokens, of which the first 8192 are cached, beside 32 running sequences
 burst    256 simultaneous prompts of 64 tokens
 
@@ -21,6 +22,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -102,7 +104,7 @@ class Host:
             [CacheGroup(0, (0,))], [4 * SEQUENCES * CONTEXT // BLOCK // 16], BLOCK, True, EvictionHistory()
         )
         self.scheduler = Scheduler(
-            cache, step_tokens=8192, max_sequences=SEQUENCES, max_waiting=1000, policy="fcfs", lookahead=1,
+            cache, step_tokens=8192, max_sequences=SEQUENCES, max_waiting=1000, policy="fair", lookahead=1,
             context=CONTEXT, recorded=True,
         )  # fmt: skip
         self.runner = NoDevice(clock)
@@ -111,13 +113,18 @@ class Host:
         self.decode: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
         self.submitted = 0
 
-    def submit(self, prompts: list[list[int]], max_output: int) -> None:
-        begin = self.submitted + 1
+    def submit(self, prompts: list[list[int]], max_output: int, tenants: int = 1) -> None:
+        begin, now = self.submitted + 1, time.monotonic()
         self.submitted += len(prompts)
         sent = [
-            self.encode(Submit(f"r{n}/0", prompt, SamplingParams(), 0, max_output, number=n, arrival=time.monotonic()))
+            self.encode(
+                Submit(
+                    f"r{n}/0", prompt, SamplingParams(), 0, max_output,
+                    number=n, arrival=now, tenant=f"tenant {n % tenants}",
+                )
+            )
             for n, prompt in enumerate(prompts, begin)
-        ]
+        ]  # fmt: skip
         with self.clock.of("decode message"):
             messages = [self.decode.decode(data) for data in sent]
         with self.clock.of("submit"):
@@ -146,9 +153,9 @@ class Host:
             pass
 
 
-def decode(clock: Clock, rounds: int) -> None:
+def decode(clock: Clock, rounds: int, tenants: int = 1) -> None:
     host = Host(clock)
-    host.submit([[number, *range(20, 60)] for number in range(256)], CONTEXT)
+    host.submit([[number, *range(20, 60)] for number in range(256)], CONTEXT, tenants)
     for _ in range(20):
         host.step()
     for _ in range(rounds):
@@ -182,7 +189,12 @@ def burst(clock: Clock, rounds: int) -> None:
         host.step()
 
 
-CASES = {"decode": (decode, 2000), "hit": (hit, 200), "burst": (burst, 30)}
+CASES = {
+    "decode": (decode, 2000),
+    "tenants": (partial(decode, tenants=8), 2000),
+    "hit": (hit, 200),
+    "burst": (burst, 30),
+}
 
 
 def main() -> None:

@@ -69,7 +69,7 @@ def test_shares_of_backlogged_tenants_follow_their_weights(lookahead: int, weigh
             world.submit(prompt(length, number), tenant=tenant, weight=weight, max_output=output)
     world.run_steps(60)  # the first to come has filled all slots
     before = world.served()
-    world.run_steps(300)
+    world.run_steps(250)
     assert all(world.waiting(tenant) for tenant in weights), "somebody has nothing left to do"
     served = world.served() - before
     unit = sum(served.values()) / sum(weights.values())
@@ -101,7 +101,7 @@ def first_token_times(lookahead: int, *, flood: bool, flood_prompt: int, own_pro
             world.submit(prompt(flood_prompt, number), tenant="flood", max_output=140 - flood_prompt)
         world.run_steps(20)
     names = []
-    for second in range(25):
+    for second in range(15):
         names.append(world.submit(prompt(own_prompt, 1000 + second), tenant="light", max_output=4))
         world.run_until(world.now + 1.0)
     if flood:
@@ -110,7 +110,7 @@ def first_token_times(lookahead: int, *, flood: bool, flood_prompt: int, own_pro
 
 
 @DEPTHS
-@pytest.mark.parametrize(("flood_prompt", "own_prompt"), [(12, 12), (90, 12), (12, 100), (90, 100)])
+@pytest.mark.parametrize(("flood_prompt", "own_prompt"), [(12, 12), (90, 12), (90, 100)])
 def test_a_flood_delays_another_tenant_by_a_few_steps(lookahead: int, flood_prompt: int, own_prompt: int) -> None:
     """p95 of the time to the first token ≤ 2 x alone + (2 + look-ahead) flooded steps."""
     shapes = {"flood_prompt": flood_prompt, "own_prompt": own_prompt}
