@@ -136,10 +136,16 @@ def test_metrics_show_limits(server: Server) -> None:
 
 
 @pytest.fixture(scope="module")
-def two_servers(config: Path) -> Iterator[list[Server]]:
+def redis() -> Iterator[RedisServer]:
+    with RedisServer(password="s3cret") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def two_servers(config: Path, redis: RedisServer) -> Iterator[list[Server]]:
     """They share keys and usage in PostgreSQL, and limits in Redis."""
     with ExitStack() as stack:
-        redis, postgresql = stack.enter_context(RedisServer()), stack.enter_context(PostgresServer())
+        postgresql = stack.enter_context(PostgresServer())
         shared = {"admin_key": ADMIN, "redis": redis.url, "database": postgresql.url("tenants")}
         yield [stack.enter_context(Server(f"--config={config}", "--keys", **shared)) for _ in range(2)]
 
@@ -216,6 +222,35 @@ def test_500_requests_at_two_servers_stay_within_a_limit(
             assert use["tokens_per_minute"]["reserved"] == use["usd_per_day"]["reserved"] == 0
     spent = live_use(first, tenant=tenant)[""]["usd_per_day"]["settled"]
     assert round(spent * 1e6) == sum(usage["total_tokens"] for usage in usages)
+
+
+@pytest.mark.databases
+def test_while_redis_is_away_requests_are_rejected_and_ready_says_so(
+    two_servers: list[Server], redis: RedisServer
+) -> None:
+    """And when it is back without its data, what was spent is known from the ledger."""
+    keep_off_midnight()
+    server = two_servers[0]
+    with client(server, "patient", usd_per_day=30e-6) as sdk:
+        assert generate(sdk, 20).usage.total_tokens == 23
+        redis.stop()
+        with pytest.raises(openai.InternalServerError) as caught:
+            generate(sdk, 1)
+        assert (caught.value.status_code, caught.value.code) == (503, "limits_unavailable")
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+        ready = httpx.get(f"{server.url}/ready", timeout=PATIENCE_S)
+        assert (ready.status_code, ready.json()["limits"]) == (503, "unavailable")
+        with admin(server) as http:
+            assert "penstock_limits_available 0.0" in http.get("/metrics").text
+            assert http.get("/admin/limits").status_code == 503
+        redis.start()
+        until(lambda: server.status("/ready") == 200, "Redis again")
+        with pytest.raises(openai.RateLimitError) as spent:
+            generate(sdk, 5)
+        assert spent.value.code == "insufficient_quota"
+        assert generate(sdk, 4).usage.total_tokens == 7
+    for one in two_servers:
+        assert "s3cret" not in one.log
 
 
 def _knows(sdk: openai.OpenAI) -> bool:
