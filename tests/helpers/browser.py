@@ -1,13 +1,17 @@
-"""Browser flags and the error check of the UI tests."""
+"""Browser flags and the checks of all pages of the UI tests."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+from playwright.sync_api import Page
+
 import penstock
 
 DIST = Path(penstock.__file__).parent / "ui_dist"
+AXE = Path(__file__).parents[2] / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -17,6 +21,39 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+
+
+# What cannot be seen whole, and not be scrolled to either: texts and buttons beyond the edge of the screen or of what
+# clips them.
+CLIPPED = """() => {
+  const clipped = (element) => {
+    const { left, right, width } = element.getBoundingClientRect();
+    if (width <= 1 || getComputedStyle(element).textOverflow === "ellipsis") return false;
+    for (let outer = element.parentElement; outer; outer = outer.parentElement) {
+      const how = getComputedStyle(outer).overflowX;
+      const edges = outer.getBoundingClientRect();
+      if (how === "visible" || edges.width <= 1) continue;
+      if (how !== "hidden" && how !== "clip" && outer.tagName !== "MAIN") return false;
+      if (right > edges.right + 1 || left < edges.left - 1) return true;
+    }
+    return right > innerWidth + 1;
+  };
+  const told = (one) => [...one.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
+  const parts = [...document.querySelectorAll("body *")].filter((one) => one.tagName === "BUTTON" || told(one));
+  return parts.filter((one) => !one.closest(".sr-only") && clipped(one)).map((one) => one.outerHTML.slice(0, 120));
+}"""
+
+
+def violations(page: Page) -> list[str]:
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed: npm ci in ui/")
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{one['id']}: {node['target']} {node['failureSummary']}"
+        for one in found["violations"]
+        for node in one["nodes"][:3]
+    ]
 
 
 @dataclass

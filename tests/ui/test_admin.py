@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from helpers.browser import PageErrors
+from helpers.browser import CLIPPED, PageErrors, violations
 from helpers.server_process import PATIENCE_S, Server
 
 USER, ADMIN = "user-key", "admin-key"
@@ -29,6 +29,9 @@ def gateway(chromium: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory)
         [serve]
         api_key = "{USER}"
         admin_key = "{ADMIN}"
+
+        [tenants]
+        keys = true
 
         [routing]
         fallback_rounds = 0
@@ -84,12 +87,28 @@ def stored(page: Page) -> list[str]:
     return found
 
 
+def chat(gateway: Server, model: str, key: str) -> httpx.Response:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.post(f"{gateway.api}/chat/completions", json=body, headers=headers, timeout=PATIENCE_S)
+
+
 def ask(gateway: Server, model: str) -> str:
     """The id of the request."""
-    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
-    headers = {"authorization": f"Bearer {USER}"}
-    answer = httpx.post(f"{gateway.api}/chat/completions", json=body, headers=headers, timeout=PATIENCE_S)
-    return answer.headers["x-request-id"]
+    return chat(gateway, model, USER).headers["x-request-id"]
+
+
+def create_key(page: Page, **fields: str) -> str:
+    """With the dialog; the key itself."""
+    page.keyboard.press("n")
+    dialog = page.get_by_role("dialog", name="New key")
+    for label, value in fields.items():
+        dialog.get_by_label(label.replace("_", " "), exact=True).fill(value)
+    dialog.get_by_label("observe").check()
+    page.keyboard.press("Enter")
+    secret = page.locator(".secret").inner_text()
+    assert secret.startswith("sk-penstock-")
+    return secret
 
 
 def test_an_admin_key_is_asked_for_and_stays_in_memory(enter: Callable[..., Page], gateway: Server) -> None:
@@ -170,3 +189,108 @@ def test_a_request_for_an_unknown_model_is_no_models(enter: Callable[..., Page],
     row = page.locator("a.request-row").first
     expect(row).to_contain_text(HOSTILE)
     expect(row).not_to_contain_text("near/0")
+
+
+def test_a_key_is_shown_once_limited_rotated_and_revoked(
+    enter: Callable[..., Page], gateway: Server, watched: PageErrors
+) -> None:
+    page = enter("keys")
+    unlock(page)
+    expect(page.get_by_role("button", name="New key", exact=True)).to_be_visible()
+    key = create_key(page, Tenant="acme", Name=HOSTILE, Requests_per_minute="1", USD_per_day="2.5")
+    page.get_by_role("button", name="Copy key").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == key
+    page.get_by_role("button", name="Done").click()
+    page.get_by_role("link", name=HOSTILE).click()
+    assert key not in page.content()
+    assert not [text for text in stored(page) if key in text]
+    cost = chat(gateway, "near", key).json()["usage"]["cost_usd"]
+    assert chat(gateway, "near", key).status_code == 429
+    requests = page.get_by_role("meter", name="Requests in the last minute of key")
+    expect(requests).to_have_attribute("aria-valuetext", "1 of 1")
+    spent = page.get_by_role("meter", name="USD today (UTC) of key")
+    expect(spent).to_have_attribute("aria-valuetext", f"${cost:.6f} of $2.50")
+    page.get_by_role("button", name="Rotate").click()
+    page.get_by_role("dialog").get_by_role("button", name="Rotate").click()
+    rotated = page.locator(".secret").inner_text()
+    assert rotated[:24] == key[:24]
+    assert rotated != key
+    page.get_by_role("button", name="Done").click()
+    assert chat(gateway, "near", key).status_code == 401
+    page.get_by_role("button", name="Revoke").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    expect(page.locator(".detail-head")).to_contain_text("revoked")
+    assert chat(gateway, "near", rotated).status_code == 401
+    page.get_by_role("button", name="Audit log").click()
+    for action in ("key.create", "key.rotate", "key.revoke"):
+        expect(page.locator(f"tr[data-action='{action}']").first).to_contain_text("ok")
+
+
+def test_a_limited_request_says_so_to_its_tenant_alone(
+    enter: Callable[..., Page], gateway: Server, watched: PageErrors
+) -> None:
+    page = enter("keys")
+    watched.allowed += ("404 (Not Found)",)
+    unlock(page)
+    expect(page.get_by_role("button", name="New key", exact=True)).to_be_visible()
+    key = create_key(page, Tenant="small", Name="one", Tokens_per_minute="30")
+    page.get_by_role("button", name="Done").click()
+    name = next(filter(None, (_refused(gateway, key) for _ in range(10))))
+    page = enter(f"requests/{name}", key=key)
+    expect(page.locator(".refusal")).to_contain_text("tokens_per_minute")
+    expect(page.locator(".refusal")).to_contain_text("429 · rate_limit_exceeded")
+    page = enter(f"requests/{name}")
+    expect(page.get_by_role("alert")).to_contain_text("is not recorded")
+
+
+def _refused(gateway: Server, key: str) -> str | None:
+    answer = chat(gateway, "near", key)
+    return answer.headers["x-request-id"] if answer.status_code == 429 else None
+
+
+def test_usage_adds_up_and_is_the_tenants_own(enter: Callable[..., Page], gateway: Server) -> None:
+    for key in (USER, ADMIN):
+        assert chat(gateway, "near", key).status_code == 200
+    page = enter("usage")
+    rows = page.locator("tr[data-group]")
+    expect(rows).to_have_count(1)  # the user's tenant
+    page.get_by_role("button", name="All tenants").click()
+    unlock(page)
+    expect(rows.nth(1)).to_be_visible()
+    page.get_by_role("button", name="Model", exact=True).click()
+    expect(page.locator("tr[data-group=near]")).to_be_visible()
+    headers = {"authorization": f"Bearer {ADMIN}"}
+    report = httpx.get(f"{gateway.url}/usage?group_by=day,model", headers=headers, timeout=PATIENCE_S)
+    total = report.json()["total"]
+    cells = page.locator("tfoot td").all_inner_texts()
+    assert cells[0] == f"{total['requests']:,}"
+    assert cells[1] == f"{total['input_tokens']:,}"
+    with page.expect_download() as caught:
+        page.get_by_role("button", name="CSV").click()
+    text = httpx.get(f"{gateway.url}/usage?group_by=day,model&format=csv", headers=headers, timeout=PATIENCE_S).text
+    assert Path(caught.value.path()).read_bytes().decode() == text
+    assert not [text for text in stored(page) if ADMIN in text]
+
+
+def test_pages_for_operators_are_accessible_and_fit_a_phone(enter: Callable[..., Page], gateway: Server) -> None:
+    page = enter("keys", key=ADMIN)
+    expect(page.get_by_role("button", name="New key", exact=True)).to_be_visible()
+    create_key(page, Tenant="fit", Tokens_per_minute="100000")
+    page.get_by_role("button", name="Done").click()
+    page.keyboard.press("n")
+    expect(page.get_by_label("Tenant", exact=True)).to_be_focused()
+    assert violations(page) == []
+    page.set_viewport_size({"width": 280, "height": 720})
+    assert page.evaluate("document.querySelector('dialog').scrollWidth <= document.querySelector('dialog').clientWidth")
+    page.keyboard.press("Escape")
+    for place, ready in (("models", "tr[data-deployment]"), ("usage", ".stats"), ("keys", ".keys-table")):
+        page.goto(f"{gateway.url}/ui/#/{place}")
+        page.wait_for_selector(ready)
+        assert page.evaluate(CLIPPED) == []
+        assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
+        page.set_viewport_size({"width": 1280, "height": 900})
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            assert violations(page) == []
+        page.set_viewport_size({"width": 280, "height": 720})

@@ -22,6 +22,8 @@ const PAGES: { name: string; title: string; short: string; icon: IconName; load:
   { name: "planner", title: "Planner", short: "Plan", icon: "planner", load: () => import("./pages/planner/planner").then((page) => page.Planner) },
   { name: "dashboard", title: "Dashboard", short: "Board", icon: "dashboard", load: () => import("./pages/dashboard/dashboard").then((page) => page.Dashboard) },
   { name: "models", title: "Models", short: "Models", icon: "models", load: () => import("./pages/models/models").then((page) => page.Models) },
+  { name: "keys", title: "Keys", short: "Keys", icon: "key", load: () => import("./pages/keys/keys").then((page) => page.Keys) },
+  { name: "usage", title: "Usage", short: "Usage", icon: "usage", load: () => import("./pages/usage/usage").then((page) => page.Usage) },
 ];
 
 const PRELOAD_MS = 1500;

@@ -70,8 +70,7 @@ export async function adminRequest(path: string, { method = "GET", body, signal:
   });
   if (response.ok) return response;
   const error = await failure(response);
-  const refused = error.status === 401 || (error.status === 403 && error.code === "forbidden");
-  if (refused && own === adminKey) lock(own === null ? "" : error.status === 401 ? "The server does not accept this key." : "This is not an admin key.");
+  if (error.refusesKey && own === adminKey) lock(own === null ? "" : error.status === 401 ? "The server does not accept this key." : "This is not an admin key.");
   throw error;
 }
 

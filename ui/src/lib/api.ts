@@ -28,6 +28,7 @@ export interface Facts {
     max_sequences: number;
     step_tokens: number;
   } & Record<string, unknown>;
+  settings: { tenants?: { keys: boolean; ledger: boolean } } & Record<string, unknown>;
   sampling: Record<string, number>;
   measured: Measured;
   replica: number;

@@ -67,7 +67,7 @@ export function ago(unixSeconds: number, now = Date.now() / 1000): string {
   const past = Math.max(0, now - unixSeconds);
   if (past < 60) return `${Math.floor(past)} s ago`;
   if (past < 3600) return `${Math.floor(past / 60)} min ago`;
-  return `${Math.floor(past / 3600)} h ago`;
+  return past < 172_800 ? `${Math.floor(past / 3600)} h ago` : `${Math.floor(past / 86_400)} days ago`;
 }
 
 /** A token's text with whitespace and control characters made visible. */
@@ -78,4 +78,22 @@ export function visible(text: string): string {
     .replaceAll("\n", "⏎")
     .replaceAll("\t", "⇥")
     .replace(/[\p{C}\p{Z}]/gu, (one) => `⟨${one.codePointAt(0)?.toString(16)}⟩`);
+}
+
+/** Dollars: cents from a dollar on, below that as many digits as it takes. */
+export function usd(value: number | null | undefined): string {
+  if (value == null || !Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  const sign = value < 0 ? "−" : "";
+  if (size === 0 || size >= 1) return `${sign}$${size.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+  return `${sign}$${size >= 0.01 ? size.toFixed(4).replace(/00$/, "") : Number(size.toPrecision(2)).toFixed(6).replace(/0+$/, "")}`;
+}
+
+/** The day, in local time. */
+export function day(unixSeconds: number): string {
+  return new Date(unixSeconds * 1000).toLocaleDateString("en-CA"); // 2026-01-31
+}
+
+export function dateTime(unixSeconds: number): string {
+  return `${day(unixSeconds)} ${clock(unixSeconds)}`;
 }

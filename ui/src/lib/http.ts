@@ -1,4 +1,5 @@
-/** Requests to this server. A 401 opens the key dialog; the request is repeated with the new key. */
+/** Requests to this server. A key that is missing, wrong or lacks a scope opens the key dialog; the request is repeated with the
+ * new key. */
 import { signal } from "@preact/signals";
 
 const KEY = "penstock-api-key";
@@ -11,6 +12,11 @@ export class ApiError extends Error {
     readonly code: string | null = null,
   ) {
     super(message);
+  }
+
+  /** No key, a wrong one, or one without the scope. */
+  get refusesKey(): boolean {
+    return this.status === 401 || (this.status === 403 && this.code === "forbidden");
   }
 }
 
@@ -86,10 +92,11 @@ export async function request(path: string, { body, signal: abort }: RequestOpti
     });
     if (response.ok) return response;
     const error = await failure(response);
-    if (error.status !== 401 || declined) throw error;
+    if (!error.refusesKey || declined) throw error;
     // Another request may have stored a key meanwhile.
     if (storedKey() === key) {
-      const given = await promptForKey(key ? "Invalid API key." : "This server requires an API key.");
+      const reason = error.status === 403 ? "This API key may not do this: another one is needed." : key ? "Invalid API key." : "This server requires an API key.";
+      const given = await promptForKey(reason);
       if (given === null) throw error;
     }
   }

@@ -114,8 +114,8 @@ export async function follow(): Promise<never> {
       if (!signal.aborted) {
         start.value ??= null;
         failures += 1;
-        const status = error instanceof ApiError ? error.status : 0;
-        connection.value = status === 401 ? "locked" : status === 404 ? "off" : "lost";
+        const known = error instanceof ApiError ? error : null;
+        connection.value = known?.refusesKey ? "locked" : known?.status === 404 ? "off" : "lost";
       }
     }
     if (!signal.aborted) await pause(Math.min(5000, 500 * 2 ** Math.min(failures, 4)), signal);

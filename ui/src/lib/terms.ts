@@ -54,6 +54,22 @@ export const TERMS = {
     ["Circuit breaker", "Closed: requests pass. Open: the deployment failed too often and gets none for a while. Half open: one request is the probe. Held: it asked for a pause."],
     ["Fallback", "Models that answer, in this order, if this one fails before its first output."],
   ],
+  keys: [
+    ["Tenant", "A team or customer. It owns its keys, cached prefixes, request records, stored responses and usage; others see nothing of them."],
+    ["Key", "Belongs to a tenant. Only a hash is stored: the key itself is shown once."],
+    ["Scope", "inference: generate and embed; observe: metrics and the tenant’s own records; admin: models, keys, tenants, audit log."],
+    ["Limits", "Of a key and of its tenant; both hold. Requests and tokens count for 60 seconds, with no calendar minutes."],
+    ["Reserved", "Held by requests under way: prompt and the largest output. What they do not use is given back at their end."],
+    ["Budget", "USD per UTC day and month, by the prices of the models."],
+    ["Tier, weight", "Requests of an earlier tier go first. Within a tier, tenants that wait share the engine by their weights."],
+  ],
+  usage: [
+    ["Ledger", "One record per request, written before its end is sent: also of requests that were cancelled or failed."],
+    ["Input, cached", "Prompt tokens, and those of them that the prefix cache had."],
+    ["Cost", "By the price of the model that answered, in USD per million tokens. A model without a price costs nothing."],
+    ["Saved", "What cached input would have cost more at the price of other input."],
+    ["Day", "UTC. A request counts on the day on which it ended."],
+  ],
   dashboard: [
     ["p50, p95", "Median and 95th percentile."],
     ["TTFT", "Time to first token: queue and prefill."],

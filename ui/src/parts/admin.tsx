@@ -35,7 +35,7 @@ export function AdminPage({
   );
 }
 
-function Unlock({ reason }: { reason: string }) {
+export function Unlock({ reason }: { reason: string }) {
   const [key, setKey] = useState("");
   const [keep, setKeep] = useState(false);
   const given = key.trim();

@@ -1,6 +1,7 @@
 /** Basic components of all pages. */
 import type { ButtonHTMLAttributes, ComponentChildren, CSSProperties } from "preact";
 import { useId, useState } from "preact/hooks";
+import { copyText } from "../lib/clipboard";
 import { Icon, type IconName } from "./icons";
 import { Terms } from "./terms";
 
@@ -170,12 +171,21 @@ export function Field({
   );
 }
 
-export function CopyButton({ text, label }: { text: () => string; label: string }) {
-  const [done, setDone] = useState(false);
+/** `wide`: a button with its label, for the main action of a dialog. */
+export function CopyButton({ text, label, wide = false }: { text: () => string; label: string; wide?: boolean }) {
+  const [outcome, setOutcome] = useState<"" | "Copied" | "Copying failed">("");
   const copy = async (): Promise<void> => {
-    await navigator.clipboard.writeText(text());
-    setDone(true);
-    setTimeout(() => setDone(false), 1500);
+    await copyText(text()).then(
+      () => setOutcome("Copied"),
+      () => setOutcome("Copying failed"),
+    );
+    setTimeout(() => setOutcome(""), 1500);
   };
-  return <Button icon={done ? "check" : "copy"} kind="quiet" label={done ? "Copied" : label} onClick={() => void copy()} />;
+  const [icon, shown] = [outcome === "Copied" ? ("check" as const) : ("copy" as const), outcome || label];
+  if (!wide) return <Button icon={icon} kind="quiet" label={shown} onClick={() => void copy()} />;
+  return (
+    <Button icon={icon} kind="primary" autofocus onClick={() => void copy()}>
+      {shown}
+    </Button>
+  );
 }

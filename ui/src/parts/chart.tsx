@@ -15,6 +15,11 @@ const HEIGHT = 150;
 
 const wholeMinutes = (splits: number[]): boolean => splits.every((value) => value % 60 === 0);
 
+/** "Jan 31" of a whole UTC day; nothing between two days. */
+function monthDay(seconds: number): string {
+  return seconds % 86_400 ? "" : new Date(seconds * 1000).toLocaleDateString("en-US", { month: "short", day: "numeric", timeZone: "UTC" });
+}
+
 /** Isolated values between gaps, drawn as points. */
 const lonely = (values: (number | null)[]): boolean => values.some((value, at) => value != null && values[at - 1] == null && values[at + 1] == null);
 
@@ -25,6 +30,8 @@ export function Chart({
   format,
   max,
   least = 1,
+  daily = false,
+  hideTitle = false,
 }: {
   title: string;
   /** Unix seconds. */
@@ -34,6 +41,10 @@ export function Chart({
   max?: number;
   /** The scale never ends below this. */
   least?: number;
+  /** One value per UTC day. */
+  daily?: boolean;
+  /** The card around it has a title. */
+  hideTitle?: boolean;
 }) {
   const box = useRef<HTMLDivElement>(null);
   const values = useRef<(HTMLElement | null)[]>([]);
@@ -57,10 +68,11 @@ export function Chart({
       width: width || 300,
       height: HEIGHT,
       legend: { show: false },
+      tzDate: daily ? (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") : undefined,
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
       scales: { x: { time: true }, y: { range: (_, __, top) => [0, max ?? Math.max((top ?? 0) * 1.15, least)] } },
       axes: [
-        { ...axis, space: 70, values: (_, splits) => splits.map((value) => clock(value).slice(0, wholeMinutes(splits) ? 5 : 8)) },
+        { ...axis, space: 70, values: (_, splits) => (daily ? splits.map(monthDay) : splits.map((value) => clock(value).slice(0, wholeMinutes(splits) ? 5 : 8))) },
         { ...axis, size: 56, space: 34, values: (_, splits) => splits.map((value) => latest.current.format(value)) },
       ],
       series: [
@@ -69,7 +81,7 @@ export function Chart({
           stroke: colour(line.colour),
           fill: lines.length === 1 ? `color-mix(in srgb, ${colour(line.colour)} 12%, transparent)` : undefined,
           width: 1.6,
-          points: { show: lonely(line.values), size: 4 },
+          points: { show: daily || lonely(line.values), size: 4 },
           spanGaps: false,
         })),
       ],
@@ -100,7 +112,7 @@ export function Chart({
   return (
     <figure class="chart">
       <figcaption>
-        <h2>{title}</h2>
+        {!hideTitle && <h2>{title}</h2>}
         <ul class="legend">
           {lines.map((line, place) => (
             <li key={line.label}>

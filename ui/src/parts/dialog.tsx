@@ -10,11 +10,13 @@ export function Dialog({
   onClose,
   children,
   wide = false,
+  stay = false,
 }: {
   title: string;
   onClose: () => void;
   children: ComponentChildren;
   wide?: boolean;
+  stay?: boolean; // a click beside it does not close it
 }) {
   const box = useRef<HTMLDialogElement>(null);
   const id = useId();
@@ -28,7 +30,7 @@ export function Dialog({
       class={wide ? "wide" : ""}
       aria-labelledby={id}
       onClose={onClose}
-      onClick={(event) => event.target === box.current && box.current?.close()}
+      onClick={(event) => !stay && event.target === box.current && box.current?.close()}
     >
       <div class="dialog-body">
         <header>

@@ -12,10 +12,11 @@ export interface TextFieldProps {
   placeholder?: string;
   required?: boolean;
   wrong?: boolean;
+  autofocus?: boolean;
 }
 
 /** One line of text or a number; the value is a text, so that empty stays empty. */
-export function TextField({ label, hint, value, onInput, type = "text", min = 0, placeholder, required, wrong = false }: TextFieldProps) {
+export function TextField({ label, hint, value, onInput, type = "text", min = 0, placeholder, required, wrong = false, autofocus }: TextFieldProps) {
   return (
     <Field label={label} hint={hint}>
       {(id) => (
@@ -25,6 +26,7 @@ export function TextField({ label, hint, value, onInput, type = "text", min = 0,
           min={type === "number" ? min : undefined}
           step={type === "number" ? "any" : undefined}
           required={required}
+          autofocus={autofocus}
           spellcheck={false}
           autocomplete="off"
           placeholder={placeholder}
@@ -46,15 +48,15 @@ export function Check({ label, checked, onChange }: { label: ComponentChildren; 
   );
 }
 
-/** Checkboxes for the members of a set, in its order. */
-export function Checks({ label, names, chosen, onChange }: { label: string; names: readonly string[]; chosen: readonly string[]; onChange: (chosen: string[]) => void }) {
+/** Checkboxes for the members of a set, in its order. `plain`: names are shown as they are. */
+export function Checks({ label, names, chosen, onChange, plain = false }: { label: string; names: readonly string[]; chosen: readonly string[]; onChange: (chosen: string[]) => void; plain?: boolean }) {
   return (
     <fieldset class="checks">
       <legend>{label}</legend>
       {names.map((name) => (
         <Check
           key={name}
-          label={name.replaceAll("_", " ")}
+          label={plain ? name : name.replaceAll("_", " ")}
           checked={chosen.includes(name)}
           onChange={(on) => onChange(names.filter((one) => (one === name ? on : chosen.includes(one))))}
         />

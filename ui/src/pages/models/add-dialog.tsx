@@ -79,13 +79,14 @@ export function AddDialog({ names, add, onClose }: { names: string[]; add: (entr
     <TextField
       key={name}
       {...entry}
+      autofocus={entry.name === "name"}
       wrong={problem?.param === entry.name}
       value={values[name] ?? ""}
       onInput={(value) => setValues({ ...values, [name]: value })}
     />
   );
   return (
-    <Dialog title="Add model" onClose={onClose} wide>
+    <Dialog title="Add model" onClose={onClose} wide stay>
       <form
         onSubmit={(event) => {
           event.preventDefault();

@@ -12,10 +12,9 @@ function actionsOf(model: Model, last: boolean): Action[] {
   const remove: Action[] = last ? [] : ["remove"];
   if (model.kind === "upstream") return remove;
   const unload: Action[] = model.pinned ? [] : ["unload"];
-  const sleep: Action[] = model.deployments.every(({ device }) => device === "cpu") ? ["sleep"] : []; // GPUs are not released
   if (model.state === "unloaded") return ["load", ...remove];
   if (model.state === "asleep") return ["wake", ...unload, ...remove];
-  return model.state === "ready" ? [...sleep, ...unload, ...remove] : remove;
+  return model.state === "ready" ? ["sleep", ...unload, ...remove] : remove;
 }
 
 export function ModelCard({

@@ -1,0 +1,24 @@
+/** GET /admin/limits: what keys and tenants use now. */
+import { adminJson } from "../../lib/admin";
+import type { Use } from "./use";
+
+type Account = Use & { tenant: string; key: string | null }; // null: all keys of the tenant
+
+export type LiveUse = Map<string, Use>;
+
+const nameOf = (tenant: string, key: string | null): string => JSON.stringify([tenant, key]);
+
+/** null: the store of limits does not answer. */
+export async function liveUse(signal: AbortSignal): Promise<LiveUse | null> {
+  try {
+    const { data } = await adminJson<{ data: Account[] }>("/admin/limits", { signal });
+    return new Map(data.map((account) => [nameOf(account.tenant, account.key), account]));
+  } catch {
+    return null;
+  }
+}
+
+/** Without a key: of the tenant. Undefined: not known. */
+export function useOf(use: LiveUse | null, tenant: string, key: string | null = null): Use | undefined {
+  return use?.get(nameOf(tenant, key));
+}
