@@ -220,8 +220,7 @@ def _status(server: Server, key: bytes) -> int:
     return int(answer.split(b" ")[1]) if answer else 431
 
 
-@pytest.mark.parametrize("streamed", [True, False])
-@pytest.mark.parametrize("how", ["revoked", "expired"])
+@pytest.mark.parametrize(("how", "streamed"), [("revoked", True), ("revoked", False), ("expired", True)])
 def test_running_requests_end_when_their_key_does(server: Server, store: KeyStore, streamed: bool, how: str) -> None:
     """Changed by another program. A request that runs ends with an error that says why; the next is refused."""
     with new_client(server, "wonderland") as http, client(server, ADMIN) as boss:

@@ -10,9 +10,15 @@ import pytest
 from helpers.key_stores import BOSS, Clock, open_store
 from helpers.postgresql import PostgresServer
 from penstock.errors import InvalidRequest, KeyRevoked, StorageUnavailable
+from penstock.gateway.keys import manager as manager_module
 from penstock.gateway.keys.manager import KeyManager
 from penstock.gateway.keys.store import KeyStore
 from penstock.gateway.keys.stored_keys import StoredKeys
+
+
+@pytest.fixture(autouse=True)
+def _fast_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager_module, "POLL_S", 0.01)
 
 
 @contextlib.asynccontextmanager
