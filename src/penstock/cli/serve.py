@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 # Switch interval of the interpreter. The event loop waits for it each time it has released the interpreter: dozens of
 # times a turn. With 1 ms, a thread that parses a long body stalls it for 80 ms (bench/stalls.py).
 THREAD_TURN_S = 0.0002
+PHASE_S = 0.05  # between two looks at the engine's phases
 ON_DISK_S = 0.2  # enough to find a model on this machine: its engine process is then started before anything else
 
 Say = Callable[[str], None]
@@ -146,7 +147,7 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
         say("engine process started; loading weights")
         if http is None:
             http = await _listen(settings, status, listener, say)
-        await asyncio.to_thread(importlib.import_module, "penstock.http.app")  # the event loop answers meanwhile
+        await _import_app(models)
         database = await asyncio.to_thread(assemble.database, settings)
         registry = models.build(found)
         gateway = assemble.gateway(settings, registry, models.secret, journal)
@@ -236,6 +237,15 @@ async def _listen(settings: Settings, status: StartStatus, listener: socket.sock
     await http.start(listener)
     say(f"listening on {http.url}; requests are answered once the model is loaded")
     return http
+
+
+async def _import_app(models: ServerModels) -> None:
+    """The event loop answers meanwhile, with the engine's phases."""
+    importing = asyncio.ensure_future(asyncio.to_thread(importlib.import_module, "penstock.http.app"))
+    while not importing.done():
+        models.read_phases()
+        await asyncio.wait({importing}, timeout=PHASE_S)
+    await importing
 
 
 def _announce(registry: ModelRegistry, say: Say, for_people: bool, url: str) -> None:

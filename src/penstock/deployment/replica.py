@@ -84,14 +84,17 @@ class Replica:
         pending = self._dispatcher.pending_tokens
         if report is None:
             return Load(self.open, pending)
-        running = max(0, self.open - report.waiting)
-        return Load(self.open, pending, running, report.waiting, report.kv_use, report.t)
+        return Load(self.open, pending, max(0, self.open - report.waiting), report.waiting, report.kv_use, report.t)
 
     # --- the engine process
 
     def add_ready_listener(self, listener: Callable[[dict[str, Any]], None]) -> None:
         """Call it with the facts of every engine that becomes ready from now on."""
         self._ready_listeners.append(listener)
+
+    def read_phases(self) -> None:
+        """Pass on what the engine has reported of its start, before `start` waits for it."""
+        self._engine.receive(0.0)
 
     async def start(self) -> None:
         """Wait for the first engine; raises what keeps it from starting. `supervise` goes on from there."""
@@ -149,8 +152,7 @@ class Replica:
                 await self._change()
             self._unwatch()
             self._engine.close()
-            if time.monotonic() - since > HEALTHY_AFTER_S:
-                wait_s = FIRST_WAIT_S
+            wait_s = FIRST_WAIT_S if time.monotonic() - since > HEALTHY_AFTER_S else wait_s
             logger.error("%s; starting another in %.1f s", self._engine.failure or self._engine.dead, wait_s)
             await asyncio.sleep(wait_s)
             if self.state is State.CLOSED:
@@ -177,8 +179,7 @@ class Replica:
         assert self._engine.facts is not None
         self.facts = self._engine.facts
         if self.facts.get("prefix_caching"):
-            size = self.facts["block_size"]
-            self.prefixes = PrefixTracker(self.facts["kv_tokens"] // size, size)
+            self.prefixes = PrefixTracker(self.facts["kv_tokens"] // self.facts["block_size"], self.facts["block_size"])
         self.state = State.READY
         for listener in self._ready_listeners:
             listener(self.facts)
@@ -202,10 +203,9 @@ class Replica:
                 self._ping = self._queries.send("stats")
 
     def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
         self._watched = self._engine.handles
         for handle in self._watched:
-            loop.add_reader(handle, self._pump)
+            asyncio.get_running_loop().add_reader(handle, self._pump)
         self._look_again()
 
     def _unwatch(self) -> None:

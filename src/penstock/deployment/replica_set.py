@@ -70,6 +70,11 @@ class ReplicaSet:
             replica.add_ready_listener(self._distribute)
             self.replicas.append(replica)
 
+    def read_phases(self) -> None:
+        """Of the engines that were spawned, before `start`."""
+        for replica in self.replicas:
+            replica.read_phases()
+
     async def start(self) -> None:
         """Wait until all engines are up (`spawn` first); raises what keeps one from starting, and closes the others."""
         try:

@@ -75,6 +75,8 @@ async def serve(
     hang_s: float,
 ) -> int:
     """Serves `app` until a signal; returns the exit code. Calls `announce` with the URL once `app` answers."""
+    from penstock.http.idle_work import do_idle_work  # imports pydantic, which listening needs not wait for
+
     server, serving = http.uvicorn, http.serving
     stop = asyncio.Event()
     signals = 0
@@ -106,8 +108,10 @@ async def serve(
         service.batches.start()
     http.app = app
     announce(http.url)
+    idle_work = asyncio.create_task(do_idle_work(service))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+    idle_work.cancel()
     if service.batches is not None:
         await service.batches.close()  # its lines run again after the next start
     if signals == 1:

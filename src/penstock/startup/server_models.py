@@ -90,6 +90,11 @@ class ServerModels:
                 if one.entry.load == "start":
                     self.replica_sets[name].spawn()
 
+    def read_phases(self) -> None:
+        """Pass on what the engines have reported of their start, before `start` waits for them."""
+        for replicas in self.replica_sets.values():
+            replicas.read_phases()
+
     def build(self, found: Sequence[FoundModel]) -> ModelRegistry:
         from penstock.deployment.registry import ModelRegistry
         from penstock.deployment.residency import Residency

@@ -68,6 +68,28 @@ class _AnswersAtOnce(ScriptedEngine):
         self.news.append(Frame([Delta(id=message.id, finish=FinishReason.STOP_STRING)]))
 
 
+def test_phases_can_be_read_before_the_start_waits_for_the_engine() -> None:
+    class Starting(ScriptedEngine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.facts = None
+
+        def receive(self, timeout_s: float | None = None) -> list[Frame | Reply]:
+            assert timeout_s == 0
+            self.facts = {"kv_tokens": 1}  # it became ready meanwhile
+            return []
+
+    async def story() -> None:
+        replica = Replica(Starting)
+        replica.read_phases()
+        async with asyncio.timeout(30):
+            await replica.start()
+        assert replica.facts == {"kv_tokens": 1}
+        replica.close()
+
+    asyncio.run(story())
+
+
 def test_no_news_is_lost_behind_a_cancel() -> None:
     async def story(replica: Replica, engines: list[ScriptedEngine]) -> None:
         params = SamplingParams(stop=("e",))
