@@ -1,6 +1,7 @@
 """What a router adds to the time to the first token, beside LiteLLM's proxy in front of the same server.
 
     python bench/gateway.py [--model smollm2] [--requests 200] [--rounds 5] [--litellm VENV] [--json FILE]
+    python bench/gateway.py --tenants [--tokens 128]
 
 All engines are stubs that compute nothing (`stub_engine.py`), on the same cores. Measured in turns of a few requests,
 one at a time (and `--streams` at once), so that what else the machine does meets all ways alike; `added` is the median
@@ -11,6 +12,8 @@ first         four replicas, of which the first is always taken: snapshot, polic
 replicas      four replicas by prefix: block keys as well, and requests go to all four engine processes
 upstream      a second Penstock, which has the first as its upstream
 litellm       LiteLLM's proxy (an own virtual environment, no database), which has the first as its upstream
+
+tenants       with --tenants, beside `direct` alone: one replica, with keys and limits, and a ledger in a SQLite file
 
 `first` less `direct` is what routing adds, `replicas` has also the cost of engine processes that were not just running.
 `upstream` and `litellm` add a hop: another request and another stream to parse and write. LiteLLM's proxy does less:
@@ -52,6 +55,7 @@ class Server:
                 raise SystemExit(f"{command} did not start: {Path(self.log.name).read_text()[-3000:]}")
             time.sleep(0.05)
         self.address = (found[1], int(found[2]))
+        self.key = "none"
 
     def cpu_s(self) -> float:
         """Of the process that has the HTTP server."""
@@ -84,14 +88,32 @@ def litellm(venv: Path, upstream: tuple[str, int], model: str, folder: Path) -> 
     return Server(command, env, r"running on http://([\d.]+):(\d+)")
 
 
-def body(model: str, number: int, words: int) -> bytes:
+def tenants(local: str, folder: Path) -> Server:
+    """With a key that has every kind of limit; none is reached."""
+    from penstock.database.database import open_database
+    from penstock.gateway.keys.audit import Actor
+    from penstock.gateway.keys.store import KeyStore
+
+    url = f"sqlite:///{folder / 'tenants.db'}"
+    database = open_database(url)
+    many = {"requests_per_minute": 10**9, "tokens_per_minute": 10**12, "concurrent_requests": 10**6}
+    values = {"name": "bench", **many, "usd_per_day": 1e6, "usd_per_month": 1e6}
+    _, key = KeyStore(database).create_key("bench", values, Actor("bench"))
+    database.close()
+    price = "price = { input = 0.15, output = 0.6, cached_input = 0.075 }\n"
+    server = penstock(f'[tenants]\nkeys = true\ndatabase = "{url}"\n{local}{price}', folder, "tenants")
+    server.key = key
+    return server
+
+
+def body(model: str, number: int, words: int, tokens: int) -> bytes:
     text = f"{number} " + " ".join((WORDS * (words // 19 + 1)).split()[:words])
-    content = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 4, "stream": True}
+    content = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": tokens, "stream": True}
     return json.dumps(content).encode()
 
 
-def http_request(payload: bytes) -> bytes:
-    headers = {"host": "localhost", "content-type": "application/json", "authorization": "Bearer none"}
+def http_request(payload: bytes, key: str) -> bytes:
+    headers = {"host": "localhost", "content-type": "application/json", "authorization": f"Bearer {key}"}
     lines = [f"{name}: {value}" for name, value in {**headers, "content-length": str(len(payload))}.items()]
     return "\r\n".join(["POST /v1/chat/completions HTTP/1.1", *lines, "", ""]).encode() + payload
 
@@ -126,15 +148,19 @@ class Connection:
         return False
 
 
-def measure(address: tuple[str, int], model: str, requests: int, streams: int, words: int) -> list[float]:
+def measure(server: Server, requests: int, streams: int, options: argparse.Namespace) -> list[float]:
     """Seconds to the first token of each request, with `streams` at once."""
+
+    def make_request(number: int) -> bytes:
+        return http_request(body("m", number, options.words, options.tokens), server.key)
+
     selector = selectors.DefaultSelector()
-    connections = [Connection(address) for _ in range(streams)]
+    connections = [Connection(server.address) for _ in range(streams)]
     times: list[float] = []
     started = 0
     for connection in connections:
         selector.register(connection.socket, selectors.EVENT_READ, connection)
-        connection.send(http_request(body(model, started, words)))
+        connection.send(make_request(started))
         started += 1
     while len(times) < requests:
         for key, _ in selector.select():
@@ -142,7 +168,7 @@ def measure(address: tuple[str, int], model: str, requests: int, streams: int, w
             if connection.read():
                 times.append(connection.first - connection.sent)
                 if started < requests:
-                    connection.send(http_request(body(model, started, words)))
+                    connection.send(make_request(started))
                     started += 1
     for connection in connections:
         connection.socket.close()
@@ -157,22 +183,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--words", type=int, default=400, help="of each prompt")
+    parser.add_argument("--tokens", type=int, help="of each answer [default: 4; with --tenants: 128]")
+    parser.add_argument("--tenants", action="store_true", help="compare keys, limits and ledger with a server without")
     parser.add_argument("--litellm", type=Path, help="a virtual environment that has litellm[proxy]")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    options.tokens = options.tokens or (128 if options.tenants else 4)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         local = f'[[models]]\nname = "m"\nmodel = "{options.model}"\n'
         servers = {"direct": penstock(local, folder, "direct")}
         try:
-            several = f"{local}replicas = {REPLICAS}\n"
-            servers["first"] = penstock(f'[routing]\nrouting_policy = "name"\n{several}', folder, "first")
-            servers["replicas"] = penstock(several, folder, "replicas")
-            host, port = servers["direct"].address
-            remote = f'[[models]]\nname = "m"\nupstream = "http://{host}:{port}/v1"\n'
-            servers["upstream"] = penstock(remote, folder, "upstream")
-            if options.litellm is not None:
-                servers["litellm"] = litellm(options.litellm, servers["direct"].address, "m", folder)
+            if options.tenants:
+                servers["tenants"] = tenants(local, folder)
+            else:
+                start_routers(servers, local, folder, options)
             results = run(servers, options)
         finally:
             for server in servers.values():
@@ -182,9 +207,20 @@ def main() -> None:
         options.json.write_text(json.dumps(results, indent=1))
 
 
+def start_routers(servers: dict[str, Server], local: str, folder: Path, options: argparse.Namespace) -> None:
+    several = f"{local}replicas = {REPLICAS}\n"
+    servers["first"] = penstock(f'[routing]\nrouting_policy = "name"\n{several}', folder, "first")
+    servers["replicas"] = penstock(several, folder, "replicas")
+    host, port = servers["direct"].address
+    remote = f'[[models]]\nname = "m"\nupstream = "http://{host}:{port}/v1"\n'
+    servers["upstream"] = penstock(remote, folder, "upstream")
+    if options.litellm is not None:
+        servers["litellm"] = litellm(options.litellm, servers["direct"].address, "m", folder)
+
+
 def run(servers: dict[str, Server], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     for server in servers.values():  # connections, imports, caches
-        measure(server.address, "m", 32, 4, options.words)
+        measure(server, 32, 4, options)
     results: dict[str, dict[str, Any]] = {}
     for streams, count in ((1, TURN), (options.streams, 2 * options.streams)):
         times: dict[str, list[float]] = {name: [] for name in servers}
@@ -194,7 +230,7 @@ def run(servers: dict[str, Server], options: argparse.Namespace) -> dict[str, di
             for name, server in servers.items():
                 # A server that has not just worked is slower at first: caches of the CPU, not its router.
                 before = server.cpu_s()
-                turn = measure(server.address, "m", WARM + count, streams, options.words)[WARM:]
+                turn = measure(server, WARM + count, streams, options)[WARM:]
                 spent[name] += server.cpu_s() - before
                 times[name] += turn
                 medians[name].append(statistics.median(turn))
@@ -207,16 +243,17 @@ def run(servers: dict[str, Server], options: argparse.Namespace) -> dict[str, di
                 "p95_ms": values[int(0.95 * len(values))] * 1e3,
                 "added_ms": statistics.median(added) * 1e3,  # of turns that follow each other
                 "cpu_ms": spent[name] * 1e3 * count / (WARM + count) / len(values),  # per request, of the frontend
+                "cpu_ratio": spent[name] / spent["direct"],  # also per streamed token: all have the same number
             }
     return results
 
 
 def report(results: dict[str, dict[str, Any]]) -> None:
-    print(f"{'way, streams':16} TTFT p10      p50      p95 ms   added, median ms   CPU ms of the frontend")
+    print(f"{'way, streams':16} TTFT p10      p50      p95 ms   added, median ms   CPU ms of the frontend   ratio")
     for name, row in results.items():
         print(
             f"{name:16} {row['p10_ms']:8.2f} {row['p50_ms']:8.2f} {row['p95_ms']:8.2f} {row['added_ms']:18.2f}"
-            f" {row['cpu_ms']:24.2f}"
+            f" {row['cpu_ms']:24.2f} {row['cpu_ratio']:7.3f}"
         )
 
 

@@ -88,14 +88,14 @@ class Ledger:
             async with asyncio.timeout(CLOSING_S):
                 while self._committing is not None and (self._queue or self.available):
                     await asyncio.wait({self._committing})
+                await asyncio.get_running_loop().run_in_executor(self._writer, self._store.close)
         except TimeoutError:
             pass
         if self._committing is not None:
             self._committing.cancel()
         if self._queue:
             self._drop(len(self._queue))
-        self._writer.submit(self._store.close)
-        self._writer.shutdown(wait=False)
+        self._writer.shutdown(wait=False, cancel_futures=True)
         self._reader.shutdown(wait=False, cancel_futures=True)
 
     async def _read(self, query: Callable[[], Result]) -> Result:
