@@ -35,7 +35,7 @@ class Books:
             f'[[models]]\nname = "m"\nmodel = "{model}"\nkv_memory = "50MB"\nprice = {{ {price} }}\n'
         )
         database = open_database(self.url)
-        values: dict[str, Any] = {"name": "clients", "scopes": ["inference", "observe"], **KEY_FIELDS}
+        values: dict[str, Any] = {"name": "clients", "scopes": ["inference", "observe", "admin"], **KEY_FIELDS}
         _, self.key = KeyStore(database).create_key("acme", values, Actor("test"))
         database.close()
 

@@ -9,7 +9,7 @@ What a request is charged:
 |---|---|---|
 | with its answer, by whatever finish reason | all | all |
 | because its client disconnected or did not read | prompts whose computation had begun | what had reached the server |
-| in an error, and part of its stream was sent | all | what had reached the server |
+| in an error, and part of its stream was sent | prompts whose computation had begun | what had reached the server |
 | in an error before that | nothing | nothing |
 | as a line of a batch, without an answer | nothing | nothing |
 
