@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,20 +25,36 @@ class HostCopy:
     def restore(self, values: Tensor) -> None:
         """Copy back, to memory of the same size; waits until it is done."""
         for piece, target in zip(self._pieces, _split(values), strict=True):
-            target.copy_(piece, non_blocking=True)
+            target.copy_(piece.bytes, non_blocking=True)
         torch.cuda.synchronize(values.device)
+
+
+class PinnedBytes:
+    """Pages of its own, not of torch's allocator, which rounds sizes up to a power of two."""
+
+    def __init__(self, size: int) -> None:
+        self.bytes = torch.from_numpy(np.frombuffer(mmap.mmap(-1, size), dtype=np.uint8))
+        address = self.bytes.data_ptr()
+        ctypes.memset(address, 0, size)  # makes pages, on all threads at once; pinning would one by one
+        torch.cuda.check_error(int(_runtime().cudaHostRegister(address, size, 0)))
+        finalizer = weakref.finalize(self, _unpin, address)
+        finalizer.atexit = False
+
+
+def _unpin(address: int) -> None:
+    """While the pages are still there: others may get their addresses."""
+    _runtime().cudaHostUnregister(address)
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+def _copied(values: Tensor) -> PinnedBytes:
+    pinned = PinnedBytes(len(values))
+    pinned.bytes.copy_(values)
+    return pinned
 
 
 def _split(values: Tensor) -> list[Tensor]:
     return [values[begin : begin + PIECE] for begin in range(0, len(values), PIECE)]
-
-
-def _copied(values: Tensor) -> Tensor:
-    """Pages of its own, not of torch's allocator, which rounds sizes up to a power of two."""
-    pages = mmap.mmap(-1, len(values))
-    host = torch.from_numpy(np.frombuffer(pages, dtype=np.uint8))
-    ctypes.memset(host.data_ptr(), 0, len(values))  # makes pages, on all threads at once; pinning would one by one
-    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    torch.cuda.check_error(int(runtime.cudaHostRegister(host.data_ptr(), len(values), 0)))
-    host.copy_(values)
-    return host

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from penstock.errors import OutOfMemory  # noqa: E402
-from penstock.forward import device_arena  # noqa: E402
+from penstock.forward import device_arena, host_copy  # noqa: E402
 from penstock.forward.device_arena import ALIGNMENT, DeviceArena  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -48,6 +48,14 @@ def test_tensors_come_back_where_they_were() -> None:
         doubled.zero_()
         graph.replay()
         assert torch.equal(doubled, copies[1] * 2)
+
+
+def test_pages_of_the_host_are_no_longer_pinned_when_they_are_gone() -> None:
+    """Else the next ones at their addresses could not be pinned."""
+    for _ in range(3):
+        copy = host_copy.PinnedBytes(64 << 20)
+        assert copy.bytes.is_pinned()
+        del copy
 
 
 def test_what_was_not_saved_has_no_content_but_its_place() -> None:

@@ -94,7 +94,7 @@ class UsageStore:
         if by:
             found = found.group_by(*by).order_by(*by).limit(query.limit)
         with self._database.read() as connection:
-            rows = [row._mapping for row in connection.execute(found)]
+            rows = connection.execute(found).mappings().all()
         return [_sum(row, query.group_by) for row in rows if row["requests"]]
 
 
