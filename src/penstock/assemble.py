@@ -7,6 +7,7 @@ starts its engine process before it imports the web stack.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.gateway.keys.directory import KeyDirectory
     from penstock.gateway.keys.manager import KeyManager
     from penstock.gateway.limits.limiter import Limiter
+    from penstock.gateway.safety.safety import Safety
     from penstock.http.service import ModelManager, Service
     from penstock.observe.events import Emit
     from penstock.observe.observer import Observer
@@ -212,7 +214,13 @@ def upstream_model(
     return UpstreamModel(endpoint, card, numbers, counter, None if journal is None else journal.record)
 
 
-def gateway(settings: Settings, models: ModelRegistry, secret: bytes, journal: Journal | None = None) -> Gateway:
+def gateway(
+    settings: Settings,
+    models: ModelRegistry,
+    secret: bytes,
+    journal: Journal | None = None,
+    safety: Safety | None = None,
+) -> Gateway:
     """What routes requests to the models. `secret` is the server's."""
     from penstock.gateway.fallback import RetryPlan
     from penstock.gateway.gateway import Gateway, chain_of
@@ -229,7 +237,24 @@ def gateway(settings: Settings, models: ModelRegistry, secret: bytes, journal: J
     for route in settings.routes:
         models.add(RouteModel(route.name, route.models, route.policy, models.find, router, int(time.time())))
     chains = {entry.name: chain_of(entry) for entry in settings.models}
-    return Gateway(router, models.find, chains, plan, emit=None if journal is None else journal.record)
+    emit = None if journal is None else journal.record
+    return Gateway(router, models.find, chains, plan, safety=safety, emit=emit)
+
+
+def safety(settings: Settings, journal: Journal | None = None) -> Safety | None:
+    """The safety rules, compiled; None: there are none. Raises InvalidSetting, which names the rule."""
+    if not settings.safety:
+        return None
+    from penstock.deployment.hook_client import HookClient
+    from penstock.gateway.safety.moderation_hook import make_hook
+    from penstock.gateway.safety.rules import Rules
+    from penstock.gateway.safety.safety import Safety
+
+    client = HookClient()
+    hooks = [make_hook(entry, client.post, dict(os.environ)) for entry in settings.safety if entry.hook is not None]
+    emit = None if journal is None else journal.record
+    rules = Rules(settings.safety, hooks)
+    return Safety(rules, emit=emit, keep_texts=settings.observe.keep_texts, close=client.close)
 
 
 def database(settings: Settings) -> Database | None:
@@ -294,6 +319,10 @@ def server(
     metrics = PrometheusMetrics(Source(models.default.card.name), journal, only_model=len(models) == 1)
     metrics.registry.register(GatewayCollector(gateway))
     metrics.tenants.registry.register(UsageCollector(accounting))
+    if gateway.safety is not None:
+        from penstock.gateway.safety.metrics import SafetyCollector
+
+        metrics.registry.register(SafetyCollector(gateway.safety))
     if accounting.limiter is not None:
         metrics.registry.register(LimitsCollector(accounting.limiter))
     service = Service(

@@ -2,7 +2,8 @@
 
     PenstockError                    500  internal
     ├── InvalidRequest               400  a field is invalid; `param` names it
-    │   └── ContextOverflow          400  prompt and max_tokens exceed the context
+    │   ├── ContextOverflow          400  prompt and max_tokens exceed the context
+    │   └── ContentRejected          400  a safety rule matches the input
     ├── InvalidSetting               400  a setting is invalid; `param` names it
     ├── Unauthorized                 401  missing or invalid API key
     │   ├── KeyRevoked               401  it was valid
@@ -27,6 +28,7 @@
     │   └── BudgetExhausted          429  the budget of the key or tenant, for the day or month
     ├── LimitsUnavailable            503  the store of limits does not answer, and `limits_unavailable` is closed
     ├── LedgerUnavailable            503  usage cannot be recorded, and `limits_unavailable` is closed
+    ├── SafetyUnavailable            503  the safety rules could not be checked
     ├── ModelLoading                 503  the server is starting; Retry-After says when to come back
     ├── UpstreamBusy                 429  an upstream is overloaded; `retry_after_s` says for how long
     ├── UpstreamFailed               502  an upstream failed, or its answer is invalid
@@ -59,6 +61,10 @@ class InvalidRequest(PenstockError):
 
 class ContextOverflow(InvalidRequest):
     code = "context_length_exceeded"
+
+
+class ContentRejected(InvalidRequest):
+    code = "content_filter"
 
 
 class InvalidSetting(PenstockError):
@@ -179,6 +185,11 @@ class LimitsUnavailable(PenstockError):
 class LedgerUnavailable(PenstockError):
     status = 503
     code = "ledger_unavailable"
+
+
+class SafetyUnavailable(PenstockError):
+    status = 503
+    code = "safety_unavailable"
 
 
 class ModelLoading(PenstockError):

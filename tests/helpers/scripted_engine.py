@@ -80,6 +80,7 @@ class ScriptedEngine:
 
 class NoText:
     fixed_texts = None
+    holds_text = False
 
     def push(self, token: int) -> str:
         return ""

@@ -17,6 +17,7 @@ class Letters:
     vocab_size = 128
     longest = 2  # it has none of these, though
     fixed_texts = None
+    holds_text = False
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         if not text.isascii():

@@ -141,6 +141,7 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
         for one in found:
             say(f"model {one.entry.name}: {_kind(one)}")
         journal = assemble.journal(settings, Source(found[0].entry.name))
+        safety = await asyncio.to_thread(assemble.safety, settings, journal)
         status.begin("starting the engine")
         models = ServerModels(settings, draw_secret(), journal)
         models.spawn(found, status.begin)
@@ -150,7 +151,7 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
         await _import_app(models)
         database = await asyncio.to_thread(assemble.database, settings)
         registry = models.build(found)
-        gateway = assemble.gateway(settings, registry, models.secret, journal)
+        gateway = assemble.gateway(settings, registry, models.secret, journal, safety)
         models.gateway = gateway
         accounting = assemble.accounting(settings, database, journal)
         app, service, observer = assemble.server(settings, registry, gateway, journal, models, accounting, database)
@@ -176,6 +177,8 @@ async def _serve(settings: Settings, listener: socket.socket, say: Say, for_peop
             finally:
                 swapping.cancel()
                 await accounting.close()
+                if safety is not None:
+                    await safety.close()
                 if service.key_manager is not None:
                     await service.key_manager.close()
     except asyncio.CancelledError:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import PenstockError, by_code
 from penstock.flow import Cancel, Chunk, Delta, Submit
 from penstock.stream.active_request import ActiveRequest
-from penstock.stream.choice import ChoiceStream
+from penstock.stream.choice import ChoiceStream, complete_chunk
 
 if TYPE_CHECKING:
     from penstock.deployment.protocol import Call, Deployment, ServedModel
@@ -88,7 +88,7 @@ class Ticket:
 
     __slots__ = (
         "_changed", "account", "active_requests", "call", "chunks", "deployment", "error", "key", "lanes_open", "left",
-        "model", "num_open", "on_end", "recovery", "sequences", "settled", "sink", "taken",
+        "model", "num_open", "on_end", "recovery", "review", "sequences", "settled", "sink", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +102,7 @@ class Ticket:
         self.account: TicketAccount | None = None  # what it may use and has used (`gateway.accounting`)
         self.on_end: Callable[[], None] | None = None  # called once the client has gone and all sequences have ended
         self.recovery: Recovery | None = None  # until there is output; None: an error is the answer
+        self.review: Callable[[Ticket], Awaitable[None]] | None = None  # looks at the whole answer before it is shown
         self.key = ""  # the public id of the API key
         self.active_requests = active_requests
         self.chunks: Chunks = []
@@ -197,7 +198,9 @@ class Ticket:
 
     async def take(self, sink: Sink | None = None) -> Chunks:
         """The chunks since the last call; waits for the first that the sink refuses. Empty once everything has been
-        taken and the engine is done."""
+        taken and the engine is done. An answer that is reviewed comes whole, after its review."""
+        if self.review is not None:
+            return await self._take_reviewed()
         while True:
             while not self.chunks and not self.done and (self.error is None or self.taken):
                 await self._wait(sink)
@@ -221,6 +224,21 @@ class Ticket:
             if not await self._recovers():
                 break
         self._close_recovery()
+        if self.review is not None and self.error is None:
+            await self.review(self)
+
+    async def _take_reviewed(self) -> Chunks:
+        if self.taken:
+            return []
+        await self.finished()
+        if self.error is not None:
+            return []
+        self.taken = True
+        return [
+            (place, complete_chunk(choice, active.prompt_logprobs if choice.index == 0 else None))
+            for place, active in enumerate(self.active_requests)
+            for choice in active.choices
+        ]
 
     async def _recovers(self) -> bool:
         """Whether it has failed, but another attempt is under way."""

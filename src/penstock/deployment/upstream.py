@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from penstock.deployment.prefix_tracker import PrefixTracker
@@ -129,12 +129,14 @@ class Upstream:
                         output.hold(chunks)
                     else:
                         output.add(*chunks)
+                    if active.filtered:
+                        break
         except (TimeoutError, UpstreamFailed) as error:
-            if not reader.complete:  # else only `usage` is missing
+            if not (reader.complete or active.filtered):  # else only `usage` is missing
                 if isinstance(error, TimeoutError) and limit.expired():
                     raise UpstreamTimeout(f"no output for {limit_s:g} s") from None
                 raise
-        if not reader.complete:
+        if not (reader.complete or active.filtered):
             raise UpstreamFailed("its answer broke off")
         output.complete(reader)
 
@@ -173,15 +175,15 @@ class _Output:
         self._ended: set[int] = set()  # choices
 
     def add(self, *chunks: Chunk) -> None:
-        for chunk in chunks:
-            self._active.add(chunk)
-        self._deliver(chunks)
+        self._deliver(tuple(self._shown(chunks)))
 
-    def hold(self, chunks: list[Chunk]) -> None:
+    def hold(self, chunks: Sequence[Chunk]) -> None:
         """The end of the answer, until its tokens are counted."""
-        for chunk in chunks:
-            self._active.add(chunk)
-        self._held += chunks
+        self._held += self._shown(chunks)
+
+    def _shown(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """What of them the client may see."""
+        return [shown for chunk in chunks if (shown := self._active.add(chunk)) is not None]
 
     def complete(self, reader: AnswerReader) -> None:
         self._active.settle(reader)

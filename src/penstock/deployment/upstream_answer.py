@@ -17,7 +17,7 @@ _FINISH = {
     "eos": FinishReason.END,
     "tool_calls": FinishReason.END,
     "function_call": FinishReason.END,
-    "content_filter": FinishReason.END,
+    "content_filter": FinishReason.CONTENT_FILTER,
     "length": FinishReason.LENGTH,
     "max_tokens": FinishReason.LENGTH,
     "timeout": FinishReason.TIMEOUT,

@@ -14,7 +14,7 @@ from penstock.deployment.upstream_endpoint import Endpoint
 from penstock.deployment.upstream_usage import TokenCounter, count_text, estimate_prompt, settle
 from penstock.deployment.upstream_vocabulary import UNKNOWN
 from penstock.errors import ContextOverflow, UpstreamFailed
-from penstock.flow import Chunk, Request, Submit, Timings
+from penstock.flow import Chunk, FinishReason, Request, Submit, Timings
 from penstock.flow.identity import SequenceNumbers
 from penstock.pipeline import prompt_field
 from penstock.stream.active_request import ActiveRequest
@@ -75,9 +75,20 @@ class UpstreamRequest(ActiveRequest):
                 param=prompt_field(self.request),
             )
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: Chunk) -> Chunk | None:
+        """Returns what of it is shown."""
         self.first = self.first or time.monotonic()
-        self.remote_choices[chunk.choice].add(chunk)
+        choice = self.remote_choices[chunk.choice]
+        if choice.finish is FinishReason.CONTENT_FILTER:
+            return None
+        choice.add(chunk)
+        return self.shown(chunk)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether a rule has ended it: nothing more of the answer is needed."""
+        ends = [choice.finish for choice in self.remote_choices]
+        return FinishReason.CONTENT_FILTER in ends and None not in ends
 
     def settle(self, reader: AnswerReader) -> None:
         """The answer is complete: count its tokens by the upstream's `usage`, or by the estimate."""

@@ -48,6 +48,7 @@ class _TextStream:
     """Texts of tokens that are whole characters."""
 
     fixed_texts = None
+    holds_text = False
 
     def __init__(self, vocabulary: UpstreamVocabulary) -> None:
         self._vocabulary = vocabulary

@@ -25,6 +25,7 @@ class FinishReason(StrEnum):
     CONTEXT = "context"  # the context is full
     COMPLETE = "complete"  # the constraint is fulfilled and allows no further token
     DEAD_END = "dead_end"  # the constraint is not fulfilled, and allows no token
+    CONTENT_FILTER = "content_filter"  # a safety rule matched
     TIMEOUT = "timeout"  # params.timeout_s has passed
     CANCELLED = "cancelled"
     ERROR = "error"

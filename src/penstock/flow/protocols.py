@@ -19,6 +19,10 @@ class TextStream(Protocol):
         """Texts of tokens that may come next without a `push`, because neither does their text depend on the tokens
         before them, nor the other way round. None: there are none such here."""
 
+    @property
+    def holds_text(self) -> bool:
+        """Whether part of a character waits for its other bytes."""
+
     def push(self, token: int) -> str:
         """The text that this token completes; may be empty."""
 

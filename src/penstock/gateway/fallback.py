@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from penstock.deployment.protocol import ServedModel
+from penstock.deployment.protocol import Call, ServedModel
 from penstock.deployment.ticket import Ticket
 from penstock.errors import InvalidRequest, PenstockError, RateLimited, UpstreamTimeout
 from penstock.flow import Request, SamplingParams
@@ -66,8 +66,10 @@ class Attempts:
         on_failure: Callable[[FailedAttempt], None] | None = None,
         on_recovery: Callable[[Ticket], None] | None = None,
         account: RequestAccount | None = None,
+        prepare: Callable[[ServedModel, list[Request]], Awaitable[Call]] | None = None,
     ) -> None:
-        """`asked`: what the client named. `decision`: how the order of the targets was chosen, if it was."""
+        """`asked`: what the client named. `decision`: how the order of the targets was chosen, if it was. `prepare`:
+        instead of the model's own."""
         self.route = RouteRecord([] if decision is None else [decision], asked=asked.card.name)
         self._asked = asked
         self._targets = list(targets)
@@ -80,6 +82,7 @@ class Attempts:
         self._draw = draw
         self._on_failure = on_failure
         self._on_recovery = on_recovery
+        self._prepare = prepare or _prepare
         self._account = account  # where each attempt reserves what it may use
         self._deadline = None if plan.deadline_s is None else clock() + plan.deadline_s
         self._round = 0
@@ -149,7 +152,7 @@ class Attempts:
                 replace(request, id=request.id + suffix, warnings=(*request.warnings, warning))
                 for request in requests
             ]
-        call = await target.model.prepare(requests)
+        call = await self._prepare(target.model, requests)
         call.route = self.route
         if self._account is not None:
             await self._account.reserve(target.model.card, call)
@@ -219,6 +222,10 @@ class Attempts:
     def _expire(self, ticket: Ticket, limit_s: float) -> None:
         if not ticket.has_output and ticket.deployment is not None:
             ticket.fail(UpstreamTimeout(f"{ticket.deployment.name} gave no output within {limit_s:g} s"))
+
+
+def _prepare(model: ServedModel, requests: list[Request]) -> Awaitable[Call]:
+    return model.prepare(requests)
 
 
 def resampled(params: SamplingParams, before: Mapping[str, Any], after: Mapping[str, Any]) -> SamplingParams:

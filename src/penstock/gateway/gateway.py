@@ -8,11 +8,12 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.deployment.local_model import LocalModel
-from penstock.deployment.protocol import ServedModel
+from penstock.deployment.protocol import Call, ServedModel
 from penstock.deployment.ticket import Ticket
 from penstock.errors import ModelNotFound
 from penstock.flow import Request
@@ -24,6 +25,9 @@ from penstock.gateway.router import Router
 from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.settings import ModelEntry
+
+if TYPE_CHECKING:
+    from penstock.gateway.safety.safety import Safety  # imports RE2's rules: only with rules
 
 logger = logging.getLogger(__name__)
 
@@ -49,15 +53,17 @@ class Gateway:
         chains: Mapping[str, Sequence[ChainLink]] | None = None,
         plan: RetryPlan | None = None,
         *,
+        safety: Safety | None = None,
         emit: Emit | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`chains`: the fallback of models, by name. `find` raises ModelNotFound."""
+        """`chains`: the fallback of models, by name. `find` raises ModelNotFound. `safety`: None without rules."""
         self.router = router
         self.fallbacks: Counter[tuple[str, str, str]] = Counter()  # by model asked for, deployment that failed, code
         self.estimated_usage: Counter[str] = Counter()  # requests without a `usage` that can be true, by model
+        self.safety = safety
         self._find = find
         self.chains = dict(chains or {})
         self._plan = plan or RetryPlan()
@@ -70,12 +76,16 @@ class Gateway:
         """Raises what is wrong with the requests, or what kept every model that may serve them from doing so. What a
         request may use is reserved with `account` before a deployment gets it."""
         try:
+            if self.safety is not None:
+                await self.safety.check(requests)
             ticket = await self._submit(model, requests, account)
         except BaseException:
             if account is not None:
                 await account.release()
             raise
         ticket.account = account
+        if self.safety is not None:
+            self.safety.review_answer(ticket, requests[0].tenant)
         return ticket
 
     async def _submit(self, model: ServedModel, requests: list[Request], account: RequestAccount | None) -> Ticket:
@@ -101,6 +111,7 @@ class Gateway:
             on_failure=count_failure,
             on_recovery=lambda _: self._report(attempts.route, name),
             account=account,
+            prepare=self._prepare,
         )
         ticket = await attempts.submit()
         self._report(attempts.route, name)
@@ -110,7 +121,7 @@ class Gateway:
         self, model: ServedModel, requests: list[Request], account: RequestAccount | None
     ) -> Ticket:
         """Without a chain: its replicas take over from each other by themselves."""
-        call = await model.prepare(requests)
+        call = await self._prepare(model, requests)
         if account is not None:
             await account.reserve(model.card, call)
         ticket = await model.submit(call)
@@ -119,6 +130,11 @@ class Gateway:
         if call.route.decisions:
             self._report(call.route, requests[0].id)
         return ticket
+
+    async def _prepare(self, model: ServedModel, requests: list[Request]) -> Call:
+        if self.safety is None:
+            return await model.prepare(requests)
+        return await self.safety.prepare(model, requests)
 
     def add(self, entry: ModelEntry, model: ServedModel) -> None:
         """Route to a model that was added at run time."""

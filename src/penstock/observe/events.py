@@ -90,6 +90,15 @@ class AttemptFailed(Event, frozen=True):
     message: str
 
 
+class SafetyHit(Event, frozen=True, gc=False):
+    """A safety rule matched."""
+
+    rule: str
+    where: str  # input or output
+    part: str  # the request's field, or the part of the answer: text, reasoning, arguments, answer
+    text: str | None  # what matched, or what a hook said; with keep_texts
+
+
 class Requeued(Event, frozen=True, gc=False):
     """The engine died before it answered: `sequence` is submitted again to the next one."""
 

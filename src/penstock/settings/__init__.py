@@ -31,6 +31,7 @@ from penstock.settings.models import (
     source_name,
 )
 from penstock.settings.routes import RouteEntry, check_routes, parse_routes
+from penstock.settings.safety import SafetyEntry, parse_safety
 from penstock.settings.sections import (
     CacheSettings,
     EngineSettings,
@@ -57,6 +58,7 @@ __all__ = [
     "Positive",
     "PriceSettings",
     "RoutingSettings",
+    "SafetyEntry",
     "ScheduleSettings",
     "Section",
     "ServeSettings",
@@ -83,7 +85,8 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Settings(Section, frozen=True):
-    """`models` are the entries of [[models]]; empty: the one model of `model`. `routes` are those of [[routes]]."""
+    """`models` are the entries of [[models]]; empty: the one model of `model`. `routes` and `safety` are those of
+    [[routes]] and [[safety]]."""
 
     model: ModelSettings = ModelSettings()
     cache: CacheSettings = CacheSettings()
@@ -95,6 +98,7 @@ class Settings(Section, frozen=True):
     observe: ObserveSettings = ObserveSettings()
     models: tuple[ModelEntry, ...] = ()
     routes: tuple[RouteEntry, ...] = ()
+    safety: tuple[SafetyEntry, ...] = ()
 
     @property
     def needs_key(self) -> bool:
@@ -118,7 +122,7 @@ class Settings(Section, frozen=True):
 SECTIONS = {
     name: section.name
     for section in msgspec.structs.fields(Settings)
-    if section.name not in ("models", "routes")
+    if section.name not in ("models", "routes", "safety")
     for name in section.type.__struct_fields__
 }
 
@@ -135,13 +139,14 @@ def load(
     values: dict[str, Any] = {section: {} for section in (*SECTIONS.values(),)}
     content = _read(file) if file else {}
     raw_entries, raw_routes = content.pop("models", []), content.pop("routes", [])
+    raw_safety = content.pop("safety", [])
     if models:
         if raw_entries:
             raise InvalidSetting("models on the command line and [[models]] exclude each other", param="models")
         raw_entries = [{"name": source_name(source), "model": source} for source in models]
     for section, entries in content.items():
         if section not in values or not isinstance(entries, dict):
-            known = f"{', '.join(values)}, [[models]], [[routes]]"
+            known = f"{', '.join(values)}, [[models]], [[routes]], [[safety]]"
             raise InvalidSetting(f"{file}: unknown section [{section}]; known: {known}", param=section)
         values[section].update(entries)
     for name, section in SECTIONS.items():
@@ -159,6 +164,8 @@ def load(
         values["models"] = parse_entries(raw_entries, values, SECTIONS)
     if raw_routes:
         values["routes"] = parse_routes(raw_routes)
+    if raw_safety:
+        values["safety"] = parse_safety(raw_safety)
     try:
         settings = from_wire(values)
         _check(settings)
@@ -210,6 +217,7 @@ def to_wire(settings: Settings) -> dict[str, Any]:
         observe=observe,
         models=(),
         routes=(),
+        safety=(),
     )
     return msgspec.to_builtins(engine_settings)  # type: ignore[no-any-return]
 

@@ -10,8 +10,11 @@ import msgspec
 from penstock.errors import by_code
 from penstock.flow import Cancel, Chunk, Completion, Delta, FinishReason, Inspection, Submit, TokenLogprobs
 from penstock.stream.choice import ChoiceStream
+from penstock.stream.output_filter import ChoiceFilter, OutputFilter
 
 logger = logging.getLogger(__name__)
+
+_ENDED_BY_TEXT = (FinishReason.STOP_STRING, FinishReason.CONTENT_FILTER)  # which the engine does not know
 
 
 class ActiveRequest:
@@ -37,6 +40,7 @@ class ActiveRequest:
         self.inspection: Inspection | None = None
         self.error: tuple[str, str | None] | None = None  # message, code
         self._make_choice = make_choice
+        self._filters: dict[int, OutputFilter] | None = None  # by choice; None: everything is shown
         self._by_id = {submit.id: answer for submit, answer in zip(submits, self.choices, strict=True)}
 
     @property
@@ -66,9 +70,33 @@ class ActiveRequest:
             return None, None if answer.done else Cancel(delta.id, at_output=len(answer.tokens))
         if chunk is not None and delta.prompt_logprobs is not None:
             chunk = msgspec.structs.replace(chunk, prompt_logprobs=self.prompt_logprobs)
-        if answer.finish is FinishReason.STOP_STRING and not answer.done:
-            return chunk, Cancel(delta.id, FinishReason.STOP_STRING, at_output=len(answer.tokens))
+        if self._filters is not None and chunk is not None:
+            chunk = self.shown(chunk)
+        if answer.finish in _ENDED_BY_TEXT and not answer.done:
+            return chunk, Cancel(delta.id, answer.finish, at_output=len(answer.tokens))
         return chunk, None
+
+    def filter_output(self, make_filter: Callable[[], ChoiceFilter]) -> None:
+        """Have the rules of `make_filter` decide what of each choice is shown. Before it is submitted."""
+
+        def make_choice(index: int) -> ChoiceStream:
+            choice = unfiltered(index)
+            self._add_filter(choice, make_filter())
+            return choice
+
+        unfiltered, self._make_choice = self._make_choice, make_choice
+        for choice in self.choices:
+            self._add_filter(choice, make_filter())
+
+    def shown(self, chunk: Chunk) -> Chunk | None:
+        """What the rules let through of a chunk that its choice has taken."""
+        if self._filters is None:
+            return chunk
+        return self._filters[chunk.choice].push(chunk, settled=self.choices[chunk.choice].settled)
+
+    def _add_filter(self, choice: ChoiceStream, rules: ChoiceFilter) -> None:
+        choice.take_long_way()
+        self._filters = {**(self._filters or {}), choice.index: OutputFilter(choice, rules)}
 
     def _note(self, answer: ChoiceStream, delta: Delta) -> None:
         """What only the first news of a sequence and the last have beside tokens."""

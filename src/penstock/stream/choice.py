@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from penstock.flow import (
     CallDelta,
     Choice,
@@ -95,6 +97,32 @@ class ChoiceStream:
         if text is not None:
             self.tokens.append(token)
         return text
+
+    @property
+    def settled(self) -> bool:
+        """Whether all text of its tokens has been passed on: no stage holds any back."""
+        held_by_parser = self.parser is not None and self.parser.holds_text
+        return not (self.decoder.holds_text or held_by_parser or self.stops.held)
+
+    def take_long_way(self) -> None:
+        """Its output is filtered: `push_token` takes no tokens."""
+        self._unfiltered = self._all_text = False
+
+    def cut(self, rule: str, *, text: int, reasoning: int, arguments: Mapping[int, int], tokens: int) -> None:
+        """A safety rule ends it: keep so many characters of each part and so many tokens, which the client has."""
+        self._add_texts()
+        self._texts = [self.text[:text]]
+        if self.reasoning is not None:
+            self.reasoning = ["".join(self.reasoning)[:reasoning]]
+        names = [piece for piece in self.calls if piece.id is not None and piece.index in arguments]
+        written = {call.id: call.arguments for call in _complete_calls(self.calls)}
+        self.calls = [replace(piece, arguments=written[piece.id or ""][: arguments[piece.index]]) for piece in names]
+        self.tokens = self.tokens[:tokens]
+        self._num_texts = len(self.tokens)
+        self.reasoning_tokens = min(self.reasoning_tokens, tokens)
+        if self.logprobs is not None:
+            self.logprobs = self.logprobs[:tokens]
+        self.finish, self.stop = FinishReason.CONTENT_FILTER, rule
 
     def fail(self) -> None:
         """Its text cannot be read: it ends here."""
@@ -195,6 +223,20 @@ class ChoiceStream:
         )
 
 
+def complete_chunk(stream: ChoiceStream, prompt_logprobs: list[TokenLogprobs | None] | None) -> Chunk:
+    """A choice that has ended, in one chunk."""
+    choice = stream.choice()
+    calls = tuple(
+        CallDelta(index=index, id=call.id, name=call.name, arguments=call.arguments)
+        for index, call in enumerate(choice.calls)
+    )
+    reasoning = choice.reasoning or ""
+    return Chunk(
+        choice.index, choice.text, choice.tokens, choice.logprobs, choice.finish, choice.stop, reasoning, calls,
+        prompt_logprobs,
+    )  # fmt: skip
+
+
 class _Shown:
     """What one Delta gives the client to see."""
 
@@ -218,6 +260,7 @@ class NoText:
     """Of a model without a tokenizer: token ids are all there is."""
 
     fixed_texts = None
+    holds_text = False
 
     def push(self, token: int) -> str:
         return ""

@@ -51,6 +51,12 @@ class OutputParser:
         self._buffer.feed(text)
         return self._advance()
 
+    @property
+    def holds_text(self) -> bool:
+        """Whether text waits for what follows it."""
+        buffer = self._buffer
+        return buffer.position < len(buffer.text) or buffer.checkpoint is not None
+
     def flush(self) -> list[Part]:
         """The output has ended: return what was held back."""
         self._buffer.ended = True

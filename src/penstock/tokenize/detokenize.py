@@ -43,6 +43,10 @@ class ByteStream:
     def fixed_texts(self) -> Mapping[int, str] | None:
         return None if self._held or self._drop_space else self._texts
 
+    @property
+    def holds_text(self) -> bool:
+        return bool(self._held)
+
     def push(self, token: int) -> str:
         if not self._held and not self._drop_space and (text := self._texts.get(token)) is not None:
             return text
@@ -81,6 +85,10 @@ class WindowStream:
     @property
     def fixed_texts(self) -> None:
         return None
+
+    @property
+    def holds_text(self) -> bool:
+        return len(self._window) > self._num_given
 
     def push(self, token: int) -> str:
         if not self._shows(token):

@@ -27,6 +27,7 @@ class Letters:
     """Token ids are characters."""
 
     fixed_texts = None
+    holds_text = False
 
     def push(self, token: int) -> str:
         return chr(token)

@@ -23,6 +23,7 @@ class Letters:
         self.leftover = leftover
 
     fixed_texts = None
+    holds_text = False
 
     def push(self, token: int) -> str:
         return chr(token)

@@ -26,6 +26,7 @@ from penstock.observe.trace.replica import ReplicaTrace, Totals
 
 MAX_DONE = 2000
 MAX_SAMPLES = 20_000
+MAX_SAFETY_HITS = 64  # of one request, which may have thousands of choices
 ID_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # of the ids in responses
 LAB = "lab"  # requests of the sampling lab: no objective counts them, as none counts lines of batches
 
@@ -69,6 +70,7 @@ class Journal:
             events.Queued: self._queued,
             events.Routed: self._routed,
             events.AttemptFailed: self._attempt_failed,
+            events.SafetyHit: self._safety_hit,
             events.Requeued: self._requeued,
             events.Delivered: self._delivered,
             events.Flushed: self._flushed,
@@ -222,6 +224,11 @@ class Journal:
             for sequence in request.sequences:
                 self._forget_sequence(sequence)
             request.sequences = []
+
+    def _safety_hit(self, event: events.SafetyHit) -> None:
+        request = self._of(event)
+        if request is not None and len(request.safety) < MAX_SAFETY_HITS:
+            request.safety.append(event)
 
     def _requeued(self, event: events.Requeued) -> None:
         if (sequence := self._by_id.get(event.sequence)) is not None:

@@ -10,6 +10,7 @@ from penstock.flow import FinishReason, Trace
 from penstock.flow.identity import UNNAMED, Source
 from penstock.flow.record import STEP, WAITS, Finding, micros
 from penstock.flow.routing import Decision, FailedAttempt
+from penstock.observe.events import SafetyHit
 
 MAX_WRITES = 2048  # of one request that have entries of their own; later ones are added to the last entry
 MAX_PLAIN_S = 4000.0  # as microseconds it fits 32 bits
@@ -107,6 +108,7 @@ class RequestTrace:
     validated: float | None = None
     stream: bool = False
     params: dict[str, Any] = field(default_factory=dict)
+    safety: list[SafetyHit] = field(default_factory=list)
     route: list[Decision | FailedAttempt] = field(default_factory=list)  # in the order in which they happened
     rendered: list[tuple[float, float]] = field(default_factory=list)
     tokenized: list[tuple[float, float]] = field(default_factory=list)

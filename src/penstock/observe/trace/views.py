@@ -82,6 +82,10 @@ class View:
             "sequences": [self._sequence(request, sequence) for sequence in request.sequences],
             "events": sorted(self._events(request), key=lambda event: event["t"]),
             "params": request.params,
+            "safety": [
+                {"t": at(hit.t), "rule": hit.rule, "where": hit.where, "part": hit.part, "text": hit.text}
+                for hit in request.safety
+            ],
             "route": [_step_of_route(one) for one in request.route],
             "slow_client": request.write_us * 1e-6 > SLOW_CLIENT_SHARE * (end - request.accepted),
             "trace_id": None if request.trace is None else request.trace.id,
@@ -173,6 +177,8 @@ class View:
         if request.num_writes and len(request.writes) >= 3:
             start = request.accepted + request.writes[-3] * 1e-6
             yield from event(start + request.writes[-2] * 1e-6, "flushed", bytes=request.written)
+        for hit in request.safety:
+            yield from event(hit.t, "safety_hit", rule=hit.rule, where=hit.where, part=hit.part)
         yield from event(request.end, "rejected" if request.finish == "rejected" else "finished", finish=request.finish)
 
     def text(self, request: RequestTrace, tokens: Sequence[int]) -> str:

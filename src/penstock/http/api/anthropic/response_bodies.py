@@ -12,7 +12,7 @@ from penstock.http.api.fields import read_arguments
 from penstock.http.api.response_bodies import Body, TaggedBody
 
 # An extension: `dead_end`, no token could continue what `output_config.format` requires.
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "dead_end"]
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "dead_end"]
 _STOP: dict[FinishReason, StopReason] = {
     FinishReason.END: "end_turn",
     FinishReason.STOP_TOKEN: "end_turn",
@@ -20,6 +20,7 @@ _STOP: dict[FinishReason, StopReason] = {
     FinishReason.STOP_STRING: "stop_sequence",
     FinishReason.LENGTH: "max_tokens",
     FinishReason.CONTEXT: "max_tokens",
+    FinishReason.CONTENT_FILTER: "refusal",
     FinishReason.DEAD_END: "dead_end",
 }
 

@@ -12,8 +12,8 @@ from msgspec import UNSET, UnsetType
 from penstock.http.api.logprobs import TokenLogprob
 from penstock.http.api.response_bodies import Body
 
-# An extension: `dead_end`, no token could continue what `format` requires.
-DoneReason = Literal["stop", "length", "load", "dead_end"]
+# Extensions: `dead_end`, no token could continue what `format` requires; `content_filter`, a safety rule matched.
+DoneReason = Literal["stop", "length", "load", "dead_end", "content_filter"]
 Count = int | UnsetType
 
 

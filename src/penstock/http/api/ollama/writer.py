@@ -29,6 +29,7 @@ from penstock.http.sse import Event, JsonLine
 _DONE: dict[FinishReason, DoneReason] = {
     FinishReason.LENGTH: "length",
     FinishReason.CONTEXT: "length",
+    FinishReason.CONTENT_FILTER: "content_filter",
     FinishReason.DEAD_END: "dead_end",
 }
 # The last token ended the output and is not part of it.

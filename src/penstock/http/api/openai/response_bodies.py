@@ -16,13 +16,14 @@ from penstock.http.api.response_bodies import Body
 
 # Extensions: `timeout`, the request's time limit ended the output, and `dead_end`, no token of the vocabulary could
 # continue what `response_format` requires. Failed and cancelled sequences have none: the client gets an error.
-Finish = Literal["stop", "length", "tool_calls", "timeout", "dead_end"]
+Finish = Literal["stop", "length", "tool_calls", "content_filter", "timeout", "dead_end"]
 FINISH: dict[FinishReason | None, Finish] = {
     FinishReason.END: "stop",
     FinishReason.STOP_TOKEN: "stop",
     FinishReason.STOP_STRING: "stop",
     FinishReason.LENGTH: "length",
     FinishReason.CONTEXT: "length",
+    FinishReason.CONTENT_FILTER: "content_filter",
     FinishReason.TIMEOUT: "timeout",
     FinishReason.COMPLETE: "stop",
     FinishReason.DEAD_END: "dead_end",

@@ -83,7 +83,8 @@ class ResponseFailure(Body, kw_only=True, frozen=True):
 
 
 class IncompleteDetails(Body, kw_only=True, frozen=True):
-    reason: Literal["max_output_tokens", "dead_end"]  # dead_end: an extension, no token could continue the constraint
+    # dead_end: an extension, no token could continue the constraint
+    reason: Literal["max_output_tokens", "content_filter", "dead_end"]
 
 
 class OfferedFunction(TaggedBody, kw_only=True, frozen=True, tag="function"):
@@ -271,7 +272,12 @@ def status(choice: Choice) -> Literal["completed", "incomplete"]:
 def incomplete_details(choice: Choice) -> IncompleteDetails | None:
     if choice.finish in _COMPLETE:
         return None
-    return IncompleteDetails(reason="dead_end" if choice.finish is FinishReason.DEAD_END else "max_output_tokens")
+    match choice.finish:
+        case FinishReason.CONTENT_FILTER:
+            return IncompleteDetails(reason="content_filter")
+        case FinishReason.DEAD_END:
+            return IncompleteDetails(reason="dead_end")
+    return IncompleteDetails(reason="max_output_tokens")
 
 
 def usage(completion: Completion) -> ResponseUsage:

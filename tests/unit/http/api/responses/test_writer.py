@@ -42,6 +42,7 @@ class BytesDecoder:
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     fixed_texts = None
+    holds_text = False
 
     def push(self, token: int) -> str:
         return "" if token in Bytes.special_ids else self.decoder.decode(bytes([token]))

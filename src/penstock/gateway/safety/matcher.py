@@ -1,0 +1,208 @@
+"""The patterns of one tenant and direction, compiled into a few expressions that RE2 runs over UTF-8.
+
+Text that arrives in pieces is matched in a window: what is held back, and one character before it, which assertions
+such as `\\b` look at. All that can still become a match is held back, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from penstock.errors import InvalidSetting
+from penstock.gateway.safety.pattern import Analysis
+
+MAX_MEMORY = 8 << 20  # bytes of an expression of all patterns, its automaton's cached states included
+MAX_RULES_MEMORY = 64 << 20  # bytes of the expressions of single patterns, all together
+MAX_WORK = 4_000_000  # program steps for one piece of text in the worst case: about 50 ms
+MAX_STEPS = 8192  # remembered by a matcher
+LONG_PIECE = 256  # characters; steps of longer pieces are not remembered
+SLICE = 1 << 16  # bytes that are searched at once, so that a search can be ended
+
+Expression = Any  # re2 has no types
+
+
+class Pattern(NamedTuple):
+    """A pattern of a rule."""
+
+    rule: str
+    source: str
+    analysis: Analysis
+
+
+class Step(NamedTuple):
+    """What becomes of a piece of text."""
+
+    shown: str  # no match can begin in it
+    window: str  # one character that stands for what came before, then what is held back
+    hit: str | None = None  # the rule that matched; `shown` ends before the match
+    matched: str = ""
+
+
+BEGINNING = "^"  # the window of a text before anything has come
+
+
+class Expired(Exception):
+    """A search took too long."""
+
+
+def compile_expression(source: str, memory: int = MAX_MEMORY) -> Expression:
+    """Raises ValueError with RE2's message."""
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    options.max_mem = memory
+    try:
+        return re2.compile(source, options)
+    except re2.error as error:
+        raise ValueError(error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)) from None
+
+
+class Matcher:
+    """Shared by all requests that these patterns apply to, of which there is at least one; the state of a text is its
+    window."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        """Raises InvalidSetting if matching would take too much memory or time."""
+        self.patterns = tuple(patterns)
+        self.longest = max((pattern.analysis.longest for pattern in patterns), default=0)
+        sources = [pattern.source for pattern in patterns]
+        self._any: Expression = _compile(_joined(sources))
+        self._at_once = _alternatives([one.source for one in patterns if not one.analysis.looks_ahead])
+        # A match of these depends on the character behind it.
+        self._behind = _alternatives([one.source for one in patterns if one.analysis.looks_ahead])
+        beginnings = "|".join(pattern.analysis.beginnings for pattern in patterns)
+        self._beginnings = _compile(f"(?:{beginnings})\\z")
+        memory = min(MAX_RULES_MEMORY // max(len(patterns), 1), MAX_MEMORY)
+        self._rules = [(pattern.rule, _compile(pattern.source, memory)) for pattern in patterns]
+        self._steps: dict[tuple[str, str], Step] = {}
+        self.program_size: int = self._any.programsize + self._beginnings.programsize
+        if (work := self.program_size * max(self.longest, 1)) > MAX_WORK:
+            raise InvalidSetting(
+                f"safety: matching could take too long: the patterns make programs of {self.program_size} steps, and "
+                f"the longest match has {self.longest} characters; their product is {work}, at most {MAX_WORK}. "
+                "Shorten repetitions, or have fewer patterns",
+                param="safety",
+            )
+
+    # --- whole texts
+
+    def find(self, text: str, deadline: float, clock: Callable[[], float]) -> tuple[str, str] | None:
+        """The rule of the first match, and what matched. Raises Expired when `clock()` passes the deadline."""
+        data = _encode(text)
+        span = self._search(self._any, data, deadline, clock)
+        return None if span is None else self._name(data, *span)
+
+    def find_all(self, text: str, deadline: float, clock: Callable[[], float]) -> list[str]:
+        """The rules that match anywhere."""
+        data = _encode(text)
+        if self._search(self._any, data, deadline, clock) is None:
+            return []
+        found = [rule for rule, one in self._rules if self._search(one, data, deadline, clock) is not None]
+        return list(dict.fromkeys(found))
+
+    def _search(
+        self, expression: Expression, data: bytes, deadline: float, clock: Callable[[], float]
+    ) -> tuple[int, int] | None:
+        overlap = 4 * (self.longest + 1)  # bytes of a character: at most 4
+        for start in range(0, len(data) or 1, SLICE):
+            if start and clock() > deadline:
+                raise Expired
+            if (match := expression.search(data, start, min(start + SLICE + overlap, len(data)))) is not None:
+                return match.span()  # type: ignore[no-any-return]
+        return None
+
+    def _name(self, data: bytes, start: int, end: int) -> tuple[str, str]:
+        """The first rule that matches where the expression of all of them did."""
+        shown = data[start:end].decode(errors="replace")
+        for rule, expression in self._rules:
+            if expression.match(data, start) is not None:
+                return rule, shown
+        return self.patterns[0].rule, shown
+
+    # --- text in pieces
+
+    def step(self, window: str, text: str) -> Step:
+        """More text. Steps are remembered: texts of tokens repeat, and windows are short."""
+        if len(text) > LONG_PIECE:
+            return self._step(window, text, ended=False)
+        key = (window, text)
+        step = self._steps.get(key)
+        if step is None:
+            step = self._step(window, text, ended=False)
+            if step.hit is None and len(step.window) <= LONG_PIECE:  # hits are rare, and hold what must not be kept
+                if len(self._steps) >= MAX_STEPS:
+                    self._steps = {}
+                self._steps[key] = step
+        return step
+
+    def end(self, window: str) -> Step:
+        """The text has ended."""
+        return self._step(window, "", ended=True)
+
+    def _step(self, window: str, text: str, *, ended: bool) -> Step:
+        context, held = window[0], window[1:]
+        text = held + text
+        begin = int(context != BEGINNING)
+        data = _encode(context[:begin] + text)
+        if (span := self._match(data, begin, ended=ended)) is not None:
+            rule, matched = self._name(data, *span)
+            # A longer match may have begun before this one: nothing of it is shown either.
+            started = self._beginnings.search(data[: span[1]], begin).start()
+            return Step(text[: _characters(data[begin : min(span[0], started)])], BEGINNING, rule, matched)
+        if ended:
+            return Step(text, BEGINNING)
+        held_from = _characters(data[begin : self._beginnings.search(data, begin).start()])
+        if not held_from:
+            return Step("", context + text)
+        return Step(text[:held_from], _standing_for(text[held_from - 1]) + text[held_from:])
+
+    def _match(self, data: bytes, begin: int, *, ended: bool) -> tuple[int, int] | None:
+        if ended:
+            found = [self._any.search(data, begin)]
+        else:
+            found = [] if self._at_once is None else [self._at_once.search(data, begin)]
+            if self._behind is not None and len(data) > begin:
+                last = _start_of_last_character(data)
+                found.append(self._behind.search(data, begin, max(last, begin)))
+        return min((match.span() for match in found if match is not None), default=None)
+
+
+def _compile(source: str, memory: int = MAX_MEMORY) -> Expression:
+    try:
+        return compile_expression(source, memory)
+    except ValueError as error:
+        raise InvalidSetting(f"safety: the patterns are too large together: {error}", param="safety") from None
+
+
+def _alternatives(sources: Sequence[str]) -> Expression | None:
+    return _compile(_joined(sources)) if sources else None
+
+
+def _joined(sources: Sequence[str]) -> str:
+    return "|".join(f"(?:{source})" for source in sources)
+
+
+def _encode(text: str) -> bytes:
+    """Half a surrogate pair becomes a question mark: RE2 would not take it."""
+    return text.encode(errors="replace")
+
+
+def _characters(data: bytes) -> int:
+    return len(data) if data.isascii() else len(data.decode())
+
+
+def _start_of_last_character(data: bytes) -> int:
+    place = len(data) - 1
+    while place > 0 and data[place] & 0xC0 == 0x80:
+        place -= 1
+    return place
+
+
+def _standing_for(char: str) -> str:
+    """A character of the same kind for assertions: few windows differ, so that steps can be remembered."""
+    if char == "\n":
+        return char
+    return "a" if char == "_" or (char.isascii() and char.isalnum()) else " "

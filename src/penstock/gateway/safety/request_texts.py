@@ -1,0 +1,37 @@
+"""The texts of a request that rules look at: everything of the client's that a model may read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from penstock.flow import Request
+
+_FIELDS = ("text", "messages", "tools", "template_arguments")
+_KEYS = frozenset(  # of messages, which no model reads
+    ("role", "content", "type", "text", "tool_calls", "tool_call_id", "function", "name", "arguments", "id",
+     "reasoning_content", "thinking", "index")
+)  # fmt: skip
+
+
+def request_texts(request: Request) -> list[str]:
+    """Prompts of token ids are not among them: they need their model's vocabulary."""
+    return [text for name in _FIELDS for text in _texts(getattr(request, name))]
+
+
+def _texts(part: Any) -> Iterator[str]:
+    """In their order. Without recursion: clients choose how deep it goes."""
+    stack = [part]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, str):
+            if one:
+                yield one
+        elif isinstance(one, dict):
+            stack += reversed([text for key, value in one.items() for text in (value, *({key} - _KEYS))])
+        elif isinstance(one, list | tuple):
+            stack += reversed(one)
+        elif isinstance(one, msgspec.Struct):
+            stack += [getattr(one, name) for name in reversed(one.__struct_fields__)]

@@ -1,0 +1,192 @@
+"""Safety rules at work: requests are checked before they reach a model, answers while they leave, texts on request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from penstock.deployment.local_model import is_long
+from penstock.deployment.protocol import Call, ServedModel
+from penstock.deployment.ticket import Ticket
+from penstock.errors import ContentRejected, SafetyUnavailable
+from penstock.flow import Request
+from penstock.gateway.safety.choice_filter import RuleFilter
+from penstock.gateway.safety.json_text import unescaped
+from penstock.gateway.safety.matcher import Expired, Matcher
+from penstock.gateway.safety.request_texts import request_texts
+from penstock.gateway.safety.rules import Rules, Ruleset
+from penstock.observe import events
+from penstock.observe.events import Emit
+from penstock.pipeline import prompt_field
+
+logger = logging.getLogger(__name__)
+
+SHORT_TEXT = 2000  # characters; matching more happens in a thread
+SHORT_WORK = 2_000_000  # of characters times program steps
+MATCH_S = 10.0  # for all texts of a request
+MAX_HOOK_TEXT = 1 << 20  # characters that a hook gets; more counts as a failure of the hook
+
+
+class Safety:
+    """One per server. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        *,
+        emit: Emit | None = None,
+        keep_texts: bool = False,
+        close: Callable[[], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`keep_texts`: events say what matched. `close`: of the client that hooks use."""
+        self.rules = rules
+        self.hits: Counter[tuple[str, str]] = Counter()  # by rule and where: input, output, moderation
+        self._emit = emit
+        self._keep_texts = keep_texts
+        self._close = close
+        self._clock = clock
+
+    async def close(self) -> None:
+        if self._close is not None:
+            await self._close()
+
+    # --- requests
+
+    async def check(self, requests: Sequence[Request]) -> None:
+        """Raises ContentRejected for a request that matches a rule."""
+        ruleset = self.rules.of(requests[0].tenant, "input")
+        if not ruleset:
+            return
+        in_thread = is_long(list(requests))
+        for request in requests:
+            if request.tokens is None:
+                texts = await asyncio.to_thread(request_texts, request) if in_thread else request_texts(request)
+                await self._check_texts(ruleset, request, texts)
+
+    async def prepare(self, model: ServedModel, requests: list[Request]) -> Call:
+        """`ServedModel.prepare`, with the rules for the output; and those for prompts of token ids, whose text depends
+        on the model."""
+        for request in requests:
+            if request.tokens is not None and (ruleset := self.rules.of(request.tenant, "input")):
+                text = await asyncio.to_thread(_decode, model, request.tokens)
+                await self._check_texts(ruleset, request, [text])
+        call = await model.prepare(requests)
+        output = self.rules.of(requests[0].tenant, "output")
+        if output.matcher is not None or output.size is not None:
+            for active in call.active_requests:
+                report = partial(self._report, active.id, "output")
+                active.filter_output(partial(RuleFilter, output.matcher, output.size, report))
+        return call
+
+    def review_answer(self, ticket: Ticket, tenant: str) -> None:
+        """Have hooks review the answer before the client gets any of it."""
+        output = self.rules.of(tenant, "output")
+        if output.hooks and ticket.submits()[0].task == "generate":
+            ticket.review = partial(self._review, output)
+
+    async def _check_texts(self, ruleset: Ruleset, request: Request, texts: list[str]) -> None:
+        field, total = prompt_field(request), sum(map(len, texts))
+        if ruleset.size is not None and total > ruleset.size.characters:
+            self._report(request.id, "input", ruleset.size.rule, field, "")
+            raise ContentRejected(
+                f"the request has {total} characters of text, but the safety rule {ruleset.size.rule!r} allows "
+                f"{ruleset.size.characters}",
+                param=field,
+            )
+        found = None if ruleset.matcher is None else await self._find(ruleset.matcher, texts)
+        if found is None:
+            found = await self._ask_hooks(ruleset, "\n\n".join(texts))
+        if found is not None:
+            rule, matched = found
+            self._report(request.id, "input", rule, field, matched)
+            raise ContentRejected(f"the request matches the safety rule {rule!r}", param=field)
+
+    async def _find(self, matcher: Matcher, texts: list[str]) -> tuple[str, str] | None:
+        size = sum(map(len, texts))
+        if size <= SHORT_TEXT and size * matcher.program_size <= SHORT_WORK:
+            return self._match(matcher, texts)
+        return await asyncio.to_thread(self._match, matcher, texts)
+
+    def _match(self, matcher: Matcher, texts: list[str]) -> tuple[str, str] | None:
+        deadline = self._clock() + MATCH_S
+        for text in texts:
+            try:
+                if found := matcher.find(text, deadline, self._clock):
+                    return found
+                # Arguments of tool calls are JSON in a text.
+                if "\\" in text and (found := matcher.find(unescaped(text), deadline, self._clock)):
+                    return found
+            except Expired:
+                raise SafetyUnavailable(f"the text could not be checked within {MATCH_S:g} s: shorten it") from None
+        return None
+
+    async def _ask_hooks(self, ruleset: Ruleset, text: str) -> tuple[str, str] | None:
+        """The first hook whose verdict is against the text, and why."""
+        if not ruleset.hooks or not text:
+            return None
+        if len(text) > MAX_HOOK_TEXT:
+            raise SafetyUnavailable(f"the text has more than {MAX_HOOK_TEXT} characters, which no hook is asked about")
+        verdicts = await asyncio.gather(*(hook.check(text) for hook in ruleset.hooks))
+        for hook, verdict in zip(ruleset.hooks, verdicts, strict=True):
+            if verdict.flagged:
+                return hook.rule, verdict.failure or ", ".join(verdict.categories)
+        return None
+
+    # --- answers
+
+    async def _review(self, ruleset: Ruleset, ticket: Ticket) -> None:
+        """The answer is complete, and none of it is shown yet: take from it the choices that a hook flags."""
+        for active in ticket.active_requests:
+            for choice in active.choices:
+                arguments = [call.arguments for call in choice.choice().calls] if choice.finish is not None else []
+                parts = [choice.text, "".join(choice.reasoning or ()), *arguments]
+                try:
+                    found = await self._ask_hooks(ruleset, "\n\n".join(filter(None, parts)))
+                except SafetyUnavailable as error:
+                    found = (ruleset.hooks[0].rule, error.message)
+                if found is not None:
+                    choice.cut(found[0], text=0, reasoning=0, arguments={}, tokens=0)
+                    self._report(active.id, "output", found[0], "answer", found[1])
+
+    # --- texts
+
+    async def moderate(self, texts: Sequence[str], tenant: str, request: str = "") -> list[dict[str, bool]]:
+        """Of each text, which of the tenant's rules it matches, of inputs and outputs."""
+        ruleset, names = self.rules.of(tenant, None), self.rules.names_of(tenant)
+        results = []
+        for text in texts:
+            found = [] if ruleset.matcher is None else await asyncio.to_thread(self._match_all, ruleset.matcher, text)
+            if ruleset.size is not None and len(text) > ruleset.size.characters:
+                found.append(ruleset.size.rule)
+            verdicts = await asyncio.gather(*(hook.check(text) for hook in ruleset.hooks))
+            found += [hook.rule for hook, verdict in zip(ruleset.hooks, verdicts, strict=True) if verdict.flagged]
+            for rule in found:
+                self._report(request, "moderation", rule, "input", "")
+            results.append({name: name in found for name in names})
+        return results
+
+    def _match_all(self, matcher: Matcher, text: str) -> list[str]:
+        try:
+            return matcher.find_all(text, self._clock() + MATCH_S, self._clock)
+        except Expired:
+            raise SafetyUnavailable(f"the text could not be checked within {MATCH_S:g} s: shorten it") from None
+
+    def _report(self, request: str, where: str, rule: str, part: str, matched: str) -> None:
+        self.hits[rule, where] += 1
+        name = events.http_request_id(request)
+        logger.info("request %s: the %s matches the safety rule %s", name, where, rule, extra={"request_id": name})
+        if self._emit is not None:
+            text = matched if self._keep_texts else None
+            self._emit(events.SafetyHit(name, time.monotonic(), rule, where, part, text))
+
+
+def _decode(model: ServedModel, tokens: list[int]) -> str:
+    try:
+        return model.vocabulary.decode(tokens, skip_special=False)
+    except (IndexError, KeyError, OverflowError, TypeError, ValueError):
+        return ""  # ids out of the vocabulary: the model rejects them

@@ -1,0 +1,179 @@
+"""Rules for what leaves: chunks pass through a filter that holds text back while it may become a match, as stop strings
+do. A match ends the answer with CONTENT_FILTER, and nothing of it is shown.
+
+    Chunk ─► text | reasoning | arguments ─► PartFilter ─► Chunk
+
+A filter sees what the client would see: answer and reasoning without their markers, and each call's arguments. A match
+does not span these parts. Token ids and log-probabilities follow their text: they are held back with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple, Protocol
+
+from penstock.flow import CallDelta, Chunk, FinishReason, TokenLogprobs
+from penstock.stream.choice import ChoiceStream
+
+
+class PartFilter(Protocol):
+    """Of one part of one choice, from its beginning to its end."""
+
+    @property
+    def hit(self) -> str | None:
+        """The rule that matched: nothing more is shown."""
+
+    def push(self, text: str) -> str:
+        """The text that is safe to show now."""
+
+    def flush(self) -> str:
+        """The part has ended: what was held back, unless it is a match."""
+
+
+class ChoiceFilter(Protocol):
+    """The rules for one choice."""
+
+    def part(self, kind: str) -> PartFilter:
+        """Of a part that begins: "text", "reasoning" or "arguments"."""
+
+
+class _Run:
+    """A part that has begun, and how much of it is held back."""
+
+    __slots__ = ("filter", "held", "held_from")
+
+    def __init__(self, part_filter: PartFilter) -> None:
+        self.filter = part_filter
+        self.held = 0  # characters
+        self.held_from = 0  # where these begin in all output of the choice
+
+
+class _Pending(NamedTuple):
+    """Tokens that wait until their text is shown."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] | None
+    end: int | None  # of their text in all output; None: part of their text has not come yet
+
+
+class OutputFilter:
+    """Of one choice. Chunks of the choice go in, chunks for the client come out."""
+
+    def __init__(self, choice: ChoiceStream, rules: ChoiceFilter) -> None:
+        self._choice = choice
+        self._rules = rules
+        self._runs: dict[str | int, _Run] = {}  # open parts: "text", "reasoning", or the index of a call
+        self._seen = 0  # characters of output
+        self._shown_text = self._shown_reasoning = self._shown_tokens = 0
+        self._shown_arguments: dict[int, int] = {}  # characters, by call
+        self._pending: deque[_Pending] = deque()
+        self._hit: str | None = None
+
+    def push(self, chunk: Chunk, *, settled: bool) -> Chunk | None:
+        """What of it may be shown, with what was held back before. `settled`: all text of its tokens has come."""
+        if self._is_hit():
+            return None
+        ended = chunk.finish is not None
+        reasoning, text, calls = "", "", []
+        if chunk.reasoning:
+            reasoning = self._push("reasoning", chunk.reasoning)
+        if chunk.text:
+            reasoning += self._close("reasoning")
+            text = self._push("text", chunk.text)
+        for piece in chunk.calls:
+            if piece.id is not None:
+                reasoning += self._close("reasoning")
+                text += self._close("text")
+                calls += self._close_calls()
+            if not self._is_hit():
+                calls.append(self._push_call(piece))
+        if ended:
+            reasoning += self._close("reasoning")
+            text += self._close("text")
+            calls += self._close_calls()
+        self._shown_reasoning += len(reasoning)
+        self._shown_text += len(text)
+        tokens, logprobs = self._release(chunk, settled=settled or ended)
+        if self._hit is not None:
+            self._cut()
+        finish, stop = (FinishReason.CONTENT_FILTER, self._hit) if self._hit is not None else (chunk.finish, chunk.stop)
+        if not (text or reasoning or calls or tokens or finish or chunk.prompt_logprobs):
+            return None
+        shown = tuple(calls)
+        return Chunk(chunk.choice, text, tokens, logprobs, finish, stop, reasoning, shown, chunk.prompt_logprobs)
+
+    def _is_hit(self) -> bool:
+        return self._hit is not None
+
+    def _push(self, kind: str | int, text: str) -> str:
+        if self._is_hit():
+            return ""
+        run = self._runs.get(kind)
+        if run is None:
+            run = self._runs[kind] = _Run(self._rules.part("arguments" if isinstance(kind, int) else kind))
+        shown = run.filter.push(text)
+        self._seen += len(text)
+        held = run.held + len(text) - len(shown)
+        run.held_from = self._seen - held if held <= len(text) else run.held_from + len(shown)
+        run.held = held
+        self._hit = run.filter.hit
+        return shown
+
+    def _close(self, kind: str | int) -> str:
+        run = self._runs.get(kind) if self._hit is None else None
+        if run is None:
+            return ""
+        shown = run.filter.flush()
+        self._hit = run.filter.hit
+        if self._hit is None:
+            del self._runs[kind]
+        else:
+            run.held, run.held_from = run.held - len(shown), run.held_from + len(shown)
+        return shown
+
+    def _push_call(self, piece: CallDelta) -> CallDelta:
+        shown = self._push(piece.index, piece.arguments) if piece.arguments else ""
+        return self._call(piece.index, shown, piece.id, piece.name)
+
+    def _close_calls(self) -> list[CallDelta]:
+        closed = [(index, self._close(index)) for index in list(self._runs) if isinstance(index, int)]
+        return [self._call(index, arguments) for index, arguments in closed if arguments]
+
+    def _call(self, index: int, arguments: str, name_id: str | None = None, name: str | None = None) -> CallDelta:
+        self._shown_arguments[index] = self._shown_arguments.get(index, 0) + len(arguments)
+        return CallDelta(index=index, id=name_id, name=name, arguments=arguments)
+
+    def _release(self, chunk: Chunk, *, settled: bool) -> tuple[list[int], list[TokenLogprobs] | None]:
+        """The tokens whose text is shown."""
+        if chunk.tokens:
+            self._pending.append(_Pending(chunk.tokens, chunk.logprobs, None))
+        if settled:
+            self._pending = deque(one if one.end is not None else one._replace(end=self._seen) for one in self._pending)
+        safe = min((run.held_from for run in self._runs.values() if run.held), default=self._seen)
+        if self._hit is not None:  # of the chunk with the match, it is not known which tokens come before it
+            safe = min(safe, self._seen - len(chunk.text) - len(chunk.reasoning) - _length(chunk.calls))
+        tokens: list[int] = []
+        logprobs: list[TokenLogprobs] | None = None if chunk.logprobs is None else []
+        while self._pending and (end := self._pending[0].end) is not None and end <= safe:
+            one = self._pending.popleft()
+            tokens += one.tokens
+            if logprobs is not None:
+                logprobs += one.logprobs or ()
+        self._shown_tokens += len(tokens)
+        return tokens, logprobs
+
+    def _cut(self) -> None:
+        """Take from the choice what is not shown."""
+        assert self._hit is not None
+        self._pending.clear()
+        self._choice.cut(
+            self._hit,
+            text=self._shown_text,
+            reasoning=self._shown_reasoning,
+            arguments=self._shown_arguments,
+            tokens=self._shown_tokens,
+        )
+
+
+def _length(calls: tuple[CallDelta, ...]) -> int:
+    return sum(len(piece.arguments) for piece in calls)

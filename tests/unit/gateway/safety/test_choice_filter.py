@@ -1,0 +1,198 @@
+"""Rules over the chunks of an answer: text, reasoning, arguments of tool calls, tokens and log-probabilities."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import ClassVar
+
+import pytest
+import re2
+
+from penstock.flow import (
+    Cancel,
+    Chunk,
+    Delta,
+    FinishReason,
+    OutputFormat,
+    ReasoningMarkers,
+    SamplingParams,
+    Submit,
+    TokenLogprobs,
+)
+from penstock.gateway.safety.choice_filter import RuleFilter
+from penstock.gateway.safety.rules import Rules
+from penstock.settings import SafetyEntry
+from penstock.stream.active_request import ActiveRequest
+from penstock.stream.choice import ChoiceStream
+
+SECRET = SafetyEntry(name="secrets", terms=("secret plan",), patterns=("sk-[a-z]{4}",))
+THINKING = OutputFormat(reasoning=ReasoningMarkers("<think>", "</think>"), tool_calls="hermes")
+CALL = ("x", "", '{"a": "')
+
+
+class Letters:
+    """Token 97 is "a"."""
+
+    fixed_texts: ClassVar[dict[int, str]] = dict(zip(range(128), map(chr, range(128)), strict=True))
+    holds_text = False
+
+    def push(self, token: int) -> str:
+        return chr(token)
+
+    def flush(self) -> str:
+        return ""
+
+
+class Answer:
+    """An answer under rules, of single letters as tokens."""
+
+    def __init__(
+        self, *rules: SafetyEntry, output_format: OutputFormat | None = None, stop: tuple[str, ...] = ()
+    ) -> None:
+        self.hits: list[tuple[str, str, str]] = []
+        params = SamplingParams(logprobs=0, stop=stop)
+        ruleset = Rules(rules).of("", "output")
+        self.active = ActiveRequest(
+            "r",
+            [Submit("r/0", [1], params, 0, 99)],
+            lambda index: ChoiceStream(index, params, Letters(), output_format),
+        )
+        self.active.filter_output(lambda: RuleFilter(ruleset.matcher, ruleset.size, lambda *hit: self.hits.append(hit)))
+        self.chunks: list[Chunk] = []
+        self.cancel: Cancel | None = None
+
+    def say(self, *pieces: str, end: bool = True) -> Answer:
+        for place, piece in enumerate(pieces):
+            tokens = [ord(letter) for letter in piece]
+            finish = FinishReason.LENGTH if end and place == len(pieces) - 1 else None
+            logprobs = [TokenLogprobs(token, -1.0, 1, []) for token in tokens]
+            chunk, cancel = self.active.push(Delta(id="r/0", tokens=tokens, logprobs=logprobs, finish=finish))
+            self.chunks += [chunk] if chunk is not None else []
+            self.cancel = self.cancel or cancel
+        return self
+
+    @property
+    def text(self) -> str:
+        return "".join(chunk.text for chunk in self.chunks)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(chunk.reasoning for chunk in self.chunks)
+
+    @property
+    def arguments(self) -> str:
+        return "".join(call.arguments for chunk in self.chunks for call in chunk.calls)
+
+    @property
+    def tokens(self) -> str:
+        return "".join(chr(token) for chunk in self.chunks for token in chunk.tokens)
+
+    @property
+    def finish(self) -> FinishReason | None:
+        return self.chunks[-1].finish
+
+    def check(self) -> None:
+        """Chunks and the whole answer agree; log-probabilities are those of the tokens."""
+        choice = self.active.completion().choices[0]
+        assert (choice.text, choice.reasoning or "") == (self.text, self.reasoning)
+        assert "".join(call.arguments for call in choice.calls) == self.arguments
+        assert "".join(map(chr, choice.tokens)) == self.tokens
+        assert [entry.token for entry in choice.logprobs or ()] == choice.tokens
+        shown = [entry.token for chunk in self.chunks for entry in chunk.logprobs or ()]
+        assert shown == choice.tokens
+        assert (choice.finish, choice.stop) == (self.finish, self.chunks[-1].stop)
+
+
+def test_a_match_ends_the_answer_and_nothing_of_it_is_shown() -> None:
+    answer = Answer(SECRET).say(*"our Secret plan is", end=False)
+    assert (answer.text, answer.tokens, answer.finish) == ("our ", "our ", FinishReason.CONTENT_FILTER)
+    assert answer.chunks[-1].stop == "secrets"
+    assert answer.cancel == Cancel("r/0", FinishReason.CONTENT_FILTER, at_output=4)
+    assert answer.hits == [("secrets", "text", "Secret plan")]
+    answer.say("more", end=False)
+    answer.check()
+
+
+def test_text_without_a_match_is_all_shown_in_time() -> None:
+    answer = Answer(SECRET)
+    answer.say(*"a secretary", end=False)
+    assert answer.text == answer.tokens == "a secretary"
+    answer.say(" sk-abc")
+    assert (answer.text, answer.finish, answer.hits) == ("a secretary sk-abc", FinishReason.LENGTH, [])
+    answer.check()
+
+
+def test_the_end_may_complete_a_match() -> None:
+    answer = Answer(SECRET).say(*"a secret plan")
+    assert (answer.text, answer.tokens, answer.finish) == ("a ", "a ", FinishReason.CONTENT_FILTER)
+    answer.check()
+
+
+def test_of_a_piece_with_a_match_no_token_is_shown() -> None:
+    answer = Answer(SECRET).say("so ", "it is sk-abcd!", end=False)
+    assert (answer.text, answer.tokens) == ("so it is ", "so ")
+    answer.check()
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("<think>my secret plan</think>ok", ("my ", "", "")),
+        ("<think>fine</think>the secret plan", ("fine", "the ", "")),
+        ('<think>x</think><tool_call>{"name": "f", "arguments": {"a": "secret plan"}}</tool_call>', CALL),
+        ('<think>x</think><tool_call>{"name": "f", "arguments": {"a": "\\u0073ecret\\tplan"}}</tool_call>', CALL),
+    ],
+)
+def test_in_reasoning_and_arguments_at_every_split(written: str, shown: tuple[str, str, str]) -> None:
+    for cut in range(len(written) + 1):
+        answer = Answer(SECRET, output_format=THINKING).say(written[:cut], written[cut:])
+        assert (answer.reasoning, answer.text, answer.arguments) == shown, cut
+        assert answer.finish is FinishReason.CONTENT_FILTER
+        assert "ecret" not in answer.tokens
+        answer.check()
+
+
+def test_tokens_wait_for_text_that_a_stop_string_holds_back() -> None:
+    answer = Answer(SECRET, stop=("sk-zz",)).say(*"is sk-abcd", end=False)
+    assert (answer.text, answer.tokens, answer.finish) == ("is ", "is ", FinishReason.CONTENT_FILTER)
+    answer.check()
+
+
+def test_sizes_count_all_parts() -> None:
+    size = SafetyEntry(name="short", max_chars=8)
+    answer = Answer(size, output_format=THINKING).say("<think>12345</think>", *"6789")
+    assert (answer.reasoning, answer.text, answer.finish) == ("12345", "678", FinishReason.CONTENT_FILTER)
+    assert answer.hits == [("short", "text", "")]
+    answer.check()
+    assert Answer(size).say("12345678").finish is FinishReason.LENGTH
+
+
+def test_nothing_leaks_from_random_answers() -> None:
+    draw = random.Random(3)
+    parts: list[Callable[[], str]] = [
+        lambda: draw.choice(("secret plan", "sk-abcd", "secret", "sk-", "plan ", "a b ")),
+        lambda: "".join(draw.choices("abs ek-", k=draw.randrange(6))),
+    ]
+    for _ in range(400):
+        reasoning, text, argument = ("".join(draw.choice(parts)() for _ in range(3)) for _ in range(3))
+        call = f'<tool_call>{{"name": "f", "arguments": {{"a": "{argument}"}}}}</tool_call>'
+        written = f"<think>{reasoning}</think>{text}{call}"
+        cuts = sorted(draw.sample(range(len(written)), 6))
+        pieces = [written[a:b] for a, b in zip([0, *cuts], [*cuts, len(written)], strict=True)]
+        answer = Answer(SECRET, output_format=THINKING).say(*pieces)
+        answer.check()
+        free = Answer(SafetyEntry(name="none", max_chars=9999), output_format=THINKING).say(written)
+        whole = (free.reasoning, free.text, free.arguments)
+        matches = [_first_match(part) for part in whole]
+        assert (answer.finish is FinishReason.CONTENT_FILTER) == any(place is not None for place in matches)
+        shown = (answer.reasoning, answer.text, answer.arguments)
+        for part, seen, place in zip(whole, shown, matches, strict=True):
+            assert part.startswith(seen)
+            assert place is None or len(seen) <= place
+        assert answer.finish is FinishReason.CONTENT_FILTER or shown == whole
+
+
+def _first_match(text: str) -> int | None:
+    found = [re2.compile(source).search(text) for source in (r"(?i)\bsecret\s{1,4}plan\b", "sk-[a-z]{4}")]
+    return min((match.start() for match in found if match is not None), default=None)
