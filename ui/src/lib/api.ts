@@ -106,6 +106,7 @@ export interface Summary {
   prompt_tokens: number | null;
   cached_tokens: number | null;
   output_tokens: number | null;
+  cost_usd: number | null; // null: its model has no price
   queue_us: number | null;
   ttft_us: number | null;
   e2e_us: number | null;

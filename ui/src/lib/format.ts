@@ -86,7 +86,8 @@ export function usd(value: number | null | undefined): string {
   const size = Math.abs(value);
   const sign = value < 0 ? "−" : "";
   if (size === 0 || size >= 1) return `${sign}$${size.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
-  return `${sign}$${size >= 0.01 ? size.toFixed(4).replace(/00$/, "") : Number(size.toPrecision(2)).toFixed(6).replace(/0+$/, "")}`;
+  if (size >= 0.01) return `${sign}$${size.toFixed(4).replace(/00$/, "")}`;
+  return `${sign}$${size < 1e-6 ? size.toPrecision(1) : Number(size.toPrecision(2)).toFixed(6).replace(/0+$/, "")}`;
 }
 
 /** The day, in local time. */

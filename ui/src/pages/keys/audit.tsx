@@ -57,7 +57,7 @@ export function AuditLog({ target }: { target?: string }) {
               <tr key={entry.id} data-action={entry.action}>
                 <td class="nowrap">{dateTime(entry.time)}</td>
                 <td class="nowrap">{entry.action}</td>
-                {!target && <td>{entry.target}</td>}
+                {!target && <td class="target">{entry.target}</td>}
                 <td class="nowrap">{entry.actor}</td>
                 <td>
                   <Badge tone={entry.outcome === "ok" ? "good" : entry.outcome === "started" ? "warn" : "bad"}>{entry.outcome}</Badge>

@@ -1,7 +1,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { RequestDetail, SequenceDetail } from "../../lib/api";
-import { ago, clock, count, duration, percent } from "../../lib/format";
+import { ago, clock, count, duration, percent, usd } from "../../lib/format";
 import { fetchJson, errorMessage } from "../../lib/http";
 import { facts, requests, requestsVersion, wallClock } from "../../lib/live";
 import { go } from "../../lib/router";
@@ -67,6 +67,7 @@ function Body({ request }: { request: RequestDetail }) {
             detail={request.cached_tokens === null ? "" : `${count(request.cached_tokens)} cached`}
           />
           <Stat name="Output" value={count(request.output_tokens)} />
+          {request.cost_usd !== null && <Stat name="Cost" value={usd(request.cost_usd)} />}
         </dl>
       </Card>
       {request.error && <Refusal request={request} error={request.error} />}

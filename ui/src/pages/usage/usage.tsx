@@ -130,14 +130,14 @@ function Curves({ rows, days, group, metric, sums }: { rows: Row[]; days: number
   }));
   if (sums.length > own.length)
     lines.push({ label: `${sums.length - own.length} others`, colour: OTHERS, values: perDay(rows.filter((row) => !names.has(row[group] ?? "")), days, of) });
-  return <Chart title={`${label} per day`} hideTitle daily t={days} lines={lines} least={metric === "cost" ? 1e-6 : 1} format={metric === "cost" ? usd : short} />;
+  return <Chart title={`${label} per day`} hideTitle daily t={days} lines={lines} least={metric === "cost" ? 1e-4 : 1} format={metric === "cost" ? usd : short} />;
 }
 
 function Caching({ rows, days }: { rows: Row[]; days: number[] }) {
   return (
     <div class="cards charts">
       <Card>
-        <Chart title="Saved by prompt caching" daily t={days} least={1e-6} format={usd} lines={[{ label: "per day", colour: "c-cached", values: perDay(rows, days, (row) => row.cache_savings_usd) }]} />
+        <Chart title="Saved by prompt caching" daily t={days} least={1e-4} format={usd} lines={[{ label: "per day", colour: "c-cached", values: perDay(rows, days, (row) => row.cache_savings_usd) }]} />
       </Card>
       <Card>
         <Chart
