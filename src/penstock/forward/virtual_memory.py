@@ -46,6 +46,7 @@ class VirtualMemory:
     refers to it any more."""
 
     def __init__(self, most_bytes: int, device: torch.device) -> None:
+        _free_abandoned()
         self._device = torch.cuda.current_device() if device.index is None else device.index
         self._granularity = _granularity(self._device)
         self._reserved = self.round_up(most_bytes)
@@ -101,8 +102,21 @@ def _unmap(device: int, mapped: list[_Mapped]) -> None:
 
 
 def _free(device: int, address: int, reserved: int, mapped: list[_Mapped]) -> None:
-    _unmap(device, mapped)
-    _call("cuMemAddressFree", ctypes.c_ulonglong(address), ctypes.c_size_t(reserved))
+    """Called by the garbage collector, and so at any time: also while a CUDA graph is captured, when nothing may be
+    unmapped."""
+    _abandoned.append((device, address, reserved, mapped))
+    if not torch.cuda.is_current_stream_capturing():
+        _free_abandoned()
+
+
+_abandoned: list[tuple[int, int, int, list[_Mapped]]] = []
+
+
+def _free_abandoned() -> None:
+    while _abandoned:
+        device, address, reserved, mapped = _abandoned.pop()
+        _unmap(device, mapped)
+        _call("cuMemAddressFree", ctypes.c_ulonglong(address), ctypes.c_size_t(reserved))
 
 
 def _properties(device: int) -> _AllocationProperties:

@@ -163,6 +163,7 @@ def test_an_engine_answers_the_same_after_it_slept(folder: Path) -> None:
             assert [answer.tokens for answer in again] == answers
             assert not any(answer.cached_tokens for answer in again)
             llm.check_integrity()
+        del loop
 
 
 SIZES = cuda_startup.StepSizes(block_size=16, context=4096, step_tokens=8192, max_sequences=512)

@@ -80,6 +80,21 @@ def test_memory_is_given_back_with_the_last_tensor() -> None:
     assert before - free() < 64 << 20
 
 
+def test_memory_that_is_given_up_during_a_capture_is_given_back_later() -> None:
+    before = free()
+    arena = DeviceArena(DEVICE)
+    tensor = arena.empty((512 << 20,), torch.uint8)
+    doubled = torch.ones(4, device=DEVICE)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        doubled.mul_(2)
+        del arena, tensor
+    graph.replay()
+    assert doubled.tolist() == [2.0] * 4
+    DeviceArena(DEVICE)
+    assert before - free() < 64 << 20
+
+
 def test_a_device_that_is_full() -> None:
     arena, rest = DeviceArena(DEVICE), DeviceArena(DEVICE)
     arena.empty((8 << 30,), torch.uint8)
