@@ -357,7 +357,7 @@ def test_facts_history_objectives_and_metrics(http: httpx.Client, watched: Serve
     assert facts["measured"]["decode_by_batch"]
     points = until(lambda: with_points(http), "a point")
     assert len({len(values) for name, values in points.items() if name != "interval_s"}) == 1
-    assert len(shown(http, "/slo")["objectives"]) == 5
+    assert len(shown(http, "/slo")["objectives"]) == 6
     metrics = watched.metrics()
     assert metrics["penstock_inter_token_latency_seconds_count"] > 20
     assert metrics["penstock_engine_process_resident_memory_bytes"] > 1e7

@@ -29,6 +29,7 @@ from penstock.model.weights.dummy_tensors import BlankSource
 from penstock.startup import process_tuning, torch_process
 from penstock.startup.gpu_warmup import wait_awake
 from penstock.store.spec import ModelSpec
+from penstock.system.ownership import owns_process
 
 if TYPE_CHECKING:
     from penstock.grammar.grammar_cache import GrammarCache
@@ -50,7 +51,8 @@ class StepSizes(NamedTuple):
 
 
 def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase) -> BuiltBackend:
-    """Other processes compile kernels while the weights are loaded."""
+    """Other processes compile kernels while the weights are loaded. An engine in its own process can sleep; one in a
+    user's process leaves all memory to torch."""
     end_phase("triton")
     torch_process.set_torch_threads(config.threads)
     process_tuning.freeze_startup_objects()  # before compilation, which leaves much garbage
@@ -60,23 +62,22 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     with Precompiler(config.threads, ready=wait_awake) as precompiler:
         precompile(precompiler, spec, sizes, dtype=dtype, device=device)
         end_phase("kernels noted")
-        weights = DeviceArena(device)
-        model = load_model(config, device, weights.empty)
+        memory = ReleasableMemory(DeviceArena(device), DeviceArena(device)) if owns_process() else None
+        model = load_model(config, device, memory and memory.weights.empty)
         torch_process.set_torch_threads(1)  # what is left to the host takes less time than waking threads
         end_phase("weights")
     end_phase("kernels compiled")
     capture = run_largest_steps(model, sizes, dtype=dtype)
     end_phase("rehearsal")
-    size = choose_cache_size(config, device_memory(device, weights.num_bytes))
-    kv = DeviceArena(device)
-    pages = allocate_pages(spec, size, TORCH_DTYPES[config.kv_dtype], device, kv.empty)
+    size = choose_cache_size(config, device_memory(device, memory.weights.num_bytes if memory else 0))
+    pages = allocate_pages(spec, size, TORCH_DTYPES[config.kv_dtype], device, memory and memory.kv.empty)
     backend = CudaBackend(
         model,
         pages,
         context=size.context,
         max_sequences=limits.max_sequences,
         grammars=grammars,
-        memory=ReleasableMemory(weights, kv),
+        memory=memory,
     )
     end_phase("cache")
     capture_graphs(backend, sizes, capture)
