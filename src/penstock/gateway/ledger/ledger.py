@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ MAX_GROUP = 512  # records of one commit
 MAX_BACKLOG = 100_000  # records that wait for a database that is away: some 50 MB
 PROBE_S = 1.0  # between two attempts to reach it
 TRIES = 2  # of a commit: a connection that has been closed meanwhile fails once
+PAUSE_S = 0.02  # between two commits: of a busy server they hold more records each, which saves CPU time
 CLOSING_S = 15.0  # for the last records of a server that stops
 
 Waiting = tuple[UsageRecord, "asyncio.Future[None] | None"]
@@ -41,6 +43,8 @@ class Ledger:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="usage")  # a long query delays no commit
         self._queue: deque[Waiting] = deque()
         self._committing: asyncio.Task[None] | None = None
+        self._next = 0.0  # when the next commit may begin
+        self._closing = False
         self.available = True  # the last commit succeeded
         self.commits = 0
         self.records = 0  # written
@@ -84,6 +88,7 @@ class Ledger:
 
     async def close(self) -> None:
         """Write what is left, for a while."""
+        self._closing = True
         try:
             async with asyncio.timeout(CLOSING_S):
                 while self._committing is not None and (self._queue or self.available):
@@ -112,6 +117,8 @@ class Ledger:
         """Until nothing waits, and the database answers."""
         try:
             while self._queue or not self.available:
+                if (wait_s := self._next - time.monotonic()) > 0 and not self._closing:
+                    await asyncio.sleep(wait_s)
                 group = list(itertools.islice(self._queue, MAX_GROUP))
                 if not await self._commit(group):
                     await asyncio.sleep(PROBE_S)
@@ -128,6 +135,7 @@ class Ledger:
             self._fail(group, error)
             return False
         self._remove(group)
+        self._next = time.monotonic() + PAUSE_S
         self.commits += 1
         self.records += len(records)
         if not self.available:
