@@ -182,6 +182,14 @@ export type RouteStep =
     }
   | { kind: "failure"; name: string; code: string; message: string };
 
+export interface SafetyHit {
+  t: number;
+  rule: string;
+  where: string;
+  part: string;
+  text: string | null;
+}
+
 export interface RequestDetail extends Summary {
   stages: Stage[];
   spans: Span[];
@@ -190,6 +198,7 @@ export interface RequestDetail extends Summary {
   events: ({ t: number; name: string; seq: number | null } & Record<string, unknown>)[];
   params: Record<string, unknown>;
   route: RouteStep[];
+  safety: SafetyHit[];
   slow_client: boolean;
   texts: { prompts: string[]; answers: string[] } | null;
 }

@@ -53,6 +53,7 @@ export const FINISHES: Record<string, string> = {
   stop_token: "The model sampled a stop token.",
   complete: "The constrained output is complete.",
   dead_end: "The constraint allows no next token.",
+  content_filter: "A safety rule matched the output.",
   context: "The context is full.",
   timeout: "The request timed out.",
   cancelled: "The client cancelled or disconnected.",
@@ -63,7 +64,7 @@ export const FINISHES: Record<string, string> = {
 export function finishTone(finish: string | null): string {
   if (finish === null) return "accent";
   if (finish === "error") return "bad";
-  return ["rejected", "timeout", "cancelled", "dead_end"].includes(finish) ? "warn" : "plain";
+  return ["rejected", "timeout", "cancelled", "dead_end", "content_filter"].includes(finish) ? "warn" : "plain";
 }
 
 /** States of models and deployments. */

@@ -11,6 +11,7 @@ import { ExplanationView } from "../../parts/explanation";
 import { Refusal } from "./refusal";
 import { Routing } from "./routing";
 import { elapsed, placeOf, stateOf } from "./row";
+import { Safety } from "./safety";
 import { Trace } from "./trace";
 
 export function Detail({ id }: { id: string }) {
@@ -71,6 +72,7 @@ function Body({ request }: { request: RequestDetail }) {
         </dl>
       </Card>
       {request.error && <Refusal request={request} error={request.error} />}
+      {request.safety.length > 0 && <Safety hits={request.safety} />}
       <Card title="Trace">
         <Trace request={request} />
       </Card>
