@@ -238,7 +238,8 @@ def gateway(
         models.add(RouteModel(route.name, route.models, route.policy, models.find, router, int(time.time())))
     chains = {entry.name: chain_of(entry) for entry in settings.models}
     emit = None if journal is None else journal.record
-    return Gateway(router, models.find, chains, plan, safety=safety, emit=emit)
+    contexts = {entry.name: entry.context_defaults for entry in settings.models if entry.context_defaults is not None}
+    return Gateway(router, models.find, chains, plan, contexts=contexts, safety=safety, emit=emit)
 
 
 def safety(settings: Settings, journal: Journal | None = None) -> Safety | None:
@@ -339,6 +340,7 @@ def server(
         key_manager=key_manager,
         end_revoked=settings.tenants.revoked_streams == "end",
     )
+    gateway.on_helper_end = service.count
     return build(service, settings, observer), service, observer
 
 

@@ -111,7 +111,9 @@ class Pipeline:
         def make_choice(choice: int) -> ChoiceStream:
             return kind(choice, params, self._text_stream(tokens, params, output_format), output_format)
 
-        return ActiveRequest(request.id, submits, make_choice, (*request.warnings, *warnings))
+        active = ActiveRequest(request.id, submits, make_choice, (*request.warnings, *warnings))
+        active.context = request.context_trace
+        return active
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt as the model will see it. It may be longer than the context, unless its characters alone show that
@@ -126,6 +128,9 @@ class Pipeline:
 
     def _render(self, request: Request, *, may_wait: bool = True) -> str:
         """The prompt's text; "" for one of token ids."""
+        for name in ("context", "documents"):
+            if getattr(request, name):  # `gateway.context` would have assembled it
+                raise InvalidRequest(f"{name} is not supported here: only a server assembles prompts", param=name)
         if request.messages is None:
             for name in ("tools", "reasoning_effort", "enable_thinking", "thinking_budget"):
                 if getattr(request, name) is not None:

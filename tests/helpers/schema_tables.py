@@ -22,6 +22,24 @@ NO_STRINGS = (1, True, [], {})
 
 Table = dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]]  # field -> valid values, invalid values
 
+# `context` and `documents`, as several APIs have them.
+CONTEXT_FIELDS: Table = {
+    "context": (
+        (
+            {},
+            {"budget": {"total": 100, "output": 10}, "trace": True},
+            {"history": "keep_first", "keep_first": 2},
+            {"history": "summarize", "summary_model": "m", "summary_tokens": 5, "rank": "embedding", "rank_model": "m"},
+            {"placement": "system", "show_schema": False},
+        ),
+        ({"budget": {"total": 0}}, {"budgets": {}}, {"history": "x"}, {"rank": 1}, {"trace": 1}, [], "auto", True),
+    ),
+    "documents": (
+        ([], [{"text": "a"}], [{"id": "a", "text": "b", "title": "c", "score": 0.5, "pinned": True}]),
+        (["a"], [{"id": "a"}], [{"text": ""}], [{"text": "a", "score": "1"}], [{"text": "a"}] * 1025, {}, "a"),
+    ),
+}
+
 
 def rows(table: Table, place: int) -> list[Any]:
     """Pytest parameters (field, value): the valid values for place 0, the invalid ones for place 1."""

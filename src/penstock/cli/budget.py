@@ -10,12 +10,12 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from penstock.capacity.budget import DEFAULT_OUTPUT, Budget, Prompt
-from penstock.capacity.budget import budget as share_out
 from penstock.cli.options import debug_option
 from penstock.cli.progress import download_bar
 from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Message, Request, SamplingParams
+from penstock.gateway.context.budget import DEFAULT_OUTPUT, Budget, Prompt
+from penstock.gateway.context.budget import budget as share_out
 from penstock.settings import load
 
 

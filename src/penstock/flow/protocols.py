@@ -41,6 +41,9 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         """`add_special`: with the special tokens that the model expects around a sequence."""
 
+    def encode_batch(self, texts: list[str], *, add_special: bool = True) -> list[list[int]]:
+        """The same for several texts, on several cores."""
+
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
 
     def text_stream(

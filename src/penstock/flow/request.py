@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 
+from penstock.flow.context import ContextTrace, Document
 from penstock.flow.messages import STANDARD_TIER, FinishReason, Pooling, Task, Timings, TokenLogprobs
 from penstock.flow.params import SamplingParams
 from penstock.flow.tools import CallDelta, ToolCall, ToolUse
+from penstock.settings.context import ContextSettings
 
 # A chat message as templates see it: {"role": ..., "content": ..., ...}. Templates of different families read
 # different keys, so it stays a mapping; `http` and `offline` validate it.
@@ -45,6 +47,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     forced: int = 0  # as in Submit
     inspect: int = 0  # as in Submit
     truncate_prompt_tokens: int | None = None  # keep the last so many; -1: those that fit; None: all, or reject
+    documents: tuple[Document, ...] = ()  # until they are placed in the messages (`gateway.context`)
+    context: ContextSettings | None = (
+        None  # how the prompt is assembled, until it is; None: as the model's defaults say
+    )
+    context_trace: ContextTrace | None = None  # of a prompt that was assembled
     shows_token_ids: bool = False  # the response has token ids, or texts of the prompt's tokens
     warnings: tuple[str, ...] = ()  # for the client: fields that were accepted without effect
 
@@ -107,6 +114,7 @@ class Completion(msgspec.Struct):
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # the first prompt token has none
     usage_estimated: bool = False  # the counts of tokens are an estimate: an upstream reported none
     cost_usd: float | None = None  # of the whole HTTP request, all prompts together; None: the model has no price
+    context: ContextTrace | None = None  # how the prompt was assembled
     error: str | None = None  # set if a choice finished with FinishReason.ERROR
     error_code: str | None = None
     warnings: tuple[str, ...] = ()  # fields of the request that were accepted without effect

@@ -13,6 +13,7 @@ fallback       one client's request over several attempts and models
 route_model    a name for several models, such as `auto`
 gateway        all of these, as the HTTP service uses them
 metrics        what they have counted, for Prometheus
+context/       prompts assembled under a token budget, with a trace
 keys/          API keys: who sends a request, and what that key may do
 limits/        limits that hold: requests reserve before dispatch and settle what they have used
 ledger/        usage records: what each request used and costs

@@ -148,6 +148,10 @@ class RequestAccount:
     def durable(self) -> bool:
         return self._accounting.ledger is not None
 
+    def for_helper(self, request: str) -> RequestAccount:
+        """Of a request that serves this one, such as a summary of its history: charged to the same key."""
+        return self._accounting.open(self._identity, request)
+
     # --- before
 
     async def reserve(self, card: ModelCard, call: Call) -> None:

@@ -8,6 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,12 +20,15 @@ from penstock.errors import ModelNotFound
 from penstock.flow import Request
 from penstock.flow.routing import Decision, FailedAttempt, RouteRecord
 from penstock.gateway.accounting import RequestAccount
+from penstock.gateway.context.builder import ContextBuilder
 from penstock.gateway.fallback import Attempts, RetryPlan, Target
 from penstock.gateway.route_model import RouteModel
 from penstock.gateway.router import Router
 from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.settings import ModelEntry
+from penstock.settings.context import ContextSettings
+from penstock.stream.active_request import ActiveRequest
 
 if TYPE_CHECKING:
     from penstock.gateway.safety.safety import Safety  # imports RE2's rules: only with rules
@@ -53,13 +57,15 @@ class Gateway:
         chains: Mapping[str, Sequence[ChainLink]] | None = None,
         plan: RetryPlan | None = None,
         *,
+        contexts: Mapping[str, ContextSettings] | None = None,
         safety: Safety | None = None,
         emit: Emit | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`chains`: the fallback of models, by name. `find` raises ModelNotFound. `safety`: None without rules."""
+        """`chains`: the fallback of models, by name; `contexts`: how their prompts are assembled. `find` raises
+        ModelNotFound. `safety`: None without rules."""
         self.router = router
         self.fallbacks: Counter[tuple[str, str, str]] = Counter()  # by model asked for, deployment that failed, code
         self.estimated_usage: Counter[str] = Counter()  # requests without a `usage` that can be true, by model
@@ -67,6 +73,8 @@ class Gateway:
         self._find = find
         self.chains = dict(chains or {})
         self._plan = plan or RetryPlan()
+        self.context_builder = ContextBuilder(find, contexts, emit)
+        self.on_helper_end: Callable[[Ticket], None] | None = None  # counts requests of the assembly
         self._emit = emit
         self._clock, self._sleep, self._draw = clock, sleep, draw
 
@@ -111,7 +119,7 @@ class Gateway:
             on_failure=count_failure,
             on_recovery=lambda _: self._report(attempts.route, name),
             account=account,
-            prepare=self._prepare,
+            prepare=partial(self._prepare, account=account),
         )
         ticket = await attempts.submit()
         self._report(attempts.route, name)
@@ -121,7 +129,7 @@ class Gateway:
         self, model: ServedModel, requests: list[Request], account: RequestAccount | None
     ) -> Ticket:
         """Without a chain: its replicas take over from each other by themselves."""
-        call = await self._prepare(model, requests)
+        call = await self._prepare(model, requests, account)
         if account is not None:
             await account.reserve(model.card, call)
         ticket = await model.submit(call)
@@ -131,20 +139,50 @@ class Gateway:
             self._report(call.route, requests[0].id)
         return ticket
 
-    async def _prepare(self, model: ServedModel, requests: list[Request]) -> Call:
-        if self.safety is None:
-            return await model.prepare(requests)
-        return await self.safety.prepare(model, requests)
+    async def _prepare(
+        self, model: ServedModel, requests: list[Request], account: RequestAccount | None = None
+    ) -> Call:
+        """Prompts are assembled for the model that gets them: a fallback has another tokenizer and template."""
+        if any(self.context_builder.concerns(model, request) for request in requests):
+            run = partial(self._run_helper, account=account)
+            requests = [await self.context_builder.assemble(model, request, run) for request in requests]
+        return await (model.prepare(requests) if self.safety is None else self.safety.prepare(model, requests))
+
+    async def _run_helper(
+        self, model: ServedModel, requests: list[Request], account: RequestAccount | None
+    ) -> list[ActiveRequest]:
+        """Requests of the assembly, with an account of their own that charges the same key. Raises their error."""
+        own = None if account is None else account.for_helper(requests[0].id)
+        ticket = await self.submit(model, requests, own)
+        try:
+            await ticket.finished()
+            if ticket.error is not None:
+                raise ticket.error
+            if own is not None:
+                await own.settle(ticket)
+            return ticket.active_requests
+        finally:
+            self.finish(ticket)
+            if own is not None:
+                own.leave(ticket)
+            if not ticket.done and ticket.deployment is not None:
+                ticket.deployment.cancel(ticket)
+            ticket.leave()
+            if self.on_helper_end is not None:
+                self.on_helper_end(ticket)
 
     def add(self, entry: ModelEntry, model: ServedModel) -> None:
         """Route to a model that was added at run time."""
         self.chains[entry.name] = chain_of(entry)
+        if entry.context_defaults is not None:
+            self.context_builder.defaults[entry.name] = entry.context_defaults
         if isinstance(model, LocalModel):
             model.replicas.pick = self.router.pick
 
     def forget(self, name: str) -> None:
         """A model was removed."""
         self.chains.pop(name, None)
+        self.context_builder.defaults.pop(name, None)
         self.router.forget(name)
 
     def finish(self, ticket: Ticket) -> None:

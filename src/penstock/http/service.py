@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import ServedModel, State
 from penstock.deployment.registry import ModelRegistry
 from penstock.deployment.ticket import Ticket
-from penstock.errors import ShuttingDown, Unauthorized
+from penstock.errors import ModelNotFound, ShuttingDown, Unauthorized
 from penstock.flow import FinishReason, Request
 from penstock.flow.identity import UNNAMED, Source
 from penstock.gateway.accounting import Accounting
@@ -109,6 +109,7 @@ class Service:
         self._check_open()
         if identity.models is not None:
             model = self.models_of(identity).find(model.card.name)
+        self._check_helpers(requests, identity)
         background = BATCH.get() is not None
         limited = [limit_output(request, identity, self.default_max_tokens) for request in requests]
         owner = {"tenant": identity.tenant, "tier": TIERS[identity.tier], "weight": identity.weight}
@@ -126,6 +127,16 @@ class Service:
         ticket.key = identity.key
         return ticket
 
+    def _check_helpers(self, requests: Sequence[Request], identity: Identity) -> None:
+        """Models that requests name for the assembly of their prompts. For a key there are only those it may use."""
+        for request in requests:
+            for field in ("summary_model", "rank_model") if request.context is not None else ():
+                if (name := getattr(request.context, field)) is not None:
+                    try:
+                        self.models_of(identity).find(name)
+                    except ModelNotFound as error:
+                        raise ModelNotFound(f"context.{field}: {error.message}", param=f"context.{field}") from None
+
     def finish(self, ticket: Ticket, at: float | None = None) -> None:
         """The response is sent (since `at`), or the client has disconnected: cancels what still runs, and counts it."""
         self.open -= 1
@@ -138,9 +149,9 @@ class Service:
             ticket.deployment.cancel(ticket)
         ticket.leave()
         if sum(len(active.choices) for active in ticket.active_requests) > MANY_CHOICES:
-            asyncio.get_running_loop().run_in_executor(None, self._count, ticket)
+            asyncio.get_running_loop().run_in_executor(None, self.count, ticket)
         else:
-            self._count(ticket)
+            self.count(ticket)
         if self.emit is not None:
             self.emit(self._finished_event(ticket, time.monotonic() if at is None else at))
 
@@ -160,7 +171,8 @@ class Service:
         if not tickets:
             del self._open_by_key[ticket.key]
 
-    def _count(self, ticket: Ticket) -> None:
+    def count(self, ticket: Ticket) -> None:
+        """In the metrics."""
         source = _source(ticket)
         for active in ticket.active_requests:
             for choice in active.choices:

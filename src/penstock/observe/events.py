@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from penstock.flow import Delta, FinishReason, Trace
+from penstock.flow.context import ContextTrace
 from penstock.flow.identity import UNNAMED, Source
 from penstock.flow.routing import Decision
 
@@ -56,6 +57,13 @@ class Validated(Event, frozen=True, gc=False):
     """Its fields are valid; `params` are the sampling parameters that differ from the defaults."""
 
     params: dict[str, Any]
+
+
+class ContextAssembled(Event, frozen=True):
+    """The prompt was put together under its token budget."""
+
+    start: float
+    trace: ContextTrace
 
 
 class Rendered(Event, frozen=True, gc=False):

@@ -33,6 +33,7 @@ class ChatFormat:
         self.switch = next((name for name in SWITCHES if name in template.variables), None)  # of the reasoning
         self.system_role = _takes_system_messages(template)
         self.shows_reasoning = "reasoning_content" in template.source
+        self.shows_documents = "documents" in template.variables and _shows_documents(template)
         self._other_roles: dict[str, bool] = {}  # roles that clients used, and whether the template knows them
 
     def render(self, request: Request, *, may_wait: bool = True) -> str:
@@ -165,6 +166,14 @@ def _takes_system_messages(template: ChatTemplate) -> bool:
     messages: list[Message] = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "Hi"}]
     try:
         return _PROBE in template.render(messages)
+    except InvalidRequest:
+        return False
+
+
+def _shows_documents(template: ChatTemplate) -> bool:
+    document = {"id": "1", "doc_id": "1", "title": "Title", "text": _PROBE}
+    try:
+        return _PROBE in template.render([{"role": "user", "content": "Hi"}], arguments={"documents": [document]})
     except InvalidRequest:
         return False
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.errors import InvalidSetting
+from penstock.settings.context import ContextSettings
 from penstock.settings.sections import (
     CacheSettings,
     EngineSettings,
@@ -53,6 +54,7 @@ class ModelEntry(Section, frozen=True, kw_only=True):
     price: PriceSettings | None = None
     region: str | None = None
     fallback: tuple[str | FallbackSettings, ...] = ()
+    context_defaults: ContextSettings | None = None  # how prompts are assembled where requests leave it open
     # Of a local model:
     replicas: Positive = 1
     gpus: tuple[Annotated[int, Meta(ge=0)], ...] = ()  # its replicas take them in turn; none: all there are
@@ -76,7 +78,7 @@ class ModelEntry(Section, frozen=True, kw_only=True):
 
 
 _OWN = frozenset(ModelEntry.__struct_fields__) - frozenset(ENGINE_SECTIONS)
-_LOCAL_ONLY = ("replicas", "gpus", "load", "pinned", "keep_alive")
+_LOCAL_ONLY = ("context_defaults", "replicas", "gpus", "load", "pinned", "keep_alive")
 _UPSTREAM_ONLY = (
     "upstream_model", "api_key_env", "capabilities", "tokenizer", "max_tokens_field", "connect_s", "first_token_s",
     "idle_s",
@@ -144,6 +146,9 @@ def check_entries(entries: Sequence[ModelEntry]) -> None:
             if plain in owners:
                 raise InvalidSetting(f"{here}: {key}: {name!r} is a name of {owners[plain]} already", param=key)
             owners[plain] = here
+        if entry.context_defaults is not None and (conflict := entry.context_defaults.conflict()) is not None:
+            field = f"context_defaults.{conflict[0]}"
+            raise InvalidSetting(f"{here}: {field} {conflict[1]}", param=field)
         if entry.keep_alive is not None:
             parse_duration(entry.keep_alive, f"{here}: keep_alive")
     for number, entry in enumerate(entries):

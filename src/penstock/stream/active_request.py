@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.errors import by_code
 from penstock.flow import Cancel, Chunk, Completion, Delta, FinishReason, Inspection, Submit, TokenLogprobs
+from penstock.flow.context import ContextTrace
 from penstock.stream.choice import ChoiceStream
 from penstock.stream.output_filter import ChoiceFilter, OutputFilter
 
@@ -35,6 +36,7 @@ class ActiveRequest:
         self.cached_tokens = 0
         self.usage_estimated = False  # token counts are an estimate: an upstream reported none
         self.cost_usd: float | None = None  # of the whole HTTP request, once it is known; None: there is no price
+        self.context: ContextTrace | None = None  # how its prompt was assembled
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._embedding: bytes | None = None
         self.inspection: Inspection | None = None
@@ -136,6 +138,7 @@ class ActiveRequest:
             usage_estimated=self.usage_estimated,
             cost_usd=self.cost_usd,
             prompt_logprobs=self.prompt_logprobs,
+            context=self.context,
             error=message,
             error_code=code,
             warnings=self.warnings,

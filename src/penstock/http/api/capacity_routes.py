@@ -19,7 +19,6 @@ from starlette.responses import Response
 from penstock import flow
 from penstock.capacity import device, shape
 from penstock.capacity.answer import Plan
-from penstock.capacity.budget import DEFAULT_OUTPUT, Budget, Prompt, budget
 from penstock.capacity.find import find_device, find_shape
 from penstock.capacity.formats import FORMATS, KV_FORMATS
 from penstock.capacity.measured import Observed, StepSeen, compare
@@ -28,6 +27,7 @@ from penstock.capacity.probe import this_machine
 from penstock.capacity.question import CPU_DEFAULTS, Question, question, question_for
 from penstock.deployment.local_model import LocalModel
 from penstock.flow.identity import Source
+from penstock.gateway.context.budget import DEFAULT_OUTPUT, Budget, Prompt, budget
 from penstock.gateway.keys.identity import Scope
 from penstock.http.api.chat_messages import Messages, to_template
 from penstock.http.api.fields import MAX_INT, MODEL, StrictModel

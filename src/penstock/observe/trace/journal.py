@@ -65,6 +65,7 @@ class Journal:
             events.Accepted: self._accepted,
             events.Parsed: self._parsed,
             events.Validated: self._validated,
+            events.ContextAssembled: self._context_assembled,
             events.Rendered: self._rendered,
             events.Tokenized: self._tokenized,
             events.Queued: self._queued,
@@ -186,6 +187,10 @@ class Journal:
     def _validated(self, event: events.Validated) -> None:
         if request := self._of(event):
             request.validated, request.params = event.t, event.params
+
+    def _context_assembled(self, event: events.ContextAssembled) -> None:
+        if request := self._of(event):
+            request.context = event.trace
 
     def _rendered(self, event: events.Rendered) -> None:
         if request := self._of(event):

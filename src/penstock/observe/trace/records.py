@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.flow import FinishReason, Trace
+from penstock.flow.context import ContextTrace
 from penstock.flow.identity import UNNAMED, Source
 from penstock.flow.record import STEP, WAITS, Finding, micros
 from penstock.flow.routing import Decision, FailedAttempt
@@ -110,6 +111,7 @@ class RequestTrace:
     params: dict[str, Any] = field(default_factory=dict)
     safety: list[SafetyHit] = field(default_factory=list)
     route: list[Decision | FailedAttempt] = field(default_factory=list)  # in the order in which they happened
+    context: ContextTrace | None = None  # how the prompt was assembled, in the last attempt
     rendered: list[tuple[float, float]] = field(default_factory=list)
     tokenized: list[tuple[float, float]] = field(default_factory=list)
     queued: float | None = None

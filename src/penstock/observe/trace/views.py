@@ -86,6 +86,7 @@ class View:
                 {"t": at(hit.t), "rule": hit.rule, "where": hit.where, "part": hit.part, "text": hit.text}
                 for hit in request.safety
             ],
+            "context": None if request.context is None else msgspec.to_builtins(request.context),
             "route": [_step_of_route(one) for one in request.route],
             "slow_client": request.write_us * 1e-6 > SLOW_CLIENT_SHARE * (end - request.accepted),
             "trace_id": None if request.trace is None else request.trace.id,

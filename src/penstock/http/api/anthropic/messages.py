@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from pydantic import BaseModel
 
 from penstock.errors import InvalidRequest
@@ -21,6 +22,7 @@ from penstock.flow import (
     ToolUse,
     Vocabulary,
 )
+from penstock.flow.context import ContextTrace
 from penstock.http.api.anthropic import response_bodies
 from penstock.http.api.anthropic.error_body import AnthropicErrorBody
 from penstock.http.api.anthropic.response_bodies import (
@@ -97,7 +99,7 @@ def to_request(
         stop=tuple(body.stop_sequences or ()),
         constraint=_constraint(body),
     )
-    return _request(body, request_id, params, variables)
+    return msgspec.structs.replace(_request(body, request_id, params, variables), **body.assembly())
 
 
 def client_names(body: CountTokensRequest) -> dict[str, str]:
@@ -256,7 +258,8 @@ class MessageWriter:
 
     end: Sequence[Event] = ()
 
-    def __init__(self, *, request_id: str, model: str) -> None:
+    def __init__(self, *, request_id: str, model: str, wants_trace: bool = False) -> None:
+        self._wants_trace = wants_trace
         self._id = f"msg_{request_id}"
         self._model = model
         self._index = -1  # of the last block
@@ -289,7 +292,9 @@ class MessageWriter:
     def last(self, completions: Sequence[Completion]) -> list[Event]:
         (completion,) = completions
         end = MessageDelta(
-            delta=response_bodies.stop_details(completion.choices[0]), usage=response_bodies.whole_usage(completion)
+            delta=response_bodies.stop_details(completion.choices[0]),
+            usage=response_bodies.whole_usage(completion),
+            context=self._context(completion),
         )
         return [*self._close(), tagged_event(end), tagged_event(MessageStop())]
 
@@ -312,8 +317,12 @@ class MessageWriter:
                 stop_reason=stopped.stop_reason,
                 stop_sequence=stopped.stop_sequence,
                 usage=response_bodies.whole_usage(completion),
+                context=self._context(completion),
             )
         )
+
+    def _context(self, completion: Completion) -> ContextTrace | UnsetType:
+        return (completion.context if self._wants_trace else None) or UNSET
 
     def _call(self, call: CallDelta) -> list[Event]:
         events: list[Event] = []

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import Choice, Completion, FinishReason
+from penstock.flow.context import ContextTrace
 from penstock.http.api.fields import read_arguments
 from penstock.http.api.response_bodies import Body, TaggedBody
 
@@ -65,6 +66,7 @@ class MessageAnswer(TaggedBody, kw_only=True, frozen=True, tag="message"):
     stop_reason: StopReason | None  # null as the stream begins
     stop_sequence: str | None
     usage: MessageUsage
+    context: ContextTrace | UnsetType = UNSET  # extension: how the prompt was assembled, with `context.trace`
 
 
 class TokenCount(Body, kw_only=True, frozen=True):
@@ -116,6 +118,7 @@ class Stopped(Body, kw_only=True, frozen=True):
 class MessageDelta(TaggedBody, kw_only=True, frozen=True, tag="message_delta"):
     delta: Stopped
     usage: MessageUsage
+    context: ContextTrace | UnsetType = UNSET  # extension
 
 
 class MessageStop(TaggedBody, kw_only=True, frozen=True, tag="message_stop"):

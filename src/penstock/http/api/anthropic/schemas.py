@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, model_validator
 from penstock.flow.params import MAX_STOPS
 from penstock.flow.tools import MAX_TOOLS
 from penstock.http.api.anthropic import ignored_fields
+from penstock.http.api.context_fields import ContextFields
 from penstock.http.api.fields import (
     CACHE_CONTROL,
     CLIENT_ONLY,
@@ -263,7 +264,7 @@ class EndUser(StrictModel):
     user_id: str | None = Field(None, max_length=256)
 
 
-class MessagesRequest(CountTokensRequest):
+class MessagesRequest(CountTokensRequest, ContextFields):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.flow import CallDelta, Choice, Chunk, Completion, FinishReason, Request, TokenLogprobs
 from penstock.flow import ToolCall as Call
+from penstock.flow.context import ContextTrace
 from penstock.flow.protocols import Vocabulary
 from penstock.http.api.chat_messages import to_template
 from penstock.http.api.function_tools import tool_use
@@ -76,6 +77,7 @@ def to_requests(
             thinking_budget=body.thinking_budget,
             shows_token_ids=body.shows_token_ids,
             **body.template_options(),
+            **body.assembly(),
         )
     ]
 
@@ -102,6 +104,7 @@ class ChatWriter(Plain):
         self._options = ResponseOptions(body, vocabulary)
         self._every_token = bool(body.logprobs or body.return_token_ids)  # also those that complete no character
         self._opening = _OPENING_TO_CALL if body.tools and body.tool_choice != "none" else _OPENING
+        self._wants_trace = body.wants_trace
         self._include_reasoning = body.include_reasoning is not False
         self._store = store if body.store else None
         self._metadata = body.metadata if body.store else UNSET
@@ -162,9 +165,11 @@ class ChatWriter(Plain):
         options = self._options
         if self._store is not None:
             self.full_response(completions)
-        if not (options.stream_usage or options.include_timings):
+        context = self._context(completions)
+        if not (options.stream_usage or options.include_timings or context is not UNSET):
             return []
-        return [self._chunk([], usage=options.usage(completions), timings=options.timings(completions))]
+        usage, timings = options.usage(completions), options.timings(completions)
+        return [self._chunk([], usage=usage, timings=timings, context=context)]
 
     def full_response(self, completions: Sequence[Completion]) -> bytes:
         """The whole response, of a completion that did not fail."""
@@ -180,11 +185,15 @@ class ChatWriter(Plain):
                 metadata=self._metadata,
                 prompt_logprobs=self._options.prompt_logprobs(completion),
                 timings=self._options.timings(completions),
+                context=self._context(completions),
             )
         )
         if self._store is not None:
             self._store(self._id, StoredResponse(body, self._conversation))
         return body
+
+    def _context(self, completions: Sequence[Completion]) -> ContextTrace | UnsetType:
+        return (completions[0].context if self._wants_trace else None) or UNSET
 
     def _choice(self, choice: Choice) -> ChatChoice:
         return ChatChoice(
@@ -215,6 +224,7 @@ class ChatWriter(Plain):
         usage: Usage | UnsetType | None = UNSET,
         prompt_token_ids: list[int] | UnsetType = UNSET,
         timings: Timings | UnsetType = UNSET,
+        context: ContextTrace | UnsetType = UNSET,
     ) -> bytes:
         return _encode(
             ChatCompletionChunk(
@@ -225,6 +235,7 @@ class ChatWriter(Plain):
                 usage=usage or self._options.chunk_usage,
                 prompt_token_ids=prompt_token_ids,
                 timings=timings or self._options.chunk_timings,
+                context=context,
             )
         )
 

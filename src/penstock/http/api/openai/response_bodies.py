@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import Completion, FinishReason
+from penstock.flow.context import ContextTrace
 from penstock.http.api.logprobs import TokenLogprob
 from penstock.http.api.response_bodies import Body
 
@@ -116,6 +117,7 @@ class ChatCompletion(Body, kw_only=True, frozen=True):
     metadata: dict[str, str] | UnsetType | None = UNSET  # of one that is kept: the client's own notes
     prompt_logprobs: list[TokenLogprob | None] | UnsetType = UNSET  # extension: the first token has none
     timings: Timings | UnsetType = UNSET  # extension
+    context: ContextTrace | UnsetType = UNSET  # extension: how the prompt was assembled, with `context.trace`
 
 
 class CalledFunctionDelta(Body, kw_only=True, frozen=True):
@@ -160,6 +162,7 @@ class ChatCompletionChunk(Body, kw_only=True, frozen=True):
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET  # on the first chunk
     timings: Timings | UnsetType = UNSET  # on the last chunk, or on all of them
+    context: ContextTrace | UnsetType = UNSET  # on the last chunk
 
 
 class TextLogprobs(Body, kw_only=True, frozen=True):

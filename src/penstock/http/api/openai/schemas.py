@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from penstock.flow.params import MAX_CHOICES, MAX_LOGPROBS, MAX_TEMPERATURE
 from penstock.http.api.chat_messages import ChatTemplateFields, Messages
+from penstock.http.api.context_fields import ContextFields
 from penstock.http.api.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, StrictModel, field_error
 from penstock.http.api.generation_fields import (
     IGNORE_EOS,
@@ -158,7 +159,7 @@ class GenerationFields(StructuredOutputFields):
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
 
 
-class ChatCompletionRequest(GenerationFields, ChatTemplateFields):
+class ChatCompletionRequest(GenerationFields, ChatTemplateFields, ContextFields):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}]}]}
     )

@@ -11,14 +11,17 @@ RESPONSES = {
     "background": IgnoredField((False,)),
     "conversation": IgnoredField(),
     "prompt": IgnoredField(),
-    # A conversation that does not fit the context is rejected, never truncated.
-    "truncation": IgnoredField(("disabled",)),
     "context_management": IgnoredField(([],)),
     "service_tier": IgnoredField(("auto", "default")),
     "max_tool_calls": IgnoredField(),  # of OpenAI's own tools
     "moderation": IgnoredField(),
     "prompt_cache_options": IgnoredField(),
     "prompt_cache_retention": IgnoredField(("in_memory",)),  # which is what the prefix cache does
+}
+
+# Where a prompt is only counted, it is counted whole.
+COUNT = {
+    "truncation": IgnoredField(("disabled",)),
 }
 
 REASONING = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from penstock.errors import InvalidRequest
 from penstock.flow import Constraint, Message, Request, SamplingParams
 from penstock.http.api.conversation import ConversationBuilder
@@ -65,7 +67,7 @@ def to_request(
         constraint=_constraint(body),
         logprobs=(body.top_logprobs or 0) if body.with_logprobs else None,
     )
-    return _request(body, turns, request_id, params)
+    return replace(_request(body, turns, request_id, params), **body.assembly())
 
 
 def to_count(body: InputTokensRequest, turns: ConversationBuilder) -> Request:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import Choice, Completion, FinishReason
+from penstock.flow.context import ContextTrace
 from penstock.http.api.logprobs import TokenLogprob
 from penstock.http.api.response_bodies import Body, TaggedBody
 
@@ -129,7 +130,7 @@ class Response(Body, kw_only=True, frozen=True):
     presence_penalty: float
     frequency_penalty: float
     top_logprobs: int
-    truncation: Literal["disabled"] = "disabled"
+    truncation: Literal["auto", "disabled"] = "disabled"
     usage: ResponseUsage | None
     user: str | None
     safety_identifier: str | None
@@ -138,6 +139,7 @@ class Response(Body, kw_only=True, frozen=True):
     background: Literal[False] = False
     service_tier: Literal["default"] = "default"
     max_tool_calls: None = None
+    context: ContextTrace | UnsetType = UNSET  # extension: how the prompt was assembled, with `context.trace`
 
 
 class DeletedResponse(Body, kw_only=True, frozen=True):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.flow.params import MAX_LOGPROBS, MAX_TEMPERATURE
 from penstock.flow.tools import MAX_TOOLS
+from penstock.http.api.context_fields import ContextFields
 from penstock.http.api.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P, StrictModel, field_error
 from penstock.http.api.function_tools import (
     Function,
@@ -22,6 +24,7 @@ from penstock.http.api.response_format import JsonObjectFormat, NamedSchema, Tex
 from penstock.http.api.responses import ignored_fields
 from penstock.http.api.responses.item_schemas import Input
 from penstock.http.parse.unions import ByField
+from penstock.settings.context import ContextSettings, HistoryPolicy
 
 # --- tools
 
@@ -126,7 +129,7 @@ class InputTokensRequest(StrictModel):
         None, description="Extension. More variables for the model's chat template."
     )
     conversation: Annotated[Any, ignored_fields.RESPONSES["conversation"]] = None
-    truncation: Annotated[Any, ignored_fields.RESPONSES["truncation"]] = None
+    truncation: Annotated[Any, ignored_fields.COUNT["truncation"]] = None
 
     @property
     def functions(self) -> list[ResponseTool]:
@@ -142,12 +145,17 @@ class InputTokensRequest(StrictModel):
         return self
 
 
-class ResponseRequest(InputTokensRequest):
+class ResponseRequest(InputTokensRequest, ContextFields):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "smollm2", "input": "Hello!", "max_output_tokens": 16}]}
     )
 
     input: Input = Field(description="A text of the user's, or the items of the conversation.")
+    truncation: Literal["auto", "disabled"] | None = Field(
+        None,
+        description="`auto`: drop the oldest turns of a conversation that does not fit, as `context` does. Default: "
+        "`disabled`, an error.",
+    )
     store: bool | None = Field(
         None, description="Keep the response for `previous_response_id`, in memory and among the newest. Default: true."
     )
@@ -192,6 +200,17 @@ class ResponseRequest(InputTokensRequest):
     moderation: Annotated[Any, ignored_fields.RESPONSES["moderation"]] = None
     prompt_cache_options: Annotated[Any, ignored_fields.RESPONSES["prompt_cache_options"]] = None
     prompt_cache_retention: Annotated[Any, ignored_fields.RESPONSES["prompt_cache_retention"]] = None
+
+    def assembly(self) -> dict[str, Any]:
+        """`truncation` is a policy for the history, beside those of `context`."""
+        fields = super().assembly()
+        if self.truncation is None or (self.context is not None and self.context.history is not None):
+            return fields
+        policy: HistoryPolicy = "drop_oldest" if self.truncation == "auto" else "keep_all"
+        asked = fields["context"]
+        if asked is not None or self.truncation == "auto":
+            fields["context"] = replace(asked or ContextSettings(), history=policy)
+        return fields
 
     @property
     def with_logprobs(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from pydantic import BaseModel
 
 from penstock.flow import CallDelta, Choice, Chunk, Completion, Message, SamplingParams
@@ -80,6 +81,7 @@ class ResponseWriter:
         self._clock = clock
         self._echoed_fields = _request_fields(body, params, stored=store is not None)
         self._echoed_fields |= {"id": f"resp_{request_id}", "created_at": int(clock()), "model": model}
+        self._wants_trace = body.wants_trace
         self._encrypted = body.with_encrypted_reasoning
         self._vocabulary = vocabulary if body.with_logprobs else None
         self._tokens: TextLogprobs | None = None
@@ -146,6 +148,7 @@ class ResponseWriter:
             usage=response_bodies.usage(completion),
             incomplete_details=response_bodies.incomplete_details(choice),
             completed_at=int(self._clock()) if status == "completed" else None,
+            context=(completion.context if self._wants_trace else None) or UNSET,
         )
         if self._store is not None:
             conversation, pieces = _encode(_with_answer(self._turns, choice)), _encode(self._sequence.pieces)
@@ -201,6 +204,7 @@ def _request_fields(body: ResponseRequest, params: SamplingParams, *, stored: bo
         "presence_penalty": params.presence_penalty,
         "frequency_penalty": params.frequency_penalty,
         "top_logprobs": params.logprobs or 0,
+        "truncation": body.truncation or "disabled",
         "user": body.user,
         "safety_identifier": body.safety_identifier,
         "prompt_cache_key": body.prompt_cache_key,

@@ -9,7 +9,7 @@ import pytest
 from anthropic.types import MessageCountTokensParams
 from anthropic.types.message_create_params import MessageCreateParamsBase
 
-from helpers.schema_tables import NO_BOOLEANS, NO_INTEGERS, NO_NUMBERS, NO_STRINGS, Checked, Table, rows
+from helpers.schema_tables import CONTEXT_FIELDS, NO_BOOLEANS, NO_INTEGERS, NO_NUMBERS, NO_STRINGS, Checked, Table, rows
 from penstock.errors import InvalidRequest
 from penstock.http.api.anthropic import ignored_fields
 from penstock.http.api.anthropic.schemas import (
@@ -149,22 +149,29 @@ COMMON: Table = {
         ),
     ),
 }
-TABLE: Table = COMMON | {
-    "max_tokens": ((1, 2**31 - 1), (0, -1, 2**31, None, *NO_INTEGERS)),
-    "stream": ((True, False), NO_BOOLEANS),
-    "stop_sequences": (([], ["a"], ["a"] * 16), ([""], ["a"] * 17, [1], "a", {})),
-    "temperature": ((0, 1, 0.5), (-0.1, 1.1, *NO_NUMBERS)),
-    "top_p": ((0.1, 1), (0, 1.1, *NO_NUMBERS)),
-    "top_k": ((0, 5), (-1, 2**31, *NO_INTEGERS)),
-    "metadata": (({}, {"user_id": "x"}, {"user_id": None}), ({"user": "x"}, {"user_id": 1}, {"user_id": "x" * 257})),
-    "service_tier": (("auto", "standard_only"), ("priority", 1)),
-    "speed": (("standard",), ("fast",)),
-    "inference_geo": ((), ("eu",)),
-    "container": ((), ("c1", {})),
-    "mcp_servers": (([],), ([{}],)),
-    "diagnostics": ((), ({},)),
-    "thread": ((), ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"})),
-}
+TABLE: Table = (
+    COMMON
+    | CONTEXT_FIELDS
+    | {
+        "max_tokens": ((1, 2**31 - 1), (0, -1, 2**31, None, *NO_INTEGERS)),
+        "stream": ((True, False), NO_BOOLEANS),
+        "stop_sequences": (([], ["a"], ["a"] * 16), ([""], ["a"] * 17, [1], "a", {})),
+        "temperature": ((0, 1, 0.5), (-0.1, 1.1, *NO_NUMBERS)),
+        "top_p": ((0.1, 1), (0, 1.1, *NO_NUMBERS)),
+        "top_k": ((0, 5), (-1, 2**31, *NO_INTEGERS)),
+        "metadata": (
+            ({}, {"user_id": "x"}, {"user_id": None}),
+            ({"user": "x"}, {"user_id": 1}, {"user_id": "x" * 257}),
+        ),
+        "service_tier": (("auto", "standard_only"), ("priority", 1)),
+        "speed": (("standard",), ("fast",)),
+        "inference_geo": ((), ("eu",)),
+        "container": ((), ("c1", {})),
+        "mcp_servers": (([],), ([{}],)),
+        "diagnostics": ((), ({},)),
+        "thread": ((), ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"})),
+    }
+)
 BESIDE: dict[str, dict[str, Any]] = {"tool_choice": {"tools": [TOOL]}}
 
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from helpers.openai_samples import CHAT, EMBED, TEXT, raw
-from helpers.schema_tables import NO_BOOLEANS, NO_INTEGERS, NO_NUMBERS, NO_STRINGS, Checked, Table, rows
+from helpers.schema_tables import CONTEXT_FIELDS, NO_BOOLEANS, NO_INTEGERS, NO_NUMBERS, NO_STRINGS, Checked, Table, rows
 from penstock.errors import InvalidRequest
 from penstock.http.api import tokenizer_routes
 from penstock.http.api.openai import chat, completions, embeddings, ignored_fields
@@ -235,6 +235,7 @@ PROMPTS = ("", "a", ["a", ""], [1, 2], [[1], [2, 3]], ["a"] * 2048)
 TABLES: dict[type[BaseModel], Table] = {
     chat.REQUEST: GENERATION
     | TEMPLATED
+    | CONTEXT_FIELDS
     | {
         "messages": (MESSAGES, (*NO_MESSAGES, None)),
         "enable_thinking": ((True, False), NO_BOOLEANS),

@@ -9,7 +9,7 @@ import pytest
 from openai.types.responses.input_token_count_params import InputTokenCountParams
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
-from helpers.schema_tables import NO_BOOLEANS, NO_INTEGERS, NO_NUMBERS, NO_STRINGS, Checked, Table, rows
+from helpers.schema_tables import CONTEXT_FIELDS, NO_BOOLEANS, NO_INTEGERS, NO_NUMBERS, NO_STRINGS, Checked, Table, rows
 from penstock.errors import InvalidRequest
 from penstock.http.api.responses import ignored_fields, item_schemas, schemas
 from penstock.http.api.responses.schemas import InputTokensRequest, ResponseRequest
@@ -138,41 +138,46 @@ COMMON: Table = {
     "conversation": ((), ("conv_1", {"id": "conv_1"})),
     "truncation": (("disabled",), ("auto",)),
 }
-TABLE: Table = COMMON | {
-    "store": ((True, False), NO_BOOLEANS),
-    "max_output_tokens": ((1, 2**31 - 1), (0, -1, 2**31, *NO_INTEGERS)),
-    "temperature": ((0, 2, 0.5), (-0.1, 2.1, *NO_NUMBERS)),
-    "top_p": ((0.1, 1), (0, 1.1, *NO_NUMBERS)),
-    "top_k": ((-1, 0, 40), (-2, 2**31, *NO_INTEGERS)),
-    "presence_penalty": ((0, -2, 1.5), (-2.1, 2.1, *NO_NUMBERS)),
-    "frequency_penalty": ((0, -2, 1.5), (-2.1, 2.1, *NO_NUMBERS)),
-    "seed": ((-(2**63), 2**63 - 1), (2**63, *NO_INTEGERS)),
-    "stop": (("a", ["a", "b"], []), ("", 1, [""], ["a"] * 5, {})),
-    "ignore_eos": ((True, False), NO_BOOLEANS),
-    "stream": ((True, False), NO_BOOLEANS),
-    "stream_options": (
-        ({}, {"include_obfuscation": False}, {"reasoning_summary_delivery": "sequential_cutoff"}),
-        ({"include_obfuscation": True}, {"include_usage": True}, 1),
-    ),
-    "include": (
-        ([], ["reasoning.encrypted_content", "web_search_call.action.sources"], ["message.output_text.logprobs"]),
-        (["x"], "x"),
-    ),
-    "metadata": (({}, {"a": "b"}), ({"a": 1}, {"k" * 65: "v"}, [])),
-    "user": (("somebody", ""), NO_STRINGS),
-    "safety_identifier": (("somebody", ""), NO_STRINGS),
-    "prompt_cache_key": (("my prompts", ""), NO_STRINGS),
-    "background": ((False,), (True,)),
-    "prompt": ((), ({"id": "pmpt_1"},)),
-    "context_management": (([],), ([{"type": "compaction"}],)),
-    "service_tier": (("auto", "default"), ("flex", "priority")),
-    "max_tool_calls": ((), (1,)),
-    "top_logprobs": ((0, 20), (-1, 21, *NO_INTEGERS)),
-    "client_metadata": (({}, {"session_id": "x", "n": 1}), ("x", [])),
-    "moderation": ((), ({"model": "m"},)),
-    "prompt_cache_options": ((), ({},)),
-    "prompt_cache_retention": (("in_memory",), ("24h",)),
-}
+TABLE: Table = (
+    COMMON
+    | CONTEXT_FIELDS
+    | {
+        "truncation": (("auto", "disabled"), ("always", True)),
+        "store": ((True, False), NO_BOOLEANS),
+        "max_output_tokens": ((1, 2**31 - 1), (0, -1, 2**31, *NO_INTEGERS)),
+        "temperature": ((0, 2, 0.5), (-0.1, 2.1, *NO_NUMBERS)),
+        "top_p": ((0.1, 1), (0, 1.1, *NO_NUMBERS)),
+        "top_k": ((-1, 0, 40), (-2, 2**31, *NO_INTEGERS)),
+        "presence_penalty": ((0, -2, 1.5), (-2.1, 2.1, *NO_NUMBERS)),
+        "frequency_penalty": ((0, -2, 1.5), (-2.1, 2.1, *NO_NUMBERS)),
+        "seed": ((-(2**63), 2**63 - 1), (2**63, *NO_INTEGERS)),
+        "stop": (("a", ["a", "b"], []), ("", 1, [""], ["a"] * 5, {})),
+        "ignore_eos": ((True, False), NO_BOOLEANS),
+        "stream": ((True, False), NO_BOOLEANS),
+        "stream_options": (
+            ({}, {"include_obfuscation": False}, {"reasoning_summary_delivery": "sequential_cutoff"}),
+            ({"include_obfuscation": True}, {"include_usage": True}, 1),
+        ),
+        "include": (
+            ([], ["reasoning.encrypted_content", "web_search_call.action.sources"], ["message.output_text.logprobs"]),
+            (["x"], "x"),
+        ),
+        "metadata": (({}, {"a": "b"}), ({"a": 1}, {"k" * 65: "v"}, [])),
+        "user": (("somebody", ""), NO_STRINGS),
+        "safety_identifier": (("somebody", ""), NO_STRINGS),
+        "prompt_cache_key": (("my prompts", ""), NO_STRINGS),
+        "background": ((False,), (True,)),
+        "prompt": ((), ({"id": "pmpt_1"},)),
+        "context_management": (([],), ([{"type": "compaction"}],)),
+        "service_tier": (("auto", "default"), ("flex", "priority")),
+        "max_tool_calls": ((), (1,)),
+        "top_logprobs": ((0, 20), (-1, 21, *NO_INTEGERS)),
+        "client_metadata": (({}, {"session_id": "x", "n": 1}), ("x", [])),
+        "moderation": ((), ({"model": "m"},)),
+        "prompt_cache_options": ((), ({},)),
+        "prompt_cache_retention": (("in_memory",), ("24h",)),
+    }
+)
 BESIDE: dict[str, dict[str, Any]] = {"stream_options": {"stream": True}, "tool_choice": {"tools": [TOOL]}}
 BESIDE["top_logprobs"] = {"include": ["message.output_text.logprobs"]}
 

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from penstock.capacity.budget import Budget, Prompt, budget
 from penstock.errors import InvalidRequest
 from penstock.flow import Message
+from penstock.gateway.context.budget import Budget, Prompt, budget
 
 
 class Words:
@@ -41,31 +41,37 @@ def test_parts_add_up() -> None:
     assert {part.name: part.tokens for part in made.parts} == {
         "system": 2,
         "history": 4,
-        "documents": 5,
+        "documents": 4 + 1 + 2 * 3,  # each in its tags
         "user": 3,
-        "template": 4 * 2 + 1,
+        "template": 4 * 2 + 1 + 2,  # the tags around all documents
         "output": 10,
     }
-    assert [part.each for part in made.parts if part.each] == [[3, 1], [4, 1]]
-    assert sum(part.tokens for part in made.parts) == made.used_tokens == made.prompt_tokens + 10 == 33
-    assert (made.free_tokens, made.fits, made.longest_output) == (67, True, 77)
+    assert [part.each for part in made.parts if part.each] == [[3, 1], [7, 4]]
+    assert sum(part.tokens for part in made.parts) == made.used_tokens == made.prompt_tokens + 10 == 41
+    assert (made.free_tokens, made.fits, made.longest_output) == (59, True, 69)
 
 
 def test_too_much() -> None:
-    made = shared(PROMPT, context=30)
+    made = shared(PROMPT, context=38)
     assert (made.free_tokens, made.fits, made.longest_output) == (-3, False, 7)
-    assert shared(PROMPT, context=33).fits
+    assert shared(PROMPT, context=41).fits
     assert shared(PROMPT, context=5).longest_output == 0
 
 
 def test_documents_stand_before_the_users_words() -> None:
-    assert PROMPT.messages()[-1] == {"role": "user", "content": "one two three four\n\nfive\n\nso what now"}
+    text = (
+        '<documents>\n<document id="1">\none two three four\n</document>\n'
+        '<document id="2">\nfive\n</document>\n</documents>\n\nso what now'
+    )
+    assert PROMPT.messages()[-1] == {"role": "user", "content": text}
     assert [message["role"] for message in PROMPT.messages()] == ["system", "user", "assistant", "user"]
 
 
 def test_without_a_template_texts_just_follow() -> None:
     made = shared(PROMPT, template=False)
-    assert {part.name: part.tokens for part in made.parts}["template"] == 1  # the tokenizer's own beginning
+    assert {part.name: part.tokens for part in made.parts}[
+        "template"
+    ] == 3  # the tags, and the tokenizer's own beginning
 
 
 def test_nothing_at_all_is_refused() -> None:

@@ -8,8 +8,11 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Message, Tokenizer
-
-DEFAULT_OUTPUT = 256
+from penstock.flow.context import Document
+from penstock.gateway.context.documents import PlacedDocument, block
+from penstock.gateway.context.fit import DEFAULT_OUTPUT as DEFAULT_OUTPUT
+from penstock.gateway.context.placement import document_blocks
+from penstock.gateway.context.texts import message_text
 
 
 class BudgetPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,9 +41,14 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     documents: Sequence[str] = ()
     user: str = ""
 
+    def placed(self) -> list[PlacedDocument]:
+        """Documents as context assembly puts them before the user's text, by number."""
+        named = [Document(id=str(number + 1), text=text) for number, text in enumerate(self.documents)]
+        return [PlacedDocument(one, one.text, 0) for one in named]
+
     def messages(self) -> list[Message]:
         system: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
-        last = "\n\n".join(text for text in (*self.documents, self.user) if text)
+        last = "\n\n".join(text for text in (document_blocks(self.placed()), self.user) if text)
         question: list[Message] = [{"role": "user", "content": last}] if last else []
         return [*system, *self.history, *question]
 
@@ -66,8 +74,8 @@ def budget(
         raise InvalidRequest("user is required, or one of system, history and documents", param="user")
     parts = [
         BudgetPart(name="system", tokens=count(prompt.system)),
-        _several("history", [count(str(message.get("content") or "")) for message in prompt.history]),
-        _several("documents", [count(text) for text in prompt.documents]),
+        _several("history", [count(message_text(message)) for message in prompt.history]),
+        _several("documents", [count(block(one.document, one.text)) for one in prompt.placed()]),
         BudgetPart(name="user", tokens=count(prompt.user)),
     ]
     if render is not None:
