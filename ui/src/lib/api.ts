@@ -190,6 +190,18 @@ export interface SafetyHit {
   text: string | null;
 }
 
+export interface ContextTrace {
+  model: string;
+  limit: number;
+  reserved_output: number;
+  prompt_tokens: number;
+  history: string;
+  rank: string | null;
+  placement: string | null;
+  parts: { kind: string; action: string; tokens: number; id?: string; given_tokens?: number; score?: number; why?: string }[];
+  calls: { kind: string; model: string; requests: number; prompt_tokens: number; output_tokens: number }[];
+}
+
 export interface RequestDetail extends Summary {
   stages: Stage[];
   spans: Span[];
@@ -197,6 +209,7 @@ export interface RequestDetail extends Summary {
   sequences: SequenceDetail[];
   events: ({ t: number; name: string; seq: number | null } & Record<string, unknown>)[];
   params: Record<string, unknown>;
+  context: ContextTrace | null;
   route: RouteStep[];
   safety: SafetyHit[];
   slow_client: boolean;

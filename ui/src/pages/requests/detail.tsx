@@ -8,6 +8,7 @@ import { go } from "../../lib/router";
 import { FINISHES, STAGES, STAGE_COLOURS, WAITS, finishTone } from "../../lib/labels";
 import { Badge, Button, Card, CopyButton, Problem, Stat, Table } from "../../parts/basics";
 import { ExplanationView } from "../../parts/explanation";
+import { Context } from "./context";
 import { Refusal } from "./refusal";
 import { Routing } from "./routing";
 import { elapsed, placeOf, stateOf } from "./row";
@@ -77,6 +78,7 @@ function Body({ request }: { request: RequestDetail }) {
         <Trace request={request} />
       </Card>
       {request.route.length > 0 && <Routing request={request} />}
+      {request.context && <Context context={request.context} />}
       <Stages request={request} />
       {request.sequences.map((sequence) => (
         <Sequence key={sequence.seq} sequence={sequence} many={request.sequences.length > 1} slow={request.slow_client} />
