@@ -21,23 +21,26 @@ export type Open =
   | { kind: "rotate" | "revoke"; key: Key }
   | { kind: "secret"; key: Key; secret: string };
 
+/** Whether the server has a database of keys; null: not known yet. */
+const hasKeys = (): boolean | null => facts.value && (facts.value.settings.tenants?.keys ?? false);
+
 export function Keys() {
   const keys = useSignal<Key[] | null>(null);
   const tenants = useSignal<Tenant[]>([]);
   const use = useSignal<LiveUse | null>(null);
-  const missing = facts.value !== null && !facts.value.settings.tenants?.keys; // the server has no database of keys
+  const missing = hasKeys() === false;
   const problem = useSignal("");
   const open = useSignal<Open | null>(null);
   const search = useSignal("");
   const all = useSignal(false); // with keys that are revoked or expired
   const reload = useAdminPolling(
     async (signal) => {
-      if (missing || !facts.value) return;
+      if (!hasKeys()) return; // as of now: this may be called before the page is drawn with the facts
       [keys.value, tenants.value, use.value] = await Promise.all([listKeys(signal), listTenants(signal), liveUse(signal)]);
     },
     (message) => (problem.value = message),
     2000,
-    [facts.value === null, missing],
+    [hasKeys()],
   );
   useSignalEffect(() => {
     if (lockReason.value === null) return;

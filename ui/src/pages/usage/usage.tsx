@@ -24,18 +24,23 @@ const GROUPS = [
 const COLOURS = ["c-decode", "c-prefill", "c-wait", "c-cached", "c-preempted", "c-intake"];
 const OTHERS = "c-output";
 
+/** Whether the server has a ledger; null: not known yet. */
+function hasLedger(): boolean | null {
+  const settings = facts.value?.settings.tenants;
+  return facts.value && Boolean(settings?.keys || settings?.ledger);
+}
+
 export function Usage() {
   const span = useSignal<string>("30");
   const group = useSignal<Group>("tenant");
   const metric = useSignal<Metric>("cost");
   const found = useSignal<{ rows: Row[]; days: number[]; group: Group } | null>(null);
-  const tenancy = facts.value?.settings.tenants;
-  const missing = facts.value !== null && !tenancy?.keys && !tenancy?.ledger; // the server has no ledger
+  const missing = hasLedger() === false;
   const problem = useSignal("");
   const asking = useSignal(false); // for an admin key
   usePolling(
     async (signal) => {
-      if (missing || !facts.value) return;
+      if (!hasLedger()) return; // as of now: this may be called before the page is drawn with the facts
       try {
         const days = lastDays(Number(span.value));
         const by = group.value;
@@ -46,7 +51,7 @@ export function Usage() {
       }
     },
     15_000,
-    [span.value, group.value, unlocked.value, facts.value === null, missing],
+    [span.value, group.value, unlocked.value, hasLedger()],
   );
   const partial = facts.value?.keys === true && !facts.value.scopes.includes("admin") && !unlocked.value;
   return (
