@@ -79,7 +79,9 @@ async def turn(session: aiohttp.ClientSession, url: str, streams: int, tokens: i
         }  # fmt: skip
         async with session.post(f"{url}/v1/chat/completions", json=body) as response:
             data = await response.read()
-        return int(re.findall(rb'"completion_tokens":(\d+)', data)[-1])
+        if not (counts := re.findall(rb'"completion_tokens":(\d+)', data)):
+            raise SystemExit(f"no usage in {data[:500]!r}")
+        return int(counts[-1])
 
     start = time.monotonic()
     counts = await asyncio.gather(*(one(number) for number in range(streams)))
