@@ -94,7 +94,9 @@ def test_a_budget_counts_as_the_server_does(locked: Server) -> None:
     history = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes?"}]
     body = {"system": "be brief", "history": history, "documents": ["a", "bc"], "user": "why?", "reserved_output": 9}
     made = post(locked, "/plan/budget", body).json()
-    messages = [{"role": "system", "content": "be brief"}, *history, {"role": "user", "content": "a\n\nbc\n\nwhy?"}]
+    tagged = '<document id="1">\na\n</document>\n<document id="2">\nbc\n</document>'
+    last = {"role": "user", "content": f"<documents>\n{tagged}\n</documents>\n\nwhy?"}
+    messages = [{"role": "system", "content": "be brief"}, *history, last]
     whole = post(locked, "/tokenize", {"messages": messages}).json()
     assert made["prompt_tokens"] == whole["count"]
     assert made["context"] == whole["max_model_len"] == 512
