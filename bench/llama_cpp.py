@@ -165,8 +165,8 @@ def perplexity(model: Path, text: Path, context: int, threads: int) -> float:
 def _run(build: Build, name: str, model: Path, threads: int, *options: object) -> tuple[str, float]:
     """Its output, or what it wrote to standard error if there is none, and its peak resident memory in MB."""
     command = [str(part) for part in (build.tool(name), "-m", model, "-t", threads, *options)]
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(command, stdout=out, stderr=err, cwd=folder)  # the fork leaves a log there
         _, status, used = os.wait4(process.pid, 0)
         out.seek(0)
         err.seek(0)
