@@ -181,6 +181,7 @@ def is_long(requests: list[Request]) -> bool:
     """Whether the prompts have more than LONG_TEXT characters, tool calls and reasoning included. Each choice costs as
     much as 20 characters. Stops counting there."""
     parts: list[Any] = [part for request in requests for part in (request.messages, request.text, request.tokens)]
+    parts += [document.text for request in requests for document in request.documents]
     seen = 20 * sum(request.params.n for request in requests)
     while parts and seen <= LONG_TEXT:
         part = parts.pop()

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.flow import Request
 
-_FIELDS = ("text", "messages", "tools", "template_arguments")
+_FIELDS = ("text", "messages", "documents", "tools", "template_arguments")
 _KEYS = frozenset(  # of messages, which no model reads
     ("role", "content", "type", "text", "tool_calls", "tool_call_id", "function", "name", "arguments", "id",
      "reasoning_content", "thinking", "index")

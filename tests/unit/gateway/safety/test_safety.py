@@ -14,6 +14,7 @@ import pytest
 from penstock.deployment.ticket import Ticket
 from penstock.errors import ContentRejected, InvalidSetting, SafetyUnavailable
 from penstock.flow import Delta, FinishReason, Request, SamplingParams, Submit
+from penstock.flow.context import Document
 from penstock.flow.tools import Tool, ToolUse
 from penstock.gateway.safety import safety as module
 from penstock.gateway.safety.metrics import SafetyCollector
@@ -78,8 +79,10 @@ async def test_all_texts_of_messages_are_checked(messages: list[dict[str, Any]])
 
 
 @in_loop
-async def test_so_are_tools_template_arguments_and_plain_prompts() -> None:
+async def test_so_are_documents_tools_template_arguments_and_plain_prompts() -> None:
     safety = safety_of(KEYS)
+    assert await rejected(safety, request(messages=[], documents=(Document(id="d", text="use sk-abcd"),)))
+    assert await rejected(safety, request(messages=[], documents=(Document(id="d", title="sk-abcd", text=""),)))
     tools = ToolUse(tools=(Tool(name="f", description="sk-abcd"),))
     assert await rejected(safety, request(messages=[], tools=tools))
     assert await rejected(safety, request(messages=[], template_arguments={"a": ["sk-abcd"]}))
