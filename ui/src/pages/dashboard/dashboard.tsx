@@ -72,6 +72,7 @@ function shown(value: number | null, unit: string): string {
   if (value === null) return "–";
   if (unit === "s") return seconds(value);
   if (unit === "ratio") return percent(value);
+  if (unit === "times") return `${short(value)} ×`;
   return unit === "tokens/s" ? `${short(value)} tok/s` : count(value);
 }
 
