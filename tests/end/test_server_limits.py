@@ -161,16 +161,21 @@ async def crowd(servers: list[Server], keys: list[str], tenant: str) -> tuple[li
             headers = {"authorization": f"Bearer {keys[number % len(keys)]}"}
             return await http.post(f"{servers[number % 2].api}/completions", json=body, headers=headers)
 
+        over = asyncio.Event()
+
         async def watch() -> None:
+            # Connections of its own: the server may close an idle one of the crowd's just when it is used again.
             headers = {"authorization": f"Bearer {ADMIN}"}
-            while True:
-                answer = await http.get(f"{servers[0].url}/admin/limits", params={"tenant": tenant}, headers=headers)
-                seen.extend(answer.json()["data"])
+            fresh = httpx.Limits(max_keepalive_connections=0)
+            async with httpx.AsyncClient(timeout=PATIENCE_S, limits=fresh, headers=headers) as watcher:
+                while not over.is_set():  # not cancelled: that could leave a socket behind
+                    answer = await watcher.get(f"{servers[0].url}/admin/limits", params={"tenant": tenant})
+                    seen.extend(answer.json()["data"])
 
         watching = asyncio.create_task(watch())
         answers = await asyncio.gather(*(request(number) for number in range(REQUESTS)))
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        over.set()
+        await watching
     return answers, seen
 
 
@@ -254,7 +259,8 @@ def test_while_redis_is_away_requests_are_rejected_and_ready_says_so(
 
 
 def _knows(sdk: openai.OpenAI) -> bool:
-    try:
-        return bool(sdk.models.list().data)
-    except openai.AuthenticationError:
-        return False
+    with sdk:
+        try:
+            return bool(sdk.models.list().data)
+        except openai.AuthenticationError:
+            return False
