@@ -1,6 +1,6 @@
 """Tensors whose memory a sleeping engine gives back: weights, which are kept on the host meanwhile, and KV pages.
 
-Their addresses stay the same, so that CUDA graphs and whatever else was prepared over them stay valid.
+Their addresses stay the same, so that CUDA graphs, which hold addresses, stay valid.
 """
 
 from __future__ import annotations

@@ -101,10 +101,7 @@ def _add_and_remove(app: App, service: Service, *, trusted: bool) -> None:
 def _load_and_unload(app: App, service: Service) -> None:
     admin = app.requiring(Scope.ADMIN)
 
-    @admin.post(
-        "/admin/load",
-        **route_docs(None, ManagedModel, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER,)),
-    )
+    @admin.post("/admin/load", **_change_docs(MODEL_PARAMETER))
     async def load_model(request: Request) -> Response:
         """Load a model now, and wait until it is ready."""
         manager, model = _manager(service), _model(service, request)
@@ -112,10 +109,7 @@ def _load_and_unload(app: App, service: Service) -> None:
             await manager.load(model)
         return _described(service, manager, model)
 
-    @admin.post(
-        "/admin/unload",
-        **route_docs(None, ManagedModel, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER,)),
-    )
+    @admin.post("/admin/unload", **_change_docs(MODEL_PARAMETER))
     async def unload_model(request: Request) -> Response:
         """Unload a model, once its requests have ended. The next request loads it again."""
         manager, model = _manager(service), _model(service, request)
@@ -128,10 +122,7 @@ def _sleep_and_wake(app: App, service: Service) -> None:
     """Named as in vLLM."""
     admin = app.requiring(Scope.ADMIN)
 
-    @admin.post(
-        "/sleep",
-        **route_docs(None, ManagedModel, may_reject=True, uses_engine=True, parameters=(MODEL_PARAMETER, LEVEL)),
-    )
+    @admin.post("/sleep", **_change_docs(MODEL_PARAMETER, LEVEL))
     async def sleep(request: Request) -> Response:
         """Release the memory of a model, once its requests have ended. Its processes stay; a request wakes it."""
         manager, model = _manager(service), _model(service, request)
