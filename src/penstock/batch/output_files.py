@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.batch.file_area import FileArea
 from penstock.batch.records import Batch, End, StoredFile, TokenUsage, new_id
+from penstock.flow.json_lines import escape_separators
 
 if TYPE_CHECKING:
     from penstock.batch.store import BatchStore
@@ -43,12 +44,16 @@ def output_line(custom_id: str, status: int, request_id: str, body: bytes) -> by
     if b"\n" in body:
         body = msgspec.json.encode(msgspec.json.decode(body))
     response = LineResponse(status, request_id, msgspec.Raw(body))
-    return msgspec.json.encode(OutputLine(new_id("batch_req_"), custom_id, response, None)) + b"\n"
+    return _line(OutputLine(new_id("batch_req_"), custom_id, response, None))
 
 
 def error_line(custom_id: str, code: str, message: str) -> bytes:
     """Of a request without an answer."""
-    return msgspec.json.encode(OutputLine(new_id("batch_req_"), custom_id, None, LineError(code, message))) + b"\n"
+    return _line(OutputLine(new_id("batch_req_"), custom_id, None, LineError(code, message)))
+
+
+def _line(line: OutputLine) -> bytes:
+    return escape_separators(msgspec.json.encode(line)) + b"\n"
 
 
 class _InputDetails(msgspec.Struct):

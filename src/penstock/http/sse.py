@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.flow.json_lines import escape_separators
 from penstock.http.error_body import RenderedError
 
 _encode = msgspec.json.Encoder().encode
@@ -37,11 +38,17 @@ class TextEvent:
         """`encode` gives the event's JSON with a text in it."""
         self._head, self._tail = encode(_SLOT).split(_encode(_SLOT))
         self.framed_head, self.framed_tail = b"data: " + self._head, self._tail + b"\n\n"
-        self.encode_text = _encode
+        self.encode_text = encode_text
 
     def holding(self, text: str) -> bytes:
         """The event's JSON with this text in it."""
         return self._head + _encode(text) + self._tail
+
+
+def encode_text(text: str) -> bytes:
+    """As JSON in one line."""
+    data = _encode(text)
+    return data if text.isascii() else escape_separators(data)
 
 
 def tagged_event(event: msgspec.Struct) -> NamedEvent:
@@ -50,7 +57,8 @@ def tagged_event(event: msgspec.Struct) -> NamedEvent:
 
 
 def frame_events(events: Iterable[Event]) -> bytes:
-    return b"".join([b"data: %b\n\n" % event if type(event) is bytes else _other(event) for event in events])
+    framed = b"".join([b"data: %b\n\n" % event if type(event) is bytes else _other(event) for event in events])
+    return escape_separators(framed)
 
 
 def _other(event: Event) -> bytes:

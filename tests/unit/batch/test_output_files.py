@@ -18,6 +18,12 @@ def test_a_result_is_one_line() -> None:
     assert found["id"].startswith("batch_req_")
 
 
+def test_a_result_is_one_line_for_clients_that_know_the_separators_of_unicode() -> None:
+    line = output_line("a\u2028", 200, "req-1", '{"text":"x\x85y"}'.encode()).decode()
+    assert len(line.splitlines()) == 1
+    assert json.loads(line)["response"]["body"] == {"text": "x\x85y"}
+
+
 def test_a_request_without_an_answer_has_an_error() -> None:
     found = json.loads(error_line("a", "batch_expired", "too late"))
     assert (found["response"], found["error"]) == (None, {"code": "batch_expired", "message": "too late"})
