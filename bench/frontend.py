@@ -41,7 +41,7 @@ WORDS = "the river runs over old stones and under the bridge where people stand 
 
 
 class Server:
-    def __init__(self, source: Path, model: str, step_ms: float) -> None:
+    def __init__(self, source: Path, model: str, step_ms: float, *options: str) -> None:
         cores = sorted(os.sched_getaffinity(0))
         self.cores = set(cores[: (len(cores) + 1) // 2])
         others = ",".join(map(str, other_cores()))
@@ -50,7 +50,8 @@ class Server:
             "STUB_PREFILL": str(PREFILL_PER_S), "PENSTOCK_MAX_WAITING": "4096",
         }  # fmt: skip
         log = tempfile.NamedTemporaryFile()  # noqa: SIM115
-        self.process = subprocess.Popen([sys.executable, str(STUB), "serve", model, "--port", "0"], stderr=log, env=env)
+        command = [sys.executable, str(STUB), "serve", model, "--port", "0", *options]
+        self.process = subprocess.Popen(command, stderr=log, env=env)
         while not (found := re.search(r"url +http://([\d.]+):(\d+)/v1", Path(log.name).read_text())):
             if self.process.poll() is not None:
                 raise SystemExit(f"the server did not start: {Path(log.name).read_text()}")

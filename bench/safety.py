@@ -1,15 +1,18 @@
-"""What 100 safety rules cost: throughput of a server with rules, beside one without, in turns.
+"""What 100 safety rules cost: a server with rules beside one without, and a second one without as the control.
 
     python bench/safety.py [--model smollm2] [--streams 16] [--tokens 64] [--rounds 8] [--rules 100] [--json FILE]
+    python bench/safety.py --frontend [--streams 256] [--tokens 300]       # an engine that computes nothing
 
-Each round has a turn of either server: all streams at once, the same prompts, greedy. The ratio is the median over the
-rounds of (tokens/s with rules) / (tokens/s without). No rule matches, so both answer the same.
+Each round has a turn of each server, in changing order: all streams at once, the same prompts, greedy. Ratios are
+medians over the rounds of (tokens/s of the server) / (tokens/s without rules), or with `--frontend` of CPU time per
+token (`frontend.py`). No rule matches, so all answer the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import re
@@ -23,17 +26,25 @@ from typing import Any
 
 import aiohttp
 
+import frontend
+
+COMMON = ("the", "a", "once", "there", "was", "and", "in", "of", "to", "she", "he", "it", "with", "number")
+SERVERS = ("none", "control", "rules")
+
 
 def rules(count: int) -> str:
-    """Terms of two made-up words, and a pattern in every tenth rule."""
+    """Terms of two words, the first of which is a common one in every third, and a pattern in every tenth rule."""
     draw = random.Random(0)
 
     def word() -> str:
         return "".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randrange(4, 11)))
 
+    def term(number: int) -> str:
+        return f"{COMMON[number % len(COMMON)] if number % 3 == 0 else word()} {word()}"
+
     entries = [
         f"[[safety]]\nname = 'rule{number}'\n"
-        + (f"patterns = ['{word()}-[0-9A-F]{{4,16}}']\n" if number % 10 == 0 else f"terms = ['{word()} {word()}']\n")
+        + (f"patterns = ['{word()}-[0-9A-F]{{4,16}}']\n" if number % 10 == 0 else f"terms = ['{term(number)}']\n")
         for number in range(count)
     ]
     return "\n".join(entries)
@@ -96,14 +107,45 @@ async def measure(options: argparse.Namespace, servers: dict[str, Server]) -> di
                 await asyncio.sleep(0.2)
             await turn(session, server.url, options.streams, options.tokens)
         for number in range(options.rounds):
-            for name in sorted(servers, reverse=bool(number % 2)):
+            for name in in_turn(number):
                 found[name].append(await turn(session, servers[name].url, options.streams, options.tokens))
-    ratios = [there / without for there, without in zip(found["rules"], found["none"], strict=True)]
-    return {
-        "tokens_per_s": {name: round(statistics.median(values), 1) for name, values in found.items()},
-        "ratio": round(statistics.median(ratios), 4),
-        "ratios": [round(one, 3) for one in ratios],
-    }
+    return summary("tokens_per_s", found)
+
+
+def measure_frontend(options: argparse.Namespace, configs: dict[str, str]) -> dict[str, Any]:
+    """CPU time of the frontend per token, in microseconds."""
+    found: dict[str, list[float]] = {name: [] for name in configs}
+    source = Path(__file__).parent.parent / "src"
+    with contextlib.ExitStack() as stack:
+        servers = {}
+        for name, config in configs.items():
+            file = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".toml"))
+            file.write(config)
+            file.flush()
+            servers[name] = stack.enter_context(
+                frontend.Server(source, options.model, frontend.COST_STEP_MS, "--config", file.name)
+            )
+        for tokens in (20, *[options.tokens] * options.rounds):
+            requests = [frontend.request("chat", options.model, place, 40, tokens) for place in range(options.streams)]
+            for name in in_turn(len(found["none"])):
+                _, spent, _ = frontend.load(servers[name], requests)
+                found[name].append(spent / (options.streams * tokens) * 1e6)
+    return summary("cpu_us_per_token", {name: values[1:] for name, values in found.items()})
+
+
+def in_turn(number: int) -> list[str]:
+    """The servers in the order of a round."""
+    place = number % len(SERVERS)
+    return [*SERVERS[place:], *SERVERS[:place]]
+
+
+def summary(unit: str, found: dict[str, list[float]]) -> dict[str, Any]:
+    result: dict[str, Any] = {unit: {name: round(statistics.median(values), 3) for name, values in found.items()}}
+    for name in ("control", "rules"):
+        ratios = [one / without for one, without in zip(found[name], found["none"], strict=True)]
+        result[f"{name}_ratio"] = round(statistics.median(ratios), 4)
+        result[f"{name}_ratios"] = [round(one, 3) for one in ratios]
+    return result
 
 
 def main() -> None:
@@ -113,14 +155,19 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--rules", type=int, default=100)
+    parser.add_argument("--frontend", action="store_true", help="CPU time per token, with an engine of no cost")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    servers = {"none": Server(options.model, ""), "rules": Server(options.model, rules(options.rules))}
-    try:
-        result = asyncio.run(measure(options, servers))
-    finally:
-        for server in servers.values():
-            server.close()
+    configs = {name: rules(options.rules) if name == "rules" else "" for name in SERVERS}
+    if options.frontend:
+        result = measure_frontend(options, configs)
+    else:
+        with contextlib.ExitStack() as stack:
+            servers = {}
+            for name, config in configs.items():
+                servers[name] = Server(options.model, config)
+                stack.callback(servers[name].close)
+            result = asyncio.run(measure(options, servers))
     text = json.dumps(result)
     print(text)
     if options.json is not None:

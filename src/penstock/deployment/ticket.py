@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import PenstockError, by_code
 from penstock.flow import Cancel, Chunk, Delta, Submit
-from penstock.stream.active_request import ActiveRequest
-from penstock.stream.choice import ChoiceStream, complete_chunk
+from penstock.stream.active_request import ActiveRequest, ShortWay
+from penstock.stream.choice import complete_chunk
 
 if TYPE_CHECKING:
     from penstock.deployment.protocol import Call, Deployment, ServedModel
@@ -166,7 +166,7 @@ class Ticket:
 
     @property
     def has_output(self) -> bool:
-        return self.taken or any(choice.tokens for active in self.active_requests for choice in active.choices)
+        return self.taken or any(choice.output_tokens for active in self.active_requests for choice in active.choices)
 
     def detach(self) -> Ticket:
         """Move what is left of a failed attempt to a ticket without a client, which is returned."""
@@ -216,8 +216,8 @@ class Ticket:
         """Wait until all is done or one part has failed. Chunks are dropped, choices keep the text."""
         while True:
             for active in self.active_requests:
-                for submit, choice in zip(active.submits, active.choices, strict=True):
-                    self.sequences[submit.id].lane = _Collect(choice)
+                for place, submit in enumerate(active.submits):
+                    self.sequences[submit.id].lane = _Collect(active.short_way(place))
             while not self.done and self.error is None:
                 self.chunks.clear()
                 await self._wait(_drop)
@@ -276,21 +276,22 @@ class Ticket:
     def restart(self, name: str) -> None:
         """Forget the output of a sequence that is computed again. Not once the ticket is `taken`."""
         sequence = self.sequences[name]
-        choice = self.active_requests[sequence.index].restart(name)
+        active = self.active_requests[sequence.index]
+        choice = active.restart(name)
         sequence.pending_tokens = len(sequence.submit.tokens)
         self.chunks = [one for one in self.chunks if (one[0], one[1].choice) != (sequence.index, choice.index)]
         if sequence.lane is not None:
-            sequence.lane = _Collect(choice)
+            sequence.lane = _Collect(active.short_way(choice.index))
 
 
 class _Collect:
     """Tokens of an answer that is written when it is complete."""
 
-    def __init__(self, choice: ChoiceStream) -> None:
-        self._choice = choice
+    def __init__(self, way: ShortWay) -> None:
+        self._push_token = way.push_token
 
     def push(self, token: int) -> bool:
-        return self._choice.push_token(token) is not None
+        return self._push_token(token) is not None
 
     def flush(self, now: float) -> None: ...
 

@@ -125,10 +125,11 @@ class Upstream:
                         limit_s = self.endpoint.idle_s
                         limit.reschedule(asyncio.get_running_loop().time() + limit_s)
                     self._check_model(active, reader)
-                    if reader.complete:  # `usage` follows, and the final event needs the counts
-                        output.hold(chunks)
+                    shown = output.shown(chunks)
+                    if reader.complete or active.filtered:  # the final event needs the counts of `usage`
+                        output.hold(shown)
                     else:
-                        output.add(*chunks)
+                        output.deliver(shown)
                     if active.filtered:
                         break
         except (TimeoutError, UpstreamFailed) as error:
@@ -175,21 +176,21 @@ class _Output:
         self._ended: set[int] = set()  # choices
 
     def add(self, *chunks: Chunk) -> None:
-        self._deliver(tuple(self._shown(chunks)))
+        self.deliver(self.shown(chunks))
 
     def hold(self, chunks: Sequence[Chunk]) -> None:
         """The end of the answer, until its tokens are counted."""
-        self._held += self._shown(chunks)
+        self._held += chunks
 
-    def _shown(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+    def shown(self, chunks: Sequence[Chunk]) -> list[Chunk]:
         """What of them the client may see."""
         return [shown for chunk in chunks if (shown := self._active.add(chunk)) is not None]
 
     def complete(self, reader: AnswerReader) -> None:
         self._active.settle(reader)
-        self._deliver(tuple(self._held))
+        self.deliver(self._held)
 
-    def _deliver(self, chunks: tuple[Chunk, ...]) -> None:
+    def deliver(self, chunks: Sequence[Chunk]) -> None:
         received = time.monotonic()
         for chunk in chunks:
             if chunk.finish is not None:
@@ -205,7 +206,7 @@ class _Output:
             self._sequence.ticket.error = self._sequence.ticket.error or error
         self.add(*(Chunk(choice, "", [], finish=finish) for choice in missing))
 
-    def _report(self, chunks: tuple[Chunk, ...], received: float) -> None:
+    def _report(self, chunks: Sequence[Chunk], received: float) -> None:
         if self._emit is None or not chunks:
             return
         deltas = [

@@ -80,6 +80,7 @@ class Chunk(msgspec.Struct, frozen=True):
     reasoning: str = ""
     calls: tuple[CallDelta, ...] = ()
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # of the prompt, with the first chunk of choice 0
+    hidden_tokens: int = 0  # as in Choice, with the last chunk
 
 
 class Choice(msgspec.Struct):
@@ -94,14 +95,20 @@ class Choice(msgspec.Struct):
     timings: Timings | None = None
     reasoning: str | None = None  # None: the model's output has no reasoning part
     calls: tuple[ToolCall, ...] = ()
-    reasoning_tokens: int = 0  # of `tokens`
+    reasoning_tokens: int = 0  # of all output tokens
+    hidden_tokens: int = 0  # generated as well, but kept from the client by a safety rule
+
+    @property
+    def output_tokens(self) -> int:
+        """All that were generated, which is what usage counts."""
+        return len(self.tokens) + self.hidden_tokens
 
     @property
     def per_token_s(self) -> float | None:
         """Mean time between two output tokens."""
-        if self.timings is None or self.timings.decode_s is None or len(self.tokens) < 2:
+        if self.timings is None or self.timings.decode_s is None or self.output_tokens < 2:
             return None
-        return self.timings.decode_s / (len(self.tokens) - 1)
+        return self.timings.decode_s / (self.output_tokens - 1)
 
 
 class Completion(msgspec.Struct):

@@ -199,7 +199,7 @@ class RequestAccount:
         """The client has its answer or has gone. Without an answer, its usage is known once the engine has stopped."""
         if not self._settling:
             self._settling = True
-            self._output = sum(len(choice.tokens) for active in ticket.active_requests for choice in active.choices)
+            self._output = sum(choice.output_tokens for active in ticket.active_requests for choice in active.choices)
             ticket.on_end = lambda: self._accounting.run(self._complete(self.measure(ticket), awaited=False))
 
     def measure(self, ticket: Ticket) -> UsageRecord:
@@ -234,7 +234,7 @@ class RequestAccount:
             charged = [active for active in ticket.active_requests if active.has_begun]
         prompt = sum(len(active.submits[0].tokens) for active in charged)
         cached = sum(active.cached_tokens for active in charged)
-        output = sum(len(choice.tokens) for active in charged for choice in active.choices)
+        output = sum(choice.output_tokens for active in charged for choice in active.choices)
         if charged and self._output is not None:
             output = min(output, self._output)
         card = None if ticket.model is None else ticket.model.card

@@ -9,7 +9,7 @@ from penstock.http.protocol import DirectBody
 from penstock.http.sse import TextEvent
 from penstock.observe import events
 from penstock.observe.events import Emit
-from penstock.stream.choice import ChoiceStream
+from penstock.stream.active_request import ShortWay
 
 WRITES_PER_EVENT = 64  # reporting each write by itself would cost as much as the write's own bookkeeping
 
@@ -51,11 +51,11 @@ class TextLane:
     At hundreds of streams its time goes into cache misses: it touches few objects.
     """
 
-    __slots__ = ("_body", "_choice", "_encode", "_first", "_head", "_later", "_tail", "_ticket", "_writer")
+    __slots__ = ("_body", "_encode", "_first", "_head", "_later", "_tail", "_ticket", "_way", "_writer")
 
-    def __init__(self, ticket: Ticket, choice: ChoiceStream, event: TextEvent, writer: DirectWriter) -> None:
+    def __init__(self, ticket: Ticket, way: ShortWay, event: TextEvent, writer: DirectWriter) -> None:
         self._ticket = ticket
-        self._choice = choice
+        self._way = way
         self._head, self._tail = event.framed_head, event.framed_tail
         self._encode = event.encode_text
         self._writer = writer
@@ -66,7 +66,7 @@ class TextLane:
     def push(self, token: int) -> bool:
         if not (self._ticket.lanes_open and self._body.ready):
             return False
-        text = self._choice.push_token(token)
+        text = self._way.push_token(token)
         if text:
             if self._first is None:
                 self._first = self._encode(text)

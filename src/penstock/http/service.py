@@ -179,7 +179,7 @@ class Service:
                 reason = choice.finish or FinishReason.CANCELLED
                 # A prompt counts once, however many choices it has, as in `usage`.
                 prompt, cached = (len(active.submits[0].tokens), active.cached_tokens) if choice.index == 0 else (0, 0)
-                counts = (prompt, cached, len(choice.tokens))
+                counts = (prompt, cached, choice.output_tokens)
                 # Latencies of batch lines would hide those of clients that wait.
                 timings = None if active.submits[0].background else choice.timings
                 self.metrics.count_ended(source, reason, *counts, timings)
@@ -192,7 +192,7 @@ class Service:
                 stop=choice.stop,
                 prompt_tokens=len(submit.tokens),
                 cached_tokens=active.cached_tokens,
-                output_tokens=len(choice.tokens),
+                output_tokens=choice.output_tokens,
                 text=choice.text if self.keep_texts else None,
             )
             for active in ticket.active_requests

@@ -98,7 +98,7 @@ class FullResponse(Response):
 
     async def _write_body(self) -> bytes:
         answers = sum(len(active.choices) for active in self.ticket.active_requests)
-        tokens = sum(len(answer.tokens) for active in self.ticket.active_requests for answer in active.choices)
+        tokens = sum(answer.output_tokens for active in self.ticket.active_requests for answer in active.choices)
         if answers <= MANY_ANSWERS and tokens <= MANY_TOKENS:
             return self.write(self.ticket.active_requests)
         return await asyncio.to_thread(self.write, self.ticket.active_requests)
@@ -242,7 +242,7 @@ class EventStream(Response):
         if event is not None and self.direct is not None:
             active = self.ticket.active_requests[prompt]
             sequence = self.ticket.sequences[active.submits[choice].id]
-            sequence.lane = TextLane(self.ticket, active.choices[choice], event, self.direct)
+            sequence.lane = TextLane(self.ticket, active.short_way(choice), event, self.direct)
 
 
 async def settle_failure(ticket: Ticket) -> None:
@@ -297,6 +297,7 @@ def _join(chunks: list[Chunk]) -> Chunk:
         "".join([chunk.reasoning for chunk in chunks]),
         tuple([call for chunk in chunks for call in chunk.calls]),
         chunks[0].prompt_logprobs,  # which come with the first
+        last.hidden_tokens,
     )
 
 

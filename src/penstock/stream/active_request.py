@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -16,6 +17,13 @@ from penstock.stream.output_filter import ChoiceFilter, OutputFilter
 logger = logging.getLogger(__name__)
 
 _ENDED_BY_TEXT = (FinishReason.STOP_STRING, FinishReason.CONTENT_FILTER)  # which the engine does not know
+
+
+class ShortWay(Protocol):
+    """Takes single tokens of text without a Delta."""
+
+    def push_token(self, token: int) -> str | None:
+        """The text to show, which may be empty. None, with nothing changed: the token needs `ActiveRequest.push`."""
 
 
 class ActiveRequest:
@@ -54,7 +62,7 @@ class ActiveRequest:
     def has_begun(self) -> bool:
         """Whether its prompt was computed, or part of it, as far as is known: once the engine has let go of it."""
         return any(
-            choice.tokens or (choice.timings is not None and choice.timings.admitted is not None)
+            choice.output_tokens or (choice.timings is not None and choice.timings.admitted is not None)
             for choice in self.choices
         )
 
@@ -69,13 +77,13 @@ class ActiveRequest:
             logger.exception("the answer of request %s could not be read", self.id)
             answer.fail()
             self.error = self.error or ("what the model wrote could not be read", None)
-            return None, None if answer.done else Cancel(delta.id, at_output=len(answer.tokens))
+            return None, None if answer.done else Cancel(delta.id, at_output=answer.output_tokens)
         if chunk is not None and delta.prompt_logprobs is not None:
             chunk = msgspec.structs.replace(chunk, prompt_logprobs=self.prompt_logprobs)
         if self._filters is not None and chunk is not None:
             chunk = self.shown(chunk)
         if answer.finish in _ENDED_BY_TEXT and not answer.done:
-            return chunk, Cancel(delta.id, answer.finish, at_output=len(answer.tokens))
+            return chunk, Cancel(delta.id, answer.finish, at_output=answer.output_tokens)
         return chunk, None
 
     def filter_output(self, make_filter: Callable[[], ChoiceFilter]) -> None:
@@ -96,8 +104,11 @@ class ActiveRequest:
             return chunk
         return self._filters[chunk.choice].push(chunk, settled=self.choices[chunk.choice].settled)
 
+    def short_way(self, choice: int) -> ShortWay:
+        """Of the single tokens of a choice."""
+        return self.choices[choice] if self._filters is None else self._filters[choice]
+
     def _add_filter(self, choice: ChoiceStream, rules: ChoiceFilter) -> None:
-        choice.take_long_way()
         self._filters = {**(self._filters or {}), choice.index: OutputFilter(choice, rules)}
 
     def _note(self, answer: ChoiceStream, delta: Delta) -> None:
@@ -116,14 +127,14 @@ class ActiveRequest:
     def restart(self, name: str) -> ChoiceStream:
         """Forget the output of a sequence that has not ended: it is computed again. Returns its new ChoiceStream."""
         place = next(place for place, submit in enumerate(self.submits) if submit.id == name)
-        if self.choices[place].tokens:
+        if self.choices[place].output_tokens:
             self.choices[place] = self._by_id[name] = self._make_choice(self.submits[place].choice)
         return self.choices[place]
 
     def cancels(self) -> list[Cancel]:
         """What ends the sequences that still run, when the client has gone."""
         return [
-            Cancel(submit.id, at_output=len(answer.tokens))
+            Cancel(submit.id, at_output=answer.output_tokens)
             for submit, answer in zip(self.submits, self.choices, strict=True)
             if not answer.done
         ]

@@ -31,7 +31,7 @@ from penstock.stream.stops import StopMatcher
 _BY_TOKEN = (FinishReason.END, FinishReason.STOP_TOKEN)
 
 
-_NO_TEXTS: Mapping[int, str] = {}
+NO_TEXTS: Mapping[int, str] = {}
 
 
 class ChoiceStream:
@@ -42,9 +42,9 @@ class ChoiceStream:
     """
 
     __slots__ = (
-        "_all_text", "_fixed_texts", "_num_texts", "_texts", "_unfiltered", "calls", "decoder", "done", "finish",
-        "include_stop", "index", "logprobs", "parser", "reasoning", "reasoning_tokens", "stop", "stops", "timings",
-        "tokens",
+        "_all_text", "_num_texts", "_plain", "_texts", "calls", "decoder", "done", "finish", "fixed_texts",
+        "hidden_tokens", "include_stop", "index", "logprobs", "parser", "reasoning", "reasoning_tokens", "stop",
+        "stops", "timings", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -57,14 +57,15 @@ class ChoiceStream:
         self.parser = None if output_format is None else OutputParser(output_format, keep_trailing_whitespace=spaced)
         self.include_stop = params.include_stop_str_in_output
         self.stops = StopMatcher(params.stop, include=self.include_stop)
-        self._unfiltered = not params.stop and params.logprobs is None
-        self._all_text = self._unfiltered and self.parser is None
+        self._plain = not params.stop and params.logprobs is None
+        self._all_text = self._plain and self.parser is None
         self._texts: list[str] = []  # of the first `_num_texts` tokens
         self._num_texts = 0
-        self._fixed_texts = _NO_TEXTS  # of tokens that can take the short way now
+        self.fixed_texts = NO_TEXTS  # of tokens that can take the short way now
         self.reasoning: list[str] | None = None if output_format is None or output_format.reasoning is None else []
         self.calls: list[CallDelta] = []
         self.tokens: list[int] = []
+        self.hidden_tokens = 0  # generated behind `tokens`, but kept from the client by a safety rule
         self.reasoning_tokens = 0
         self.logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         self.finish: FinishReason | None = None
@@ -77,6 +78,11 @@ class ChoiceStream:
         self._add_texts()
         return "".join(self._texts)
 
+    @property
+    def output_tokens(self) -> int:
+        """All that were generated for it."""
+        return len(self.tokens) + self.hidden_tokens
+
     def push(self, delta: Delta) -> Chunk | None:
         """The chunk for the client, if there is one. Tokens behind a stop string are surplus and dropped."""
         if delta.finish is not None:
@@ -88,12 +94,12 @@ class ChoiceStream:
         chunk = self._push_text(delta.tokens) if self._all_text and delta.finish is None else self._push_parts(delta)
         self._num_texts = len(self.tokens)
         short = self._all_text and self.finish is None
-        self._fixed_texts = (self.decoder.fixed_texts if short else None) or _NO_TEXTS
+        self.fixed_texts = (self.decoder.fixed_texts if short else None) or NO_TEXTS
         return chunk
 
     def push_token(self, token: int) -> str | None:
         """The short way of one further token: returns its text. None, with nothing changed: it needs `push`."""
-        text = self._fixed_texts.get(token)
+        text = self.fixed_texts.get(token)
         if text is not None:
             self.tokens.append(token)
         return text
@@ -104,12 +110,9 @@ class ChoiceStream:
         held_by_parser = self.parser is not None and self.parser.holds_text
         return not (self.decoder.holds_text or held_by_parser or self.stops.held)
 
-    def take_long_way(self) -> None:
-        """Its output is filtered: `push_token` takes no tokens."""
-        self._unfiltered = self._all_text = False
-
     def cut(self, rule: str, *, text: int, reasoning: int, arguments: Mapping[int, int], tokens: int) -> None:
-        """A safety rule ends it: keep so many characters of each part and so many tokens, which the client has."""
+        """A safety rule ends it: keep so many characters of each part and so many tokens, which the client has. The
+        other tokens are only counted."""
         self._add_texts()
         self._texts = [self.text[:text]]
         if self.reasoning is not None:
@@ -117,9 +120,10 @@ class ChoiceStream:
         names = [piece for piece in self.calls if piece.id is not None and piece.index in arguments]
         written = {call.id: call.arguments for call in _complete_calls(self.calls)}
         self.calls = [replace(piece, arguments=written[piece.id or ""][: arguments[piece.index]]) for piece in names]
+        self.hidden_tokens = self.output_tokens - tokens
         self.tokens = self.tokens[:tokens]
         self._num_texts = len(self.tokens)
-        self.reasoning_tokens = min(self.reasoning_tokens, tokens)
+        self.fixed_texts = NO_TEXTS
         if self.logprobs is not None:
             self.logprobs = self.logprobs[:tokens]
         self.finish, self.stop = FinishReason.CONTENT_FILTER, rule
@@ -127,13 +131,13 @@ class ChoiceStream:
     def fail(self) -> None:
         """Its text cannot be read: it ends here."""
         self._add_texts()
-        self._fixed_texts = _NO_TEXTS
+        self.fixed_texts = NO_TEXTS
         self.finish = FinishReason.ERROR
 
     def _add_texts(self) -> None:
         """Texts of the tokens that came the short way since the last call."""
         if len(self.tokens) > self._num_texts:
-            texts = self._fixed_texts
+            texts = self.fixed_texts
             self._texts.append("".join([texts[token] for token in self.tokens[self._num_texts :]]))
             self._num_texts = len(self.tokens)
 
@@ -154,7 +158,7 @@ class ChoiceStream:
         tokens = delta.tokens[:used]
         logprobs = delta.logprobs[:used] if delta.logprobs is not None else None
         if self.parser is not None and self.parser.text_only:
-            self._all_text = self._unfiltered
+            self._all_text = self._plain
         self._texts.append(shown.text)
         self.calls += shown.calls
         if self.reasoning is not None:
@@ -220,6 +224,7 @@ class ChoiceStream:
             None if self.reasoning is None else "".join(self.reasoning),
             _complete_calls(self.calls),
             self.reasoning_tokens,
+            self.hidden_tokens,
         )
 
 
@@ -233,7 +238,7 @@ def complete_chunk(stream: ChoiceStream, prompt_logprobs: list[TokenLogprobs | N
     reasoning = choice.reasoning or ""
     return Chunk(
         choice.index, choice.text, choice.tokens, choice.logprobs, choice.finish, choice.stop, reasoning, calls,
-        prompt_logprobs,
+        prompt_logprobs, choice.hidden_tokens,
     )  # fmt: skip
 
 

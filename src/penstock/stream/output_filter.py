@@ -5,6 +5,9 @@ do. A match ends the answer with CONTENT_FILTER, and nothing of it is shown.
 
 A filter sees what the client would see: answer and reasoning without their markers, and each call's arguments. A match
 does not span these parts. Token ids and log-probabilities follow their text: they are held back with it.
+
+Single tokens of text take a short way (`push_token`) where the filter knows the step that their text makes: it is two
+look-ups. A match is never such a step. The account of these tokens is made up when the next chunk comes.
 """
 
 from __future__ import annotations
@@ -13,11 +16,25 @@ from collections import deque
 from typing import NamedTuple, Protocol
 
 from penstock.flow import CallDelta, Chunk, FinishReason, TokenLogprobs
-from penstock.stream.choice import ChoiceStream
+from penstock.stream.choice import NO_TEXTS, ChoiceStream
+
+
+class FilterState:
+    """Where a filter of text stands, and what is known of the texts that may come next."""
+
+    __slots__ = ("num_held", "steps", "window")
+
+    def __init__(self, window: str) -> None:
+        """`window`: one character that stands for what came before, then what is held back."""
+        self.window = window
+        self.num_held = len(window) - 1
+        self.steps: dict[str, tuple[str, FilterState]] = {}  # by text: what is shown then, and the next state
 
 
 class PartFilter(Protocol):
     """Of one part of one choice, from its beginning to its end."""
+
+    state: FilterState | None  # None: only `push` knows what becomes of text
 
     @property
     def hit(self) -> str | None:
@@ -32,6 +49,8 @@ class PartFilter(Protocol):
 
 class ChoiceFilter(Protocol):
     """The rules for one choice."""
+
+    room: int | None  # characters that may still be shown; None: any number
 
     def part(self, kind: str) -> PartFilter:
         """Of a part that begins: "text", "reasoning" or "arguments"."""
@@ -68,11 +87,30 @@ class OutputFilter:
         self._shown_arguments: dict[int, int] = {}  # characters, by call
         self._pending: deque[_Pending] = deque()
         self._hit: str | None = None
+        self._num_tokens = 0  # of the choice that are accounted for
+        self._fixed_texts = NO_TEXTS  # of tokens that can take the short way now
+        self._state: FilterState | None = None  # of the text then
+
+    def push_token(self, token: int) -> str | None:
+        """The short way of one further token: returns the text to show. None, with nothing changed: it needs `push`."""
+        text = self._fixed_texts.get(token)
+        if text is None or self._state is None or (step := self._state.steps.get(text)) is None:
+            return None
+        shown, state = step
+        if (room := self._rules.room) is not None:
+            if len(shown) > room:
+                return None
+            self._rules.room = room - len(shown)
+        self._state = state
+        self._choice.tokens.append(token)
+        return shown
 
     def push(self, chunk: Chunk, *, settled: bool) -> Chunk | None:
         """What of it may be shown, with what was held back before. `settled`: all text of its tokens has come."""
         if self._is_hit():
             return None
+        self._account_for_tokens(len(self._choice.tokens) - len(chunk.tokens))
+        self._num_tokens = len(self._choice.tokens)
         ended = chunk.finish is not None
         reasoning, text, calls = "", "", []
         if chunk.reasoning:
@@ -96,11 +134,39 @@ class OutputFilter:
         tokens, logprobs = self._release(chunk, settled=settled or ended)
         if self._hit is not None:
             self._cut()
+        self._open_short_way(settled=settled)
         finish, stop = (FinishReason.CONTENT_FILTER, self._hit) if self._hit is not None else (chunk.finish, chunk.stop)
         if not (text or reasoning or calls or tokens or finish or chunk.prompt_logprobs):
             return None
         shown = tuple(calls)
-        return Chunk(chunk.choice, text, tokens, logprobs, finish, stop, reasoning, shown, chunk.prompt_logprobs)
+        hidden = self._choice.hidden_tokens
+        return Chunk(
+            chunk.choice, text, tokens, logprobs, finish, stop, reasoning, shown, chunk.prompt_logprobs, hidden
+        )  # fmt: skip
+
+    def _open_short_way(self, *, settled: bool) -> None:
+        run = self._runs.get("text") if settled and len(self._runs) == 1 and self._hit is None else None
+        self._state = None if run is None else run.filter.state
+        self._fixed_texts = NO_TEXTS if self._state is None else self._choice.fixed_texts
+
+    def _account_for_tokens(self, end: int) -> None:
+        """Of the tokens up to `end` that took the short way."""
+        tokens = self._choice.tokens[self._num_tokens : end]
+        if not tokens or self._state is None:
+            return
+        run, texts = self._runs["text"], self._fixed_texts
+        lengths = [len(texts[token]) for token in tokens]
+        held_before, run.held = run.held, self._state.num_held
+        self._seen += sum(lengths)
+        self._shown_text += sum(lengths) + held_before - run.held
+        run.filter.state, run.held_from = self._state, self._seen - run.held
+        place = self._seen
+        waiting: list[_Pending] = []
+        while tokens and place > run.held_from:  # their text is held back, or part of it
+            waiting.append(_Pending([tokens.pop()], None, place))
+            place -= lengths.pop()
+        self._shown_tokens += len(tokens)
+        self._pending.extend(reversed(waiting))
 
     def _is_hit(self) -> bool:
         return self._hit is not None

@@ -27,7 +27,9 @@ class RemoteChoice(ChoiceStream):
 
     def count(self, tokens: int, reasoning_tokens: int) -> None:
         """The server's own count of the output, once it is known. Tokens that it did not show have the id 0."""
-        missing = tokens - len(self.tokens)
+        if self.hidden_tokens:
+            self.hidden_tokens = max(tokens - len(self.tokens), 0)
+        missing = tokens - self.output_tokens
         self.tokens = self.tokens + [0] * missing if missing > 0 else self.tokens[:tokens]
         self._num_texts = len(self.tokens)
         self.reasoning_tokens = reasoning_tokens

@@ -9,11 +9,15 @@ import msgspec
 from penstock.deployment.dispatch import Dispatcher
 from penstock.deployment.ticket import Ticket
 from penstock.flow import Cancel, Chunk, Completion, Delta, FinishReason, Frame, SamplingParams, Submit
+from penstock.gateway.safety.choice_filter import RuleFilter
+from penstock.gateway.safety.matcher import Matcher
+from penstock.gateway.safety.rules import Rules
 from penstock.http.protocol import BODY_EXTENSION
 from penstock.http.service import Service
 from penstock.http.sse import Plain, TextEvent
 from penstock.http.streaming import EventStream
 from penstock.observe import events
+from penstock.settings import SafetyEntry
 from penstock.stream.active_request import ActiveRequest
 from penstock.stream.choice import ChoiceStream
 from penstock.tokenize.detokenize import ByteStream
@@ -72,7 +76,9 @@ class Desk:
 class Story:
     """A stream of as many choices, and an engine's frames for it."""
 
-    def __init__(self, *, packed: bool, choices: int = 1, stop: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *, packed: bool, choices: int = 1, stop: tuple[str, ...] = (), rules: Matcher | None = None
+    ) -> None:
         self.packed = packed
         params = SamplingParams(n=choices, stop=stop)
         submits = [Submit(f"r/{place}", [1], params, 0, 99, choice=place, number=place + 1) for place in range(choices)]
@@ -82,12 +88,22 @@ class Story:
             )
             for place in range(choices)
         ]
-        self.ticket = Ticket([ActiveRequest("r", submits, streams.__getitem__)])
+        active = ActiveRequest("r", submits, streams.__getitem__)
+        if rules is not None:
+            active.filter_output(lambda: RuleFilter(rules, None, lambda *hit: None))
+        self.num_pushes = 0  # Deltas
+        push, active.push = active.push, self.count_push  # type: ignore[method-assign]
+        self.push = push
+        self.ticket = Ticket([active])
         self.connection, self.desk = Connection(), Desk()
         self.cancelled: list[Cancel] = []
         self.dispatcher = Dispatcher(self.cancelled.append, emit=self.desk.emit)
         self.dispatcher.add(self.ticket)
         self.begun = [False] * choices
+
+    def count_push(self, delta: Delta) -> tuple[Chunk | None, Cancel | None]:
+        self.num_pushes += 1
+        return self.push(delta)
 
     def frame(self, tokens: dict[int, bytes], finish: FinishReason | None = None) -> Frame:
         """Of a byte for each of these choices; `finish` ends them."""
@@ -196,6 +212,23 @@ def test_choices_of_a_stream_have_lanes_of_their_own() -> None:
     assert short.connection.sent.endswith(b"data: abcy\n\ndata: ABCDz\n\ndata: [DONE]\n\n")
 
 
+def test_safety_rules_hold_text_back_on_the_short_way_too() -> None:
+    rules = Rules([SafetyEntry(name="x", terms=("bcd",), whole_words=False)]).of("", "output").matcher
+    assert rules is not None
+    state = rules.beginning
+    for letter in "abcxabc":  # steps that are known, as after other answers
+        state = rules.step(state, letter).state
+    texts = [bytes([byte]) for byte in b"abcxabcd"]
+    turns = [lambda story, text=text: story.bring(story.frame({0: text})) for text in texts]
+    end = lambda story: story.bring(story.frame({0: b""}, FinishReason.CONTENT_FILTER))  # noqa: E731
+    short, long = both_ways(*turns, end, rules=rules)
+    assert short.connection.sent.endswith(b"data: abcxa\n\ndata: [DONE]\n\n")
+    assert b"d" not in short.connection.sent.replace(b"data", b"").replace(b"end", b"")
+    assert short.cancelled == long.cancelled == [Cancel("r/0", FinishReason.CONTENT_FILTER, at_output=8)]
+    assert short.connection.num_direct == long.connection.num_direct == 3  # "bcx", "a" and the end
+    assert (short.num_pushes, long.num_pushes) == (3, 9)  # the first token, the match and the last frame
+
+
 def test_a_token_that_cannot_be_read_ends_its_stream_alone() -> None:
     class Unreadable(dict[int, str]):
         def get(self, token: int, default: Any = None) -> str:
@@ -203,7 +236,7 @@ def test_a_token_that_cannot_be_read_ends_its_stream_alone() -> None:
 
     def spoil(story: Story) -> None:
         story.ticket.active_requests[0].choices[0].decoder = cast(Any, None)
-        story.ticket.active_requests[0].choices[0]._fixed_texts = Unreadable()
+        story.ticket.active_requests[0].choices[0].fixed_texts = Unreadable()
         story.bring(story.frame({0: b"b"}))
 
     first = lambda story: story.bring(story.frame({0: b"a"}))  # noqa: E731

@@ -196,7 +196,7 @@ def _helper_call(kind: str, model: ServedModel, results: Sequence[ActiveRequest]
         model=model.card.name,
         requests=len(results),
         prompt_tokens=sum(len(one.submits[0].tokens) for one in results),
-        output_tokens=sum(len(choice.tokens) for one in results for choice in one.choices),
+        output_tokens=sum(choice.output_tokens for one in results for choice in one.choices),
     )
 
 

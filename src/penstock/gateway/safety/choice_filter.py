@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.gateway.safety.json_text import JsonFilter
-from penstock.gateway.safety.matcher import BEGINNING, Matcher, Step
-from penstock.stream.output_filter import PartFilter
+from penstock.gateway.safety.matcher import Matcher, Step
+from penstock.stream.output_filter import FilterState, PartFilter
 
 Report = Callable[[str, str, str], None]  # rule, part, what matched
 
@@ -24,7 +24,7 @@ class RuleFilter:
         self._matcher = matcher
         self._report = report
         self.size = size
-        self.room = size.characters if size is not None else 0
+        self.room = None if size is None else size.characters
 
     def part(self, kind: str) -> PartFilter:
         text = TextFilter(self, self._matcher, lambda rule, matched: self._report(rule, kind, matched))
@@ -39,20 +39,20 @@ class TextFilter:
         self._owner = owner
         self._matcher = matcher
         self._report = report
-        self._window = BEGINNING
+        self.state: FilterState | None = None if matcher is None else matcher.beginning
 
     def push(self, text: str) -> str:
-        if self._matcher is None:
+        if self._matcher is None or self.state is None:
             return self._fit(text)
-        return self._take(self._matcher.step(self._window, text))
+        return self._take(self._matcher.step(self.state, text))
 
     def flush(self) -> str:
-        if self._matcher is None or len(self._window) == 1:  # nothing is held back
+        if self._matcher is None or self.state is None or not self.state.num_held:
             return ""
-        return self._take(self._matcher.end(self._window))
+        return self._take(self._matcher.end(self.state))
 
     def _take(self, step: Step) -> str:
-        self._window = step.window
+        self.state = step.state
         if step.hit is None:
             return self._fit(step.shown)
         shown = self._fit(step.shown)
@@ -63,7 +63,7 @@ class TextFilter:
     def _fit(self, text: str) -> str:
         """As much as the size limit leaves room for."""
         owner = self._owner
-        if owner.size is None:
+        if owner.size is None or owner.room is None:
             return text
         shown = text[: owner.room]
         owner.room -= len(shown)

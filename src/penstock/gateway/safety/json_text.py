@@ -5,7 +5,7 @@ Only escapes are read. Brackets, quotes and keys stay as they are, so that rules
 
 from __future__ import annotations
 
-from penstock.stream.output_filter import PartFilter
+from penstock.stream.output_filter import FilterState, PartFilter
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "/": "/", "\\": "\\"}
 
@@ -14,6 +14,7 @@ class JsonFilter:
     """A PartFilter of JSON: passes its text on with escapes read, and shows the JSON of what may be shown."""
 
     def __init__(self, text: PartFilter) -> None:
+        self.state: FilterState | None = None
         self._text = text
         self._unread = ""  # the beginning of an escape
         self._held: list[str] = []  # the JSON of each character that is held back

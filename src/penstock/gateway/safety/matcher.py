@@ -1,7 +1,8 @@
 """The patterns of one tenant and direction, compiled into a few expressions that RE2 runs over UTF-8.
 
 Text that arrives in pieces is matched in a window: what is held back, and one character before it, which assertions
-such as `\\b` look at. All that can still become a match is held back, and nothing else.
+such as `\\b` look at. All that can still become a match is held back, and nothing else. Texts of tokens repeat and
+windows are short, so the steps from window to window are remembered: an automaton that grows as texts come.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from typing import Any, NamedTuple
 
 from penstock.errors import InvalidSetting
 from penstock.gateway.safety.pattern import Analysis
+from penstock.stream.output_filter import FilterState
 
 MAX_MEMORY = 8 << 20  # bytes of an expression of all patterns, its automaton's cached states included
 MAX_RULES_MEMORY = 64 << 20  # bytes of the expressions of single patterns, all together
 MAX_WORK = 4_000_000  # program steps for one piece of text in the worst case: about 50 ms
-MAX_STEPS = 8192  # remembered by a matcher
+MAX_STEPS = 16384  # remembered by a matcher: about 4 MB
 LONG_PIECE = 256  # characters; steps of longer pieces are not remembered
 SLICE = 1 << 16  # bytes that are searched at once, so that a search can be ended
 
@@ -30,16 +32,16 @@ class Pattern(NamedTuple):
     analysis: Analysis
 
 
+BEGINNING = "^"  # the window of a text before anything has come
+
+
 class Step(NamedTuple):
     """What becomes of a piece of text."""
 
     shown: str  # no match can begin in it
-    window: str  # one character that stands for what came before, then what is held back
+    state: FilterState
     hit: str | None = None  # the rule that matched; `shown` ends before the match
     matched: str = ""
-
-
-BEGINNING = "^"  # the window of a text before anything has come
 
 
 class Expired(Exception):
@@ -61,8 +63,8 @@ def compile_expression(source: str, memory: int = MAX_MEMORY) -> Expression:
 
 
 class Matcher:
-    """Shared by all requests that these patterns apply to, of which there is at least one; the state of a text is its
-    window."""
+    """Shared by all requests that these patterns apply to, of which there is at least one. Texts in pieces belong to
+    one thread."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         """Raises InvalidSetting if matching would take too much memory or time."""
@@ -77,7 +79,9 @@ class Matcher:
         self._beginnings = _compile(f"(?:{beginnings})\\z")
         memory = min(MAX_RULES_MEMORY // max(len(patterns), 1), MAX_MEMORY)
         self._rules = [(pattern.rule, _compile(pattern.source, memory)) for pattern in patterns]
-        self._steps: dict[tuple[str, str], Step] = {}
+        self.beginning = FilterState(BEGINNING)
+        self._states = {BEGINNING: self.beginning}  # with remembered steps, by window
+        self._num_steps = 0
         self.program_size: int = self._any.programsize + self._beginnings.programsize
         if (work := self.program_size * max(self.longest, 1)) > MAX_WORK:
             raise InvalidSetting(
@@ -124,40 +128,47 @@ class Matcher:
 
     # --- text in pieces
 
-    def step(self, window: str, text: str) -> Step:
-        """More text. Steps are remembered: texts of tokens repeat, and windows are short."""
-        if len(text) > LONG_PIECE:
-            return self._step(window, text, ended=False)
-        key = (window, text)
-        step = self._steps.get(key)
-        if step is None:
-            step = self._step(window, text, ended=False)
-            if step.hit is None and len(step.window) <= LONG_PIECE:  # hits are rare, and hold what must not be kept
-                if len(self._steps) >= MAX_STEPS:
-                    self._steps = {}
-                self._steps[key] = step
+    def step(self, state: FilterState, text: str, *, remember: bool = True) -> Step:
+        """More text."""
+        if (known := state.steps.get(text)) is not None:
+            return Step(*known)
+        step = self._step(state.window, text, ended=False)
+        # Hits are rare, and hold what must not be kept.
+        if remember and step.hit is None and max(len(text), len(step.state.window)) <= LONG_PIECE:
+            if self._num_steps >= MAX_STEPS:
+                self._forget_steps()
+            step = step._replace(state=self._states.setdefault(step.state.window, step.state))
+            state.steps[text] = (step.shown, step.state)
+            self._num_steps += 1
         return step
 
-    def end(self, window: str) -> Step:
+    def end(self, state: FilterState) -> Step:
         """The text has ended."""
-        return self._step(window, "", ended=True)
+        return self._step(state.window, "", ended=True)
 
-    def _step(self, window: str, text: str, *, ended: bool) -> Step:
+    def _forget_steps(self) -> None:
+        """Texts go on from states that are not among the new ones: each leaves its state with its next piece."""
+        for state in self._states.values():
+            state.steps.clear()
+        self._states, self._num_steps = {BEGINNING: self.beginning}, 0
+
+    def _step(self, window: str, piece: str, *, ended: bool) -> Step:
         context, held = window[0], window[1:]
-        text = held + text
+        text = held + piece
         begin = int(context != BEGINNING)
         data = _encode(context[:begin] + text)
         if (span := self._match(data, begin, ended=ended)) is not None:
             rule, matched = self._name(data, *span)
             # A longer match may have begun before this one: nothing of it is shown either.
             started = self._beginnings.search(data[: span[1]], begin).start()
-            return Step(text[: _characters(data[begin : min(span[0], started)])], BEGINNING, rule, matched)
+            return Step(text[: _characters(data[begin : min(span[0], started)])], self.beginning, rule, matched)
         if ended:
-            return Step(text, BEGINNING)
+            return Step(text, self.beginning)
         held_from = _characters(data[begin : self._beginnings.search(data, begin).start()])
         if not held_from:
-            return Step("", context + text)
-        return Step(text[:held_from], _standing_for(text[held_from - 1]) + text[held_from:])
+            return Step("", FilterState(context + text))
+        shown = piece if not held and held_from == len(piece) else text[:held_from]  # most often the piece itself
+        return Step(shown, FilterState(_standing_for(text[held_from - 1]) + text[held_from:]))
 
     def _match(self, data: bytes, begin: int, *, ended: bool) -> tuple[int, int] | None:
         if ended:

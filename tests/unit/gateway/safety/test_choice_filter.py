@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 from typing import ClassVar
 
 import pytest
@@ -21,7 +22,7 @@ from penstock.flow import (
     TokenLogprobs,
 )
 from penstock.gateway.safety.choice_filter import RuleFilter
-from penstock.gateway.safety.rules import Rules
+from penstock.gateway.safety.rules import Rules, Ruleset
 from penstock.settings import SafetyEntry
 from penstock.stream.active_request import ActiveRequest
 from penstock.stream.choice import ChoiceStream
@@ -44,15 +45,25 @@ class Letters:
         return ""
 
 
+@cache
+def output_rules(rules: tuple[SafetyEntry, ...]) -> Ruleset:
+    """Compiled once: matchers remember the steps of all answers."""
+    return Rules(rules).of("", "output")
+
+
 class Answer:
     """An answer under rules, of single letters as tokens."""
 
     def __init__(
-        self, *rules: SafetyEntry, output_format: OutputFormat | None = None, stop: tuple[str, ...] = ()
+        self,
+        *rules: SafetyEntry,
+        output_format: OutputFormat | None = None,
+        stop: tuple[str, ...] = (),
+        logprobs: int | None = 0,
     ) -> None:
         self.hits: list[tuple[str, str, str]] = []
-        params = SamplingParams(logprobs=0, stop=stop)
-        ruleset = Rules(rules).of("", "output")
+        params = SamplingParams(logprobs=logprobs, stop=stop)
+        ruleset = output_rules(rules)
         self.active = ActiveRequest(
             "r",
             [Submit("r/0", [1], params, 0, 99)],
@@ -61,12 +72,25 @@ class Answer:
         self.active.filter_output(lambda: RuleFilter(ruleset.matcher, ruleset.size, lambda *hit: self.hits.append(hit)))
         self.chunks: list[Chunk] = []
         self.cancel: Cancel | None = None
+        self.num_short = 0  # tokens that took the short way
+
+    def say_tokens(self, text: str) -> Answer:
+        """Each letter by itself, the short way where it can."""
+        for letter in text:
+            shown = self.active.short_way(0).push_token(ord(letter))
+            if shown is None:
+                self.say(letter, end=False)
+            else:
+                self.num_short += 1
+                self.chunks += [Chunk(0, shown, [])]
+        return self.say("")
 
     def say(self, *pieces: str, end: bool = True) -> Answer:
         for place, piece in enumerate(pieces):
             tokens = [ord(letter) for letter in piece]
             finish = FinishReason.LENGTH if end and place == len(pieces) - 1 else None
-            logprobs = [TokenLogprobs(token, -1.0, 1, []) for token in tokens]
+            scored = self.active.submits[0].params.logprobs is not None
+            logprobs = [TokenLogprobs(token, -1.0, 1, []) for token in tokens] if scored else None
             chunk, cancel = self.active.push(Delta(id="r/0", tokens=tokens, logprobs=logprobs, finish=finish))
             self.chunks += [chunk] if chunk is not None else []
             self.cancel = self.cancel or cancel
@@ -98,6 +122,8 @@ class Answer:
         assert (choice.text, choice.reasoning or "") == (self.text, self.reasoning)
         assert "".join(call.arguments for call in choice.calls) == self.arguments
         assert "".join(map(chr, choice.tokens)) == self.tokens
+        assert choice.hidden_tokens == self.chunks[-1].hidden_tokens
+        assert (choice.hidden_tokens > 0) == (choice.finish is FinishReason.CONTENT_FILTER)
         assert [entry.token for entry in choice.logprobs or ()] == choice.tokens
         shown = [entry.token for chunk in self.chunks for entry in chunk.logprobs or ()]
         assert shown == choice.tokens
@@ -108,7 +134,9 @@ def test_a_match_ends_the_answer_and_nothing_of_it_is_shown() -> None:
     answer = Answer(SECRET).say(*"our Secret plan is", end=False)
     assert (answer.text, answer.tokens, answer.finish) == ("our ", "our ", FinishReason.CONTENT_FILTER)
     assert answer.chunks[-1].stop == "secrets"
-    assert answer.cancel == Cancel("r/0", FinishReason.CONTENT_FILTER, at_output=4)
+    assert answer.cancel == Cancel("r/0", FinishReason.CONTENT_FILTER, at_output=16)
+    choice = answer.active.choices[0]
+    assert (choice.output_tokens, choice.hidden_tokens) == (16, 12)  # they are counted as generated
     assert answer.hits == [("secrets", "text", "Secret plan")]
     answer.say("more", end=False)
     answer.check()
@@ -191,6 +219,28 @@ def test_nothing_leaks_from_random_answers() -> None:
             assert part.startswith(seen)
             assert place is None or len(seen) <= place
         assert answer.finish is FinishReason.CONTENT_FILTER or shown == whole
+
+
+def test_single_tokens_take_the_short_way_and_show_the_same() -> None:
+    draw = random.Random(4)
+    taken = total = 0
+    for number in range(300):
+        parts = draw.choices(
+            ("secret plan", "secret", "sk-abc", "plan a ", "so ", "abc sk-abcde"), k=draw.randrange(1, 8)
+        )
+        text = "".join(parts)
+        size = SafetyEntry(name="size", max_chars=draw.randrange(5, 60)) if number % 3 == 0 else None
+        rules = (SECRET,) if size is None else (SECRET, size)
+        short = Answer(*rules, logprobs=None).say_tokens(text)
+        long = Answer(*rules).say(*text, "")
+        assert (short.text, short.finish, short.hits) == (long.text, long.finish, long.hits), text
+        ends = [answer.active.completion().choices[0] for answer in (short, long)]
+        assert ends[0].text == ends[1].text == short.text
+        assert (ends[0].tokens, ends[0].hidden_tokens) == (ends[1].tokens, ends[1].hidden_tokens), text
+        assert (short.cancel, short.chunks[-1].hidden_tokens) == (long.cancel, ends[0].hidden_tokens)
+        if short.finish is FinishReason.LENGTH:
+            taken, total = taken + short.num_short, total + len(text)
+    assert taken > total / 2
 
 
 def _first_match(text: str) -> int | None:

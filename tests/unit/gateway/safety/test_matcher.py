@@ -9,7 +9,7 @@ import pytest
 import re2
 
 from penstock.errors import InvalidSetting
-from penstock.gateway.safety.matcher import BEGINNING, Expired, Matcher, Pattern
+from penstock.gateway.safety.matcher import Expired, Matcher, Pattern
 from penstock.gateway.safety.pattern import analyze
 from penstock.gateway.safety.rules import Rules
 from penstock.settings import SafetyEntry
@@ -65,16 +65,16 @@ def first_match(one: Matcher, text: str) -> int | None:
 
 def run(one: Matcher, pieces: list[str]) -> tuple[str, str | None]:
     """What is shown, and the rule that matched."""
-    window, shown, seen = BEGINNING, "", ""
+    state, shown, seen = one.beginning, "", ""
     for piece in pieces:
-        step = one.step(window, piece)
-        seen, shown, window = seen + piece, shown + step.shown, step.window
+        step = one.step(state, piece)
+        seen, shown, state = seen + piece, shown + step.shown, step.state
         if step.hit is not None:
             return shown, step.hit
-        held = window[1:]
+        held = state.window[1:]
         assert shown + held == seen
         assert len(held) <= one.longest
-    step = one.end(window)
+    step = one.end(state)
     return shown + step.shown, step.hit
 
 
@@ -112,23 +112,28 @@ def test_a_match_is_found_at_every_split(plant: str) -> None:
 
 def test_only_what_may_become_a_match_is_held_back() -> None:
     one = matcher(r"(?i)\bsecret\b")
-    assert one.step(BEGINNING, "no secrecy").shown == "no secrecy"
-    step = one.step(BEGINNING, "a Sec")
-    assert (step.shown, step.window) == ("a ", " Sec")
-    assert one.step(step.window, "ond").shown == "Second"
-    assert one.step(step.window, "ret.").hit == "rule0"
-    assert one.step(step.window, "ret").hit is None  # it may become "secretary"
-    assert one.end(one.step(step.window, "ret").window).hit == "rule0"
+    assert one.step(one.beginning, "no secrecy").shown == "no secrecy"
+    step = one.step(one.beginning, "a Sec")
+    assert (step.shown, step.state.window) == ("a ", " Sec")
+    assert one.step(step.state, "ond").shown == "Second"
+    assert one.step(step.state, "ret.").hit == "rule0"
+    assert one.step(step.state, "ret").hit is None  # it may become "secretary"
+    assert one.end(one.step(step.state, "ret").state).hit == "rule0"
 
 
 def test_steps_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.gateway.safety.matcher.MAX_STEPS", 4)
     one = matcher("abc")
+    state = one.beginning
     for number in range(10):
-        assert one.step(BEGINNING, f"x{number}").shown == f"x{number}"
-        assert len(one._steps) <= 4
-    assert one.step(BEGINNING, "abc").hit == "rule0"
-    assert (BEGINNING, "abc") not in one._steps
+        step = one.step(state, f"x{number}")
+        assert step.shown == f"x{number}"
+        assert state.steps[f"x{number}"] == (step.shown, step.state)
+        assert len({*one._states.values(), state}) <= 6
+        assert sum(len(known.steps) for known in {*one._states.values(), state}) <= 4
+        state = step.state
+    assert one.step(state, "abc").hit == "rule0"
+    assert "abc" not in state.steps
 
 
 def test_half_a_surrogate_pair_is_matched_as_something_else() -> None:

@@ -138,7 +138,7 @@ def usage(prompt_tokens: int, cached_tokens: int, output_tokens: int, cost_usd: 
 
 
 def whole_usage(completion: Completion) -> MessageUsage:
-    tokens = (len(completion.prompt_tokens), completion.cached_tokens, len(completion.choices[0].tokens))
+    tokens = (len(completion.prompt_tokens), completion.cached_tokens, completion.choices[0].output_tokens)
     return usage(*tokens, completion.cost_usd)
 
 

@@ -134,7 +134,7 @@ class LineWriter(ABC):
             "load_duration": 0,  # it is loaded
             "prompt_eval_count": len(completion.prompt_tokens),
             "prompt_eval_duration": nanoseconds(timings.prefill_s if timings is not None else None),
-            "eval_count": len(choice.tokens),
+            "eval_count": choice.output_tokens,
             "eval_duration": nanoseconds(timings.decode_s if timings is not None else None),
             "cost_usd": UNSET if completion.cost_usd is None else completion.cost_usd,
         }

@@ -128,7 +128,7 @@ class ChatWriter(Plain):
         if self._text_only and chunk.text and not (chunk.finish or chunk.reasoning or chunk.calls):
             return [self._text_event(chunk.choice).holding(chunk.text)]
         events = []
-        self._options.add_output(len(chunk.tokens))
+        self._options.add_output(len(chunk.tokens) + chunk.hidden_tokens)
         deltas = _deltas(chunk, reasoning=self._include_reasoning)
         if not deltas and self._every_token and chunk.tokens:
             deltas = [ChatDelta(content="")]

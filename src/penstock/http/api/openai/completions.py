@@ -146,7 +146,7 @@ class CompletionWriter(Plain):
 
     def _chunk(self, prompt: int, chunk: Chunk) -> list[bytes]:
         reason = FINISH.get(chunk.finish)
-        self._options.add_output(len(chunk.tokens))
+        self._options.add_output(len(chunk.tokens) + chunk.hidden_tokens)
         if not (chunk.text or reason or (self._every_token and chunk.tokens)):
             return []
         index = self._index(prompt, chunk.choice)

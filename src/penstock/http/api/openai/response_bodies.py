@@ -200,7 +200,7 @@ class TextCompletion(Body, kw_only=True, frozen=True):
 def usage(completions: Sequence[Completion]) -> Usage:
     """A prompt counts once, however many choices it has."""
     prompt = sum(len(completion.prompt_tokens) for completion in completions)
-    output = sum(len(choice.tokens) for completion in completions for choice in completion.choices)
+    output = sum(choice.output_tokens for completion in completions for choice in completion.choices)
     cached = sum(completion.cached_tokens for completion in completions)
     choices = [choice for completion in completions for choice in completion.choices]
     reasoning = CompletionTokensDetails(reasoning_tokens=sum(choice.reasoning_tokens for choice in choices))

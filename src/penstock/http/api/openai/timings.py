@@ -22,7 +22,7 @@ def final_timings(completions: Sequence[Completion], *, seconds: bool, per_token
     cached = sum(completion.cached_tokens for completion in completions)
     fields: dict[str, Any] = {}
     if seconds:
-        followers = sum(max(len(choice.tokens) - 1, 0) for choice in choices)  # decoding begins after the first token
+        followers = sum(max(choice.output_tokens - 1, 0) for choice in choices)  # decoding begins after the first token
         fields |= {
             "queue_seconds": round(admitted - arrival, 6),
             "prefill_seconds": None if first is None else round(first - admitted, 6),
@@ -32,7 +32,7 @@ def final_timings(completions: Sequence[Completion], *, seconds: bool, per_token
         }
     if per_token:
         prompt = sum(len(completion.prompt_tokens) for completion in completions)
-        output = sum(len(choice.tokens) for choice in choices)
+        output = sum(choice.output_tokens for choice in choices)
         fields |= _per_token(prompt, cached, output, (finished if first is None else first) - arrival, decode or 0.0)
     return Timings(**fields)
 

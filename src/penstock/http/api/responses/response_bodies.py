@@ -284,7 +284,7 @@ def incomplete_details(choice: Choice) -> IncompleteDetails | None:
 
 def usage(completion: Completion) -> ResponseUsage:
     (choice,) = completion.choices
-    prompt, output = len(completion.prompt_tokens), len(choice.tokens)
+    prompt, output = len(completion.prompt_tokens), choice.output_tokens
     return ResponseUsage(
         input_tokens=prompt,
         input_tokens_details=InputTokensDetails(cached_tokens=completion.cached_tokens),
