@@ -1,7 +1,6 @@
 """What a router adds to the time to the first token, beside LiteLLM's proxy in front of the same server.
 
     python bench/gateway.py [--model smollm2] [--requests 200] [--rounds 5] [--litellm VENV] [--json FILE]
-    python bench/gateway.py --tenants [--tokens 128]
 
 All engines are stubs that compute nothing (`stub_engine.py`), on the same cores. Measured in turns of a few requests,
 one at a time (and `--streams` at once), so that what else the machine does meets all ways alike; `added` is the median
@@ -13,11 +12,10 @@ replicas      four replicas by prefix: block keys as well, and requests go to al
 upstream      a second Penstock, which has the first as its upstream
 litellm       LiteLLM's proxy (an own virtual environment, no database), which has the first as its upstream
 
-tenants       with --tenants, beside `direct` alone: one replica, with keys and limits, and a ledger in a SQLite file
-
 `first` less `direct` is what routing adds, `replicas` has also the cost of engine processes that were not just running.
 `upstream` and `litellm` add a hop: another request and another stream to parse and write. LiteLLM's proxy does less:
-it does not check requests strictly or record their stages, and it was given no keys, budgets or callbacks.
+it does not check requests strictly or record their stages, and it was given no keys, budgets or callbacks. What keys,
+limits and the ledger add is in `tenants.py`.
 """
 
 from __future__ import annotations
@@ -86,24 +84,6 @@ def litellm(venv: Path, upstream: tuple[str, int], model: str, folder: Path) -> 
     env = {"PATH": f"{venv / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": "", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     env["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"
     return Server(command, env, r"running on http://([\d.]+):(\d+)")
-
-
-def tenants(local: str, folder: Path) -> Server:
-    """With a key that has every kind of limit; none is reached."""
-    from penstock.database.database import open_database
-    from penstock.gateway.keys.audit import Actor
-    from penstock.gateway.keys.store import KeyStore
-
-    url = f"sqlite:///{folder / 'tenants.db'}"
-    database = open_database(url)
-    many = {"requests_per_minute": 10**9, "tokens_per_minute": 10**12, "concurrent_requests": 10**6}
-    values = {"name": "bench", **many, "usd_per_day": 1e6, "usd_per_month": 1e6}
-    _, key = KeyStore(database).create_key("bench", values, Actor("bench"))
-    database.close()
-    price = "price = { input = 0.15, output = 0.6, cached_input = 0.075 }\n"
-    server = penstock(f'[tenants]\nkeys = true\ndatabase = "{url}"\n{local}{price}', folder, "tenants")
-    server.key = key
-    return server
 
 
 def body(model: str, number: int, words: int, tokens: int) -> bytes:
@@ -183,21 +163,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--words", type=int, default=400, help="of each prompt")
-    parser.add_argument("--tokens", type=int, help="of each answer [default: 4; with --tenants: 128]")
-    parser.add_argument("--tenants", action="store_true", help="compare keys, limits and ledger with a server without")
+    parser.add_argument("--tokens", type=int, default=4, help="of each answer")
     parser.add_argument("--litellm", type=Path, help="a virtual environment that has litellm[proxy]")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    options.tokens = options.tokens or (128 if options.tenants else 4)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         local = f'[[models]]\nname = "m"\nmodel = "{options.model}"\n'
         servers = {"direct": penstock(local, folder, "direct")}
         try:
-            if options.tenants:
-                servers["tenants"] = tenants(local, folder)
-            else:
-                start_routers(servers, local, folder, options)
+            start_routers(servers, local, folder, options)
             results = run(servers, options)
         finally:
             for server in servers.values():
@@ -243,7 +218,7 @@ def run(servers: dict[str, Server], options: argparse.Namespace) -> dict[str, di
                 "p95_ms": values[int(0.95 * len(values))] * 1e3,
                 "added_ms": statistics.median(added) * 1e3,  # of turns that follow each other
                 "cpu_ms": spent[name] * 1e3 * count / (WARM + count) / len(values),  # per request, of the frontend
-                "cpu_ratio": spent[name] / spent["direct"],  # also per streamed token: all have the same number
+                "cpu_ratio": spent[name] / spent["direct"],
             }
     return results
 

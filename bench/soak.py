@@ -1,10 +1,13 @@
 """Does the frontend's memory level off? A long, steady, mixed load with an engine that computes nothing.
 
-    python bench/soak.py [--minutes 60] [--rate 20] [--step-ms 20] [--json FILE]
+    python bench/soak.py [--minutes 60] [--rate 20] [--step-ms 20] [--tenants 20] [--json FILE]
+
+With `--tenants`, the server has keys, limits and a ledger in a SQLite file. Each tenant has a key without limits and
+one that is often rejected; an operator looks at limits and usage, and creates and revokes keys.
 
 Prints one line per minute: resident memory of the frontend, the number of Python objects, and the fill of bounded
-structures (the journal's requests and steps, the tokenizer's texts). At the end: the types that grew most in the second
-half.
+structures (the journal's requests and steps, the tokenizer's texts, the meters of limits). At the end: the types that
+grew most in the second half.
 """
 
 from __future__ import annotations
@@ -26,13 +29,18 @@ from typing import Any
 import httpx
 
 STUB = Path(__file__).with_name("stub_engine.py")
-WATCHED = ("Journal.done", "Journal.first_tokens", "StepRing._steps", "Tokenizer._bytes")
+WATCHED = ("Journal.done", "Journal.first_tokens", "StepRing._steps", "Tokenizer._bytes", "LocalLimiter._meters")
+ADMIN = "soak-admin-key"
+OPERATOR_S = 10.0  # between two looks of the operator
 WORDS = ("river", "stone", "bridge", "water", "people", "tree", "light", "cloud", "wind", "road", "house", "paper")
 
 
-def start(model: str, counts: Path, log: Path, step_ms: float) -> tuple[subprocess.Popen[bytes], str]:
-    env = {**os.environ, "STUB_COUNTS": str(counts), "STUB_STEP_MS": str(step_ms)}
-    command = [sys.executable, str(STUB), "serve", model, "--port", "0"]
+def start(folder: Path, options: argparse.Namespace) -> tuple[subprocess.Popen[bytes], str]:
+    env = {**os.environ, "STUB_COUNTS": str(folder / "counts"), "STUB_STEP_MS": str(options.step_ms)}
+    command = [sys.executable, str(STUB), "serve", options.model, "--port", "0", "--data-dir", str(folder)]
+    if options.tenants:
+        command += ["--keys", "--admin-key", ADMIN]
+    log = folder / "log"
     process = subprocess.Popen(command, stderr=log.open("wb"), env=env)
     while not (found := re.search(r"url +(http://\S+)/v1", log.read_text())):
         if process.poll() is not None:
@@ -45,7 +53,34 @@ def rss_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-async def one_request(client: httpx.AsyncClient, model: str) -> None:
+async def create_keys(client: httpx.AsyncClient, tenants: int) -> list[str]:
+    limits: tuple[dict[str, int], ...] = ({}, {"requests_per_minute": 6, "tokens_per_minute": 2000})
+    bodies = [{"tenant": f"tenant-{number}", **one} for number in range(tenants) for one in limits]
+    return [(await admin(client, "POST", "/admin/keys", body))["key"] for body in bodies]
+
+
+async def admin(client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
+    response = await client.request(method, path, json=body, headers=bearer(ADMIN))
+    response.raise_for_status()
+    return response.json()
+
+
+async def operate(client: httpx.AsyncClient) -> None:
+    """What the pages of the UI ask for, and keys that come and go."""
+    while True:
+        await asyncio.sleep(OPERATOR_S)
+        for path in ("/admin/limits", "/admin/keys?tenant=tenant-0", "/usage?group_by=day,tenant,model", "/metrics"):
+            with contextlib.suppress(httpx.TransportError):
+                await client.get(path, headers=bearer(ADMIN))
+        made = await admin(client, "POST", "/admin/keys", {"tenant": "tenant-0"})
+        await admin(client, "DELETE", f"/admin/keys/{made['id']}")
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    return {} if key is None else {"authorization": f"Bearer {key}"}
+
+
+async def one_request(client: httpx.AsyncClient, model: str, key: str | None) -> None:
     """Of every kind: streams of three APIs, whole answers, mistakes, clients that hang up."""
     text = " ".join(random.choices(WORDS, k=random.choice((5, 50, 400)))) + f" {random.random()}"
     messages = [{"role": "user", "content": text}]
@@ -65,22 +100,27 @@ async def one_request(client: httpx.AsyncClient, model: str) -> None:
         case _:
             path, body = "/v1/chat/completions", {"messages": messages, "max_tokens": tokens, "stream": kind != "whole"}
     with contextlib.suppress(httpx.TransportError):  # a keep-alive connection may close as it is reused
-        async with client.stream("POST", path, json={"model": model, **body}) as response:
+        async with client.stream("POST", path, json={"model": model, **body}, headers=bearer(key)) as response:
             async for _ in response.aiter_bytes():
                 if kind == "gone":
                     return
 
 
-async def load(url: str, model: str, rate: float, until: float) -> None:
+async def load(url: str, options: argparse.Namespace, until: float) -> None:
     limits = httpx.Limits(max_connections=64)
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
+        keys: list[str | None] = [*await create_keys(client, options.tenants)] or [None]
+        operator = asyncio.create_task(operate(client)) if options.tenants else None
         running: set[asyncio.Task[None]] = set()
         while time.monotonic() < until:
-            task = asyncio.create_task(one_request(client, model))
+            task = asyncio.create_task(one_request(client, options.model, random.choice(keys)))
             running.add(task)
             task.add_done_callback(running.discard)
-            await asyncio.sleep(random.expovariate(rate))
+            await asyncio.sleep(random.expovariate(options.rate))
         await asyncio.gather(*running)
+        if operator is not None:
+            operator.cancel()
+            await asyncio.gather(operator, return_exceptions=True)
 
 
 async def watch(pid: int, counts: Path, until: float) -> list[dict[str, Any]]:
@@ -104,12 +144,11 @@ def growth(lines: list[dict[str, Any]]) -> dict[str, int]:
 
 async def soak(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        counts = Path(folder) / "counts"
-        process, url = start(options.model, counts, Path(folder) / "log", options.step_ms)
+        process, url = start(Path(folder), options)
         until = time.monotonic() + 60 * options.minutes
         try:
-            watching = asyncio.create_task(watch(process.pid, counts, until))
-            await load(url, options.model, options.rate, until)
+            watching = asyncio.create_task(watch(process.pid, Path(folder) / "counts", until))
+            await load(url, options, until)
             lines = await watching
         finally:
             process.terminate()
@@ -125,6 +164,7 @@ def main() -> None:
     arguments.add_argument("--minutes", type=float, default=60.0)
     arguments.add_argument("--rate", type=float, default=20.0, help="requests per second")
     arguments.add_argument("--step-ms", type=float, default=20.0, help="short steps fill bounded structures sooner")
+    arguments.add_argument("--tenants", type=int, default=0, help="how many, with keys, limits and a ledger")
     arguments.add_argument("--json", type=Path)
     asyncio.run(soak(arguments.parse_args()))
 

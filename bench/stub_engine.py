@@ -26,6 +26,7 @@ from penstock.engine import process
 from penstock.engine.ipc import IpcLink, PeerGone, open_engine_link
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Ready, Reply, Submit, Timings, record
 from penstock.flow.messages import Stop, ToEngine
+from penstock.gateway.limits.local_limiter import LocalLimiter
 from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.step_ring import StepRing
 from penstock.tokenize.tokenizer import Tokenizer
@@ -162,7 +163,7 @@ def serve() -> None:
     process.subprocess.Popen = start  # type: ignore[misc, assignment]
     if path := os.environ.get("STUB_COUNTS"):
         watched: list[Any] = []
-        for kind in (Journal, StepRing, Tokenizer):
+        for kind in (Journal, StepRing, Tokenizer, LocalLimiter):
             remember(kind, watched)
         threading.Thread(target=count_objects, args=(path, 60.0, watched), daemon=True).start()
     from penstock.cli import main

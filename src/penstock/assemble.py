@@ -315,6 +315,8 @@ def server(
     from penstock.observe.metrics import PrometheusMetrics
 
     accounting = accounting or Accounting(emit=None if journal is None else journal.record)
+    if journal is not None:
+        journal.find_model = models.name_of
     observer = None if journal is None else _observer(settings, models, journal, accounting)
     key_manager = None if database is None else _key_manager(database)
     metrics = PrometheusMetrics(Source(models.default.card.name), journal, only_model=len(models) == 1)

@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from penstock.gateway.keys.audit import Actor
     from penstock.gateway.keys.store import KeyStore
 
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType  # generic in new versions of click only
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 NONE = "none"  # removes a limit
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-class NumberOrNone(click.ParamType):  # type: ignore[type-arg]
+class NumberOrNone(ParamType):
     """A number, or `none`."""
 
     name = "number|none"
@@ -43,7 +47,7 @@ class NumberOrNone(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r} is neither a number nor {NONE}", param, ctx)
 
 
-class Seconds(click.ParamType):  # type: ignore[type-arg]
+class Seconds(ParamType):
     """A duration such as 90s, 15m, 12h, 30d or 4w, in seconds."""
 
     name = "duration"
@@ -55,7 +59,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
         return int(found[1]) * _UNITS_S[found[2]]
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]
+class Moment(ParamType):
     """A duration from now, a date or time in UTC, or `none`; as Unix time."""
 
     name = "duration|date|none"

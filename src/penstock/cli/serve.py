@@ -14,7 +14,8 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -36,9 +37,13 @@ from penstock.system.daemon_thread import run_in_daemon_thread
 from penstock.system.heap import trim_heap
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from penstock.deployment.protocol import ServedModel
     from penstock.deployment.registry import ModelRegistry
     from penstock.http.server import HttpServer
+    from penstock.http.service import Service
+    from penstock.observe.observer import Observer
 
 logger = logging.getLogger(__name__)
 
@@ -123,77 +128,97 @@ def _errors_as_objects() -> Iterator[None]:
         sys.exit(1)
 
 
+class LoadedServer(NamedTuple):
+    http: HttpServer
+    app: ASGIApp
+    service: Service
+    observer: Observer | None
+    models: ServerModels
+
+
 async def _serve(settings: Settings, listener: socket.socket, say: Say, for_people: bool) -> int:
     """Answers from the start on: with what it waits for (`http.starting`), until the model is loaded."""
     this = asyncio.current_task()
     assert this is not None
     for number in (signal.SIGTERM, signal.SIGINT):  # until the server installs its own
         asyncio.get_running_loop().add_signal_handler(number, this.cancel)
-    status, models, http, database = StartStatus("finding the model"), None, None, None
-    loading = contextlib.ExitStack()
-    loading.enter_context(gc_control.paused())
-    try:
-        finding = _find_models(settings, status, say, for_people)
-        await asyncio.wait({finding}, timeout=ON_DISK_S)
-        if not finding.done():
-            http = await _listen(settings, status, listener, say)
-        found = await finding
-        for one in found:
-            say(f"model {one.entry.name}: {_kind(one)}")
-        journal = assemble.journal(settings, Source(found[0].entry.name))
-        safety = await asyncio.to_thread(assemble.safety, settings, journal)
-        status.begin("starting the engine")
-        models = ServerModels(settings, draw_secret(), journal)
-        models.spawn(found, status.begin)
-        say("engine process started; loading weights")
-        if http is None:
-            http = await _listen(settings, status, listener, say)
-        await _import_app(models)
-        database = await asyncio.to_thread(assemble.database, settings)
-        registry = models.build(found)
-        gateway = assemble.gateway(settings, registry, models.secret, journal, safety)
-        models.gateway = gateway
-        accounting = assemble.accounting(settings, database, journal)
-        app, service, observer = assemble.server(settings, registry, gateway, journal, models, accounting, database)
-        with contextlib.closing(service):
-            await accounting.start()
-            if service.key_manager is not None:
-                await service.key_manager.start()
-                if settings.tenants.keys and not settings.serve.keys and not len(service.key_manager.keys):
-                    say("there are no keys yet: `penstock keys create --tenant NAME` creates one")
-            await models.start()
-            loading.close()
-            gc_control.tune_for_server()
-            trim_heap()
-            sys.setswitchinterval(THREAD_TURN_S)
-            _report_loaded(registry, settings, say)
-            from penstock.http.server import serve as serve_http
-
-            announce = functools.partial(_announce, registry, say, for_people)
-            options = {"drain_s": settings.serve.drain_s, "hang_s": settings.serve.hang_s}
-            swapping = asyncio.create_task(models.residency.run())
+    with contextlib.suppress(asyncio.CancelledError):
+        async with contextlib.AsyncExitStack() as closing:
             try:
-                return await serve_http(http, app, service, observer, announce, **options)
-            finally:
-                swapping.cancel()
-                await accounting.close()
-                if safety is not None:
-                    await safety.close()
-                if service.key_manager is not None:
-                    await service.key_manager.close()
-    except asyncio.CancelledError:
-        say("stopped before the server was ready")
-        if models is not None:
-            models.close(at_once=True)
-        return 0
-    finally:
-        loading.close()
-        if models is not None:
-            models.close()
-        if http is not None:
-            await http.close()
-        if database is not None:
-            database.close()
+                with gc_control.paused():
+                    loaded = await _load(settings, listener, closing, say, for_people)
+                return await _run_loaded(settings, loaded, closing, say, for_people)
+            except asyncio.CancelledError:
+                say("stopped before the server was ready")
+                raise
+    return 0
+
+
+async def _load(
+    settings: Settings, listener: socket.socket, closing: contextlib.AsyncExitStack, say: Say, for_people: bool
+) -> LoadedServer:
+    """`closing` gets what has to be closed, as it is opened."""
+    status, http = StartStatus("finding the model"), None
+    finding = _find_models(settings, status, say, for_people)
+    await asyncio.wait({finding}, timeout=ON_DISK_S)
+    if not finding.done():
+        http = await _listen(settings, status, listener, closing, say)
+    found = await finding
+    for one in found:
+        say(f"model {one.entry.name}: {_kind(one)}")
+    journal = assemble.journal(settings, Source(found[0].entry.name))
+    safety = await asyncio.to_thread(assemble.safety, settings, journal)
+    status.begin("starting the engine")
+    models = ServerModels(settings, draw_secret(), journal)
+    closing.push(functools.partial(_close_models, models))
+    models.spawn(found, status.begin)
+    say("engine process started; loading weights")
+    if http is None:
+        http = await _listen(settings, status, listener, closing, say)
+    await _import_app(models)
+    database = await asyncio.to_thread(assemble.database, settings)
+    if database is not None:
+        closing.callback(database.close)
+    registry = models.build(found)
+    models.gateway = assemble.gateway(settings, registry, models.secret, journal, safety)
+    accounting = assemble.accounting(settings, database, journal)
+    app, service, observer = assemble.server(settings, registry, models.gateway, journal, models, accounting, database)
+    closing.callback(service.close)
+    for part in (service.key_manager, safety, accounting):
+        if part is not None:
+            closing.push_async_callback(part.close)
+    await accounting.start()
+    loading_keys = None if service.key_manager is None else asyncio.create_task(service.key_manager.start())
+    await models.start()
+    if loading_keys is not None:
+        await loading_keys
+    return LoadedServer(http, app, service, observer, models)
+
+
+def _close_models(
+    models: ServerModels, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+) -> None:
+    """At once if the start was interrupted."""
+    models.close(at_once=kind is not None and issubclass(kind, asyncio.CancelledError))
+
+
+async def _run_loaded(
+    settings: Settings, loaded: LoadedServer, closing: contextlib.AsyncExitStack, say: Say, for_people: bool
+) -> int:
+    from penstock.http.server import serve as serve_http
+
+    http, app, service, observer, models = loaded
+    gc_control.tune_for_server()
+    trim_heap()
+    sys.setswitchinterval(THREAD_TURN_S)
+    if settings.tenants.keys and not settings.serve.keys and service.key_manager and not len(service.key_manager.keys):
+        say("there are no keys yet: `penstock keys create --tenant NAME` creates one")
+    _report_loaded(models.registry, settings, say)
+    swapping = asyncio.create_task(models.residency.run())
+    closing.callback(swapping.cancel)
+    announce = functools.partial(_announce, models.registry, say, for_people)
+    options = {"drain_s": settings.serve.drain_s, "hang_s": settings.serve.hang_s}
+    return await serve_http(http, app, service, observer, announce, **options)
 
 
 def _kind(found: FoundModel) -> str:
@@ -231,13 +256,16 @@ def _find_models(
     return run_in_daemon_thread(find, "find model")
 
 
-async def _listen(settings: Settings, status: StartStatus, listener: socket.socket, say: Say) -> HttpServer:
+async def _listen(
+    settings: Settings, status: StartStatus, listener: socket.socket, closing: contextlib.AsyncExitStack, say: Say
+) -> HttpServer:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would read the metadata of all packages for them
     from penstock.http import starting
     from penstock.http.server import HttpServer
 
     http = HttpServer(starting.build(status, settings))
     await http.start(listener)
+    closing.push_async_callback(http.close)
     say(f"listening on {http.url}; requests are answered once the model is loaded")
     return http
 

@@ -76,6 +76,13 @@ class ModelRegistry:
         others = f"; this server has {listed}" if names else ""
         raise ModelNotFound(f"the model {name[:128]!r} does not exist{others}", param="model")
 
+    def name_of(self, name: str | None) -> str | None:
+        """The name of the model that has this name or alias; None: there is none."""
+        if name is None:
+            return self.default.card.name if self._models else None
+        found = self._names.get(untagged(name))
+        return None if found is None else found.card.name
+
     def find_local(self, name: str | None) -> LocalModel:
         """For what needs the model's tokenizer or engine here. Raises InvalidRequest for an upstream."""
         model = self.find(name) if name is not None or not self.local else self.local[0]

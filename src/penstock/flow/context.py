@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 PartKind = Literal["system", "schema", "document", "summary", "turn", "user", "template"]
+HelperKind = Literal["summary", "embedding"]
 Action = Literal["kept", "cut", "dropped", "summarized", "added"]
 
 
@@ -33,7 +34,7 @@ class ContextPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class HelperCall(msgspec.Struct, frozen=True, kw_only=True):
     """A request to a model that served the assembly, charged to the client's request."""
 
-    kind: Literal["summary", "embedding"]
+    kind: HelperKind
     model: str
     requests: int
     prompt_tokens: int

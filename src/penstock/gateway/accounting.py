@@ -170,10 +170,10 @@ class RequestAccount:
         self._reservation = await limiter.reserve(self._identity, self._request, charge)
 
     async def release(self) -> None:
-        """Nothing was dispatched."""
+        """Nothing was dispatched, or another attempt reserves anew: a request counts once."""
         held, self._reservation = self._reservation, None
         if held is not None and self._accounting.limiter is not None:
-            await self._accounting.limiter.settle(held, Charge())
+            await self._accounting.limiter.settle(held, Charge(), never_began=True)
 
     def headers(self) -> dict[str, str]:
         """`x-ratelimit-*`."""

@@ -149,28 +149,37 @@ class EventStream(Response):
         if (body := scope.get("extensions", {}).get(BODY_EXTENSION)) is not None:
             self.direct = DirectWriter(body, self.name, self.service.emit)
         try:
-            while chunks:
-                if self.broken is not None:
-                    raise self.broken
-                if account and self._completes(chunks):
-                    await account.settle(self.ticket)
-                await self._send_chunks(send, chunks)
-                if error := self.ticket.error:
-                    raise error
-                chunks = await self.ticket.take(None if self.direct is None else self._write_through)
-            if error := self.ticket.error:
-                raise error
-            if account:
-                await account.settle(self.ticket)
+            rest = await self._send_output(send, chunks)
             completions = [active.completion() for active in self.ticket.active_requests]
-            await self._send(send, [*self.writer.last(completions), *self.writer.end])
+            end = [*rest, *self.writer.last(completions), *self.writer.end]
         except Stalled:
             raise
         except Exception as error:
             await settle_failure(self.ticket)
-            await self._send(send, self.writer.error_events(report_error(error, scope)))
-        await self._send(send, [], more=False)
+            end = [*self.writer.error_events(report_error(error, scope))]
+        await self._send(send, end, more=False)
         self.over = time.monotonic()
+
+    async def _send_output(self, send: Send, chunks: Chunks) -> list[Event]:
+        """Until its usage is recorded. Returns the events of the last chunks, which go out with the end. Raises the
+        error that the stream ends in."""
+        account = self.ticket.account
+        while chunks:
+            if self.broken is not None:
+                raise self.broken
+            if account and self._completes(chunks):
+                await account.settle(self.ticket)
+                if self.ticket.done and self.ticket.error is None and len(chunks) <= PORTION:
+                    return [event for prompt, chunk in merge_chunks(chunks) for event in self._events(prompt, chunk)]
+            await self._send_chunks(send, chunks)
+            if error := self.ticket.error:
+                raise error
+            chunks = await self.ticket.take(None if self.direct is None else self._write_through)
+        if error := self.ticket.error:
+            raise error
+        if account:
+            await account.settle(self.ticket)
+        return []
 
     def _write_through(self, chunks: Chunks) -> bool:
         """The sink of the ticket while the client keeps up: called by the replica. Must not raise."""

@@ -20,10 +20,12 @@ def test_names_aliases_and_tags() -> None:
     assert models.find(None) is models.default is small
     for name in ("small", "small:latest", "tiny", "tiny:latest"):
         assert models.find(name) is small
+        assert models.name_of(name) == "small"
     assert models.find("large:70b") is large
     for name in ("large", "small:70b", "", "SMALL"):
         with pytest.raises(ModelNotFound, match="this server has 'small', 'large:70b'") as caught:
             models.find(name)
+        assert models.name_of(name) is None
         assert caught.value.param == "model"
     with pytest.raises(ModelNotFound, match="the model 'small' has no adapter 'sql'"):
         models.find("tiny@sql")

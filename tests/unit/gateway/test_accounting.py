@@ -18,6 +18,8 @@ from penstock.gateway.accounting import Accounting, RequestAccount, most
 from penstock.gateway.keys.identity import Identity, Limits
 from penstock.gateway.ledger import ledger as ledger_module
 from penstock.gateway.ledger.ledger import Ledger
+from penstock.gateway.limits.account import Account
+from penstock.gateway.limits.local_limiter import LocalLimiter
 from penstock.gateway.limits.reservation import Charge, Reservation
 from penstock.observe import events
 from penstock.stream.active_request import ActiveRequest
@@ -54,7 +56,8 @@ class FakeLimiter:
         self.open.append(reservation)
         return reservation
 
-    async def settle(self, reservation: Reservation, charge: Charge) -> None:
+    async def settle(self, reservation: Reservation, charge: Charge, *, never_began: bool = False) -> None:
+        assert not (never_began and charge.tokens)
         if reservation in self.open:
             self.open.remove(reservation)
             self.settled.append(charge)
@@ -312,6 +315,22 @@ def test_another_attempt_reserves_again_only_if_it_needs_more() -> None:
         await account.release()
 
     run(play)
+
+
+def test_an_attempt_that_reserves_again_is_no_second_request() -> None:
+    limits = Limits(requests_per_minute=1)
+    identity = Identity(tenant="acme", key="k", key_limits=limits, tenant_limits=limits)
+
+    async def play() -> None:
+        ticket, limiter = make_ticket(), LocalLimiter()
+        account = Accounting(limiter=limiter).open(identity, "r")
+        for price in (0.1, 5.0, 50.0):
+            await account.reserve(ModelCard(name="m", price=Price(price, price)), Call([], ticket.active_requests))
+            assert [one.requests for one in await limiter.use([Account("acme", "k"), Account("acme")])] == [1, 1]
+        await account.release()
+        assert (await limiter.use([Account("acme")]))[0].requests == 0
+
+    asyncio.run(play())
 
 
 def test_an_upstream_without_a_limit_of_its_output() -> None:

@@ -129,7 +129,7 @@ def test_a_client_that_keeps_up_gets_each_token_by_itself() -> None:
 
     asyncio.run(play())
     events = [b"first 0.0\n\ndata: 0.0 w", b"0.0 x", b"0.0 y", b"0.0 z", b"last\n\ndata: [DONE]"]
-    assert sent == [*(b"data: " + event + b"\n\n" for event in events), b""]
+    assert sent == [b"data: " + event + b"\n\n" for event in events]
 
 
 def test_a_stream_is_over_when_its_last_byte_is_written_whatever_the_loop_does_next() -> None:
@@ -147,11 +147,10 @@ def test_a_stream_is_over_when_its_last_byte_is_written_whatever_the_loop_does_n
 def test_what_has_piled_up_is_one_chunk_for_each_choice() -> None:
     deltas = [news("a"), news("x", 1), news("b"), news("y", 1, FinishReason.END), news("c", 0, FinishReason.LENGTH)]
     sent, _ = stream(deltas, Writer(), choices=2)
-    assert [message["type"] for message in sent] == [START, BODY, BODY, BODY]
+    assert [message["type"] for message in sent] == [START, BODY, BODY]
     told = "first 0.0", "0.0 abc", "first 0.1", "0.1 x"  # the token that ended the second is none of its text
     assert sent[1]["body"] == "".join(f"data: {text}\n\n" for text in told).encode()
-    assert sent[2]["body"] == b"data: last\n\ndata: [DONE]\n\n"
-    assert (sent[3]["body"], sent[3]["more_body"]) == (b"", False)
+    assert (sent[2]["body"], sent[2]["more_body"]) == (b"data: last\n\ndata: [DONE]\n\n", False)
 
 
 def test_a_large_pile_is_sent_in_portions() -> None:
@@ -226,7 +225,7 @@ def test_a_failure_before_the_first_token_is_a_status() -> None:
     assert sent[0]["status"] == 429
 
 
-@pytest.mark.parametrize("stuck", [1, 2, 3], ids=["chunks", "last", "end"])
+@pytest.mark.parametrize("stuck", [1, 2], ids=["chunks", "end"])
 def test_a_client_that_does_not_read(stuck: int) -> None:
     """Wherever it stops, the stream does not wait for ever."""
     count = 0
@@ -275,14 +274,39 @@ class Body:
         self.sent.append(("direct", data))
 
 
+class LedgerAccount:
+    """Of a server with a ledger, whose commit takes until `written` is set."""
+
+    durable = True
+    first_output: float | None = None
+
+    def __init__(self) -> None:
+        self.written = asyncio.Event()
+
+    async def settle(self, ticket: Ticket) -> None:
+        await self.written.wait()
+
+    def measure(self, ticket: Ticket) -> None: ...
+
+    def leave(self, ticket: Ticket) -> None: ...
+
+    def headers(self) -> dict[str, str]:
+        return {}
+
+
 def stream_directly(
-    play: Callable[[Ticket, Body], Coroutine[None, None, None]], writer: Writer | None = None, *, choices: int = 1
+    play: Callable[[Ticket, Body], Coroutine[None, None, None]],
+    writer: Writer | None = None,
+    *,
+    choices: int = 1,
+    account: LedgerAccount | None = None,
 ) -> tuple[list[tuple[str, bytes]], FakeDesk]:
     """What is written, and by which way, while `play` brings the news, as a replica does."""
     body, service = Body(), FakeDesk()
 
     async def main() -> None:
         ticket = Ticket([active(choices)])
+        ticket.account = account
 
         async def send(message: Any) -> None:
             if message["type"] == BODY:
@@ -332,8 +356,28 @@ def test_tokens_of_a_client_that_keeps_up_are_written_without_waking_a_task() ->
         ("direct", b"data: 0.0 d\n\n"),
         ("direct", b"data: 0.0 z\n\n"),
         ("send", b"data: last\n\ndata: [DONE]\n\n"),
-        ("send", b""),
     ]
+
+
+@pytest.mark.parametrize("choices", [1, 2])
+def test_the_last_chunk_waits_for_the_ledger_and_goes_out_with_the_end(choices: int) -> None:
+    account = LedgerAccount()
+
+    async def play(ticket: Ticket, body: Body) -> None:
+        for choice in range(choices):
+            await bring(ticket, news("a", choice))
+        await settle()
+        for choice in range(choices):
+            await bring(ticket, news("b", choice))
+        for choice in range(choices):
+            await bring(ticket, news("z", choice, FinishReason.LENGTH))
+        await settle()
+        assert b"0.%d z" % (choices - 1) not in b"".join(data for _, data in body.sent)
+        account.written.set()
+
+    sent, _ = stream_directly(play, choices=choices, account=account)
+    assert sent[-1] == ("send", b"data: 0.%d z\n\ndata: last\n\ndata: [DONE]\n\n" % (choices - 1))
+    assert [way for way, _ in sent[:-1]] == ["send"] + ["direct"] * (len(sent) - 2)
 
 
 def test_writes_of_the_direct_way_are_told_together_and_in_order() -> None:
@@ -389,7 +433,7 @@ def test_a_mistake_of_ours_on_the_direct_way_ends_in_an_error_event() -> None:
         await bring(ticket, news("z", 0, FinishReason.LENGTH))
 
     sent, _ = stream_directly(play, Writer(breaks_at="oops"))
-    assert [way for way, _ in sent] == ["send"] * 3
+    assert [way for way, _ in sent] == ["send"] * 2
     assert b"internal_error" in sent[1][1]
 
 
@@ -420,7 +464,7 @@ def test_an_error_of_one_choice_ends_the_direct_way() -> None:
         await bring(ticket, news("z", 0, FinishReason.LENGTH))
 
     sent, _ = stream_directly(play, choices=2)
-    assert [way for way, _ in sent] == ["send"] * 4
+    assert [way for way, _ in sent] == ["send"] * 3
     assert b"internal_error" in sent[2][1]
     assert b"[DONE]" not in b"".join(data for _, data in sent)
 

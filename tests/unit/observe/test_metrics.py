@@ -1,3 +1,5 @@
+import re
+
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -43,6 +45,18 @@ def test_what_happened_is_what_is_scraped() -> None:
     assert values["request_errors_total{code=engine_died}"] == values["request_errors_total{code=queue_full}"] == 1
     assert values["num_requests_waiting_by_reason{reason=slot}"] == 1
     assert values["request_prompt_tokens_count"] == 2
+
+
+def test_errors_of_requests_for_unknown_models_have_a_label_of_their_own() -> None:
+    watched = JournalDriver()
+    watched.journal.find_model = {None: "m", "alias": "m", "other": "other"}.get
+    for number, named in enumerate(["alias", "other", None, "x1", "x2", "x3"]):
+        watched.tell(events.Accepted(str(number), watched.now, f"q{number}", "chat"))
+        watched.tell(events.Parsed(str(number), watched.now, stream=False, model=named))
+        watched.tell(events.Rejected(str(number), watched.now, 404, "model_not_found", "no"))
+    text = PrometheusMetrics(watched.source, watched.journal).text([], open_requests={}, tasks=1).decode()
+    found = dict(re.findall(r'penstock_request_errors_total\{code="model_not_found",model="(.*)"\} (.*)', text))
+    assert found == {"m": "2.0", "other": "1.0", "unknown": "3.0"}
 
 
 def test_a_replica_that_was_unloaded_has_no_gauges() -> None:

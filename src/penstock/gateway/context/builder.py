@@ -13,7 +13,7 @@ from penstock.deployment.local_model import LocalModel
 from penstock.deployment.protocol import ServedModel
 from penstock.errors import InvalidRequest, ModelNotFound, PenstockError
 from penstock.flow import Request
-from penstock.flow.context import Document, HelperCall
+from penstock.flow.context import Document, HelperCall, HelperKind
 from penstock.gateway.context import model_ranking, ranking, summary
 from penstock.gateway.context.fit import DEFAULT_SUMMARY, ContextFitter, Fitted
 from penstock.gateway.context.prompt_model import PromptModel
@@ -190,9 +190,9 @@ def _query(request: Request) -> str:
     return texts[-1] if texts else ""
 
 
-def _helper_call(kind: str, model: ServedModel, results: Sequence[ActiveRequest]) -> HelperCall:
+def _helper_call(kind: HelperKind, model: ServedModel, results: Sequence[ActiveRequest]) -> HelperCall:
     return HelperCall(
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         model=model.card.name,
         requests=len(results),
         prompt_tokens=sum(len(one.submits[0].tokens) for one in results),

@@ -45,9 +45,8 @@ def choose_place(asked: Placement | None, *, shows_documents: bool, has_user: bo
             "context.placement is template, but this model's chat template shows no documents",
             param="context.placement",
         )
-    if asked in (None, "auto"):
-        asked = "template" if shows_documents else "user"
-    return "system" if asked == "user" and not has_user else asked  # type: ignore[return-value]
+    place: Place = ("template" if shows_documents else "user") if asked is None or asked == "auto" else asked
+    return "system" if place == "user" and not has_user else place
 
 
 def build(request: Request, conversation: Conversation, draft: Draft, place: Place) -> Request:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from penstock.flow.context import ContextPart, ContextTrace, HelperCall
+from penstock.flow.context import Action, ContextPart, ContextTrace, HelperCall
 from penstock.gateway.context.fit import Fitted
 from penstock.settings.context import ContextSettings
 
@@ -63,7 +63,8 @@ def _documents(fitted: Fitted) -> Iterator[tuple[bool, ContextPart]]:
         rank = "" if one.score is None else f"rank {number - pinned + 1}"
         if found is None:
             why = ", ".join(text for text in (rank, "no room") if text)
-            action, tokens, given = "dropped", 0, one.tokens
+            tokens, given = 0, one.tokens
+            action: Action = "dropped"
         elif found.cut:
             why, action, tokens, given = f"{rank or 'in order'}, first sentences", "cut", found.tokens, one.tokens
         else:
@@ -72,7 +73,7 @@ def _documents(fitted: Fitted) -> Iterator[tuple[bool, ContextPart]]:
             document.pinned,
             ContextPart(
                 kind="document",
-                action=action,  # type: ignore[arg-type]
+                action=action,
                 tokens=tokens,
                 id=document.id,
                 given_tokens=given,
@@ -103,5 +104,5 @@ def _turns(fitted: Fitted, settings: ContextSettings) -> Iterator[ContextPart]:
             continue
         policy = settings.history or "drop_oldest"
         why = "in the summary" if summarized else f"no room, by the policy {policy}"
-        action = "summarized" if summarized else "dropped"
-        yield ContextPart(kind="turn", action=action, tokens=0, id=name, given_tokens=tokens, why=why)  # type: ignore[arg-type]
+        action: Action = "summarized" if summarized else "dropped"
+        yield ContextPart(kind="turn", action=action, tokens=0, id=name, given_tokens=tokens, why=why)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.audit")
 
-STARTED, DONE = "started", "ok"
+STARTED, DONE, CANCELLED = "started", "ok", "cancelled"
 MAX_TARGET = 256  # characters
 
 
@@ -34,7 +34,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     action: str  # "key.create", "model.load"
     target: str  # the id of a key, the name of a tenant or model
     details: dict[str, Any]
-    outcome: str  # "ok", the code of an error, or "started": it has not ended, or the server was killed meanwhile
+    outcome: str  # "ok", "cancelled", an error's code, or "started": it has not ended, or the server was killed
     request_id: str | None
 
 

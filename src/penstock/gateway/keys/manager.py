@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import PenstockError
-from penstock.gateway.keys.audit import DONE, Actor
 from penstock.gateway.keys.stored_keys import StoredKeys
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ class KeyManager:
 
     def __init__(self, store: KeyStore, keys: StoredKeys | None = None) -> None:
         self.store = store
-        self.keys = keys or StoredKeys()
+        self.keys = StoredKeys() if keys is None else keys
         self.available = True  # whether the database answered the last time
         self.on_poll: Callable[[], None] = lambda: None  # keys may have changed or expired
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="keys")
@@ -58,24 +56,6 @@ class KeyManager:
         await self._refresh()
         self.on_poll()
         return answer
-
-    @contextlib.asynccontextmanager
-    async def audited(self, actor: Actor, action: str, target: str, details: dict[str, Any]) -> AsyncIterator[None]:
-        """Around an action outside the database. If its entry cannot be written, it does not take place."""
-        audit = self.store.audit
-        entry = await self._in_thread(audit.begin, actor, action, target, details)
-        outcome = PenstockError.code
-        try:
-            yield
-            outcome = DONE
-        except PenstockError as error:
-            outcome = error.code
-            raise
-        except asyncio.CancelledError:
-            outcome = "cancelled"
-            raise
-        finally:
-            await self._in_thread(audit.end, entry, outcome)
 
     async def _poll(self) -> None:
         while True:

@@ -35,9 +35,9 @@ class Limiter(Protocol):
         """Reserve with key and tenant, or with neither. Raises RateLimited and BudgetExhausted, with the time after
         which it may fit, InvalidRequest if it can never fit, or LimitsUnavailable."""
 
-    async def settle(self, reservation: Reservation, charge: Charge) -> None:
+    async def settle(self, reservation: Reservation, charge: Charge, *, never_began: bool = False) -> None:
         """The request has ended and used `charge`; the rest is given back. Raises nothing; a second call does nothing.
-        A request that was never dispatched settles `Charge()`."""
+        `never_began`: it was not dispatched, used nothing and does not count as a request."""
 
     def headers(self, reservation: Reservation) -> dict[str, str]:
         """`x-ratelimit-*` as OpenAI sends them."""

@@ -76,15 +76,19 @@ class LocalLimiter:
             charge,
             tightest(meter.request_state(limits, now) for _, limits, meter in owners),
             tightest(meter.token_state(limits, now) for _, limits, meter in owners),
+            at_us=now.us,
         )
 
-    async def settle(self, reservation: Reservation, charge: Charge) -> None:
+    async def settle(self, reservation: Reservation, charge: Charge, *, never_began: bool = False) -> None:
         if reservation.settled:
             return
         reservation.settled = True
         now = self._now()
         for account in accounts_of(reservation.tenant, reservation.key):
-            self._meter(account).settle(reservation.charge, charge, now)
+            if never_began:
+                self._meter(account).cancel(reservation.charge, reservation.at_us, now)
+            else:
+                self._meter(account).settle(reservation.charge, charge, now)
         self.counts.settle(reservation.charge, charge)
 
     def headers(self, reservation: Reservation) -> dict[str, str]:

@@ -83,6 +83,11 @@ class Meter:
         self.day_spent += charge.microusd
         self.month_spent += charge.microusd
 
+    def cancel(self, reserved: Charge, at: int, now: Instant) -> None:
+        """What was reserved at that time never began: it does not count as a request either."""
+        self.settle(reserved, Charge(), now)
+        self.requests.remove(1, at)
+
     def obstacles(self, owner: Owner, limits: Limits, charge: Charge, now: Instant) -> list[Obstacle]:
         """Empty: it fits. The charge must fit into an unused limit."""
         found = []

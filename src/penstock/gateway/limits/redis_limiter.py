@@ -117,21 +117,21 @@ class RedisLimiter:
         self.counts.reserve(charge)
         return reservation
 
-    async def settle(self, reservation: Reservation, charge: Charge) -> None:
+    async def settle(self, reservation: Reservation, charge: Charge, *, never_began: bool = False) -> None:
         if reservation.settled:
             return
         self.counts.settle(reservation.charge, charge)
         if self._open.pop(reservation.id, None) is not None:
             reservation.settled = True
-            settlement = Unsent(reservation, charge)
+            settlement = Unsent(reservation, charge, never_began)
         else:  # made without Redis, which shall know what was used
-            await self._local.settle(reservation, charge)
-            settlement = Unsent(replace(reservation, id=self._next_id()), charge)
+            await self._local.settle(reservation, charge, never_began=never_began)
+            settlement = Unsent(replace(reservation, id=self._next_id()), charge, never_began)
         if not self._store.available:
             self._unsent.append(settlement)
             return
         try:
-            await self._store.settle(settlement.reservation, charge)
+            await self._store.settle(settlement.reservation, charge, never_began=never_began)
         except StoreUnavailable:
             self._unsent.append(settlement)
         except asyncio.CancelledError:

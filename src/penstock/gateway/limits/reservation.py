@@ -32,3 +32,4 @@ class Reservation(msgspec.Struct):
     requests: RateLimitState | None = None  # of key or tenant, whichever has less left; None: neither has a limit
     tokens: RateLimitState | None = None
     settled: bool = False
+    at_us: int = 0  # when, by the clock of its limiter

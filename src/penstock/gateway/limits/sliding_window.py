@@ -23,8 +23,20 @@ class SlidingWindow:
     def add(self, amount: int, at: int) -> None:
         """`at` must not be before that of the last entry."""
         times, sums = self._times, self._sums
+        if times and times[self._first] <= at - WINDOW_US:
+            self.total(at)  # nobody may ask for it, and entries that have left would pile up
         times.append(at)
         sums.append((sums[-1] if sums else 0) + amount)
+
+    def remove(self, amount: int, at: int) -> None:
+        """What was added at that time, unless it has left."""
+        times, sums = self._times, self._sums
+        first, end = bisect_left(times, at, self._first), bisect_right(times, at, self._first)
+        if first < end:
+            for entry in range(end - 1, len(sums)):
+                sums[entry] -= amount
+            for entry in range(first, end - 1):  # of the same time: sums never decrease
+                sums[entry] = min(sums[entry], sums[end - 1])
 
     def total(self, now: int) -> int:
         """The sum of what counts at `now`, which must not go back."""

@@ -28,6 +28,7 @@ MAX_DONE = 2000
 MAX_SAMPLES = 20_000
 MAX_SAFETY_HITS = 64  # of one request, which may have thousands of choices
 ID_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")  # of the ids in responses
+UNKNOWN_MODEL = "unknown"  # the label of errors of requests for models that do not exist
 LAB = "lab"  # requests of the sampling lab: no objective counts them, as none counts lines of batches
 
 
@@ -54,6 +55,9 @@ class Journal:
         self.done: deque[RequestTrace] = deque()
         self.first_tokens: deque[tuple[float, float]] = deque(maxlen=MAX_SAMPLES)  # when, seconds it took
         self.counts: Counter[str] = Counter()  # requests ever accepted, by tenant
+        # From the name that a client gave to that of the model; None: there is no such model.
+        self.find_model: Callable[[str | None], str | None] = lambda name: source.model if name is None else None
+        self._accepted_requests = 0
         self._max_done = max_done
         self._listeners = listeners
         self._requests: dict[str, RequestTrace] = {}  # by id, all that are kept
@@ -172,7 +176,8 @@ class Journal:
 
     def _accepted(self, event: events.Accepted) -> None:
         self.counts[event.tenant] += 1
-        number = self.counts.total()
+        self._accepted_requests += 1
+        number = self._accepted_requests
         request = RequestTrace(
             number, event.request, event.request_id, event.kind, event.t,
             trace=event.trace, tenant=event.tenant, batch=event.batch, source=self.source,
@@ -385,7 +390,8 @@ class Journal:
             replica.prompt_tokens.add(request.prompt_tokens)
             replica.output_tokens.add(request.output_tokens)
         if request.code is not None:
-            self.errors[request.source.model, request.code] += 1
+            model = request.source.model if request.has_model else self.find_model(request.asked)
+            self.errors[model or UNKNOWN_MODEL, request.code] += 1
         del self.open[request.id]
         self.done.append(request)
         for listener in self._listeners:

@@ -164,10 +164,14 @@ class RequestTrace:
         return "queued" if all(sequence.waiting for sequence in self.sequences) else "running"
 
     @property
+    def has_model(self) -> bool:
+        """Whether a model's pipeline has it, or has had it."""
+        return bool(self.rendered or self.tokenized) or self.queued is not None
+
+    @property
     def model(self) -> str | None:
         """The model whose pipeline has it; before that, and if none ever had it, what the client named."""
-        assigned = self.rendered or self.tokenized or self.queued is not None
-        return self.source.model if assigned else self.asked
+        return self.source.model if self.has_model else self.asked
 
     @property
     def replica(self) -> int | None:

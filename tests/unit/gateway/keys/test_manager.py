@@ -9,7 +9,7 @@ import pytest
 
 from helpers.key_stores import BOSS, Clock, open_store
 from helpers.postgresql import PostgresServer
-from penstock.errors import InvalidRequest, KeyRevoked, StorageUnavailable
+from penstock.errors import KeyRevoked, StorageUnavailable
 from penstock.gateway.keys import manager as manager_module
 from penstock.gateway.keys.manager import KeyManager
 from penstock.gateway.keys.store import KeyStore
@@ -77,24 +77,6 @@ def test_an_own_change_acts_when_it_returns(tmp_path: Path) -> None:
 
     with open_store(tmp_path) as store:
         asyncio.run(run(store))
-
-
-def test_actions_are_audited_with_their_outcome(tmp_path: Path) -> None:
-    async def run(store: KeyStore) -> None:
-        async with started(store) as manager:
-            async with manager.audited(BOSS, "model.load", "m", {"a": 1}):
-                assert store.audit.entries(limit=1)[0].outcome == "started"
-            with pytest.raises(InvalidRequest):
-                async with manager.audited(BOSS, "model.add", "m", {}):
-                    raise InvalidRequest("no")
-            with pytest.raises(RuntimeError):
-                async with manager.audited(BOSS, "model.sleep", "m", {}):
-                    raise RuntimeError
-
-    with open_store(tmp_path) as store:
-        asyncio.run(run(store))
-        found = [(entry.action, entry.outcome) for entry in reversed(store.audit.entries(limit=9))]
-    assert found == [("model.load", "ok"), ("model.add", "invalid_request"), ("model.sleep", "internal_error")]
 
 
 def test_known_keys_stay_valid_while_the_database_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

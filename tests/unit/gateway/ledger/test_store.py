@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from sqlite3 import IntegrityError
 
 import pytest
-from sqlalchemy.exc import IntegrityError
 
 from helpers.usage_records import NOON, record, usage_database
 from penstock.gateway.ledger.queries import UsageQuery, to_csv, total

@@ -247,6 +247,22 @@ def test_headers_show_what_is_left_of_the_tighter_limit(limiter: LocalLimiter, c
     )
 
 
+def test_a_request_that_never_began_does_not_count(limiter: LocalLimiter, clock: FakeClock) -> None:
+    identity = someone(Limits(requests_per_minute=2, tokens_per_minute=100), Limits(requests_per_minute=2))
+    first = now(limiter.reserve(identity, "r", Charge(60, 5)))
+    clock.us += 10 * SECOND
+    second = now(limiter.reserve(identity, "r", Charge(40, 5)))
+    now(limiter.settle(first, Charge(), never_began=True))
+    assert now(limiter.use([Account("t", "k"), Account("t")])) == 2 * [
+        AccountUse(requests=1, reserved_tokens=40, open_requests=1, reserved_microusd=5)
+    ]
+    now(limiter.settle(first, Charge(9)))  # only the first call does anything
+    now(limiter.reserve(identity, "r", Charge(60)))
+    assert rejected(limiter, identity, Charge()).retry_after_s == 60
+    now(limiter.settle(second, Charge(), never_began=True))
+    now(limiter.reserve(identity, "r", Charge()))
+
+
 def test_identities_without_limits_have_no_headers_and_no_key_account(limiter: LocalLimiter) -> None:
     reservation = now(limiter.reserve(Identity(tenant="t"), "r", Charge(400, 10**12)))
     assert limiter.headers(reservation) == {}

@@ -143,8 +143,10 @@ def test_requests_leave_the_window_after_60_seconds_and_not_before(server: Redis
             assert (error.limit, error.retry_after_s) == ("requests_per_minute", 1e-6)
             assert error.headers["x-ratelimit-reset-requests"] == "20.001s"
             clock.us += 1
-            await one.reserve(identity, "r", Charge())
+            last = await one.reserve(identity, "r", Charge())
             assert (await rejected(other, identity, Charge())).retry_after_s == 20
+            await one.settle(last, Charge(), never_began=True)
+            await other.reserve(identity, "r", Charge())
 
     runner.run(check())
 

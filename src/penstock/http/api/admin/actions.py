@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 
 from penstock.errors import NotFound, PenstockError
-from penstock.gateway.keys.audit import DONE, Actor, log_action, printable
+from penstock.gateway.keys.audit import CANCELLED, DONE, Actor, log_action, printable
 from penstock.gateway.keys.manager import KeyManager
 from penstock.http.middleware.tenants import identity_of
 from penstock.http.service import Service
@@ -31,12 +32,11 @@ def key_manager(service: Service) -> KeyManager:
 async def audited(
     service: Service, request: Request, action: str, target: str, details: dict[str, Any] | None = None
 ) -> AsyncIterator[None]:
-    """Around an action that does not change the database. Without a database, only the log has it."""
-    actor = actor_of(request)
-    if service.key_manager is not None:
-        async with service.key_manager.audited(actor, action, target, details or {}):
-            yield
-        return
+    """Around an action outside the database. If its entry cannot be written, it does not take place. Without a
+    database, only the log has it."""
+    actor, manager, entry = actor_of(request), service.key_manager, 0
+    if manager is not None:
+        entry = await manager.read(manager.store.audit.begin, actor, action, target, details or {})
     outcome = PenstockError.code
     try:
         yield
@@ -44,5 +44,10 @@ async def audited(
     except PenstockError as error:
         outcome = error.code
         raise
+    except asyncio.CancelledError:
+        outcome = CANCELLED
+        raise
     finally:
         log_action(actor, action, printable(target), outcome)
+        if manager is not None:
+            await manager.read(manager.store.audit.end, entry, outcome)

@@ -13,8 +13,8 @@ from penstock.deployment.protocol import ServedModel, State
 from penstock.errors import NotFound
 from penstock.gateway.keys.identity import Scope
 from penstock.http.api.admin.actions import audited
+from penstock.http.api.admin.managed_model import ManagedModel, ManagedModelList, describe_managed
 from penstock.http.api.fields import MODEL_PARAMETER
-from penstock.http.api.managed_model import ManagedModel, ManagedModelList, describe_managed
 from penstock.http.json_response import json_response
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_object

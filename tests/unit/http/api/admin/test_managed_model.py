@@ -11,7 +11,7 @@ from penstock.gateway.breaker import FIRST_PAUSE_S, MIN_FAILURES
 from penstock.gateway.gateway import ChainLink, Gateway
 from penstock.gateway.route_model import RouteModel
 from penstock.gateway.router import Router
-from penstock.http.api.managed_model import describe_managed
+from penstock.http.api.admin.managed_model import describe_managed
 from penstock.http.service import ModelManager
 
 CARD = ModelCard(name="far", context=512, price=Price(input=1.0, output=2.0), region="eu", remote=True)
