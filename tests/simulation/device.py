@@ -4,7 +4,8 @@ What a real device would store as a position's key and value is here its *mark*:
 and including that position. A step writes the marks of its rows into the pages, then reads through the block tables
 everything its queries may see and demands to find its own history there. The next token is a function of the last
 mark, that is of the whole history: any block shared wrongly, reused early or missing shows up. An embedding is the list
-of all marks that were pooled, so that it tells which positions were, how often, and with what history.
+of all marks that were pooled, so that it tells which positions were, how often, and with what history. Drafts are
+tokens at random, many of them right: positions of wrong ones are left with marks that no history has.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from dataclasses import dataclass, field
+from random import Random
 
 from penstock.flow import Admit, Pooling, Row, RowResult, SamplingParams, StepPlan, StepResult, Submit, TokenLogprobs
 
@@ -64,7 +66,15 @@ class Launched:
 
 
 class Device:
-    def __init__(self, windows: list[int], num_blocks: list[int], block_size: int, step_tokens: int) -> None:
+    def __init__(
+        self,
+        windows: list[int],
+        num_blocks: list[int],
+        block_size: int,
+        step_tokens: int,
+        drafts: Random | None = None,
+    ) -> None:
+        self.drafts = drafts
         self.windows = windows
         self.block_size = block_size
         self.step_tokens = step_tokens
@@ -81,16 +91,17 @@ class Device:
         self._apply(plan)
         self._check_shape(plan)
         step = Launched(StepResult(plan.number, []), slots={row.slot for row in plan.rows})
-        for row in plan.rows:
+        rows = [self._draft(row) for row in plan.rows]
+        for row in rows:
             self._note_touches(step, row)
         for earlier in (*self.flight, step):
             self._check_exclusive(step, earlier)
-        for row in plan.rows:
+        for row in rows:
             self._write(row)
-        for row in plan.rows:
+        for row in rows:
             self._read(row)
-        step.result.rows.extend(self._result(row) for row in plan.rows)
-        self.computed_tokens += sum(row.count for row in plan.rows)
+        step.result.rows.extend(self._result(row) for row in rows)
+        self.computed_tokens += sum(row.count for row in rows)
         self.flight.append(step)
 
     def collect(self) -> StepResult:
@@ -130,7 +141,7 @@ class Device:
         assert plan.rows, "an empty plan is no plan"
         assert len({row.slot for row in plan.rows}) == len(plan.rows)
         assert {admit.slot for admit in plan.admits} <= {row.slot for row in plan.rows}
-        assert 0 < sum(row.count for row in plan.rows) <= self.step_tokens
+        assert 0 < sum(row.tokens for row in plan.rows) <= self.step_tokens
         singles = [row.count == 1 for row in plan.rows]
         assert singles == sorted(singles, reverse=True), "single-token rows come first"
         for row in plan.rows:
@@ -140,6 +151,20 @@ class Device:
             assert row.count >= 1
             assert row.start + row.count <= length
             assert row.sample == (row.start + row.count == length and slot.pooling is None)
+            assert length + row.draws <= slot.limit or row.draws <= 1, "a token is drafted that nobody can ask for"
+
+    def _draft(self, row: Row) -> Row:
+        """The row with its drafts, which are in the slot now."""
+        if row.draws <= 1:
+            return row
+        assert self.drafts is not None
+        slot, count = self.slots[row.slot], self.drafts.randint(0, row.draws - 1)
+        for _ in range(count):
+            right = self.drafts.random() < 0.8
+            token = draw(slot.marks[-1], slot.seed) if right else self.drafts.randrange(VOCABULARY)
+            slot.tokens.append(token)
+            slot.marks.append(hash((slot.marks[-1], token)))
+        return Row(row.slot, row.start, row.count + count, 1 + count)
 
     # --- memory
 
@@ -195,10 +220,18 @@ class Device:
             following = range(row.start + 1, min(row.start + row.count + 1, slot.prompt_length))
             result.prompt_logprobs = [logprob_of(slot.tokens[position], position) for position in following]
         if row.sample:
-            token = draw(slot.marks[-1], slot.seed)
-            result.tokens.append(token)
-            if slot.params.logprobs is not None:
-                result.logprobs = [logprob_of(token, len(slot.tokens))]
-            slot.tokens.append(token)
-            slot.marks.append(hash((slot.marks[-1], token)))
+            self._draw(slot, row, result)
         return result
+
+    def _draw(self, slot: Slot, row: Row, result: RowResult) -> None:
+        result.drafted = row.draws - 1
+        known = len(slot.tokens) - result.drafted
+        for position in range(known, known + row.draws):
+            token = draw(slot.marks[position - 1], slot.seed)
+            result.tokens.append(token)
+            if slot.tokens[position : position + 1] != [token]:
+                break
+        position = known + len(result.tokens) - 1
+        slot.tokens[position:], slot.marks[position:] = [token], [hash((slot.marks[position - 1], token))]
+        if slot.params.logprobs is not None:
+            result.logprobs = [logprob_of(token, known + index) for index, token in enumerate(result.tokens)]

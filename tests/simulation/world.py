@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from random import Random
+from typing import Any
 
 from penstock.cache import CacheManager, EvictionHistory
-from penstock.flow import Cancel, Delta, FinishReason, Pooling, SamplingParams, StepPlan, Submit, record
+from penstock.flow import Cancel, Delta, FinishReason, Pooling, Row, RowResult, SamplingParams, StepPlan, Submit, record
 from penstock.flow.record import Admission, Preemption
 from penstock.schedule import Scheduler
 from penstock.schedule.queue_policy import DEFAULT_OPTIONS, PolicyOptions
 from penstock.schedule.sequence import Sequence, State
+from penstock.schedule.speculation import DraftBudget
 from penstock.store.spec import CacheGroup
 from simulation.device import Device, draw, embed, logprob_of, marks_of
 
@@ -38,6 +41,33 @@ class Client:
         return self.tokens if at is None else self.tokens[:at]
 
 
+class RandomSpeculation:
+    """Implements `Speculation`: any number of drafts."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.drafted = self.accepted = 0
+
+    def budget_for(self, message: Submit) -> DraftBudget | None:
+        return DraftBudget() if message.params.speculation and message.task == "generate" else None
+
+    def most_drafts(self, sequence: Sequence, rows: int) -> int:
+        assert sequence.drafting is not None
+        sequence.drafting.price = self._random.choice([0.0, 1.0])  # whether its next row waits for this one
+        return 0 if sequence.pending else self._random.choice([0, 1, 2, 5, 16])
+
+    def settle(self, sequences: list[Sequence], rows: list[Row], results: list[RowResult]) -> None:
+        for sequence, row, result in zip(sequences, rows, results, strict=True):
+            if sequence.drafting is not None and result.tokens:
+                sequence.drafting.reserved = 0
+            assert len(result.tokens) - 1 <= result.drafted <= max(0, row.draws - 1)
+            self.drafted += result.drafted
+            self.accepted += max(0, len(result.tokens) - 1)
+
+    def stats(self) -> dict[str, Any]:
+        return {"drafted": self.drafted, "accepted": self.accepted}
+
+
 class World:
     def __init__(
         self,
@@ -54,8 +84,10 @@ class World:
         prefix_caching: bool = True,
         max_waiting_per_tenant: int | None = None,
         options: PolicyOptions = DEFAULT_OPTIONS,
+        drafts: Random | None = None,
     ) -> None:
-        """Each group has the blocks that one sequence needs, and `spare_blocks` more."""
+        """Each group has the blocks that one sequence needs, and `spare_blocks` more. `drafts` decides how many
+        tokens are drafted, and which."""
         groups = [CacheGroup(window, (index,)) for index, window in enumerate(windows)]
         sizing = CacheManager(groups, [1] * len(groups), block_size, prefix_caching)
         num_blocks = [1 + needed + spare_blocks for needed in sizing.required_blocks(context, step_tokens)]
@@ -75,12 +107,13 @@ class World:
             context=context,
             clock=lambda: self.now,
             recorded=True,
+            speculation=None if drafts is None else RandomSpeculation(drafts),
         )
         self.plans: deque[StepPlan] = deque()  # not settled
         self.admissions: dict[int, list[Admission]] = {}  # by number
         self.preemptions: Counter[int] = Counter()
         self.preempted: list[Preemption] = []
-        self.device = Device(list(windows), num_blocks, block_size, step_tokens)
+        self.device = Device(list(windows), num_blocks, block_size, step_tokens, drafts)
         self.clients: dict[str, Client] = {}
         self.planned: bool | None = None  # between the halves of a step: whether there was anything to plan
         self.first: Sequence | None = None  # in line, when a step was last planned
@@ -222,7 +255,9 @@ class World:
         assert packed is not None
         found = record.unpack(packed)
         assert found.number == plan.number
-        assert [word & ~record.DECODE for word in found.words] == [row.count for row in plan.rows]
+        assert [record.tokens_of(word) - record.drafts_of(word)[0] for word in found.words] == [
+            row.count for row in plan.rows
+        ]
         blocks = [(u.held, u.shared, u.resting, u.cached, u.free) for u in self.cache.usage()]
         assert found.blocks == blocks
         for number, word, row in zip(found.numbers, found.words, plan.rows, strict=True):

@@ -30,6 +30,7 @@ _EXTENSIONS = {
     "ignore_eos": "ignore_eos",
     "include_stop_str_in_output": "include_stop_str_in_output",
     "skip_special_tokens": "skip_special_tokens",
+    "speculation": "speculation",
 }
 _UNSUPPORTED = ("allowed_tokens", "banned_tokens", "prompt_logprobs")
 _CONSTRAINTS = {"regex": "guided_regex", "choice": "guided_choice", "grammar": "guided_grammar"}

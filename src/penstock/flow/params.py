@@ -51,6 +51,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ignore_eos: bool = False  # continue past the model's own end tokens
     include_stop_str_in_output: bool = False  # the output includes the stop string or stop token that ended it
     skip_special_tokens: bool = True  # False: special tokens appear in the text, except markers of calls and reasoning
+    speculation: bool = True  # False: no tokens are drafted; they are the same with and without
     timeout_s: float | None = None  # from the request's arrival; the output ends there
 
     logprobs: int | None = None  # None: none; 0: of the sampled token; k: and of the k most likely

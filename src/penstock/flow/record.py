@@ -23,7 +23,11 @@ STEP, BUDGET, SLOT, BLOCKS, PREFIX, CONSTRAINT, ADAPTER, SHARE, FETCH = range(le
 FINDINGS = ("none", "full", "diverged", "extends", "evicted", "too_short", "nothing_alike", "off", "not_read")
 NONE, FULL, DIVERGED, EXTENDS, EVICTED, TOO_SHORT, NOTHING_ALIKE, OFF, NOT_READ = range(len(FINDINGS))
 
-DECODE = 1 << 31  # flag in a row's word: it decodes one token; the other bits are the number of tokens
+# A row's word is the number of tokens it computes. With the flag DECODE these are the newest token and drafts, and the
+# bits from ACCEPTED_BIT on say how many drafts were right.
+DECODE = 1 << 31
+ACCEPTED_BIT = 15
+_TOKENS = (1 << ACCEPTED_BIT) - 1
 LONGEST = 2**32 - 1  # span, in its unit
 
 # Counts that only grow have 64 bits: a busy engine evicts 2^32 blocks within days.
@@ -87,7 +91,7 @@ class StepRecord(NamedTuple):
     admissions: list[Admission]
     preemptions: list[Preemption]
     numbers: list[int]  # [rows] sequence number
-    words: list[int]  # [rows] number of tokens, and DECODE
+    words: list[int]  # [rows]: see DECODE
 
     @property
     def waiting(self) -> int:
@@ -95,7 +99,22 @@ class StepRecord(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        return sum(word & ~DECODE for word in self.words)
+        return sum(map(tokens_of, self.words))
+
+
+def decode_word(drafted: int, accepted: int) -> int:
+    """Of a row that decodes, with drafts."""
+    return DECODE | accepted << ACCEPTED_BIT | 1 + drafted
+
+
+def tokens_of(word: int) -> int:
+    """How many tokens the row computes."""
+    return word & _TOKENS if word & DECODE else word
+
+
+def drafts_of(word: int) -> tuple[int, int]:
+    """How many tokens were drafted, and how many of those were right."""
+    return ((word & _TOKENS) - 1, (word & ~DECODE) >> ACCEPTED_BIT) if word & DECODE else (0, 0)
 
 
 def pack_admission(entry: Admission) -> bytes:

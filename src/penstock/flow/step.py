@@ -44,7 +44,18 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     slot: int
     start: int
     count: int
-    sample: bool  # sample a token from the logits of its last position; never of embedding sequences
+    # Tokens that may be drawn: 0, or one from the logits of the last position, and one more for each token that may be
+    # drafted behind it, whose positions the backend computes too. Never of embedding sequences.
+    draws: int
+
+    @property
+    def sample(self) -> bool:
+        return self.draws > 0
+
+    @property
+    def tokens(self) -> int:
+        """How many the step computes at most."""
+        return self.count + self.draws - 1 if self.draws else self.count
 
 
 class StepPlan(msgspec.Struct, array_like=True, frozen=True):
@@ -57,7 +68,8 @@ class StepPlan(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RowResult(msgspec.Struct, array_like=True):
-    """The result of one row. `tokens` is empty if it was not sampled, or a constraint allowed no token."""
+    """The result of one row. `tokens` is empty if it was not sampled, or a constraint allowed no token; drafted tokens
+    that were right precede the last one."""
 
     tokens: list[int]
     logprobs: list[TokenLogprobs] | None = None
@@ -65,6 +77,7 @@ class RowResult(msgspec.Struct, array_like=True):
     embedding: bytes | None = None  # of a slot that pools, with the last position of its prompt; as in Delta
     finish: FinishReason | None = None  # COMPLETE or DEAD_END: the constraint ends the sequence behind `tokens`
     inspection: Inspection | None = None
+    drafted: int = 0  # tokens that were drafted; `tokens` has those that were right, and one more
 
 
 class StepResult(msgspec.Struct, array_like=True):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from penstock.flow import Backend
+    from penstock.flow.step_costs import StepCosts
     from penstock.forward.memory import CacheSize
     from penstock.kernels.arrays import Dtype
     from penstock.kernels.interface import Batch, Operations, Pages
@@ -51,6 +52,7 @@ class BackendConfig:
     kv_dtype: Dtype
     limits: StepLimits
     threads: int
+    speculates: bool = False  # tokens are drafted, by prompt lookup
 
     @property
     def spec(self) -> ModelSpec:
@@ -61,6 +63,7 @@ class BuiltBackend(NamedTuple):
     backend: Backend
     weights_bytes: int
     cache: CacheSize
+    costs: StepCosts | None = None  # of a backend that drafts tokens
 
 
 EndPhase = Callable[[str], None]  # reports that a phase of the start has ended

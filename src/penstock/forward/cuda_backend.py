@@ -153,7 +153,7 @@ class CudaBackend:
         return Computed(self._model.forward(self._ops, batch, self._pages), starts)
 
     def _sample(self, rows: Sequence[Row], computed: Computed) -> Draws | None:
-        sampled = [index for index, row in enumerate(rows) if row.sample]
+        sampled = [index for index, row in enumerate(rows) if row.draws]
         if not sampled:
             return None
         slots = [rows[index].slot for index in sampled]

@@ -142,7 +142,7 @@ class DecodeGraphs:
 
     def run(self, rows: Sequence[Row]) -> Replayed:
         """Replay the graph of these rows, for which `fits` is true."""
-        slots, starts, counts, sampled = np.array([(row.slot, row.start, row.count, row.sample) for row in rows]).T
+        slots, starts, counts, sampled = np.array([(row.slot, row.start, row.count, row.draws) for row in rows]).T
         ends = counts.cumsum()
         count = int(ends[-1])
         captured = self._captured[bisect_left(self._sizes, count)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.flow import Row, StepPlan, StepResult
+from penstock.flow.step_costs import StepCosts
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.loading import choose_cache_size, load_packed_model
@@ -15,13 +17,19 @@ from penstock.forward.native_model import NativeModel
 from penstock.forward.native_pages import allocate_native_pages
 from penstock.forward.pooling import Pooled
 from penstock.forward.slot_arrays import SlotArrays
+from penstock.forward.step_costs import step_costs
 from penstock.forward.step_outputs import StepOutputs
+from penstock.kernels.arrays import Array
+from penstock.kernels.cpu import library
 from penstock.kernels.cpu.prefault import Prefault
 from penstock.kernels.cpu.program import Pool
 from penstock.kernels.cpu.record import Recordable
 from penstock.kernels.interface import Pages, as_array
 from penstock.sample.logprobs import Logprobs
 from penstock.sample.native_sampler import NativeSampler
+from penstock.speculate.drafter import DraftedRows, Drafter, without_drafts
+from penstock.speculate.lookup import PromptLookup
+from penstock.speculate.proposer import Proposer
 from penstock.startup import process_tuning
 from penstock.store.spec import ModelSpec
 
@@ -42,8 +50,15 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         max_sequences=config.limits.max_sequences,
         step_tokens=config.limits.step_tokens,
         grammars=grammars,
+        drafts=config.speculates,
     )
-    return BuiltBackend(backend, model.num_bytes, size)
+    costs: StepCosts | None = None
+    if config.speculates:
+        what = (config.files.name, model.num_bytes, library.isa(), config.threads)
+        limits, groups = config.limits, len(config.spec.cache_groups)
+        costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups)
+        backend.draft_with(PromptLookup, costs)
+    return BuiltBackend(backend, model.num_bytes, size, costs)
 
 
 class Model(Recordable, Protocol):
@@ -63,14 +78,21 @@ class NativeBackend:
         max_sequences: int,
         step_tokens: int,
         grammars: GrammarCache | None = None,
+        drafts: bool = False,
     ) -> None:
-        """`pages` are native ones: see `kernels.interface.Pages`."""
+        """`pages` are native ones: see `kernels.interface.Pages`. `drafts`: there will be a drafter."""
         spec, block_size = model.spec, pages[0].keys.shape[3]
         self._slots = SlotArrays(max_sequences, context, block_size, len(spec.cache_groups))
-        self.model = NativeModel(model, spec, pool, pages, self._slots, step_tokens=step_tokens)
-        self._sampler = NativeSampler(spec.vocab_size, self._slots.tokens)
+        draws = step_tokens if drafts else max_sequences
+        self.model = NativeModel(model, spec, pool, pages, self._slots, step_tokens=step_tokens, max_draws=draws)
+        self._sampler = NativeSampler(spec.vocab_size, self._slots.tokens, step_tokens if drafts else 0)
+        self._drafter: Drafter | None = None
         self._outputs = StepOutputs(spec.vocab_size, grammars, most_logit_rows=max_sequences)
         self._prefaults = [Prefault(as_array(pages[group.layers[0]].keys)) for group in spec.cache_groups]
+
+    def draft_with(self, make: Callable[[Array], Proposer], costs: StepCosts) -> None:
+        """Rows get drafts from now on. `make` is given the tokens of the slots, [slots, context]."""
+        self._drafter = Drafter(make(self._slots.tokens), costs, self._slots.tokens)
 
     def launch(self, plan: StepPlan) -> None:
         self._slots.apply(plan.admits, plan.extends)
@@ -79,8 +101,15 @@ class NativeBackend:
         for admit in plan.admits:
             self._sampler.admit(admit)
             self._outputs.admit(admit)
-        rows = plan.rows
-        sampled = [row for row in rows if row.sample]
+        if self._drafter is None:
+            return self._launch(plan.number, plan.rows)
+        drafted = self._draft(self._drafter, plan)
+        if drafted is None:
+            return self._launch(plan.number, without_drafts(plan.rows))
+        return self._launch_drafted(self._drafter, plan.number, drafted)
+
+    def _launch(self, number: int, rows: list[Row]) -> None:
+        sampled = [row for row in rows if row.draws]
         slots, positions = [row.slot for row in sampled], [row.start + row.count for row in sampled]
         constraints = self._outputs.constraints(slots, positions)
         show = self._outputs.needs_hidden(rows)
@@ -93,7 +122,27 @@ class NativeBackend:
             tokens = self.model.run(rows, draws, show=show)
             reports = draws.reports(constraints)
         prompts, pooled = self._read_hidden(rows) if show else ({}, None)
-        self._outputs.push(LaunchedStep(plan.number, rows, tokens, reports, prompts, pooled))
+        self._outputs.push(LaunchedStep(number, rows, tokens, reports, prompts, pooled))
+
+    def _draft(self, drafter: Drafter, plan: StepPlan) -> DraftedRows | None:
+        for admit in plan.admits:
+            drafter.admit(admit)
+        if self._sampler.inspects([row.slot for row in plan.rows]):  # from the logits, outside the program
+            return None
+        return drafter.draft(plan.rows, self._outputs.allowed_length)
+
+    def _launch_drafted(self, drafter: Drafter, number: int, drafted: DraftedRows) -> None:
+        rows = drafted.rows
+        draws_at = [(row.slot, row.start + row.count - back) for row in rows for back in reversed(range(row.draws))]
+        slots, positions = [slot for slot, _ in draws_at], [position for _, position in draws_at]
+        constraints = self._outputs.constraints(slots, positions, drafted.drafts)
+        show = self._outputs.needs_hidden(rows)
+        draws, kept = self._sampler.prepare(slots, positions, constraints), array("i", [0] * len(rows))
+        tokens = self.model.run(rows, draws, show=show, kept=kept)
+        drafter.settle(drafted, kept)
+        reports = draws.reports(constraints)
+        prompts, pooled = self._read_hidden(rows) if show else ({}, None)
+        self._outputs.push(LaunchedStep(number, rows, tokens, reports, prompts, pooled, kept.tolist()))
 
     def _read_hidden(self, rows: list[Row]) -> tuple[dict[int, list[Logprobs]], Pooled | None]:
         starts = list(accumulate((row.count for row in rows), initial=0))

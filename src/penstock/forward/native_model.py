@@ -33,7 +33,9 @@ class NativeModel:
         slots: SlotArrays,
         *,
         step_tokens: int,
+        max_draws: int | None = None,
     ) -> None:
+        """`max_draws`: of a step; None: one of each slot."""
         self._model, self._spec, self._pool, self._pages = model, spec, pool, pages
         self._layout = Layout(
             heads=spec.num_heads,
@@ -44,22 +46,24 @@ class NativeModel:
             tokens=slots.tokens,
             tables=slots.tables,
             max_tokens=step_tokens,
-            max_wanted=len(slots.tokens),
+            max_wanted=max_draws or len(slots.tokens),
         )
         self._sampling = self._last = self._program(wanted_only=True)
         self._showing: Program | None = None  # recorded at its first use
         self._rows = array("i")  # of the last step
 
-    def run(self, rows: Sequence[Row], draws: StepDraws | None, *, show: bool) -> list[int]:
-        """Draw a token for each sampled row by `draws`, and write it to its slot; None: only compute their logits. With
-        `show` the hidden states of all tokens can be read afterwards."""
+    def run(
+        self, rows: Sequence[Row], draws: StepDraws | None, *, show: bool, kept: array[int] | None = None
+    ) -> list[int]:
+        """Draw the tokens of each row by `draws`, and write them to its slot; None: only compute their logits. With
+        `show` the hidden states of all tokens can be read afterwards. `kept` as in `Program.run`."""
         if show and self._showing is None:
             self._showing = self._program(wanted_only=False)
         self._last = self._showing if show and self._showing is not None else self._sampling
-        self._rows = array("i", [value for row in rows for value in (row.slot, row.start, row.count, row.sample)])
+        self._rows = array("i", [value for row in rows for value in (row.slot, row.start, row.count, row.draws)])
         if draws is None:
             return self._last.run(self._rows)
-        return self._last.run(self._rows, draws=draws.table, logprobs=draws.logprobs)
+        return self._last.run(self._rows, draws=draws.table, logprobs=draws.logprobs, kept=kept)
 
     def sampled_logits(self, count: int) -> Floats:
         """[count, vocab] of the sampled rows, until the next run."""

@@ -4,7 +4,7 @@ embeddings after it; and the queue of launched steps."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.flow import Admit, Row, StepResult
@@ -12,7 +12,7 @@ from penstock.forward.hidden_states import HiddenStates
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.pooling import Embedders, Pooled
 from penstock.forward.prompt_logprobs import PromptLogprobs
-from penstock.sample.constraints import Constraints, StepConstraints
+from penstock.sample.constraints import NO_DRAFTS, Constraints, StepConstraints
 from penstock.sample.logprobs import Logprobs
 
 if TYPE_CHECKING:
@@ -45,9 +45,18 @@ class StepOutputs:
         pooled = self._embedders.add(rows, hidden, starts)
         return self._prompts.measure(rows, starts, hidden), pooled
 
-    def constraints(self, slots: Sequence[int], positions: Sequence[int]) -> StepConstraints | None:
-        """Masks of the rows with a constraint. If there are any, waits for the tokens of the step before."""
-        return self._constraints.mask(slots, positions, before=self._advance_matchers)
+    def allowed_length(self, slot: int, drafts: list[int]) -> int:
+        """How many of the drafts its constraint allows; all, if it has none. Waits as `constraints` does."""
+        if self._constraints.has(slot):
+            self._advance_matchers()
+        return self._constraints.allowed_length(slot, drafts)
+
+    def constraints(
+        self, slots: Sequence[int], positions: Sequence[int], drafts: Mapping[int, list[int]] = NO_DRAFTS
+    ) -> StepConstraints | None:
+        """Masks of the rows with a constraint, as `Constraints.mask`. If there are any, waits for the tokens of the
+        step before."""
+        return self._constraints.mask(slots, positions, self._advance_matchers, drafts)
 
     def push(self, step: LaunchedStep) -> None:
         """Queue it until it is collected."""

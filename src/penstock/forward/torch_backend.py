@@ -103,7 +103,7 @@ class TorchBackend:
         return self._model.forward(self._ops, batch, self._pages), starts
 
     def _sample(self, rows: Sequence[Row], hidden: Tensor, starts: Sequence[int]) -> Draws | None:
-        sampled = [index for index, row in enumerate(rows) if row.sample]
+        sampled = [index for index, row in enumerate(rows) if row.draws]
         if not sampled:
             return None
         slots = [rows[index].slot for index in sampled]

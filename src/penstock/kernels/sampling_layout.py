@@ -81,6 +81,7 @@ FIELDS = (
     *PENALTIES,
     Field("num_biases", "int32", "entries of logit_bias"),
     Field("masked", "int32", "1: some tokens must not be drawn"),
+    Field("mask_row", "int32", "of the table of masks: the slot, or a row of a draft; CUDA kernels take the slot"),
 )
 
 

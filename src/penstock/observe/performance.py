@@ -28,7 +28,7 @@ class StepCost(NamedTuple):
 
 def decode_rows_and_prompt_tokens(step: StepRecord) -> tuple[int, int]:
     decodes = sum(1 for word in step.words if word & DECODE)
-    return decodes, step.tokens - decodes
+    return decodes, sum(word for word in step.words if not word & DECODE)
 
 
 def recent_steps(journal: Journal, source: Source | None = None) -> list[StepRecord]:

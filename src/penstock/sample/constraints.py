@@ -7,7 +7,7 @@ constraint lose no time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import thread_time
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # CPU time of one mask. All rows of the step wait for it, so a grammar that exceeds it ends. Grammars within the
 # compiler's limits take at most a tenth of it.
 SLOWEST_MASK_S = 0.1
+NO_DRAFTS: Mapping[int, list[int]] = {}
 
 
 @dataclass(slots=True)
@@ -58,6 +59,27 @@ class ConstrainedSlot:
         into.fill(255)
         return FinishReason.COMPLETE if matcher.is_accepting() else FinishReason.DEAD_END
 
+    def allowed_length(self, drafts: list[int]) -> int:
+        """How many of these tokens the constraint allows to follow."""
+        if self.matcher.is_stopped():
+            return 0
+        if (banned := self.banned) is not None:
+            wrong = (place for place, token in enumerate(drafts) if banned[token >> 3] >> (token & 7) & 1)
+            drafts = drafts[: next(wrong, len(drafts))]
+        return self.matcher.validate_tokens(drafts) if drafts else 0
+
+    def masks(self, into: Bits, address: int, position: int, drafts: list[int]) -> list[FinishReason | None]:
+        """As `mask`, of `position` and of those behind each of the `drafts`, to the rows of `into`. The matcher stays
+        where it is."""
+        finishes = []
+        for place in range(len(into)):
+            if place:
+                self.matcher.consume_token(drafts[place - 1])
+            finishes.append(self.mask(into[place], address + place * into.shape[1], position + place))
+        if drafts and not self.matcher.rollback(len(drafts)):
+            raise AssertionError("a matcher has lost its place")
+        return finishes
+
     def consume(self, token: int) -> FinishReason | None:
         """Consume the drawn token. Gives how it ends the sequence, if it does."""
         self.matcher.consume_token(token)
@@ -69,7 +91,7 @@ class ConstrainedSlot:
 class StepConstraints:
     """The constrained rows of one step."""
 
-    rows: list[int]  # into the logits
+    rows: list[int]  # into the logits; those of a slot's drafts follow its first
     slots: list[ConstrainedSlot]
     allowed: Bits  # [rows, mask_bytes]
     finishes: dict[int, FinishReason]  # by row of the logits: no token is allowed, the drawn one means nothing
@@ -79,13 +101,18 @@ class StepConstraints:
         """The mask of a row of the logits. None: it has no constraint, or no token is allowed."""
         return None if row not in self.rows or row in self.finishes else self.allowed[self.rows.index(row)]
 
-    def settle(self, tokens: Sequence[int]) -> dict[int, FinishReason]:
-        """Feed the matchers with the drawn tokens, once. Gives the rows whose sequences end by their constraint."""
+    def settle(self, tokens: Sequence[int], kept: Container[int] | None = None) -> dict[int, FinishReason]:
+        """Feed the matchers with the drawn tokens, once. Gives the rows whose sequences end by their constraint.
+        `kept`: the rows of the logits that count; None: all."""
         if self.ended is None:
-            self.ended = dict(self.finishes)
+            self.ended = {}
+            over: ConstrainedSlot | None = None  # its sequence has ended, with drafts behind
             for row, slot in zip(self.rows, self.slots, strict=True):
-                if row not in self.ended and (finish := slot.consume(tokens[row])) is not None:
-                    self.ended[row] = finish
+                if slot is over or (kept is not None and row not in kept):
+                    continue
+                finish = self.finishes[row] if row in self.finishes else slot.consume(tokens[row])
+                if finish is not None:
+                    self.ended[row], over = finish, slot
         return self.ended
 
 
@@ -103,11 +130,24 @@ class Constraints:
             assert self._grammars is not None, "this engine was built without grammars"
             self._slots[admit.slot] = self._bind(self._grammars, admit)
 
+    def has(self, slot: int) -> bool:
+        return slot in self._slots
+
+    def allowed_length(self, slot: int, drafts: list[int]) -> int:
+        """How many of these tokens may follow, by its constraint. The matchers must be up to date."""
+        constrained = self._slots.get(slot)
+        return len(drafts) if constrained is None else constrained.allowed_length(drafts)
+
     def mask(
-        self, slots: Sequence[int], positions: Sequence[int], before: Callable[[], None]
+        self,
+        slots: Sequence[int],
+        positions: Sequence[int],
+        before: Callable[[], None],
+        drafts: Mapping[int, list[int]] = NO_DRAFTS,
     ) -> StepConstraints | None:
         """Masks for the tokens at `positions` of the sequences in `slots`; None, if none has a constraint. Calls
-        `before`, which feeds the matchers with the tokens before those positions."""
+        `before`, which feeds the matchers with the tokens before those positions. `drafts` by slot: a slot with
+        drafts has a row more for each."""
         rows = [row for row, slot in enumerate(slots) if slot in self._slots] if self._slots else []
         if not rows:
             return None
@@ -115,11 +155,15 @@ class Constraints:
         constrained = [self._slots[slots[row]] for row in rows]
         allowed = np.zeros((len(rows), mask_bytes(self._vocab_size)), dtype=np.uint8)
         first, size = allowed.ctypes.data, allowed.shape[1]
-        finishes = {}
-        for place, (row, slot) in enumerate(zip(rows, constrained, strict=True)):
-            finish = slot.mask(allowed[place], first + place * size, positions[row])
-            if finish is not None:
-                finishes[row] = finish
+        finishes: dict[int, FinishReason] = {}
+        place = 0
+        while place < len(rows):
+            row = rows[place]
+            own = drafts.get(slots[row], [])
+            end = place + 1 + len(own)
+            found = constrained[place].masks(allowed[place:end], first + place * size, positions[row], own)
+            finishes |= {row + index: finish for index, finish in enumerate(found) if finish is not None}
+            place = end
         return StepConstraints(rows, constrained, allowed, finishes)
 
     def _bind(self, grammars: GrammarCache, admit: Admit) -> ConstrainedSlot:

@@ -54,9 +54,10 @@ class StepDraws(NamedTuple):
 
 
 class NativeSampler:
-    def __init__(self, vocab_size: int, tokens: Tokens) -> None:
-        """`tokens` [slots, context]: the sequences. Drawn tokens are written there."""
-        self._requests = RequestTable(vocab_size, len(tokens))
+    def __init__(self, vocab_size: int, tokens: Tokens, num_drafts: int = 0) -> None:
+        """`tokens` [slots, context]: the sequences. Drawn tokens are written there. `num_drafts`: of a step, at
+        most."""
+        self._requests = RequestTable(vocab_size, len(tokens), num_drafts)
         self._tables = SlotTables.blank(tokens, MAX_BIASES, self._requests.allowed)
         self._cached: StepDraws | None = None
         self.inspects = self._requests.inspects
@@ -70,13 +71,17 @@ class NativeSampler:
         self._cached = None
 
     def prepare(self, slots: list[int], positions: list[int], constraints: StepConstraints | None) -> StepDraws:
-        """How the program draws the token at `positions[r]` of the sequence in `slots[r]`."""
+        """How the program draws the token at `positions[r]` of the sequence in `slots[r]`; a slot with drafts has a row
+        more for each, in order."""
         self._requests.update_masks(slots, positions, constraints)
         if self._cached is None or self._cached.slots != slots:
             table = DrawTable([self._requests.by_slot[slot].draw_params for slot in slots], self._tables)
             rows = self._requests.logprob_rows(slots)
             self._cached = StepDraws(slots, table, rows and self._logprob_table(rows, len(slots)), rows)
         self._cached.table.positions[:] = positions
+        if constraints is not None:
+            mask_rows = self._cached.table.table["mask_row"]
+            mask_rows[constraints.rows] = self._requests.mask_rows(slots, constraints)
         return self._cached
 
     def sample(
@@ -104,5 +109,7 @@ class NativeSampler:
         return LogprobTable([counts.get(row, -1) for row in range(count)], self._requests.vocab_size)
 
     def _distribution(self, logits: Floats, slot: int, stage: StageInput) -> Floats:
-        table = DrawTable([{**stage.draw_params, "slot": 0}], self._tables.with_mask(slot, stage.allowed))
+        table = DrawTable(
+            [{**stage.draw_params, "slot": 0, "mask_row": 0}], self._tables.with_mask(slot, stage.allowed)
+        )
         return softmax(draw.filter_scores(logits, table))

@@ -21,11 +21,14 @@ class LogprobRows(NamedTuple):
 
 
 class RequestTable:
-    def __init__(self, vocab_size: int, num_slots: int) -> None:
+    def __init__(self, vocab_size: int, num_slots: int, num_drafts: int = 0) -> None:
+        """`num_drafts`: of a step, at most."""
         self.vocab_size = vocab_size
+        self._num_slots = num_slots
         self.by_slot: dict[int, SlotRequest] = {}
-        # [slots, mask_bytes]: the tokens that may be drawn, of slots with `masked`; up to date after `update_masks`.
-        self.allowed: Bits = np.zeros((num_slots, mask_bytes(vocab_size)), dtype=np.uint8)
+        # [slots + drafts, mask_bytes]: the tokens that may be drawn, of slots with `masked`; up to date after
+        # `update_masks`.
+        self.allowed: Bits = np.zeros((num_slots + num_drafts, mask_bytes(vocab_size)), dtype=np.uint8)
         # By slot with static bans: whether its mask is the one before min_tokens; None: there is none yet.
         self._static_masks: dict[int, bool | None] = {}
         self._argmax_slots: set[int] = set()
@@ -66,10 +69,22 @@ class RequestTable:
                     self._static_masks[slot] = before_min
                     changed.append(slot)
         if constraints is not None:
-            constrained = [slots[row] for row in constraints.rows]
+            constrained = self.mask_rows(slots, constraints)
             self.allowed[constrained] = constraints.allowed
             changed += constrained
         return changed
+
+    def mask_rows(self, slots: Sequence[int], constraints: StepConstraints) -> list[int]:
+        """The rows of `allowed` with the masks of constrained rows: their slots; behind all slots those of drafts."""
+        places: list[int] = []
+        unused = self._num_slots
+        for index, row in enumerate(constraints.rows):
+            if index and slots[constraints.rows[index - 1]] == slots[row]:
+                places.append(unused)
+                unused += 1
+            else:
+                places.append(slots[row])
+        return places
 
     def logprob_rows(self, slots: Sequence[int]) -> LogprobRows | None:
         counts = self._logprob_counts

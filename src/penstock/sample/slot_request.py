@@ -35,6 +35,7 @@ class SlotRequest:
             "prompt_length": admit.prompt_length,
             "num_biases": 0 if masks is None or masks.bias is None else len(masks.bias),
             "masked": params.constraint is not None or (masks is not None and masks.bans),
+            "mask_row": admit.slot,
         }
         kind = _draw_kind(params, draw_params)
         return cls(admit.slot, params, admit.prompt_length, kind, masks, draw_params)

@@ -23,6 +23,7 @@ from penstock.flow import Admit, Extend, Row, StepPlan, record
 from penstock.schedule.fair_preemption import blocks_held, choose_victim, slots_held
 from penstock.schedule.queues import SequenceQueues
 from penstock.schedule.sequence import Sequence
+from penstock.schedule.speculation import Speculation
 from penstock.schedule.tenant_shares import ROW_COST, TenantShare
 
 # Beside foreground rows, background rows get as many tokens as those, but at least this share of the step's budget: a
@@ -61,17 +62,17 @@ class PlanBuilder:
         """Tokens left for this sequence."""
         return min(self.budget, self.background_budget) if sequence.background else self.budget
 
-    def add_row(self, sequence: Sequence, count: int, uncomputed: int) -> None:
-        """Give the sequence a row of `count` tokens, and advance it.
+    def add_row(self, sequence: Sequence, count: int, uncomputed: int, drafts: int = 0) -> None:
+        """Give the sequence a row of `count` tokens and up to `drafts` drafted ones, and advance it.
 
         A row is never taken back: rows are added in policy order, and preemption takes victims from the other end.
         """
         sample = count == uncomputed and not sequence.embeds
-        row = Row(sequence.slot, sequence.computed, count, sample)
+        row = Row(sequence.slot, sequence.computed, count, sample + drafts)
         (self.singles if count == 1 else self.longer).append((sequence, row))
-        self.budget -= count
+        self.budget -= count + drafts
         if sequence.background:
-            self.background_budget -= count
+            self.background_budget -= count + drafts
         sequence.computed += count
         sequence.pending += sample
         sequence.in_flight += 1
@@ -86,8 +87,10 @@ class PlanBuilder:
 
 
 class Planner:
-    def __init__(self, queues: SequenceQueues, step_tokens: int) -> None:
+    def __init__(self, queues: SequenceQueues, step_tokens: int, speculation: Speculation | None = None) -> None:
+        """`speculation`: how many tokens may be drafted; None: none."""
         self._queues = queues
+        self._speculation = speculation
         self._step_tokens = step_tokens
         self._stuck: tuple[Sequence, int] | None = None  # it found too few blocks at this value of `cache.freed`
         self._yielded = 0  # the last step before which a sequence was preempted for one that waits
@@ -170,8 +173,9 @@ class Planner:
     ) -> None:
         """Give running sequences their rows. `counts` are the uncomputed tokens of the `groups`."""
         # For chunks of more than one token:
-        chunk_budget = max(0, self._step_tokens - sum(one.count(1) for one in counts))
-        add_row = plan.add_row
+        singles = sum(one.count(1) for one in counts)
+        chunk_budget = max(0, self._step_tokens - singles)
+        add_row, speculation = plan.add_row, self._speculation
         costs = []  # charged at the end: counters, and so the order, do not change before
         for (share, group), uncomputed_counts in zip(groups, counts, strict=True):
             if chunk_budget and self._goes_before(plan, share):
@@ -187,7 +191,12 @@ class Planner:
                 table, tokens = sequence.table, sequence.computed + count
                 assert table is not None
                 if tokens <= table.capacity or self._allocate(plan, sequence, table, tokens, in_flight):
-                    add_row(sequence, count, uncomputed)
+                    drafts = 0
+                    if speculation is not None and uncomputed == 1 and sequence.drafting is not None:
+                        wanted = speculation.most_drafts(sequence, singles)
+                        drafts = self._reserve_drafts(plan, sequence, table, min(wanted, chunk_budget))
+                        chunk_budget -= drafts
+                    add_row(sequence, count, uncomputed, drafts)
                     if uncomputed > 1:
                         chunk_budget -= count
             costs.append(plan.cost - cost)
@@ -233,6 +242,23 @@ class Planner:
                 return False
         plan.extends += [Extend(sequence.slot, group, new) for group, new in enumerate(new_blocks) if new]
         return True
+
+    def _reserve_drafts(self, plan: PlanBuilder, sequence: Sequence, table: BlockTable, drafts: int) -> int:
+        """Blocks for up to this many drafts behind the next token, if there are any to spare; gives for how many."""
+        drafts = min(drafts, sequence.most_drafts)
+        if sequence.background:
+            drafts = min(drafts, plan.background_budget - 1)
+        tokens = sequence.computed + 1 + drafts
+        if tokens > table.capacity and drafts > 0:
+            spare = not (plan.blocks_short or plan.preempted)
+            new_blocks = self._queues.cache.extend(table, tokens) if spare else None
+            if new_blocks is None:
+                drafts = table.capacity - sequence.computed - 1
+            else:
+                plan.extends += [Extend(sequence.slot, group, new) for group, new in enumerate(new_blocks) if new]
+        assert sequence.drafting is not None
+        sequence.drafting.reserved = max(0, drafts)
+        return sequence.drafting.reserved
 
     def _admit_ready(self, plan: PlanBuilder, now: float, before: TenantShare | None = None) -> bool:
         """Admit in policy order, those of shares `before` this one or (None) all; False if blocks were short. No

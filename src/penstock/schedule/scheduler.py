@@ -29,6 +29,7 @@ from penstock.schedule.planner import Planner, Step
 from penstock.schedule.queue_policy import DEFAULT_OPTIONS, PolicyOptions, policy_by_name
 from penstock.schedule.queues import SequenceQueues
 from penstock.schedule.sequence import Sequence, State
+from penstock.schedule.speculation import Speculation
 from penstock.schedule.step_recorder import StepRecorder
 from penstock.schedule.tenant_shares import TenantShares, cost_of
 from penstock.schedule.views import Views
@@ -52,8 +53,9 @@ class Scheduler:
         options: PolicyOptions = DEFAULT_OPTIONS,
         clock: Callable[[], float] = time.monotonic,
         recorded: bool = False,
+        speculation: Speculation | None = None,
     ) -> None:
-        """`recorded`: every step is packed into a `flow.record`, for `take_record`."""
+        """`recorded`: every step is packed into a `flow.record`, for `take_record`. `speculation`: None: no drafts."""
         _check_capacity(cache, context, step_tokens)
         self.lookahead = lookahead
         self._context = context
@@ -66,7 +68,8 @@ class Scheduler:
         self._record: bytes | None = None  # of the last step settled, until it is taken
         shares = TenantShares(fair=policy == "fair")
         self._queues = SequenceQueues(cache, max_sequences, shares, options.ageing_s, self._recorder)
-        self._planner = Planner(self._queues, step_tokens)
+        self._speculation = speculation
+        self._planner = Planner(self._queues, step_tokens, speculation)
         self.views = Views(self._queues, self._planner)
         self._steps: deque[Step] = deque()  # in flight, oldest first
         self._number = 0  # of the newest plan
@@ -89,6 +92,8 @@ class Scheduler:
             limit=min(len(message.tokens) + message.max_output, self._context),
             chain=self._chain(message),
         )
+        if self._speculation is not None:
+            sequence.drafting = self._speculation.budget_for(message)
         self._newest = sequence
         self._queues.enqueue(sequence, held)
         if sequence.deadline is not None:
@@ -145,18 +150,20 @@ class Scheduler:
         self._steps.popleft()
         now = self._clock()
         self._queues.retire(result.number)
+        if self._speculation is not None:
+            self._speculation.settle(step.sequences, step.plan.rows, result.rows)
         for sequence, row, outcome in zip(step.sequences, step.plan.rows, result.rows, strict=True):
             sequence.in_flight -= 1
-            sequence.pending -= row.sample
+            sequence.pending -= row.draws > 0
             if sequence.state is not State.FINISHED:
                 self._settle_row(sequence, row, outcome, now)
             else:
-                sequence.share.charge(-cost_of(row.count))  # the row was surplus
+                sequence.share.charge(-cost_of(row.tokens))  # the row was surplus
         if self._measures:
             self._pace.add_step(step.planned, now, [row.count for row in step.plan.rows])
         self._expire(now)
         if self._recorder is not None:
-            self._record = self._recorder.end_step(step, now, self._queues)
+            self._record = self._recorder.end_step(step, result.rows, now, self._queues)
         return self.drain()
 
     def take_record(self) -> bytes | None:
@@ -174,7 +181,7 @@ class Scheduler:
         now = self._clock()
         for step in self._steps:
             for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
-                sequence.share.charge(-cost_of(row.count))
+                sequence.share.charge(-cost_of(row.tokens))
         self._steps.clear()
         if self._recorder is not None:
             self._recorder.drop_steps()
@@ -184,6 +191,8 @@ class Scheduler:
         ready = {sequence.id for sequence in self._queues.ready}
         for sequence in self._queues.sequences.values():
             sequence.in_flight = sequence.pending = 0
+            if sequence.drafting is not None:
+                sequence.drafting.reserved = 0
             if sequence.id not in ready and sequence.parked is None and not sequence.held:
                 self._queues.recover(sequence)  # preempted: its rows in flight are computed again
 
@@ -217,6 +226,7 @@ class Scheduler:
             "prefix_hit_tokens": self._planner.prefix_hit_tokens,
             "output_tokens": self._output_tokens,
             "blocks": [usage._asdict() for usage in self._queues.cache.usage()],
+            **({"speculation": self._speculation.stats()} if self._speculation is not None else {}),
         }
 
     def check_integrity(self) -> None:
@@ -225,7 +235,7 @@ class Scheduler:
         rows = [pair for step in self._steps for pair in zip(step.sequences, step.plan.rows, strict=True)]
         for sequence in self._queues.sequences.values():
             own = [row for owner, row in rows if owner is sequence]
-            if (sequence.in_flight, sequence.pending) != (len(own), sum(row.sample for row in own)):
+            if (sequence.in_flight, sequence.pending) != (len(own), sum(row.draws > 0 for row in own)):
                 raise PenstockError(f"sequence {sequence.id} miscounts its rows in flight")
 
     # --- inside
@@ -263,21 +273,25 @@ class Scheduler:
     def _settle_row(self, sequence: Sequence, row: Row, outcome: RowResult, now: float) -> None:
         if outcome.prompt_logprobs:
             sequence.collect_prompt_logprobs(row.start, outcome.prompt_logprobs)
+        count, finish = self._append(sequence, outcome) if outcome.tokens else (0, None)
         if sequence.table is not None:
             sequence.settled = row.start + row.count
+            if count > 1:  # drafts were right: their positions are computed
+                sequence.settled += count - 1
+                sequence.computed += count - 1
             if sequence.settled >= sequence.table.due:
                 self._queues.advance(sequence)
         elif not sequence.in_flight:
             self._queues.recover(sequence)
-        if outcome.tokens:
-            self._append(sequence, outcome, now)
+        if count:
+            self._send(sequence, sequence.delta_of(outcome, count), finish, now)
         elif outcome.embedding is not None:
             self._finish(sequence, FinishReason.END, now, Delta(id=sequence.id, embedding=outcome.embedding))
         elif outcome.finish is not None:
             self._finish(sequence, outcome.finish, now, sequence.delta_of(outcome, 0))
 
-    def _append(self, sequence: Sequence, outcome: RowResult, now: float) -> None:
-        """Append the new tokens, up to the one that ends the sequence."""
+    def _append(self, sequence: Sequence, outcome: RowResult) -> tuple[int, FinishReason | None]:
+        """Append the new tokens, up to the one that ends the sequence; gives how many, and how it ends."""
         finish: FinishReason | None = None
         count = 0
         for token in outcome.tokens:
@@ -290,9 +304,11 @@ class Scheduler:
                 finish = FinishReason.CONTEXT if sequence.limit == self._context else FinishReason.LENGTH
             if finish is not None:
                 break
+        return count, finish
+
+    def _send(self, sequence: Sequence, delta: Delta, finish: FinishReason | None, now: float) -> None:
         if sequence.first_token is None:
             sequence.first_token = now
-        delta = sequence.delta_of(outcome, count)
         if finish is None:
             self._deltas.append(delta)
         else:

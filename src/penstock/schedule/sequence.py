@@ -11,7 +11,8 @@ How far it is, in positions; each step lets `computed` catch up with what is kno
       back             in flight          computed              they exist, their values do not yet
 
 At look-ahead depth 1 `computed` may exceed len(tokens): the position of a pending token can be planned before the
-host has seen it.
+host has seen it. How many tokens a row with drafts will have added is not known before it is settled, so a sequence
+that drafts has one row in flight at a time.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from penstock.flow import Admit, Delta, FinishReason, RowResult, Submit, Timings
 from penstock.schedule.tenant_shares import TenantShare
 
 if TYPE_CHECKING:
+    from penstock.schedule.speculation import DraftBudget
     from penstock.schedule.step_recorder import WaitState
 
 
@@ -55,6 +57,7 @@ class Sequence:
     computed: int = 0
     pending: int = 0
     in_flight: int = 0  # rows planned and not settled; these and `pending` survive a preemption
+    drafting: DraftBudget | None = None  # None: no tokens are drafted
     held: bool = False  # until its constraint has been compiled
     parked: bytes | None = None  # the key of the block it waits for (see `claims`)
     claimed: range = range(0)  # the blocks, by index in its chain, that it has announced to compute
@@ -102,8 +105,21 @@ class Sequence:
 
         The last token it may have is not computed, since nothing follows from it; an embedding needs that one too.
         """
+        if self.pending and self.drafting is not None and self.drafting.waits:
+            return 0
         length = len(self.tokens) + self.pending
         return length - self.computed if length < self.limit or self.embeds else 0
+
+    @property
+    def most_drafts(self) -> int:
+        """How many tokens may be drafted behind the known ones, once there is output: one more is drawn, and end tokens
+        are banned for all draws of a row or for none."""
+        length, params = len(self.tokens), self.message.params
+        if length == self.prompt_length:
+            return 0
+        output = length - self.prompt_length + self.message.forced
+        most = self.limit - length - 1
+        return min(most, params.min_tokens - output - 1) if output < params.min_tokens else most
 
     def admit(self) -> Admit:
         """Its slot on the device, as of now. A copy: the device side owns it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cache import PrefixHit
 from penstock.cache.explain import RunningPrefixes, explain
-from penstock.flow import record
+from penstock.flow import RowResult, record
 from penstock.flow.record import Admission, Finding, micros
 from penstock.schedule.sequence import Sequence
 from penstock.schedule.tenant_shares import TenantShare
@@ -132,14 +132,17 @@ class StepRecorder:
         )
         self._admitted, self._preemptions = [], []
 
-    def end_step(self, step: Step, collected: float, queues: SequenceQueues) -> bytes:
+    def end_step(self, step: Step, results: list[RowResult], collected: float, queues: SequenceQueues) -> bytes:
         planned = self._planned.pop(step.plan.number)
         rows = array("I")
-        for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
+        for sequence, row, result in zip(step.sequences, step.plan.rows, results, strict=True):
             message = sequence.message
             decodes = row.count == 1 and row.start >= len(message.tokens)
             rows.append(message.number)
-            rows.append(row.count | record.DECODE if decodes else row.count)
+            if result.drafted:
+                rows.append(record.decode_word(result.drafted, max(0, len(result.tokens) - 1)))
+            else:
+                rows.append(row.count | record.DECODE if decodes else row.count)
         blocks = [(u.held, u.shared, u.resting, u.cached, u.free) for u in queues.cache.usage()]
         start = planned.start
         spans = (planned.planned_us, micros(collected - start), micros(self._clock() - start))

@@ -100,6 +100,13 @@ class EngineSettings(Section, frozen=True):
     threads: Annotated[
         Positive | None, Meta(description="CPU threads of the model. [default: the available cores]")
     ] = None
+    speculate: Annotated[
+        Literal["off", "auto", "lookup"],
+        Meta(
+            description="Draft tokens that occurred before (prompt lookup), and verify several in one step; the output "
+            "stays the same. auto: lookup, where the backend has it."
+        ),
+    ] = "off"
 
 
 class RoutingSettings(Section, frozen=True):

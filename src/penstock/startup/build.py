@@ -19,7 +19,6 @@ from penstock.cache import CacheManager, EvictionHistory
 from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidSetting
 from penstock.forward.backend import BackendConfig, BackendKind, BuiltBackend, DeviceKind, StepLimits
-from penstock.forward.memory import CacheSize
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.grammar_cache import GrammarCache
 from penstock.kernels.arrays import Dtype
@@ -27,6 +26,7 @@ from penstock.kernels.cpu import library
 from penstock.model import parameter_bytes
 from penstock.schedule import Scheduler
 from penstock.schedule.queue_policy import PolicyOptions
+from penstock.schedule.speculation import CreditSpeculation
 from penstock.settings import Settings
 from penstock.startup import process_tuning
 from penstock.startup.gpu_warmup import wake_device
@@ -45,6 +45,7 @@ BACKENDS: dict[BackendKind, str] = {
     "native": "penstock.forward.native_backend",
     "cuda": "penstock.forward.cuda_startup",
 }
+DRAFTING: tuple[BackendKind, ...] = ("native",)  # backends that draft tokens
 CPU_LIMITS = StepLimits(step_tokens=512, max_sequences=64, lookahead=0)
 GPU_LIMITS = StepLimits(step_tokens=8192, max_sequences=512, lookahead=1)
 # What begins when a phase of a backend's `build` ends.
@@ -99,7 +100,7 @@ def engine_loop(
     timer.begin("preparing kernels" if config.kind == "cuda" else "loading weights")
     grammars = GrammarCache(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
     built: BuiltBackend = importlib.import_module(BACKENDS[config.kind]).build(config, grammars, timer.end)
-    loop = EngineLoop(_scheduler(config, built.cache, secret), built.backend, grammars)
+    loop = EngineLoop(_scheduler(config, built, secret), built.backend, grammars)
     timer.end("rest")
     logger.debug("engine built in %.1f s: %s", timer.total, timer.seconds)
     return loop, _facts(config, built, timer)
@@ -119,6 +120,7 @@ def _decide(settings: Settings, files: ModelFiles) -> BackendConfig:
         kv_dtype=_kv_dtype(settings, dtype, kind),
         limits=_limits(settings, files.spec, device, dtype),
         threads=settings.engine.threads or cores(),
+        speculates=_speculates(settings, kind),
     )
 
 
@@ -177,6 +179,13 @@ def _kind(settings: Settings, device: DeviceKind) -> BackendKind:
     return "torch"
 
 
+def _speculates(settings: Settings, kind: BackendKind) -> bool:
+    how = settings.engine.speculate
+    if how == "lookup" and kind not in DRAFTING:
+        raise InvalidSetting(f"speculate: {how} needs the native CPU kernels", param="speculate")
+    return how != "off" and kind in DRAFTING
+
+
 def _kv_dtype(settings: Settings, dtype: Dtype, kind: BackendKind) -> Dtype:
     name = settings.cache.kv_dtype
     if name == "auto":
@@ -217,6 +226,7 @@ def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dic
         "kv_tokens": (size.blocks[0] - 1) * size.block_size,
         "max_sequences": limits.max_sequences,
         "step_tokens": limits.step_tokens,
+        "speculation": "lookup" if config.speculates else "off",
         "load_s": timer.seconds["weights"],
         "start_s": timer.total,
         "start_parts_s": timer.seconds,
@@ -227,8 +237,8 @@ def _kernels(kind: BackendKind) -> str:
     return f"native {library.isa()}" if kind == "native" else "triton" if kind == "cuda" else "torch"
 
 
-def _scheduler(config: BackendConfig, size: CacheSize, secret: bytes | None) -> Scheduler:
-    settings = config.settings
+def _scheduler(config: BackendConfig, built: BuiltBackend, secret: bytes | None) -> Scheduler:
+    settings, size = config.settings, built.cache
     history = EvictionHistory() if settings.observe.events else None
     groups, limits = config.spec.cache_groups, config.limits
     return Scheduler(
@@ -242,4 +252,5 @@ def _scheduler(config: BackendConfig, size: CacheSize, secret: bytes | None) -> 
         lookahead=limits.lookahead,
         context=size.context,
         recorded=settings.observe.events,
+        speculation=None if built.costs is None else CreditSpeculation(built.costs),
     )

@@ -171,6 +171,7 @@ def test_every_sampling_parameter_is_sent_or_rejected() -> None:
         "ignore_eos": True,
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,
+        "speculation": False,
         "timeout_s": 5.0,  # is kept here
     }
     assert changed.keys() == set(SamplingParams.__struct_fields__)

@@ -45,3 +45,11 @@ def test_spans_that_no_word_holds_are_cut_not_wrapped() -> None:
     assert record.micros(-1.0) == 0
     assert record.micros(0.0000015) == 2
     assert record.millis(0.0015) == 2
+
+
+def test_the_word_of_a_row() -> None:
+    assert (record.tokens_of(512), record.drafts_of(512)) == (512, (0, 0))
+    assert (record.tokens_of(1 | record.DECODE), record.drafts_of(1 | record.DECODE)) == (1, (0, 0))
+    word = record.decode_word(16, 9)
+    assert (record.tokens_of(word), record.drafts_of(word)) == (17, (16, 9))
+    assert word & record.DECODE

@@ -79,6 +79,7 @@ def test_a_request_fills_every_field() -> None:
         "frequency": 2.0,
         "num_biases": 2,
         "masked": 1,
+        "mask_row": 6,
     }
 
 

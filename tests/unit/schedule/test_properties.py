@@ -44,6 +44,7 @@ WORLDS = {
     "policy": st.sampled_from(["fair", "fair", "fair", "fcfs", "priority", "deadline"]),
     "options": st.builds(PolicyOptions, ageing_s=st.sampled_from([1.0, 120.0])),
     "prefix_caching": st.sampled_from([True, True, False]),
+    "drafts": st.sampled_from([None, 1, 2, 3]).map(lambda seed: None if seed is None else Random(seed)),
 }
 CROWDED = WORLDS | {
     "spare_blocks": st.integers(0, 8),
@@ -95,6 +96,7 @@ class Engine(RuleBasedStateMachine):
         prompt_logprobs=st.sampled_from([None, None, None, None, 0]),
         embed=st.sampled_from([None, None, None, None, "mean", "last"]),
         choices=st.sampled_from([1, 1, 1, 1, 2, 5]),
+        speculation=st.sampled_from([True, True, True, False]),
     )
     def submit(self, family: int, shared: int, own: list[int], choices: int, seed: int, **others: Any) -> None:
         for choice in range(choices):
@@ -203,5 +205,6 @@ def _submit_any(world: World, random: Random, choice: int) -> None:
         timeout_s=random.choice([None, None, None, 1.0, 8.0]),
         logprobs=random.choice([None, 0]),
         prompt_logprobs=random.choice([None, None, None, None, 0]),
+        speculation=random.random() < 0.8,
         embed=random.choice([None, None, None, None, None, "mean", "last"]),
     )

@@ -36,6 +36,10 @@ Stop = Annotated[
 STOP = Field(None, description=f"Text that ends the answer, and is not part of it. Up to {MAX_STOPS}.")
 SEED = Field(None, ge=-(2**63), le=2**63 - 1, description="The same seed gives the same answer. Default: a fresh one.")
 IGNORE_EOS = Field(None, description="Extension. Go on behind the model's own end.")
+SPECULATION = Field(
+    None,
+    description="Extension. false: draft no tokens for this answer, which is the same either way. Default: true.",
+)
 
 
 def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:

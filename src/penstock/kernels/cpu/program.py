@@ -98,7 +98,7 @@ class NativeLayout(ctypes.Structure):
 
 class NativeStep(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("rows", "wanted", "draws", "tables", "logprobs", "drawn")),
+        *((name, ctypes.c_void_p) for name in ("rows", "wanted", "draws", "tables", "logprobs", "drawn", "kept")),
         *((name, ctypes.c_int32) for name in ("num_rows", "num_wanted", "first", "end")),
     )
 
@@ -178,20 +178,22 @@ class Program:
 
     def run(
         self,
-        rows: array[int],  # [rows, 4] int32: slot, start, count, whether it is sampled
+        rows: array[int],  # [rows, 4] int32: slot, start, count, draws
         *,
-        wanted: array[int] | None = None,  # [n] int32 packed tokens; None: the last of each sampled row
+        wanted: array[int] | None = None,  # [n] int32 packed tokens; None: the last of each row, as many as it draws
         draws: DrawTable | None = None,  # [wanted]
         logprobs: LogprobTable | None = None,  # [wanted]: of the drawn tokens; without `draws` of those in the table
         first: int = 0,
+        kept: array[int] | None = None,  # [rows] int32: rows have drafts; how many draws of each count is written here
     ) -> list[int]:
-        """Operations from `first` on; gives the drawn tokens."""
+        """Operations from `first` on; gives the drawn tokens, of all draws."""
         step = self._step
         step.rows, step.num_rows = rows.buffer_info()[0], len(rows) // 4
         step.wanted, step.num_wanted = (None, 0) if wanted is None else wanted.buffer_info()
         step.draws, step.tables = (None, None) if draws is None else (draws.address, draws.slots.address)
         step.logprobs = None if logprobs is None else logprobs.address
         step.first = first
+        step.kept = None if kept is None else kept.buffer_info()[0]
         if wrong := self._run(self._address, self._step_at):
             what = "tokens" if wrong == 1 else "logits"
             raise ValueError(f"a step has more {what} than there is room for")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.flow.identity import Source
-from penstock.flow.record import DECODE, STEP, WAITS, StepRecord
+from penstock.flow.record import DECODE, STEP, WAITS, StepRecord, tokens_of
 from penstock.observe.trace.journal import Journal
 
 MAX_COLUMNS = 5000
@@ -56,7 +56,7 @@ def columns_of(
             for number, word in zip(step.numbers, step.words, strict=True):
                 if not journal.owns(tenant, number):
                     continue
-                tokens[number] = tokens.get(number, 0) + (word & ~DECODE)
+                tokens[number] = tokens.get(number, 0) + tokens_of(word)
                 decodes[number] = decodes.get(number, True) and bool(word & DECODE)
             marks += [mark for mark in _marks(journal, column, step) if journal.owns(tenant, mark["seq"])]
         seen.update(tokens)

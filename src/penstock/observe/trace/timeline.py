@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from penstock.flow.record import DECODE
+from penstock.flow.record import DECODE, tokens_of
 from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.records import RequestTrace, SequenceTrace
 
@@ -133,7 +133,7 @@ def _step_spans(request: RequestTrace, journal: Journal) -> Iterator[Span]:
         for number, word in zip(step.numbers, step.words, strict=True):
             if number in mine:
                 stage = "decode" if word & DECODE else "prefill"
-                yield Span(stage, number, step.start, settled, step.number, word & ~DECODE)
+                yield Span(stage, number, step.start, settled, step.number, tokens_of(word))
         before = 0
         for number, text_us in texts.items():
             if number in mine:

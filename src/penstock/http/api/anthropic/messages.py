@@ -93,6 +93,7 @@ def to_request(
     """`recommended` is ModelFiles.sampling, `variables` those of the model's chat template. Raises InvalidRequest for
     what the schema cannot check."""
     requested = {"temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k}
+    requested["speculation"] = body.speculation
     params = SamplingParams(
         **merge_recommended(recommended, requested),
         max_tokens=body.max_tokens,

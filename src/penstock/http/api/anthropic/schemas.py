@@ -27,6 +27,7 @@ from penstock.http.api.fields import (
     StrictModel,
     field_error,
 )
+from penstock.http.api.generation_fields import SPECULATION
 from penstock.http.parse.unions import ByField, ByJsonType
 
 # --- blocks
@@ -281,6 +282,7 @@ class MessagesRequest(CountTokensRequest, ContextFields):
     temperature: float | None = Field(None, ge=0, le=1, description=TEMPERATURE)
     top_p: float | None = TOP_P
     top_k: int | None = Field(None, ge=0, le=MAX_INT, description="Draw from this many likeliest tokens. 0: all.")
+    speculation: bool | None = SPECULATION
     metadata: EndUser | None = Field(None, description=ignored_fields.HINTS["metadata"])
 
     service_tier: Annotated[Any, ignored_fields.MESSAGES["service_tier"]] = None

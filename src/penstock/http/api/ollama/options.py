@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from penstock.flow import Constraint, SamplingParams
 from penstock.flow.params import MAX_STOPS
 from penstock.http.api.fields import MAX_INT, TEMPERATURE, TOP_P, StrictModel, field_error
+from penstock.http.api.generation_fields import SPECULATION
 from penstock.http.api.ignored_fields import IgnoredField
 from penstock.http.api.recommended_sampling import merge_recommended
 from penstock.http.parse.unions import ByJsonType
@@ -70,6 +71,7 @@ class OllamaOptions(StrictModel):
         "default: as many as the context holds.",
     )
     stop: Stop | None = Field(None, description="Texts that end the answer, and are not part of it.")
+    speculation: bool | None = SPECULATION
     repeat_penalty: float | None = Field(
         None, ge=0.01, le=100, description="Above 1: tokens of the prompt and the answer become less likely."
     )
@@ -142,6 +144,7 @@ def sampling_params(
         "repetition_penalty": 1.0 if requested.repeat_last_n == 0 else requested.repeat_penalty,
         "presence_penalty": requested.presence_penalty,
         "frequency_penalty": requested.frequency_penalty,
+        "speculation": requested.speculation,
     }
     bounded = requested.num_predict is not None and requested.num_predict > 0
     return SamplingParams(

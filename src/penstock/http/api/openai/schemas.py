@@ -17,6 +17,7 @@ from penstock.http.api.fields import MAX_INT, MODEL, STREAM, TEMPERATURE, TOP_P,
 from penstock.http.api.generation_fields import (
     IGNORE_EOS,
     SEED,
+    SPECULATION,
     STOP,
     LogitBias,
     Metadata,
@@ -81,6 +82,7 @@ class GenerationFields(StructuredOutputFields):
         None, max_length=128, fail_fast=True, description="Extension. Tokens that end the answer."
     )
     ignore_eos: bool | None = IGNORE_EOS
+    speculation: bool | None = SPECULATION
     include_stop_str_in_output: bool | None = Field(
         None,
         description="Extension. Leave in the text what ended it: the stop string, or the text of the stop token. "

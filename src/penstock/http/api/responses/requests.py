@@ -60,8 +60,9 @@ def to_request(
     top_k = 0 if body.top_k == -1 else body.top_k
     requested = {"temperature": body.temperature, "top_p": body.top_p, "top_k": top_k}
     penalties = {"presence_penalty": body.presence_penalty, "frequency_penalty": body.frequency_penalty}
+    others = {"seed": body.seed, "ignore_eos": body.ignore_eos, "speculation": body.speculation}
     params = SamplingParams(
-        **merge_recommended(recommended, requested | penalties | {"seed": body.seed, "ignore_eos": body.ignore_eos}),
+        **merge_recommended(recommended, requested | penalties | others),
         stop=stop_strings(body.stop),
         max_tokens=body.max_output_tokens,
         constraint=_constraint(body),

@@ -15,7 +15,7 @@ from penstock.http.api.function_tools import (
     Function,
     ToolChoiceOr,
 )
-from penstock.http.api.generation_fields import IGNORE_EOS, SEED, STOP, Metadata, Stop, TemplateKwargs
+from penstock.http.api.generation_fields import IGNORE_EOS, SEED, SPECULATION, STOP, Metadata, Stop, TemplateKwargs
 from penstock.http.api.ignored_fields import (
     LABELS,
     STREAM_OPTIONS,
@@ -172,6 +172,7 @@ class ResponseRequest(InputTokensRequest, ContextFields):
     seed: int | None = SEED
     stop: Stop | None = STOP
     ignore_eos: bool | None = IGNORE_EOS
+    speculation: bool | None = SPECULATION
     stream: bool | None = STREAM
     stream_options: EventOptions | None = Field(None, description="Only with `stream`.")
     include: list[ignored_fields.Includable] | None = Field(

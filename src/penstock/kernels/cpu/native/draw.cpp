@@ -304,7 +304,7 @@ void adjust(float* logits, int64_t vocab, const DrawParams& params, const SlotTa
     const float* biases = tables.biases + params.slot * tables.bias_stride;
     for (int32_t index = 0; index < params.num_biases; ++index) logits[tokens[index]] += biases[index];
     if (penalised(params)) penalise(logits, params, tables.tokens + params.slot * tables.token_stride, scratch);
-    if (params.masked) mask(logits, vocab, tables.allowed + params.slot * tables.mask_words);
+    if (params.masked) mask(logits, vocab, tables.allowed + params.mask_row * tables.mask_words);
 }
 
 bool adjusts(const DrawParams& params) { return params.num_biases > 0 || params.masked || penalised(params); }

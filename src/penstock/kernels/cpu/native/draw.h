@@ -18,7 +18,7 @@ struct SlotTables {
     const int32_t* bias_tokens;  // [slots][bias_stride]
     const float* biases;         // [slots][bias_stride]
     int64_t bias_stride;
-    const uint32_t* allowed;  // [slots][mask_words]: a bit for each token that may be drawn, the lowest first
+    const uint32_t* allowed;  // [mask rows][mask_words]: a bit for each token that may be drawn, the lowest first
     int64_t mask_words;
 };
 

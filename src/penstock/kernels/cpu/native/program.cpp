@@ -94,13 +94,19 @@ float* Program::buffer(int32_t number) const {
 int Program::run(const Step& step) {
     step_ = step;
     if (const int wrong = expand(step)) return wrong;
+    compute(step);
+    if (step.kept != nullptr) accept(step);
+    return 0;
+}
+
+void Program::compute(const Step& step) {
     plan_attention();
     const int32_t stages = step.to - step.from;
     for (int32_t stage = 0; stage < stages; ++stage)
         shares_[static_cast<size_t>(stage)] = shares(ops_[static_cast<size_t>(step.from + stage)]);
     if (!profiling) {
         pool_.run(stages, shares_.data(), body, this);
-        return 0;
+        return;
     }
     for (; step_.from < step.to; ++step_.from) {
         const Op& op = ops_[static_cast<size_t>(step_.from)];
@@ -109,7 +115,19 @@ int Program::run(const Step& step) {
         pool_.run(1, shares_.data(), body, this);
         spent_ns[op.kind] += std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count();
     }
-    return 0;
+}
+
+void Program::accept(const Step& step) {
+    const int32_t* drawn = step.drawn;
+    for (int32_t index = 0; index < step.num_rows; ++index) {
+        const Row& row = step.rows[index];
+        int32_t* slot = layout_.slot_tokens + row.slot * layout_.token_stride + row.start + row.count - row.draws + 1;
+        int32_t kept = 0;
+        while (kept + 1 < row.draws && drawn[kept] == slot[kept]) ++kept;
+        if (row.draws > 0) slot[kept] = drawn[kept], ++kept;
+        step.kept[index] = kept;
+        drawn += row.draws;
+    }
 }
 
 void Program::body(void* context, int stage, int share, int thread) {
@@ -122,7 +140,7 @@ int Program::expand(const Step& step) {
     int64_t num_tokens = 0, num_wanted = 0;
     for (int32_t index = 0; index < step.num_rows; ++index) {
         num_tokens += step.rows[index].count;
-        num_wanted += step.rows[index].sample != 0;
+        num_wanted += step.rows[index].draws;
     }
     if (step.wanted != nullptr) num_wanted = step.num_wanted;
     if (num_tokens > layout_.max_tokens) return 1;
@@ -139,7 +157,8 @@ int Program::expand(const Step& step) {
             for (size_t group = 0; group < tables_.size(); ++group)
                 token_tables_[group][token] = tables_[group] + row.slot * layout_.table_stride;
         }
-        if (step.wanted == nullptr && row.sample != 0) wanted_[want++] = static_cast<int32_t>(token - 1);
+        if (step.wanted == nullptr)
+            for (int32_t before = row.draws; before > 0; --before) wanted_[want++] = static_cast<int32_t>(token) - before;
     }
     if (step.wanted != nullptr) std::copy(step.wanted, step.wanted + num_wanted, wanted_.begin());
     return 0;
@@ -255,7 +274,7 @@ void Program::draw(int64_t row, float* scratch) {
     const DrawParams& params = step_.draws[row];
     const int32_t token = kernels().draw.draw(logits, layout_.vocab, params, *step_.tables, step_.logprobs, row, scratch);
     step_.drawn[row] = token;
-    layout_.slot_tokens[params.slot * layout_.token_stride + params.position] = token;
+    if (step_.kept == nullptr) layout_.slot_tokens[params.slot * layout_.token_stride + params.position] = token;
 }
 
 }  // namespace penstock

@@ -56,16 +56,19 @@ struct Layout {
 };
 
 struct Row {
-    int32_t slot, start, count, sample;
+    int32_t slot, start, count;
+    int32_t draws;  // of its last tokens
 };
 
 struct Step {
     const Row* rows;
-    const int32_t* wanted;  // packed tokens; null: the last of each row with `sample`
+    const int32_t* wanted;  // packed tokens; null: the last ones of each row, as many as it draws
     const DrawParams* draws;  // [wanted], or null
     const SlotTables* tables;  // of the draws
     const LogprobTable* logprobs;  // [wanted], or null: of the drawn tokens, without `draws` of those in the table
     int32_t* drawn;         // [wanted]
+    int32_t* kept;  // [rows]: how many draws of each row count, those up to the first that differs from the draft in its
+                    // slot; null: no row has drafts
     int32_t num_rows, num_wanted;
     int32_t from, to;  // operations
 };
@@ -88,6 +91,8 @@ class Program {
     void execute(const Op& op, int share, int shares, int thread);
     void draw(int64_t row, float* scratch);
     int expand(const Step& step);
+    void compute(const Step& step);
+    void accept(const Step& step);  // of drafts; writes the last token that counts to its slot
     void plan_attention();
     AttentionTasks& tasks(const Op& op) { return tasks_[static_cast<size_t>(op.group * 2 + op.rows)]; }
     int32_t shares(const Op& op);

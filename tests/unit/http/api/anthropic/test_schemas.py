@@ -159,6 +159,7 @@ TABLE: Table = (
         "temperature": ((0, 1, 0.5), (-0.1, 1.1, *NO_NUMBERS)),
         "top_p": ((0.1, 1), (0, 1.1, *NO_NUMBERS)),
         "top_k": ((0, 5), (-1, 2**31, *NO_INTEGERS)),
+        "speculation": ((True, False), NO_BOOLEANS),
         "metadata": (
             ({}, {"user_id": "x"}, {"user_id": None}),
             ({"user": "x"}, {"user_id": 1}, {"user_id": "x" * 257}),

@@ -18,6 +18,7 @@ FLAG = ((True, False), NO_BOOLEANS)
 TABLE: Table = {
     "temperature": ((0, 0.8, 100), (-0.1, 101, *NO_NUMBERS)),
     "top_k": ((-1, 0, 40, 40.0), (-2, *NO_INTEGERS)),
+    "speculation": FLAG,
     "top_p": ((0.1, 1), (0, 1.1, *NO_NUMBERS)),
     "min_p": ((0, 1), (-0.1, 1.1, *NO_NUMBERS)),
     "typical_p": ((0.1, 1), (0, 1.1, *NO_NUMBERS)),
@@ -96,11 +97,12 @@ def test_every_option_that_counts_arrives() -> None:
         {
             "temperature": 0.5, "top_k": 7, "top_p": 0.6, "min_p": 0.1, "typical_p": 0.7, "seed": 42, "num_predict": 9,
             "stop": ["a", "b"], "repeat_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.4,
+            "speculation": False,
         }
     )  # fmt: skip
     assert made == SamplingParams(
         temperature=0.5, top_k=7, top_p=0.6, min_p=0.1, typical_p=0.7, seed=42, max_tokens=9, stop=("a", "b"),
-        repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.4,
+        repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.4, speculation=False,
     )  # fmt: skip
 
 

@@ -77,6 +77,7 @@ def test_every_sampling_field_arrives() -> None:
         "ignore_eos": True,
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,
+        "speculation": False,
         "prompt_logprobs": 4,
     }
     made = request(

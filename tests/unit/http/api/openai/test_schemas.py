@@ -127,6 +127,7 @@ GENERATION: Table = {
     "min_tokens": ((0, 5), (-1, 2**31, *NO_INTEGERS)),
     "stop_token_ids": (([], [0, 5]), ([-1], [2**31], ["1"], [True], [1.5], [0] * 129, 1, "1", {})),
     "ignore_eos": ((True, False), NO_BOOLEANS),
+    "speculation": ((True, False), NO_BOOLEANS),
     "include_stop_str_in_output": ((True, False), NO_BOOLEANS),
     "skip_special_tokens": ((True, False), NO_BOOLEANS),
     "spaces_between_special_tokens": ((True, False), NO_BOOLEANS),

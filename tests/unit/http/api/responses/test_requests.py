@@ -39,6 +39,7 @@ def test_a_plain_request_runs_to_the_end_of_the_context() -> None:
         ({"seed": 3, "stop": "."}, {"seed": 3, "stop": (".",)}),
         ({"ignore_eos": True, "stop": [".", "!"]}, {"ignore_eos": True, "stop": (".", "!")}),
         ({"ignore_eos": False, "stop": None, "seed": None}, {}),
+        ({"speculation": False}, {"speculation": False}),
         ({"include": ["message.output_text.logprobs"]}, {"logprobs": 0}),
         ({"include": ["message.output_text.logprobs"], "top_logprobs": 3}, {"logprobs": 3}),
         ({"include": ["reasoning.encrypted_content"]}, {}),

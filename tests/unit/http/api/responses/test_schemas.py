@@ -153,6 +153,7 @@ TABLE: Table = (
         "seed": ((-(2**63), 2**63 - 1), (2**63, *NO_INTEGERS)),
         "stop": (("a", ["a", "b"], []), ("", 1, [""], ["a"] * 5, {})),
         "ignore_eos": ((True, False), NO_BOOLEANS),
+        "speculation": ((True, False), NO_BOOLEANS),
         "stream": ((True, False), NO_BOOLEANS),
         "stream_options": (
             ({}, {"include_obfuscation": False}, {"reasoning_summary_delivery": "sequential_cutoff"}),

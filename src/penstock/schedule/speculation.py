@@ -1,0 +1,111 @@
+"""How many tokens may be drafted for a sequence: as many as it can pay for.
+
+A sequence has a credit, in units of the time in which a step draws one token. Drafts cost what they lengthen the step
+by, right ones earn the tokens they save, and every output token earns a little. So a sequence of which no draft is
+ever right loses at most `FIRST_CREDIT` and `TOKEN_CREDIT` per token against one without drafts. Whether a draft is
+worth its price is decided by the backend, which sees what is proposed (`speculate.draft_length`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.flow import Row, RowResult, Submit
+from penstock.flow.step_costs import StepCosts
+
+if TYPE_CHECKING:
+    from penstock.schedule.sequence import Sequence
+
+MOST_DRAFTS = 16  # of a row
+FIRST_CREDIT = 0.4  # one draft of a single stream on a CPU
+TOKEN_CREDIT = 0.02
+MOST_CREDIT = 6.0
+
+
+@dataclass(slots=True)
+class DraftBudget:
+    """Of one sequence."""
+
+    credit: float = FIRST_CREDIT
+    price: float = 0.0  # of a draft, when a step was last planned
+    reserved: int = 0  # drafts of the row in flight
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next row waits for the one in flight: that one has drafts, or the next one may."""
+        return self.reserved > 0 or self.credit >= self.price
+
+
+class Speculation(Protocol):
+    """Decides how many tokens may be drafted."""
+
+    def budget_for(self, message: Submit) -> DraftBudget | None:
+        """For a new sequence; None: none of its tokens are drafted."""
+
+    def most_drafts(self, sequence: Sequence, rows: int) -> int:
+        """Of its next row, in a step in which about `rows` sequences draw a token."""
+
+    def settle(self, sequences: Items[Sequence], rows: Items[Row], results: Items[RowResult]) -> None:
+        """A step is over."""
+
+    def stats(self) -> dict[str, Any]: ...
+
+
+class CreditSpeculation:
+    """Implements `Speculation`."""
+
+    def __init__(self, costs: StepCosts) -> None:
+        self._costs = costs
+        self._drafted = [0] * MOST_DRAFTS  # by position in the draft, since the start
+        self._accepted = [0] * MOST_DRAFTS
+        self._steps = 0  # with drafts
+
+    def budget_for(self, message: Submit) -> DraftBudget | None:
+        return DraftBudget() if message.params.speculation and message.task == "generate" else None
+
+    def most_drafts(self, sequence: Sequence, rows: int) -> int:
+        budget = sequence.drafting
+        if budget is None:
+            return 0
+        budget.price = price = self._costs.draft_price(rows)
+        if price >= 1.0:  # not even a draft that is always right pays off
+            budget.price = float("inf")
+            return 0
+        return 0 if sequence.pending else min(MOST_DRAFTS, int(budget.credit / price))
+
+    def settle(self, sequences: Items[Sequence], rows: Items[Row], results: Items[RowResult]) -> None:
+        drafted = sum(result.drafted for result in results)
+        price = 0.0
+        if drafted:
+            self._steps += 1
+            tokens, drawing = sum(row.count for row in rows), sum(row.draws > 0 for row in rows)
+            before = self._costs.seconds(tokens)
+            price = (self._costs.seconds(tokens + drafted) - before) / before * drawing / drafted
+        for sequence, result in zip(sequences, results, strict=True):
+            budget, count = sequence.drafting, len(result.tokens)
+            if budget is None or not count:
+                continue
+            budget.reserved = 0
+            earned = TOKEN_CREDIT * count
+            if result.drafted:
+                earned += count - 1 - price * result.drafted
+                self._count(result.drafted, count - 1)
+            budget.credit = min(MOST_CREDIT, budget.credit + earned)
+
+    def stats(self) -> dict[str, Any]:
+        """Totals since the start."""
+        return {
+            "steps": self._steps,
+            "drafted": sum(self._drafted),
+            "accepted": sum(self._accepted),
+            "drafted_by_position": self._drafted.copy(),
+            "accepted_by_position": self._accepted.copy(),
+        }
+
+    def _count(self, drafted: int, accepted: int) -> None:
+        for position in range(drafted):
+            self._drafted[position] += 1
+        for position in range(accepted):
+            self._accepted[position] += 1

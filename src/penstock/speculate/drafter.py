@@ -1,0 +1,87 @@
+"""Drafts of a step: proposed for its rows, cut to what pays off and what constraints allow, written to the slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from penstock.flow import Admit, Row
+from penstock.flow.step_costs import StepCosts
+from penstock.kernels.arrays import Array
+from penstock.speculate.draft_length import Rates, choose_length
+from penstock.speculate.proposer import DraftRow, Proposer
+
+AllowedLength = Callable[[int, list[int]], int]  # slot and drafts -> how many of them its constraint allows
+
+
+class DraftedRows(NamedTuple):
+    """Rows of a plan as they are computed."""
+
+    rows: list[Row]  # with their drafts: a row draws `draws` tokens, from the logits of its last positions
+    drafts: dict[int, list[int]]  # by slot
+    kinds: dict[int, int]  # of their proposals, by slot
+
+
+class Drafter:
+    """One per backend. An Admit replaces what it holds for the slot."""
+
+    def __init__(self, proposer: Proposer, costs: StepCosts, tokens: Array) -> None:
+        """`tokens` [slots, context] int32: the sequences. Drafts are written there."""
+        self._proposer = proposer
+        self._costs = costs
+        self._tokens = tokens
+        self._rates = Rates(proposer.kinds)  # of all sequences
+        self._slot_rates: dict[int, Rates] = {}
+        self._end_tokens: dict[int, frozenset[int]] = {}  # by slot
+
+    def admit(self, admit: Admit) -> None:
+        self._proposer.admit(admit)
+        self._slot_rates[admit.slot] = Rates(self._proposer.kinds)
+        self._end_tokens[admit.slot] = frozenset(admit.end_tokens)
+
+    def draft(self, rows: Sequence[Row], allowed_length: AllowedLength) -> DraftedRows | None:
+        """None: the step has no drafts."""
+        wanted = [DraftRow(row.slot, row.start + row.count, row.draws - 1) for row in rows if row.draws > 1]
+        if not wanted:
+            return None
+        num_drawing, num_drafts = sum(row.draws > 0 for row in rows), 0
+        drafts: dict[int, list[int]] = {}
+        kinds: dict[int, int] = {}
+        for row, (tokens, kind) in zip(wanted, self._proposer.propose(wanted), strict=True):
+            if not tokens:
+                continue
+            rate = self._slot_rates[row.slot].rate(kind, self._rates)
+            length = choose_length(self._costs, rate, min(row.most, len(tokens)), num_drawing, num_drafts)
+            chosen = self._cut(row.slot, tokens[:length])
+            if chosen:
+                chosen = chosen[: allowed_length(row.slot, chosen)]
+            if chosen:
+                drafts[row.slot], kinds[row.slot] = chosen, kind
+                num_drafts += len(chosen)
+                self._tokens[row.slot, row.length : row.length + len(chosen)] = chosen
+        if not drafts:
+            return None
+        return DraftedRows([with_drafts(row, len(drafts.get(row.slot, ()))) for row in rows], drafts, kinds)
+
+    def settle(self, drafted: DraftedRows, kept: Sequence[int]) -> None:
+        """`kept` [rows]: how many draws of each row count."""
+        for row, count in zip(drafted.rows, kept, strict=True):
+            if row.draws > 1:
+                kind = drafted.kinds[row.slot]
+                for rates in (self._rates, self._slot_rates[row.slot]):
+                    rates.add(kind, row.draws - 1, count - 1)
+
+    def _cut(self, slot: int, tokens: list[int]) -> list[int]:
+        """Up to a token that would end the sequence: nothing follows it."""
+        ends = self._end_tokens[slot]
+        return next((tokens[:place] for place, token in enumerate(tokens) if token in ends), tokens)
+
+
+def with_drafts(row: Row, drafts: int) -> Row:
+    """As it is computed: with this many drafts."""
+    return row if row.draws <= 1 else Row(row.slot, row.start, row.count + drafts, 1 + drafts)
+
+
+def without_drafts(rows: list[Row]) -> list[Row]:
+    """The rows of a step in which nothing is drafted."""
+    return [with_drafts(row, 0) for row in rows] if any(row.draws > 1 for row in rows) else rows

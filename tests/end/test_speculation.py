@@ -1,0 +1,121 @@
+"""With drafts and without, answers are the same: a tiny model, whose drafts are its recorded answers with mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from helpers.native_paged_model import needs_library
+from helpers.recorded_drafts import draft_freely, draft_recorded
+from penstock import LLM, Constraint, SamplingParams
+from penstock.errors import InvalidSetting
+from penstock.flow import Completion
+
+pytestmark = needs_library
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string", "maxLength": 8}}}
+REQUESTS = {
+    "greedy": SamplingParams(temperature=0.0),
+    "filtered": SamplingParams(temperature=0.8, top_p=0.9),
+    "typical": SamplingParams(temperature=1.2, typical_p=0.9, min_p=0.001),
+    "penalties": SamplingParams(temperature=0.8, repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.4),
+    "logprobs": SamplingParams(temperature=0.8, logprobs=3, prompt_logprobs=1),
+    "masks": SamplingParams(logit_bias={7: 4.0, 9: -100.0}, banned_tokens=tuple(range(60)), min_tokens=20, logprobs=0),
+    "schema": SamplingParams(constraint=Constraint("json_schema", msgspec.json.encode(SCHEMA).decode()), logprobs=1),
+    "regex": SamplingParams(constraint=Constraint("regex", "([a-e]{2} [0-9])+"), frequency_penalty=0.2, min_tokens=30),
+    "short": SamplingParams(constraint=Constraint("regex", "[a-c]{5}[0-9]{2}"), temperature=0.0),
+    "stop token": SamplingParams(temperature=2.0, stop_tokens=(100, 101, 102, 103, 104, 105), min_tokens=9),
+    "stop string": SamplingParams(temperature=1.5, stop=("a", "th", "é")),
+    "choices": SamplingParams(temperature=1.0, n=3),
+    "budget": SamplingParams(temperature=0.0, max_tokens=1),
+}
+PROMPTS = [[3 + (7 * place + index * index) % 200 for index in range(5 + 6 * place)] for place in range(len(REQUESTS))]
+PARAMS = [
+    msgspec.structs.replace(one, max_tokens=min(one.max_tokens or 48, 48), seed=number, ignore_eos=number % 2 == 0)
+    for number, one in enumerate(REQUESTS.values())
+]
+
+
+def open_model(tiny: Path, **settings: Any) -> LLM:
+    given = {"context": 128, "threads": 1, "device": "cpu", "block_size": 8, "kv_memory": "20MB"}
+    return LLM(str(tiny), **{**given, **settings})
+
+
+@pytest.fixture(scope="module")
+def expected(tiny: Path) -> list[Completion]:
+    with open_model(tiny) as llm:
+        return llm.generate(PROMPTS, PARAMS)
+
+
+def outputs(results: Sequence[Completion]) -> list[Any]:
+    """All of them that does not depend on time, or on the cache."""
+    return [
+        [(c.tokens, c.text, c.finish, c.stop, c.logprobs) for c in result.choices] + [result.prompt_logprobs]
+        for result in results
+    ]
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+@pytest.mark.parametrize("right", [0.5, 0.9, 1.0])
+def test_alone_and_together(
+    tiny: Path, expected: list[Completion], lookahead: int, right: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft_recorded(monkeypatch, expected, right)
+    with open_model(tiny, speculate="lookup", lookahead=lookahead) as llm:
+        together = llm.generate(PROMPTS, PARAMS)
+        alone = [llm.generate(prompt, params) for prompt, params in zip(PROMPTS, PARAMS, strict=True)]  # prefix hits
+        llm.check_integrity()
+        stats = llm.stats()["speculation"]
+    assert outputs(together) == outputs(expected)
+    assert outputs(alone) == outputs(expected)
+    assert stats["accepted"] > 200
+    if right < 1.0:
+        assert stats["accepted"] < stats["drafted"]
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_in_chunks_and_preempted(
+    tiny: Path, expected: list[Completion], lookahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft_recorded(monkeypatch, expected)
+    with open_model(tiny) as roomy:
+        block_bytes = roomy.facts["kv_bytes"] / roomy.facts["kv_tokens"] * 8
+    settings = {"speculate": "lookup", "lookahead": lookahead, "step_tokens": 23, "max_sequences": 12}
+    with open_model(tiny, kv_memory=str(int(block_bytes * 20)), prefix_caching=False, **settings) as llm:
+        results = llm.generate(PROMPTS, PARAMS)
+        llm.check_integrity()
+        stats = llm.stats()
+    assert stats["preemptions"] > 0
+    assert stats["speculation"]["accepted"] > 100
+    assert outputs(results) == outputs(expected)
+
+
+def test_a_request_without_speculation(tiny: Path, expected: list[Completion], monkeypatch: pytest.MonkeyPatch) -> None:
+    draft_recorded(monkeypatch, expected)
+    with open_model(tiny, speculate="auto") as llm:
+        params = [msgspec.structs.replace(one, speculation=False) for one in PARAMS]
+        assert outputs(llm.generate(PROMPTS, params)) == outputs(expected)
+        assert llm.stats()["speculation"]["drafted"] == 0
+
+
+def test_prompt_lookup(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random model soon repeats itself, if it is greedy."""
+    greedy = SamplingParams(temperature=0.0, max_tokens=100, ignore_eos=True)
+    with open_model(tiny) as llm:
+        before = llm.generate(PROMPTS[:4], greedy)
+    draft_freely(monkeypatch)
+    with open_model(tiny, speculate="lookup") as llm:
+        assert outputs(llm.generate(PROMPTS[:4], greedy)) == outputs(before)
+        stats = llm.stats()["speculation"]
+    assert stats["accepted"] > 0
+    assert sum(stats["drafted_by_position"]) == stats["drafted"]
+
+
+def test_a_backend_without_drafts_says_so(tiny: Path) -> None:
+    with pytest.raises(InvalidSetting, match="needs the native CPU kernels"):
+        open_model(tiny, speculate="lookup", dtype="bfloat16")
+    with open_model(tiny, speculate="auto", dtype="bfloat16") as llm:
+        assert llm.facts["speculation"] == "off"

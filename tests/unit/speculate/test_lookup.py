@@ -1,0 +1,68 @@
+"""Prompt lookup: what it finds, and that it never misses what is there."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.flow import Admit, SamplingParams
+from penstock.speculate.lookup import FEW, NgramIndex, PromptLookup
+from penstock.speculate.proposer import DraftRow
+
+
+def propose(tokens: list[int], most: int = 4) -> tuple[list[int], int]:
+    lookup = PromptLookup(np.array([tokens], dtype=np.int32))
+    lookup.admit(Admit(0, tokens, len(tokens), SamplingParams(), 0, 0, (), []))
+    (found,) = lookup.propose([DraftRow(0, len(tokens), most)])
+    return found.tokens, found.kind
+
+
+def test_proposes_what_followed_the_same_tokens() -> None:
+    assert propose([9, 1, 2, 3, 4, 5, 6, 1, 2, 3]) == ([4, 5, 6, 1], 0)
+    assert propose([9, 1, 2, 3, 4, 5, 6, 7, 2, 3]) == ([], 0), "two tokens are too few"
+
+
+def test_the_last_occurrence_counts_unless_an_earlier_one_is_longer() -> None:
+    assert propose([1, 2, 3, 7, 1, 2, 3, 8, 1, 2, 3], 1) == ([8], 0)
+    long = [11, 12, 13, 14, 15, 1, 2, 3]
+    assert propose([*long, 7, 0, 1, 2, 3, 8, *long], 1) == ([7], 2)
+
+
+def test_a_repetition_goes_on() -> None:
+    assert propose([5, 6, 7, 5, 6, 7, 5, 6, 7], 7)[0] == [5, 6, 7, 5, 6, 7, 5]
+    assert propose([4, 4, 4, 4], 3)[0] == [4, 4, 4]
+
+
+def test_a_slot_forgets_the_sequence_before() -> None:
+    tokens = np.array([[1, 2, 3, 4, 5, 1, 2, 3]], dtype=np.int32)
+    lookup = PromptLookup(tokens)
+    lookup.admit(Admit(0, [], 0, SamplingParams(), 0, 0, (), []))
+    assert lookup.propose([DraftRow(0, 8, 2)])[0].tokens == [4, 5]
+    tokens[0] = [7, 7, 8, 9, 6, 1, 2, 3]
+    lookup.admit(Admit(0, [], 0, SamplingParams(), 0, 0, (), []))
+    assert lookup.propose([DraftRow(0, 8, 2)])[0].tokens == []
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    tokens=st.lists(st.integers(0, 3), min_size=4, max_size=120),
+    pieces=st.lists(st.integers(1, 3 * FEW), min_size=1, max_size=8),
+)
+def test_an_index_finds_the_same_however_it_grew(tokens: list[int], pieces: list[int]) -> None:
+    """In pieces, hashed one by one or all at once: as by comparing everything."""
+    known = np.array(tokens, dtype=np.int32)
+    index, end = NgramIndex(), 0
+    for piece in pieces:
+        end = min(end + piece, len(tokens) - 1)
+        index.extend(known, end)
+    index.extend(known, len(tokens) - 1)
+    found = index.find(known)
+    for n in (8, 3):
+        ends = [at for at in range(n, len(tokens)) if tokens[at - n : at] == tokens[len(tokens) - n :]]
+        if ends:
+            assert found is not None
+            assert found[0] == ends[-1]
+            assert found[1] >= n
+            return
+    assert found is None
