@@ -116,7 +116,10 @@ class ActiveRequest:
         if answer.index == 0:
             self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
         if delta.prompt_logprobs is not None:
-            self.prompt_logprobs = [None, *delta.prompt_logprobs]
+            entries = delta.prompt_logprobs
+            if self._filters is not None:  # alternatives are output, too
+                entries = [msgspec.structs.replace(entry, top=[]) for entry in entries]
+            self.prompt_logprobs = [None, *entries]
         if delta.embedding is not None:
             self._embedding = delta.embedding
         if delta.inspection is not None:

@@ -55,6 +55,9 @@ class ChoiceFilter(Protocol):
     def part(self, kind: str) -> PartFilter:
         """Of a part that begins: "text", "reasoning" or "arguments"."""
 
+    def hide_alternatives(self, entries: list[TokenLogprobs]) -> list[TokenLogprobs]:
+        """Log-probabilities of tokens that are shown, in their order, without alternatives that may not be shown."""
+
 
 class _Run:
     """A part that has begun, and how much of it is held back."""
@@ -225,6 +228,9 @@ class OutputFilter:
             tokens += one.tokens
             if logprobs is not None:
                 logprobs += one.logprobs or ()
+        if logprobs and self._choice.logprobs is not None:
+            logprobs = self._rules.hide_alternatives(logprobs)
+            self._choice.logprobs[self._shown_tokens : self._shown_tokens + len(logprobs)] = logprobs
         self._shown_tokens += len(tokens)
         return tokens, logprobs
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.gateway.safety.json_text import JsonFilter
+import msgspec
+
+from penstock.flow import TokenLogprobs
+from penstock.gateway.safety.json_text import split_characters, unescape
 from penstock.gateway.safety.matcher import Matcher, Step
+from penstock.gateway.safety.piece_filter import PieceFilter
+from penstock.gateway.safety.spelling import has_invisible, last_character, split_visible
 from penstock.stream.output_filter import FilterState, PartFilter
 
 Report = Callable[[str, str, str], None]  # rule, part, what matched
@@ -17,47 +22,102 @@ class SizeLimit(NamedTuple):
     characters: int
 
 
+class Context(NamedTuple):
+    """What rules have to know of a request beside its answer."""
+
+    prompt: str = ""  # that the answer goes on after, without a template between them; its end is enough
+    token_bytes: Callable[[int], bytes] | None = None  # of the model's vocabulary
+
+
 class RuleFilter:
     """A stream.ChoiceFilter. Sizes count over all parts of the choice."""
 
-    def __init__(self, matcher: Matcher | None, size: SizeLimit | None, report: Report) -> None:
+    def __init__(
+        self, matcher: Matcher | None, size: SizeLimit | None, report: Report, context: Context | None = None
+    ) -> None:
         self._matcher = matcher
         self._report = report
+        self._context = context or Context()
+        self._before = self._context.prompt.encode(
+            errors="replace"
+        )  # the tokens before the next log-probabilities, as far as matches may begin in them
         self.size = size
         self.room = None if size is None else size.characters
 
     def part(self, kind: str) -> PartFilter:
-        text = TextFilter(self, self._matcher, lambda rule, matched: self._report(rule, kind, matched))
-        return JsonFilter(text) if kind == "arguments" else text
+        def report(rule: str, matched: str) -> None:
+            self._report(rule, kind, matched)
+
+        prompt, self._context = self._context.prompt, self._context._replace(prompt="")
+        text = TextFilter(self, self._matcher, report, prompt if kind == "text" else "")
+        return PieceFilter(text, split_characters, unescape) if kind == "arguments" else text
+
+    def hide_alternatives(self, entries: list[TokenLogprobs]) -> list[TokenLogprobs]:
+        """Log-probabilities of tokens that are shown, without alternatives that would have made a match."""
+        token_bytes, matcher = self._context.token_bytes, self._matcher
+        if token_bytes is None or matcher is None:
+            return entries
+        shown = []
+        for entry in entries:
+            hidden = matcher.make_match(self._before, [token_bytes(token) for token, _ in entry.top])
+            top = [one for one, hide in zip(entry.top, hidden, strict=True) if one[0] == entry.token or not hide]
+            shown.append(entry if len(top) == len(entry.top) else msgspec.structs.replace(entry, top=top))
+            self._before = (self._before + token_bytes(entry.token))[-4 * (matcher.longest + 1) :]
+        return shown
 
 
 class TextFilter:
-    """A stream.PartFilter of plain text."""
+    """A stream.PartFilter of plain text. Text with invisible characters passes the rules twice: as it is, and without
+    them."""
 
-    def __init__(self, owner: RuleFilter, matcher: Matcher | None, report: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, owner: RuleFilter, matcher: Matcher | None, report: Callable[[str, str], None], prompt: str
+    ) -> None:
+        """`prompt`: that the text goes on after."""
         self.hit: str | None = None
         self._owner = owner
         self._matcher = matcher
         self._report = report
-        self.state: FilterState | None = None if matcher is None else matcher.beginning
+        self._as_is = None if matcher is None else MatchFilter(matcher, self._end, prompt)
+        self._visible: PieceFilter | None = None  # while it holds text back
+
+    @property
+    def state(self) -> FilterState | None:
+        return None if self._as_is is None or self._visible is not None else self._as_is.open_state
+
+    @state.setter
+    def state(self, state: FilterState | None) -> None:
+        assert self._as_is is not None
+        assert state is not None
+        self._as_is.state = state
 
     def push(self, text: str) -> str:
-        if self._matcher is None or self.state is None:
+        if self._as_is is None:
             return self._fit(text)
-        return self._take(self._matcher.step(self.state, text))
+        context = self._as_is.state.window[0]
+        return self._fit(self._show(self._as_is.push(text), context))
 
     def flush(self) -> str:
-        if self._matcher is None or self.state is None or not self.state.num_held:
+        if self._as_is is None:
             return ""
-        return self._take(self._matcher.end(self.state))
+        context = self._as_is.state.window[0]
+        shown = self._show(self._as_is.flush(), context)
+        if self._visible is not None and self.hit is None:
+            shown += self._visible.flush()
+        return self._fit(shown)
 
-    def _take(self, step: Step) -> str:
-        self.state = step.state
-        if step.hit is None:
-            return self._fit(step.shown)
-        shown = self._fit(step.shown)
-        if self.hit is None:
-            self._end(step.hit, step.matched)
+    def _show(self, text: str, context: str) -> str:
+        """Of text that matches nothing as it is; `context` stands for what came before it."""
+        if self._visible is None:
+            if not has_invisible(text):
+                return text
+            assert self._matcher is not None
+            again = MatchFilter(self._matcher, self._end)
+            again.state = FilterState(context)
+            self._visible = PieceFilter(again, split_visible, last_character)
+        shown = self._visible.push(text)
+        if not self._visible.holds_text:
+            self._visible = None
         return shown
 
     def _fit(self, text: str) -> str:
@@ -72,5 +132,37 @@ class TextFilter:
         return shown
 
     def _end(self, rule: str, matched: str) -> None:
-        self.hit = rule
-        self._report(rule, matched)
+        if self.hit is None:
+            self.hit = rule
+            self._report(rule, matched)
+
+
+class MatchFilter:
+    """Text as a matcher reads it."""
+
+    def __init__(self, matcher: Matcher, report: Callable[[str, str], None], prompt: str = "") -> None:
+        self.hit: str | None = None
+        self.state = matcher.state_after(prompt[-matcher.longest - 1 :]) if prompt else matcher.beginning
+        self._prompt_left = self.state.num_held  # characters of the prompt that would be shown with the text
+        self._matcher = matcher
+        self._report = report
+
+    @property
+    def open_state(self) -> FilterState | None:
+        """None while part of the prompt is in the window."""
+        return None if self._prompt_left else self.state
+
+    def push(self, text: str) -> str:
+        return self._take(self._matcher.step(self.state, text))
+
+    def flush(self) -> str:
+        return self._take(self._matcher.end(self.state)) if self.state.num_held else ""
+
+    def _take(self, step: Step) -> str:
+        self.state = step.state
+        shown = step.shown[self._prompt_left :]
+        self._prompt_left = max(self._prompt_left - len(step.shown), 0)
+        if step.hit is not None:
+            self.hit = step.hit
+            self._report(step.hit, step.matched)
+        return shown

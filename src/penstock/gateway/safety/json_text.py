@@ -1,41 +1,11 @@
-"""The text inside JSON that arrives in pieces: a rule for `secret` has to see `\\u0073ecret` as well.
+"""The text inside JSON: a rule for `secret` has to see `\\u0073ecret` as well.
 
 Only escapes are read. Brackets, quotes and keys stay as they are, so that rules can match those too.
 """
 
 from __future__ import annotations
 
-from penstock.stream.output_filter import FilterState, PartFilter
-
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "/": "/", "\\": "\\"}
-
-
-class JsonFilter:
-    """A PartFilter of JSON: passes its text on with escapes read, and shows the JSON of what may be shown."""
-
-    def __init__(self, text: PartFilter) -> None:
-        self.state: FilterState | None = None
-        self._text = text
-        self._unread = ""  # the beginning of an escape
-        self._held: list[str] = []  # the JSON of each character that is held back
-
-    @property
-    def hit(self) -> str | None:
-        return self._text.hit
-
-    def push(self, text: str) -> str:
-        pieces, self._unread = split_characters(self._unread + text)
-        return self._show(pieces, self._text.push("".join(map(unescape, pieces))))
-
-    def flush(self) -> str:
-        rest, self._unread = list(self._unread), ""  # half an escape is plain text
-        shown = self._show(rest, self._text.push("".join(rest))) if rest else ""
-        return shown if self.hit is not None else shown + self._show([], self._text.flush())
-
-    def _show(self, pieces: list[str], shown: str) -> str:
-        held = [*self._held, *pieces]
-        self._held = held[len(shown) :]
-        return "".join(held[: len(shown)])
 
 
 def split_characters(text: str) -> tuple[list[str], str]:

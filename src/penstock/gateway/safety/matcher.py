@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import InvalidSetting
 from penstock.gateway.safety.pattern import Analysis
+from penstock.gateway.safety.spelling import has_invisible
 from penstock.stream.output_filter import FilterState
 
 MAX_MEMORY = 8 << 20  # bytes of an expression of all patterns, its automaton's cached states included
@@ -128,19 +129,37 @@ class Matcher:
 
     # --- text in pieces
 
-    def step(self, state: FilterState, text: str, *, remember: bool = True) -> Step:
+    def step(self, state: FilterState, text: str) -> Step:
         """More text."""
         if (known := state.steps.get(text)) is not None:
             return Step(*known)
         step = self._step(state.window, text, ended=False)
-        # Hits are rare, and hold what must not be kept.
-        if remember and step.hit is None and max(len(text), len(step.state.window)) <= LONG_PIECE:
+        # Hits are rare, and hold what must not be kept. Text with invisible characters is looked at twice.
+        short = max(len(text), len(step.state.window)) <= LONG_PIECE
+        if short and step.hit is None and not has_invisible(state.window + text):
             if self._num_steps >= MAX_STEPS:
                 self._forget_steps()
             step = step._replace(state=self._states.setdefault(step.state.window, step.state))
             state.steps[text] = (step.shown, step.state)
             self._num_steps += 1
         return step
+
+    def state_after(self, text: str) -> FilterState:
+        """Of a text that goes on after this one, which is not looked at itself: matches within it are none."""
+        data = _encode(text)
+        start = self._beginnings.search(data).start()
+        while (match := self._any.search(data, start)) is not None:
+            start = match.start() + 1
+            while start < len(data) and data[start] & 0xC0 == 0x80:
+                start += 1
+            start = self._beginnings.search(data, start).start()
+        place = _characters(data[:start])
+        return FilterState((_standing_for(text[place - 1]) if place else BEGINNING) + text[place:])
+
+    def make_match(self, before: bytes, texts: Sequence[bytes]) -> list[bool]:
+        """Of each text, whether it would make a match after `before`, which has none."""
+        start = self._beginnings.search(before).start()
+        return [self._any.search(before + text, start) is not None for text in texts]
 
     def end(self, state: FilterState) -> Step:
         """The text has ended."""

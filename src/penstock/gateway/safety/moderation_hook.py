@@ -7,9 +7,11 @@ that means: `closed`, as if it had flagged the text, or `open`, as if it had not
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import inspect
 import logging
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -29,6 +31,10 @@ class Verdict(NamedTuple):
     flagged: bool
     failure: str | None = None  # why the hook gave no verdict of its own
     categories: tuple[str, ...] = ()  # that the endpoint named
+
+
+class HookError(Exception):
+    """A hook gave no verdict. The message has nothing of the text."""
 
 
 class _Result(msgspec.Struct):
@@ -57,7 +63,9 @@ class Hook:
                 return await self._ask(text)
         except TimeoutError:
             return self._failed("timeout", f"no answer within {self._timeout_s:g} s")
-        except Exception as error:
+        except HookError as error:
+            return self._failed("error", str(error))
+        except Exception as error:  # of the HTTP client, or of an answer that cannot be read
             return self._failed("error", f"{type(error).__name__}: {str(error)[:200]}")
 
     def _failed(self, kind: str, why: str) -> Verdict:
@@ -91,7 +99,7 @@ def _http(entry: SafetyEntry, post: Post, environ: dict[str, str]) -> Callable[[
         answer = await post(url, headers, msgspec.json.encode({"input": text.encode(errors="replace").decode()}))
         results = msgspec.json.decode(answer, type=_Answer).results
         if not results:
-            raise ValueError("the answer has no results")
+            raise HookError("the answer has no results")
         found = [name for result in results for name, flagged in result.categories.items() if flagged]
         return Verdict(any(result.flagged for result in results), categories=tuple(found))
 
@@ -113,12 +121,49 @@ def _python(entry: SafetyEntry) -> Callable[[str], Awaitable[Verdict]]:
 
     async def ask(text: str) -> Verdict:
         if inspect.iscoroutinefunction(function):
-            flagged = await function(text)
+            flagged = await _outcome(function(text))
         else:
-            async with slots:
-                flagged = await asyncio.to_thread(function, text)
+            flagged = await _call_in_thread(function, text, slots)
+        if isinstance(flagged, BaseException):  # its message may have the text in it
+            raise HookError(f"the function raised {type(flagged).__name__}")
         if not isinstance(flagged, bool):
-            raise TypeError(f"the function returned {type(flagged).__name__} instead of a bool")
+            raise HookError(f"the function returned {type(flagged).__name__} instead of a bool")
         return Verdict(flagged)
 
     return ask
+
+
+async def _outcome(work: Awaitable[Any]) -> Any:
+    """What it returns or raises. A cancellation goes on, unless it is the hook's own."""
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise
+        return error
+    except BaseException as error:  # SystemExit as well: a hook does not end the server
+        return error
+
+
+async def _call_in_thread(function: Callable[[str], Any], text: str, slots: asyncio.Semaphore) -> Any:
+    """What the function returns or raises. Its thread keeps the slot until the function returns, also past the time
+    limit; the server does not wait for it at its end."""
+    await slots.acquire()
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def deliver(outcome: Any) -> None:
+        slots.release()
+        if not future.done():
+            future.set_result(outcome)
+
+    def call() -> None:
+        try:
+            outcome = function(text)
+        except BaseException as error:
+            outcome = error
+        with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
+            loop.call_soon_threadsafe(deliver, outcome)
+
+    threading.Thread(target=call, name="moderation-hook", daemon=True).start()
+    return await future

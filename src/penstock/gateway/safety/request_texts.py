@@ -1,4 +1,4 @@
-"""The texts of a request that rules look at: everything of the client's that a model may read."""
+"""The texts of a request that rules look at, everything of the client's that a model may read; and their readings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from penstock.flow import Request
+from penstock.gateway.safety.json_text import unescaped
+from penstock.gateway.safety.spelling import has_invisible, visible
 
 _FIELDS = ("text", "messages", "documents", "tools", "template_arguments")
 _KEYS = frozenset(  # of messages, which no model reads
@@ -18,10 +20,19 @@ _KEYS = frozenset(  # of messages, which no model reads
 
 def request_texts(request: Request) -> list[str]:
     """Prompts of token ids are not among them: they need their model's vocabulary."""
-    return [text for name in _FIELDS for text in _texts(getattr(request, name))]
+    return [text for name in _FIELDS for text in texts_of(getattr(request, name))]
 
 
-def _texts(part: Any) -> Iterator[str]:
+def readings(text: str) -> list[str]:
+    """A text as it is; with JSON's escapes read, since arguments of tool calls are JSON in a text; and each of these
+    without invisible characters."""
+    found = [text]
+    if "\\" in text:
+        found.append(unescaped(text))
+    return list(dict.fromkeys([*found, *(visible(one) for one in found if has_invisible(one))]))
+
+
+def texts_of(part: Any) -> Iterator[str]:
     """In their order. Without recursion: clients choose how deep it goes."""
     stack = [part]
     while stack:

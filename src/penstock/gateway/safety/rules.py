@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -10,6 +11,7 @@ from penstock.gateway.safety.choice_filter import SizeLimit
 from penstock.gateway.safety.matcher import Matcher, Pattern, compile_expression
 from penstock.gateway.safety.moderation_hook import Hook
 from penstock.gateway.safety.pattern import PatternError, analyze
+from penstock.gateway.safety.spelling import term_forms
 from penstock.settings import SafetyEntry
 
 MAX_PATTERNS = 4096  # of all rules, terms included
@@ -104,13 +106,28 @@ def _patterns(entry: SafetyEntry) -> list[Pattern]:
 def _of_term(term: str, entry: SafetyEntry) -> str:
     """White space stands for any white space. Where a term begins or ends with an ASCII letter or digit, so does a
     word."""
-    words = term.split()
-    if not words:
-        raise InvalidSetting(f"safety ({entry.name}): terms: a term is empty", param="terms")
-    source = f"\\s{{1,{MAX_SPACES}}}".join(map(_escape, words))
-    if entry.whole_words:
-        source = f"{_boundary(words[0][0])}{source}{_boundary(words[-1][-1])}"
-    return source if entry.ignore_case is False else f"(?i){source}"
+    ignore_case = entry.ignore_case is not False
+    sources = []
+    for form in term_forms(term, ignore_case=ignore_case):
+        if not (words := form.split()):
+            raise InvalidSetting(f"safety ({entry.name}): terms: a term is empty", param="terms")
+        source = f"\\s{{1,{MAX_SPACES}}}".join(map(_escape, words))
+        first, last = (_boundary(words[0][0]), _boundary(words[-1][-1])) if entry.whole_words else ("", "")
+        sources.append(_with_similar_letters(source, first, last) if ignore_case else first + source + last)
+    return ("(?i)" if ignore_case else "") + "|".join(dict.fromkeys(sources))
+
+
+def _with_similar_letters(source: str, first: str, last: str) -> str:
+    """Between the borders of words, with letters that RE2 does not take for the same: ß and ss, and the Turkish i. They
+    are no ASCII letters, and so no borders are beside them."""
+
+    def alternatives(found: re.Match[str]) -> str:
+        before, behind = first if found.start() == 0 else "", last if found.end() == len(source) else ""
+        return f"(?:{before}{found[0]}{behind}|{'ß' if found[0] == 'ss' else '[ıİ]'})"
+
+    spans = [found.span() for found in re.finditer("ss|i", source)]
+    starts, ends = any(start == 0 for start, _ in spans), any(end == len(source) for _, end in spans)
+    return ("" if starts else first) + re.sub("ss|i", alternatives, source) + ("" if ends else last)
 
 
 def _boundary(char: str) -> str:

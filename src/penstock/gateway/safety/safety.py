@@ -14,20 +14,22 @@ from penstock.deployment.protocol import Call, ServedModel
 from penstock.deployment.ticket import Ticket
 from penstock.errors import ContentRejected, SafetyUnavailable
 from penstock.flow import Request
-from penstock.gateway.safety.choice_filter import RuleFilter
-from penstock.gateway.safety.json_text import unescaped
+from penstock.gateway.safety.choice_filter import Context, RuleFilter
 from penstock.gateway.safety.matcher import Expired, Matcher
-from penstock.gateway.safety.request_texts import request_texts
+from penstock.gateway.safety.request_texts import readings, request_texts, texts_of
 from penstock.gateway.safety.rules import Rules, Ruleset
 from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.pipeline import prompt_field
+from penstock.stream.active_request import ActiveRequest
+from penstock.stream.choice import ChoiceStream
 
 logger = logging.getLogger(__name__)
 
 SHORT_TEXT = 2000  # characters; matching more happens in a thread
 SHORT_WORK = 2_000_000  # of characters times program steps
 MATCH_S = 10.0  # for all texts of a request
+MAX_REVIEWS = 16  # choices of a request that hooks look at together
 MAX_HOOK_TEXT = 1 << 20  # characters that a hook gets; more counts as a failure of the hook
 
 
@@ -78,9 +80,11 @@ class Safety:
         call = await model.prepare(requests)
         output = self.rules.of(requests[0].tenant, "output")
         if output.matcher is not None or output.size is not None:
-            for active in call.active_requests:
+            longest = 0 if output.matcher is None else output.matcher.longest
+            for active, request in zip(call.active_requests, requests, strict=True):
                 report = partial(self._report, active.id, "output")
-                active.filter_output(partial(RuleFilter, output.matcher, output.size, report))
+                context = Context(_continued(model, request, longest + 1), model.vocabulary.token_bytes)
+                active.filter_output(partial(RuleFilter, output.matcher, output.size, report, context))
         return call
 
     def review_answer(self, ticket: Ticket, tenant: str) -> None:
@@ -116,11 +120,9 @@ class Safety:
         deadline = self._clock() + MATCH_S
         for text in texts:
             try:
-                if found := matcher.find(text, deadline, self._clock):
-                    return found
-                # Arguments of tool calls are JSON in a text.
-                if "\\" in text and (found := matcher.find(unescaped(text), deadline, self._clock)):
-                    return found
+                for reading in readings(text):
+                    if found := matcher.find(reading, deadline, self._clock):
+                        return found
             except Expired:
                 raise SafetyUnavailable(f"the text could not be checked within {MATCH_S:g} s: shorten it") from None
         return None
@@ -141,17 +143,24 @@ class Safety:
 
     async def _review(self, ruleset: Ruleset, ticket: Ticket) -> None:
         """The answer is complete, and none of it is shown yet: take from it the choices that a hook flags."""
-        for active in ticket.active_requests:
-            for choice in active.choices:
-                arguments = [call.arguments for call in choice.choice().calls] if choice.finish is not None else []
-                parts = [choice.text, "".join(choice.reasoning or ()), *arguments]
-                try:
+        slots = asyncio.Semaphore(MAX_REVIEWS)
+
+        async def review(active: ActiveRequest, choice: ChoiceStream) -> None:
+            arguments = [call.arguments for call in choice.choice().calls] if choice.finish is not None else []
+            parts = [choice.text, "".join(choice.reasoning or ()), *arguments]
+            try:
+                async with slots:
                     found = await self._ask_hooks(ruleset, "\n\n".join(filter(None, parts)))
-                except SafetyUnavailable as error:
-                    found = (ruleset.hooks[0].rule, error.message)
-                if found is not None:
-                    choice.cut(found[0], text=0, reasoning=0, arguments={}, tokens=0)
-                    self._report(active.id, "output", found[0], "answer", found[1])
+            except SafetyUnavailable as error:
+                found = (ruleset.hooks[0].rule, error.message)
+            if found is not None:
+                choice.cut(found[0], text=0, reasoning=0, arguments={}, tokens=0)
+                self._report(active.id, "output", found[0], "answer", found[1])
+
+        async with asyncio.TaskGroup() as group:
+            for active in ticket.active_requests:
+                for choice in active.choices:
+                    group.create_task(review(active, choice))
 
     # --- texts
 
@@ -172,7 +181,9 @@ class Safety:
 
     def _match_all(self, matcher: Matcher, text: str) -> list[str]:
         try:
-            return matcher.find_all(text, self._clock() + MATCH_S, self._clock)
+            deadline = self._clock() + MATCH_S
+            found = [matcher.find_all(reading, deadline, self._clock) for reading in readings(text)]
+            return list(dict.fromkeys(rule for rules in found for rule in rules))
         except Expired:
             raise SafetyUnavailable(f"the text could not be checked within {MATCH_S:g} s: shorten it") from None
 
@@ -183,6 +194,17 @@ class Safety:
         if self._emit is not None:
             text = matched if self._keep_texts else None
             self._emit(events.SafetyHit(name, time.monotonic(), rule, where, part, text))
+
+
+def _continued(model: ServedModel, request: Request, length: int) -> str:
+    """The end of the text that an answer continues; "" if it begins behind a template."""
+    if request.text is not None:
+        return request.text[-length:]
+    if request.tokens is not None:
+        return _decode(model, request.tokens[-length:])[-length:]
+    if not (request.continue_final_message and request.messages):
+        return ""
+    return "".join(texts_of(request.messages[-1].get("content")))[-length:]
 
 
 def _decode(model: ServedModel, tokens: list[int]) -> str:

@@ -21,7 +21,7 @@ from penstock.flow import (
     Submit,
     TokenLogprobs,
 )
-from penstock.gateway.safety.choice_filter import RuleFilter
+from penstock.gateway.safety.choice_filter import Context, RuleFilter
 from penstock.gateway.safety.rules import Rules, Ruleset
 from penstock.settings import SafetyEntry
 from penstock.stream.active_request import ActiveRequest
@@ -29,6 +29,7 @@ from penstock.stream.choice import ChoiceStream
 
 SECRET = SafetyEntry(name="secrets", terms=("secret plan",), patterns=("sk-[a-z]{4}",))
 THINKING = OutputFormat(reasoning=ReasoningMarkers("<think>", "</think>"), tool_calls="hermes")
+ALTERNATIVES = "d!"
 CALL = ("x", "", '{"a": "')
 
 
@@ -69,7 +70,10 @@ class Answer:
             [Submit("r/0", [1], params, 0, 99)],
             lambda index: ChoiceStream(index, params, Letters(), output_format),
         )
-        self.active.filter_output(lambda: RuleFilter(ruleset.matcher, ruleset.size, lambda *hit: self.hits.append(hit)))
+        context = Context(token_bytes=lambda token: chr(token).encode())
+        self.active.filter_output(
+            lambda: RuleFilter(ruleset.matcher, ruleset.size, lambda *hit: self.hits.append(hit), context)
+        )
         self.chunks: list[Chunk] = []
         self.cancel: Cancel | None = None
         self.num_short = 0  # tokens that took the short way
@@ -90,7 +94,8 @@ class Answer:
             tokens = [ord(letter) for letter in piece]
             finish = FinishReason.LENGTH if end and place == len(pieces) - 1 else None
             scored = self.active.submits[0].params.logprobs is not None
-            logprobs = [TokenLogprobs(token, -1.0, 1, []) for token in tokens] if scored else None
+            top = [(ord(letter), -2.0) for letter in ALTERNATIVES]
+            logprobs = [TokenLogprobs(token, -1.0, 1, [(token, -1.0), *top]) for token in tokens] if scored else None
             chunk, cancel = self.active.push(Delta(id="r/0", tokens=tokens, logprobs=logprobs, finish=finish))
             self.chunks += [chunk] if chunk is not None else []
             self.cancel = self.cancel or cancel
@@ -241,6 +246,24 @@ def test_single_tokens_take_the_short_way_and_show_the_same() -> None:
         if short.finish is FinishReason.LENGTH:
             taken, total = taken + short.num_short, total + len(text)
     assert taken > total / 2
+
+
+def test_alternatives_that_would_make_a_match_are_hidden() -> None:
+    answer = Answer(SECRET).say(*"sk-abc. secret plan")
+    assert (answer.text, answer.finish) == ("sk-abc. ", FinishReason.CONTENT_FILTER)
+    answer.check()
+    choice = answer.active.completion().choices[0]
+    shown = [entry for chunk in answer.chunks for entry in chunk.logprobs or ()]
+    assert shown == choice.logprobs
+    alternatives = ["".join(chr(token) for token, _ in entry.top) for entry in shown]
+    assert alternatives == ["sd!", "kd!", "-d!", "ad!", "bd!", "cd!", ".!", " d!"]  # "sk-abcd" is a match
+
+
+def test_alternatives_in_prompts_are_hidden() -> None:
+    answer = Answer(SECRET)
+    prompt = [TokenLogprobs(7, -1.0, 1, [(8, -0.5)])]
+    answer.active.push(Delta(id="r/0", tokens=[65], logprobs=[], prompt_logprobs=prompt))
+    assert answer.active.prompt_logprobs == [None, TokenLogprobs(7, -1.0, 1, [])]
 
 
 def _first_match(text: str) -> int | None:

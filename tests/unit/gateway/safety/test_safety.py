@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,7 +148,9 @@ def active() -> ActiveRequest:
 
 
 class Model:
-    vocabulary = SimpleNamespace(decode=lambda tokens, skip_special: "".join(map(chr, tokens)))
+    vocabulary = SimpleNamespace(
+        decode=lambda tokens, skip_special: "".join(map(chr, tokens)), token_bytes=lambda token: chr(token).encode()
+    )
 
     async def prepare(self, requests: list[Request]) -> Any:
         return SimpleNamespace(active_requests=[active() for _ in requests])
@@ -197,15 +200,64 @@ async def never(text: str) -> bool:
     return False
 
 
+def nothing(text: str) -> Any:
+    return None
+
+
+def raises(text: str) -> bool:
+    raise ValueError(text)
+
+
+async def raises_later(text: str) -> bool:
+    raise ValueError(text)
+
+
+def exits(text: str) -> bool:
+    raise SystemExit(text)
+
+
+async def exits_later(text: str) -> bool:
+    raise SystemExit(text)
+
+
+def stops(text: str) -> bool:
+    raise StopIteration(text)
+
+
+async def cancels(text: str) -> bool:
+    raise asyncio.CancelledError
+
+
+class Blocking:
+    """A function that returns once it may."""
+
+    def __init__(self) -> None:
+        self.may_return = threading.Event()
+        self.threads: list[threading.Thread] = []
+
+    def __call__(self, text: str) -> bool:
+        self.threads.append(threading.current_thread())
+        self.may_return.wait()
+        return False
+
+
+HOOKS = (
+    flag_bad, flag_bad_later, nonsense, nothing, never, raises, raises_later, exits, exits_later, stops, cancels
+)  # fmt: skip
+
+
 def function_hook(name: str, **fields: Any) -> SafetyEntry:
     return SafetyEntry(name="judge", hook=f"{__name__}:{name}", **fields)
 
 
 @pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+def blocking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocking]:
     """As a module that a hook can name: pytest imports test files by path."""
-    names = (flag_bad, flag_bad_later, nonsense, never)
-    monkeypatch.setitem(sys.modules, __name__, SimpleNamespace(**{one.__name__: one for one in names}))
+    blocks = Blocking()
+    hooks = {one.__name__: one for one in HOOKS}
+    monkeypatch.setitem(sys.modules, __name__, SimpleNamespace(**hooks, blocks=blocks))
+    yield blocks
+    blocks.may_return.set()
 
 
 @pytest.mark.parametrize("name", ["flag_bad", "flag_bad_later"])
@@ -216,15 +268,37 @@ async def test_a_python_function_judges(name: str) -> None:
     assert await rejected(safety, request("good")) is None
 
 
-@pytest.mark.parametrize(("name", "kind"), [("nonsense", "error"), ("never", "timeout")])
+FAILING = [
+    "nonsense", "nothing", "raises", "raises_later", "exits", "exits_later", "stops", "cancels", "never", "blocks"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAILING)
 @pytest.mark.parametrize("on_failure", ["open", "closed"])
 @in_loop
-async def test_a_hook_that_fails_is_open_or_closed(name: str, kind: str, on_failure: str) -> None:
-    safety = safety_of(function_hook(name, timeout_s=0.01 if name == "never" else 60, on_failure=on_failure))
+async def test_a_hook_that_fails_is_open_or_closed(name: str, on_failure: str, caplog: Any) -> None:
+    kind = "timeout" if name in ("never", "blocks") else "error"
+    safety = safety_of(function_hook(name, timeout_s=0.01 if kind == "timeout" else 60, on_failure=on_failure))
     assert (await rejected(safety, request("anything")) is None) == (on_failure == "open")
+    assert "hook failed" in caplog.text
+    assert "anything" not in caplog.text
     assert safety.rules.hooks[0].failures == {kind: 1}
     metrics = {sample.name for family in SafetyCollector(safety).collect() for sample in family.samples}
     assert "penstock_safety_hook_failures_total" in metrics
+
+
+@in_loop
+async def test_a_function_that_blocks_takes_eight_threads_at_most(blocking: Blocking) -> None:
+    safety = safety_of(function_hook("blocks", timeout_s=0.01))
+    for _ in range(12):
+        assert await rejected(safety, request("x")) is not None
+    while len(blocking.threads) < 8:
+        await asyncio.sleep(0)
+    assert len(blocking.threads) == 8
+    assert all(thread.daemon for thread in blocking.threads)  # the server does not wait for them at its end
+    blocking.may_return.set()
+    while (await safety.rules.hooks[0].check("x")).failure is not None:  # slots come back
+        pass
 
 
 def poster(answer: bytes | Exception) -> Callable[[str, dict[str, str], bytes], Awaitable[bytes]]:
