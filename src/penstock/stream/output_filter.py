@@ -53,7 +53,7 @@ class ChoiceFilter(Protocol):
     room: int | None  # characters that may still be shown; None: any number
 
     def part(self, kind: str) -> PartFilter:
-        """Of a part that begins: "text", "reasoning" or "arguments"."""
+        """Of a part that begins: "text", "reasoning", the "arguments" of a call, or its "name", which comes whole."""
 
     def hide_alternatives(self, entries: list[TokenLogprobs]) -> list[TokenLogprobs]:
         """Log-probabilities of tokens that are shown, in their order, without alternatives that may not be shown."""
@@ -126,6 +126,7 @@ class OutputFilter:
                 reasoning += self._close("reasoning")
                 text += self._close("text")
                 calls += self._close_calls()
+                self._check_name(piece.name or "")
             if not self._is_hit():
                 calls.append(self._push_call(piece))
         if ended:
@@ -199,6 +200,13 @@ class OutputFilter:
         else:
             run.held, run.held_from = run.held - len(shown), run.held_from + len(shown)
         return shown
+
+    def _check_name(self, name: str) -> None:
+        if not self._is_hit():
+            rules = self._rules.part("name")
+            rules.push(name)
+            rules.flush()
+            self._hit = rules.hit
 
     def _push_call(self, piece: CallDelta) -> CallDelta:
         shown = self._push(piece.index, piece.arguments) if piece.arguments else ""

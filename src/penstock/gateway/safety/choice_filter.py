@@ -48,6 +48,8 @@ class RuleFilter:
         def report(rule: str, matched: str) -> None:
             self._report(rule, kind, matched)
 
+        if kind == "name":  # no size counts it
+            return TextFilter(RuleFilter(self._matcher, None, self._report), self._matcher, report)
         prompt, self._context = self._context.prompt, self._context._replace(prompt="")
         text = TextFilter(self, self._matcher, report, prompt if kind == "text" else "")
         return PieceFilter(text, split_characters, unescape) if kind == "arguments" else text
@@ -71,7 +73,7 @@ class TextFilter:
     them."""
 
     def __init__(
-        self, owner: RuleFilter, matcher: Matcher | None, report: Callable[[str, str], None], prompt: str
+        self, owner: RuleFilter, matcher: Matcher | None, report: Callable[[str, str], None], prompt: str = ""
     ) -> None:
         """`prompt`: that the text goes on after."""
         self.hit: str | None = None

@@ -20,7 +20,9 @@ _KEYS = frozenset(  # of messages, which no model reads
 
 def request_texts(request: Request) -> list[str]:
     """Prompts of token ids are not among them: they need their model's vocabulary."""
-    return [text for name in _FIELDS for text in texts_of(getattr(request, name))]
+    found = [text for name in _FIELDS for text in texts_of(getattr(request, name))]
+    constraint = request.params.constraint  # which the model may be told, and has to write
+    return found if constraint is None or not constraint.source else [*found, constraint.source]
 
 
 def readings(text: str) -> list[str]:

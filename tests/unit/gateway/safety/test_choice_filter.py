@@ -174,6 +174,7 @@ def test_of_a_piece_with_a_match_no_token_is_shown() -> None:
         ("<think>my secret plan</think>ok", ("my ", "", "")),
         ("<think>fine</think>the secret plan", ("fine", "the ", "")),
         ('<think>x</think><tool_call>{"name": "f", "arguments": {"a": "secret plan"}}</tool_call>', CALL),
+        ('<think>x</think><tool_call>{"name": "secret plan", "arguments": {"a": 1}}</tool_call>', ("x", "", "")),
         ('<think>x</think><tool_call>{"name": "f", "arguments": {"a": "\\u0073ecret\\tplan"}}</tool_call>', CALL),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.deployment.ticket import Ticket
 from penstock.errors import ContentRejected, InvalidSetting, SafetyUnavailable
-from penstock.flow import Delta, FinishReason, Request, SamplingParams, Submit
+from penstock.flow import Constraint, Delta, FinishReason, Request, SamplingParams, Submit
 from penstock.flow.context import Document
 from penstock.flow.tools import Tool, ToolUse
 from penstock.gateway.safety import safety as module
@@ -80,8 +80,11 @@ async def test_all_texts_of_messages_are_checked(messages: list[dict[str, Any]])
 
 
 @in_loop
-async def test_so_are_documents_tools_template_arguments_and_plain_prompts() -> None:
+async def test_so_are_documents_tools_constraints_template_arguments_and_plain_prompts() -> None:
     safety = safety_of(KEYS)
+    schema = SamplingParams(constraint=Constraint.json_schema({"enum": ["sk-abcd"]}))
+    assert await rejected(safety, Request(id="r", params=schema, messages=[]))
+    assert await rejected(safety, request("s\u200bk-ab\u00adcd"))
     assert await rejected(safety, request(messages=[], documents=(Document(id="d", text="use sk-abcd"),)))
     assert await rejected(safety, request(messages=[], documents=(Document(id="d", title="sk-abcd", text=""),)))
     tools = ToolUse(tools=(Tool(name="f", description="sk-abcd"),))
@@ -177,6 +180,23 @@ async def test_output_is_filtered_and_counted() -> None:
     assert (chunk.text, chunk.finish, chunk.stop) == ("is ", FinishReason.CONTENT_FILTER, "keys")
     assert cancel is not None
     assert safety.hits["keys", "output"] == 1
+
+
+@pytest.mark.parametrize(
+    ("continued", "shown"),
+    [
+        ({"text": "my sk-"}, ""),
+        ({"tokens": ids("my sk-")}, ""),
+        ({"messages": [{"role": "assistant", "content": "my sk-"}], "continue_final_message": True}, ""),
+        ({"messages": [{"role": "user", "content": "my sk-"}]}, "abcd"),
+    ],
+)
+@in_loop
+async def test_what_an_answer_continues_is_part_of_a_match(continued: dict[str, Any], shown: str) -> None:
+    call = await safety_of(KEYS).prepare(Model(), [request(**continued)])  # type: ignore[arg-type]
+    chunk, _ = call.active_requests[0].push(Delta(id="r/0", tokens=ids("abcd")))
+    assert chunk is not None
+    assert (chunk.text, chunk.finish is FinishReason.CONTENT_FILTER) == (shown, shown == "")
 
 
 # --- hooks
