@@ -27,6 +27,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("src/penstock/kernels/cpu/native")
+HEADER_DIGEST = NATIVE.parent / "header_digest.py"
 SAMPLING_LAYOUT = Path("src/penstock/kernels/sampling_layout.py")  # generates draw_params.h
 LIBRARY = "libpenstock.so"
 EXTENSION = Extension("penstock.kernels.cpu.native_library", sources=[])
@@ -120,7 +121,8 @@ def compile_all(folder: Path, compiler: list[str], machine: str, extra: tuple[st
     (folder / "draw_params.h").write_text(runpy.run_path(str(SAMPLING_LAYOUT))["c_header"]())
     headers = max(file.stat().st_mtime for file in (*NATIVE.glob("*.h"), SAMPLING_LAYOUT, Path(__file__)))
     defines, sets = instruction_sets(machine)
-    flags = (*COMMON, *defines, *extra, f"-I{folder}")
+    digest = runpy.run_path(str(HEADER_DIGEST))["header_digest"](NATIVE)
+    flags = (*COMMON, *defines, *extra, f"-DPENSTOCK_HEADERS={digest}u", f"-I{folder}")
     jobs = []
     for source in sorted(NATIVE.glob("*.cpp")):
         if source.name not in KERNELS:

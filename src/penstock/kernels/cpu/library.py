@@ -10,8 +10,10 @@ from pathlib import Path
 
 from penstock.errors import InvalidSetting, PenstockError
 from penstock.kernels import sampling_layout
+from penstock.kernels.cpu.header_digest import header_digest
 
 PATH = Path(__file__).parent / "libpenstock.so"
+HEADERS = Path(__file__).parent / "native"  # in a source tree
 CHOICE = "PENSTOCK_CPU"  # an instruction set: avx2, neon, …; for tests and for finding out what one is worth
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
         (_pointer, _int64, _int64, _int64, _int64, _int64, ctypes.c_int, ctypes.c_uint32, _pointer),
     ),
     "penstock_quantize_weights": (None, (_pointer, _int64, ctypes.c_int, _pointer, _pointer)),
+    "penstock_headers": (ctypes.c_uint32, ()),
     "penstock_draw_params": (ctypes.c_char_p, ()),
     "penstock_draw": (ctypes.c_int32, (_pointer, _int64, _pointer, _pointer, _pointer, _int64, _pointer)),
     "penstock_filter": (None, (_pointer, _int64, _pointer, _pointer, _pointer, _pointer)),
@@ -50,21 +53,32 @@ def load() -> ctypes.CDLL | None:
     """None: it was not built, which one line in the log says."""
     try:
         library = ctypes.CDLL(str(PATH))
-        for name, (result, arguments) in SIGNATURES.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:  # not there, or of another version
+    except OSError as error:
         log.warning("no native CPU kernels (%s): computing with torch's operators, which is slower", error)
         return None
-    built_with = library.penstock_draw_params().decode()
-    if built_with != sampling_layout.SIGNATURE:
+    if not _declare(library) or not _same_layouts(library):
         raise PenstockError(
-            f"{PATH} was built from other sources than these: its sampling parameters are {built_with!r}, not "
-            f"{sampling_layout.SIGNATURE!r}. Build it again: python setup.py build_ext --inplace"
+            f"{PATH} was built from other sources than these. Build it again: python setup.py build_ext --inplace"
         )
     if (wanted := os.environ.get(CHOICE)) and not library.penstock_select(wanted.encode()):
         raise InvalidSetting(f"{CHOICE}: this machine or this build has no {wanted!r} kernels", param=CHOICE)
     return library
+
+
+def _declare(library: ctypes.CDLL) -> bool:
+    """False: functions are missing."""
+    if not all(hasattr(library, name) for name in SIGNATURES):
+        return False
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return True
+
+
+def _same_layouts(library: ctypes.CDLL) -> bool:
+    headers = header_digest(HEADERS)
+    draw_params: str = library.penstock_draw_params().decode()
+    return headers in (None, library.penstock_headers()) and draw_params == sampling_layout.SIGNATURE
 
 
 def native_library() -> ctypes.CDLL:

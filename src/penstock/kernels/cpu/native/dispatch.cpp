@@ -146,6 +146,8 @@ void penstock_gather(const void* matrix, const int64_t* tokens, int64_t count, f
     penstock::kernels().linear.gather(*static_cast<const penstock::Matrix*>(matrix), tokens, count, scale, out);
 }
 
+uint32_t penstock_headers(void) { return PENSTOCK_HEADERS; }
+
 const char* penstock_draw_params(void) { return penstock::DRAW_PARAMS_SIGNATURE; }
 
 int32_t penstock_draw(float* logits, int64_t vocab, const void* params, const void* tables, const void* logprobs,

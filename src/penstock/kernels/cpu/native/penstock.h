@@ -30,6 +30,8 @@ PENSTOCK_API void penstock_to_panels(const void* in, int64_t rows, int64_t row_b
 // Blocks of 32 floats to codes of 8 bits, 32 bytes a block, or 4 bits, 16 bytes a block, and a float16 scale.
 PENSTOCK_API void penstock_quantize_weights(const float* blocks, int64_t count, int bits, uint8_t* codes, uint16_t* scales);
 
+// A digest of the headers that the library was compiled with: Python checks that it describes the same structs.
+PENSTOCK_API uint32_t penstock_headers(void);
 // The fields of penstock::DrawParams with types, offsets and size: Python checks that they are its own.
 PENSTOCK_API const char* penstock_draw_params(void);
 // The kernels of draw.h, of one row in the calling thread. `params` is a penstock::DrawParams, `tables` penstock::SlotTables,
