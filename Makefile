@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 MODEL ?= smollm2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ui serve test databases proof sanitize lint types format bench lock clean
+.PHONY: help setup ui serve test databases proof speculation sanitize lint types format bench lock clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,6 +45,9 @@ databases: setup  ## tests with PostgreSQL and Redis servers of their own; skipp
 
 proof: setup  ## long tests: 300 JSON schemas on real weights, kill -9 of a server 50 times
 	$(BIN)/python -m pytest -m slow -s
+
+speculation: setup  ## answers of SmolLM2 to more than 100 prompts, with drafts and without: the same, token for token
+	$(BIN)/python -m pytest -m speculation -s
 
 sanitize: setup  ## run the tests of the native kernels under AddressSanitizer and UBSan (needs gcc)
 	PENSTOCK_SANITIZE=1 CXX=g++ $(BIN)/python setup.py build_ext --build-lib build/sanitized

@@ -1,0 +1,116 @@
+"""SmolLM2 with drafts and without: the same answers, token for token. `make speculation` runs the long part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from helpers.native_paged_model import needs_library
+from helpers.recorded_drafts import draft_freely, draft_recorded
+from penstock import LLM, Constraint, SamplingParams
+from penstock.flow import Completion
+from penstock.store.files import ModelFiles
+
+pytestmark = [pytest.mark.weights, needs_library]
+TOPICS = (
+    "the sea", "bread", "a lighthouse", "trains", "the moon", "chess", "bees", "a small town", "rivers", "winter",
+    "bicycles", "the library", "a market", "clocks",
+)  # fmt: skip
+TEXT = (
+    "The {0} story is long. Who knows {0} well says that {0} changed how they live, and those who do not know {0} "
+    "say that they would like to. In the year 1900 a man wrote a book of 300 pages about {0}; it sold 1,200 copies."
+)
+CODE = "def count(items):\n    total = 0\n    for item in items:\n        total = total + item.{1}\n    return total\n"
+TASKS = (
+    "Tell me about {0}.",
+    "Write a list of ten facts about {0}.",
+    "Summarize this text: " + TEXT,
+    "Repeat this text, and replace 1900 by 1950: " + TEXT,
+    "Rewrite this function, with the name sum_up: " + CODE,
+    "Answer from the text. How many pages has the book? " + TEXT,
+    "Describe {0} as JSON with the fields name and size.",
+    "Count from one to twenty, and name {0} behind each number.",
+)
+PROMPTS = [task.format(topic, topic.split()[-1]) for topic in TOPICS for task in TASKS]
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 40},
+        "size": {"type": "integer"},
+        "tags": {"type": "array", "items": {"enum": ["large", "small", "old", "new"]}, "maxItems": 4},
+    },
+    "required": ["name", "size", "tags"],
+    "additionalProperties": False,
+}
+WAYS = {
+    "greedy": SamplingParams(temperature=0.0),
+    "sampled": SamplingParams(temperature=0.8, top_p=0.9),
+    "penalties": SamplingParams(
+        temperature=0.8, top_p=0.95, repetition_penalty=1.1, presence_penalty=0.2, frequency_penalty=0.1, logprobs=2
+    ),
+    "schema": SamplingParams(temperature=0.8, constraint=Constraint.json_schema(SCHEMA)),
+    "stops": SamplingParams(temperature=0.8, stop=("\n\n", "book", "return"), min_tokens=12),
+}
+
+
+def requests(prompts: Sequence[str], tokens: int) -> tuple[list[Any], list[SamplingParams]]:
+    """Each prompt in one of the ways, in turn."""
+    ways = list(WAYS.values())
+    params = [
+        msgspec.structs.replace(ways[number % len(ways)], max_tokens=tokens, seed=number)
+        for number in range(len(prompts))
+    ]
+    return [[{"role": "user", "content": prompt}] for prompt in prompts], params
+
+
+def open_model(**settings: Any) -> LLM:
+    return LLM("smollm2", **{"context": 1024, "device": "cpu", "kv_memory": "200MB", **settings})
+
+
+def outputs(results: Sequence[Completion]) -> list[Any]:
+    return [(c.tokens, c.text, c.finish, c.stop, c.logprobs) for result in results for c in result.choices]
+
+
+def test_some_requests_together(smollm2: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    chats, params = requests(PROMPTS[2:8], 20)
+    with open_model() as llm:
+        expected = llm.chat(chats, params)
+    draft_freely(monkeypatch)
+    with open_model(speculate="lookup") as llm:
+        assert outputs(llm.chat(chats, params)) == outputs(expected)
+        assert llm.stats()["speculation"]["accepted"] > 10
+        llm.check_integrity()
+
+
+@pytest.mark.speculation
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_request(smollm2: ModelFiles, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than 100 prompts: alone, in mixed batches with prefix hits, and preempted in a small cache; drafted by
+    lookup, and from the answers with mistakes."""
+    chats = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
+    params = [msgspec.structs.replace(WAYS[way], max_tokens=64, seed=number) for number in range(len(PROMPTS))]
+    with open_model() as llm:
+        expected = llm.chat(chats, params)
+    for right in (None, 0.8):
+        if right is None:
+            draft_freely(monkeypatch)
+        else:
+            draft_recorded(monkeypatch, expected, right)
+        with open_model(speculate="lookup") as llm:
+            alone = [llm.chat(chat, own) for chat, own in zip(chats[::4], params[::4], strict=True)]
+            together = llm.chat(chats, params)
+            llm.check_integrity()
+            stats = llm.stats()["speculation"]
+        with open_model(speculate="lookup", kv_memory="26MB", prefix_caching=False, max_sequences=24) as llm:
+            preempted = llm.chat(chats, params)
+            assert llm.stats()["preemptions"] > 0
+            llm.check_integrity()
+        print(f"\n{way}, {'lookup' if right is None else f'{right:.0%} right'}: {stats}")
+        assert stats["accepted"] > 300
+        assert outputs(alone) == outputs(expected[::4])
+        assert outputs(together) == outputs(expected)
+        assert outputs(preempted) == outputs(expected)
