@@ -82,5 +82,7 @@ def _print_result(result: Completion, as_json: bool) -> None:
             "decode_s": timings.decode_s,
             "per_token_s": choice.per_token_s,
             "preemptions": timings.preemptions,
+            "drafted_tokens": timings.drafted,
+            "accepted_tokens": timings.accepted,
         }
     click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())

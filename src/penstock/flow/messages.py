@@ -151,6 +151,8 @@ class Timings(msgspec.Struct, array_like=True, frozen=True):
     first_token: float | None
     finished: float
     preemptions: int = 0
+    drafted: int = 0  # tokens
+    accepted: int = 0  # of those, right ones
 
     @property
     def queue_s(self) -> float:

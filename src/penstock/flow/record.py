@@ -99,7 +99,7 @@ class StepRecord(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        return sum(map(tokens_of, self.words))
+        return sum(word & _TOKENS if word & DECODE else word for word in self.words)
 
 
 def decode_word(drafted: int, accepted: int) -> int:

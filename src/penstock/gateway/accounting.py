@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from penstock.deployment.protocol import Call, ModelCard
 from penstock.deployment.ticket import Ticket
 from penstock.errors import InvalidRequest, LedgerUnavailable
-from penstock.flow import FinishReason
+from penstock.flow import FinishReason, Timings
 from penstock.flow.identity import UNNAMED
 from penstock.gateway.keys.identity import Identity, Limits
 from penstock.gateway.ledger.cost import microusd, saved_microusd
@@ -251,6 +251,7 @@ class RequestAccount:
             input=prompt,
             cached=cached,
             output=output,
+            drafted=min(output, sum(one.accepted for one in _timings(charged))),
             latency_s=round(time.monotonic() - self._start, 6),
             ttft_s=self._ttft_s(ticket),
             microusd=microusd(price, input_tokens=prompt, cached_tokens=cached, output_tokens=output),
@@ -260,7 +261,7 @@ class RequestAccount:
         )
 
     def _ttft_s(self, ticket: Ticket) -> float | None:
-        timings = [choice.timings for active in ticket.active_requests for choice in active.choices if choice.timings]
+        timings = _timings(ticket.active_requests)
         times = [one.first_token for one in timings if one.first_token is not None]
         first = self.first_output if self.first_output is not None else min(times, default=None)
         return None if first is None else round(max(first - self._start, 0.0), 6)
@@ -304,3 +305,8 @@ def _finish(ticket: Ticket) -> FinishReason:
     if any(finish in _UNFINISHED for finish in finishes):
         return FinishReason.CANCELLED
     return finishes[0] or FinishReason.CANCELLED
+
+
+def _timings(active_requests: Sequence[ActiveRequest]) -> list[Timings]:
+    """Of the choices that the engine has ended."""
+    return [choice.timings for active in active_requests for choice in active.choices if choice.timings is not None]

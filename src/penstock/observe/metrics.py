@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from penstock.flow import FinishReason, Timings
 from penstock.flow.identity import Source
 from penstock.observe.histogram import REQUEST_LATENCY_S, TOKEN_LATENCY_S
+from penstock.observe.speculation_metrics import SpeculationMetrics
 from penstock.observe.tenant_metrics import TenantMetrics
 from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.replica import ReplicaTrace
@@ -70,6 +71,8 @@ class PrometheusMetrics:
         ProcessCollector(registry=self.registry)
         self._processes = EngineProcesses()
         self.registry.register(self._processes)
+        self._speculation = SpeculationMetrics()
+        self.registry.register(self._speculation)
         if journal is not None:
             self.registry.register(JournalCollector(journal))
 
@@ -118,6 +121,8 @@ class PrometheusMetrics:
         self._forget_unloaded({replica.source for replica in replicas})
         for replica in replicas:
             self._set_gauges(replica)
+        stats = {replica.source: (replica.stats or {}).get("speculation") for replica in replicas}
+        self._speculation.stats = {source: own for source, own in stats.items() if own is not None}
         self._processes.pids = {replica.source: replica.pid for replica in replicas if replica.pid is not None}
         return generate_latest(self.registry)
 

@@ -158,4 +158,5 @@ class Sequence:
         return delta
 
     def timings(self, now: float) -> Timings:
-        return Timings(self.message.arrival, self.admitted, self.first_token, now, self.preemptions)
+        drafts = (0, 0) if self.drafting is None else (self.drafting.drafted, self.drafting.accepted)
+        return Timings(self.message.arrival, self.admitted, self.first_token, now, self.preemptions, *drafts)

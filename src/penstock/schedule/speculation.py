@@ -31,6 +31,8 @@ class DraftBudget:
     credit: float = FIRST_CREDIT
     price: float = 0.0  # of a draft, when a step was last planned
     reserved: int = 0  # drafts of the row in flight
+    drafted: int = 0  # tokens, so far
+    accepted: int = 0  # of those, right ones
 
     @property
     def waits(self) -> bool:
@@ -61,6 +63,7 @@ class CreditSpeculation:
         self._drafted = [0] * MOST_DRAFTS  # by position in the draft, since the start
         self._accepted = [0] * MOST_DRAFTS
         self._steps = 0  # with drafts
+        self._saved_s = 0.0
 
     def budget_for(self, message: Submit) -> DraftBudget | None:
         return DraftBudget() if message.params.speculation and message.task == "generate" else None
@@ -82,7 +85,10 @@ class CreditSpeculation:
             self._steps += 1
             tokens, drawing = sum(row.count for row in rows), sum(row.draws > 0 for row in rows)
             before = self._costs.seconds(tokens)
-            price = (self._costs.seconds(tokens + drafted) - before) / before * drawing / drafted
+            spent_s = self._costs.seconds(tokens + drafted) - before
+            price = spent_s / before * drawing / drafted
+            accepted = sum(len(result.tokens) - 1 for result in results if result.drafted)
+            self._saved_s += before / drawing * accepted - spent_s
         for sequence, result in zip(sequences, results, strict=True):
             budget, count = sequence.drafting, len(result.tokens)
             if budget is None or not count:
@@ -91,7 +97,7 @@ class CreditSpeculation:
             earned = TOKEN_CREDIT * count
             if result.drafted:
                 earned += count - 1 - price * result.drafted
-                self._count(result.drafted, count - 1)
+                self._count(budget, result.drafted, count - 1)
             budget.credit = min(MOST_CREDIT, budget.credit + earned)
 
     def stats(self) -> dict[str, Any]:
@@ -100,11 +106,14 @@ class CreditSpeculation:
             "steps": self._steps,
             "drafted": sum(self._drafted),
             "accepted": sum(self._accepted),
+            "saved_s": round(self._saved_s, 6),
             "drafted_by_position": self._drafted.copy(),
             "accepted_by_position": self._accepted.copy(),
         }
 
-    def _count(self, drafted: int, accepted: int) -> None:
+    def _count(self, budget: DraftBudget, drafted: int, accepted: int) -> None:
+        budget.drafted += drafted
+        budget.accepted += accepted
         for position in range(drafted):
             self._drafted[position] += 1
         for position in range(accepted):

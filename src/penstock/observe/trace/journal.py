@@ -274,7 +274,7 @@ class Journal:
                 if sequence.first_token is None:
                     self._first_token(sequence, settled, t)
                 else:
-                    gap = settled - sequence.latest.settled
+                    gap = (settled - sequence.latest.settled) / count
                     gaps[gap] = gaps.get(gap, 0) + count
                 sequence.output_tokens += count
                 tokens += count
@@ -285,6 +285,8 @@ class Journal:
             if delta.finish is not None:
                 sequence.finish, sequence.finished = delta.finish, settled
                 sequence.waiting = False
+                if delta.timings is not None:
+                    sequence.drafted, sequence.accepted = delta.timings.drafted, delta.timings.accepted
         replica.totals.output_tokens += tokens
         for gap, count in gaps.items():
             replica.token_gap_s.add(gap, count)

@@ -52,6 +52,8 @@ class SequenceTrace:
     first_step: int = 0
     cached: int = 0
     output_tokens: int = 0
+    drafted: int = 0  # tokens, once it has ended
+    accepted: int = 0  # of those, right ones
     waits_us: tuple[int, ...] = (0,) * len(WAITS)
     ahead: int = 0
     overtaken: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.flow.identity import Source
-from penstock.flow.record import DECODE, STEP, WAITS, StepRecord, tokens_of
+from penstock.flow.record import DECODE, STEP, WAITS, StepRecord, drafts_of, tokens_of
 from penstock.observe.trace.journal import Journal
 
 MAX_COLUMNS = 5000
@@ -46,24 +46,29 @@ def columns_of(
     """These steps, `stride` of them to a column; the other arguments as of `step_window`."""
     replica = journal.replica(source)
     groups = [records[place : place + stride] for place in range(0, len(records), stride)]
-    rows: dict[str, list[int]] = {"column": [], "seq": [], "tokens": [], "kind": []}
+    rows: dict[str, list[int]] = {"column": [], "seq": [], "tokens": [], "kind": [], "drafted": [], "accepted": []}
     marks: list[dict[str, Any]] = []
     seen: set[int] = set()
     for column, group in enumerate(groups if rows_too else ()):
         tokens: dict[int, int] = {}
         decodes: dict[int, bool] = {}
+        drafts: dict[int, tuple[int, int]] = {}
         for step in group:
             for number, word in zip(step.numbers, step.words, strict=True):
                 if not journal.owns(tenant, number):
                     continue
                 tokens[number] = tokens.get(number, 0) + tokens_of(word)
                 decodes[number] = decodes.get(number, True) and bool(word & DECODE)
+                before, found = drafts.get(number, (0, 0)), drafts_of(word)
+                drafts[number] = (before[0] + found[0], before[1] + found[1])
             marks += [mark for mark in _marks(journal, column, step) if journal.owns(tenant, mark["seq"])]
         seen.update(tokens)
         rows["column"] += [column] * len(tokens)
         rows["seq"] += tokens
         rows["tokens"] += tokens.values()
         rows["kind"] += [int(flag) for flag in decodes.values()]
+        rows["drafted"] += [drafted for drafted, _ in drafts.values()]
+        rows["accepted"] += [accepted for _, accepted in drafts.values()]
     seen.update(mark["seq"] for mark in marks)
     if rows_too:
         begin = records[0].start if records else journal.clock()

@@ -126,6 +126,8 @@ class View:
             "prompt_tokens": sequence.prompt_tokens,
             "cached_tokens": sequence.cached,
             "output_tokens": sequence.output_tokens,
+            "drafted_tokens": sequence.drafted,
+            "accepted_tokens": sequence.accepted,
             "queued_at": at(sequence.queued),
             "received_at": at(sequence.received),
             "admitted_at": at(sequence.admitted),

@@ -325,7 +325,10 @@ def test_a_window_of_steps() -> None:
     watched.step({"b": 40}, admissions={"b": Finding()})
     told = step_window(watched.journal, 1, 99, 100)
     assert (told["from"], told["to"], told["stride"]) == (1, 3, 1)
-    assert told["rows"] == {"column": [0, 1, 2], "seq": [1, 1, 2], "tokens": [40, 1, 40], "kind": [0, 1, 0]}
+    assert told["rows"] == {
+        "column": [0, 1, 2], "seq": [1, 1, 2], "tokens": [40, 1, 40], "kind": [0, 1, 0], "drafted": [0, 0, 0],
+        "accepted": [0, 0, 0],
+    }  # fmt: skip
     assert told["steps"]["blocked"] == ["slot", "slot", None]
     assert told["steps"]["us"] == [20_000] * 3
     assert [(mark["step"], mark["seq"], mark["kind"]) for mark in told["marks"]] == [

@@ -59,6 +59,8 @@ class Timings(Body, kw_only=True, frozen=True):
     decode_seconds: float | UnsetType | None = UNSET
     cached_tokens: int | UnsetType = UNSET
     tokens_per_second: float | UnsetType | None = UNSET  # while decoding; null: too few tokens to tell
+    drafted_tokens: int | UnsetType = UNSET  # by speculation, if there were any
+    accepted_tokens: int | UnsetType = UNSET  # of those, tokens of the answer
 
     # With `timings_per_token`, as llama.cpp names them. The prompt's time is from the request's arrival to the first
     # token; a rate is null where there is nothing to divide by.
@@ -71,6 +73,8 @@ class Timings(Body, kw_only=True, frozen=True):
     predicted_ms: float | UnsetType = UNSET
     predicted_per_token_ms: float | UnsetType | None = UNSET
     predicted_per_second: float | UnsetType | None = UNSET
+    draft_n: int | UnsetType = UNSET  # at the end of an answer with drafted tokens, as the next
+    draft_n_accepted: int | UnsetType = UNSET
 
 
 class ChatLogprobs(Body, kw_only=True, frozen=True):

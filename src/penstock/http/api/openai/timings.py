@@ -20,7 +20,12 @@ def final_timings(completions: Sequence[Completion], *, seconds: bool, per_token
     first = min([time.first_token for time in times if time.first_token is not None], default=None)
     decode = None if first is None else finished - first
     cached = sum(completion.cached_tokens for completion in completions)
+    drafted, accepted = sum(time.drafted for time in times), sum(time.accepted for time in times)
     fields: dict[str, Any] = {}
+    if drafted and seconds:
+        fields |= {"drafted_tokens": drafted, "accepted_tokens": accepted}
+    if drafted and per_token:
+        fields |= {"draft_n": drafted, "draft_n_accepted": accepted}
     if seconds:
         followers = sum(max(choice.output_tokens - 1, 0) for choice in choices)  # decoding begins after the first token
         fields |= {

@@ -1,0 +1,60 @@
+"""A server with speculation: what its metrics, records and answers say of drafts. Its answer is one token, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from helpers.native_paged_model import needs_library
+from helpers.server_process import PATIENCE_S, Server
+
+pytestmark = needs_library
+PROMPT = {"prompt": "one two", "max_tokens": 60, "temperature": 0, "ignore_eos": True, "logit_bias": {"50": 100}}
+
+
+@pytest.fixture(scope="module")
+def speculating(tiny: Path) -> Iterator[Server]:
+    options = ("--speculate", "lookup", "--kv-memory", "20MB", "--ledger")
+    with Server(tiny, *options) as server:
+        yield server
+
+
+def ask(server: Server, **fields: Any) -> dict[str, Any]:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as http:
+        reply = http.post("/v1/completions", json={"model": server.model, **PROMPT, **fields}).raise_for_status()
+    body: dict[str, Any] = reply.json()
+    return body
+
+
+def test_drafts_are_seen_everywhere(speculating: Server) -> None:
+    plain = ask(speculating, speculation=False, return_token_ids=True, include_timings=True)
+    assert "drafted_tokens" not in plain["timings"]
+    assert speculating.metrics()["penstock_spec_decode_num_draft_tokens_total"] == 0
+    body = ask(speculating, return_token_ids=True, include_timings=True, timings_per_token=True)
+    assert body["choices"][0]["token_ids"] == plain["choices"][0]["token_ids"]
+
+    timings = body["timings"]
+    drafted, accepted = timings["drafted_tokens"], timings["accepted_tokens"]
+    assert 0 < accepted <= drafted
+    assert (timings["draft_n"], timings["draft_n_accepted"]) == (drafted, accepted)
+
+    metrics = speculating.metrics()
+    assert metrics["penstock_spec_decode_num_draft_tokens_total"] == drafted
+    assert metrics["penstock_spec_decode_num_accepted_tokens_total"] == accepted
+    first = metrics["penstock_spec_decode_num_draft_tokens_per_pos_total{position=0}"]
+    assert first == metrics["penstock_spec_decode_num_drafts_total"]
+    assert metrics["penstock_spec_decode_num_accepted_tokens_per_pos_total{position=0}"] <= first
+
+    with httpx.Client(base_url=speculating.url, timeout=PATIENCE_S) as http:
+        request = http.get("/observe/requests").json()["requests"][0]
+        sequence = http.get(f"/observe/requests/{request['number']}").json()["sequences"][0]
+        assert (sequence["drafted_tokens"], sequence["accepted_tokens"]) == (drafted, accepted)
+        window = {"from": sequence["first_step"], "to": sequence["last_step"]}
+        rows = http.get("/observe/steps", params=window).json()["rows"]
+        assert (sum(rows["drafted"]), sum(rows["accepted"])) == (drafted, accepted)
+        usage = http.get("/usage").json()
+    assert usage["total"]["drafted_tokens"] == accepted
