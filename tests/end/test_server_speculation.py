@@ -1,4 +1,4 @@
-"""A server with speculation: what its metrics, records and answers say of drafts. Its answer is one token, again and again."""
+"""A server with speculation: what its metrics, records and answers say of drafts."""
 
 from __future__ import annotations
 
