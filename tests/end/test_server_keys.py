@@ -165,11 +165,17 @@ def test_other_models_do_not_exist_for_a_key(server: Server) -> None:
             ("/api/show", {"model": name}),
             ("/tokenize", {"prompt": "hi", "model": name}),
             ("/observe/lab", {"prompt": "hi", "model": name}),
+            ("/observe/cache/explain", {"prompt": "hi", "model": name}),
+            ("/plan", {}),
             ("/v1/chat/completions", chat("hi")),
         ):
             body = {field: value for field, value in body.items() if value is not None}
             answer = http.post(path, json=body)
             assert answer.status_code == 404, f"{path}: {answer.text}"
+        for path in ("/observe/facts", "/observe/steps", "/observe/live", "/observe/replay", "/observe/cache",
+                     "/observe/cache/tree"):  # fmt: skip
+            assert http.get(path).status_code == http.get(path, params={"model": name}).status_code == 404, path
+        assert http.get("/version").status_code == http.get("/plan/presets").status_code == 404
         hidden = http.post("/v1/completions", json={"prompt": "hi", "model": name}).text
         assert (
             hidden.replace(name, "nothing")

@@ -80,9 +80,9 @@ def add(app: App, service: Service) -> None:
         return json_response(msgspec.json.encode(body), 200 if state == "ready" else 503)
 
     @app.requiring(*Scope).get("/version", **operator_route_docs(_VERSION, "The answer."))
-    async def version() -> Response:
+    async def version(request: Request) -> Response:
         """The server's version, and what it runs."""
-        model = service.models.default
+        model = service.models_of(identity_of(request.scope)).find(None)
         facts = model.replicas.facts if isinstance(model, LocalModel) else {}
         return json_response(msgspec.json.encode({"version": penstock.__version__, "model": model.card.name, **facts}))
 

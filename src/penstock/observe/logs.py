@@ -34,3 +34,4 @@ def configure(kind: Literal["human", "json"]) -> None:
     handler.setFormatter(JsonFormatter() if kind == "json" else logging.Formatter(HUMAN))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # we log start and shutdown ourselves
+    logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -26,6 +26,8 @@ from penstock.capacity.planner import plan
 from penstock.capacity.probe import this_machine
 from penstock.capacity.question import CPU_DEFAULTS, Question, question, question_for
 from penstock.deployment.local_model import LocalModel
+from penstock.deployment.registry import ModelRegistry
+from penstock.errors import NotFound
 from penstock.flow.identity import Source
 from penstock.gateway.context.budget import DEFAULT_OUTPUT, Budget, Prompt, budget
 from penstock.gateway.keys.identity import Scope
@@ -102,16 +104,16 @@ def add(app: App, service: Service, observer: Observer | None) -> None:
     observe = app.requiring(Scope.OBSERVE)
 
     @observe.get("/plan/presets", **route_docs(None, Presets))
-    async def plan_presets() -> Response:
+    async def plan_presets(request: Request) -> Response:
         """Models and hardware that the planner knows by name."""
-        return json_response(encode_presets(service))
+        return json_response(encode_presets(service.models_of(identity_of(request.scope))))
 
     @observe.post("/plan", **route_docs(Question, Plan))
     async def plan_capacity(request: Request) -> Response:
         """What a model needs of a machine and can do on it. Computed; nothing is run."""
-        values = await read_object(request)
-        seen = None if observer is None else observed_speed(_planned_model(service, values), observer.journal)
-        return json_response(await asyncio.to_thread(encode_plan, service, values, seen))
+        values, models = await read_object(request), service.models_of(identity_of(request.scope))
+        seen = None if observer is None else observed_speed(_planned_model(models, values), observer.journal)
+        return json_response(await asyncio.to_thread(encode_plan, models, values, seen))
 
     @app.requiring(Scope.INFERENCE).post("/plan/budget", **route_docs(BudgetRequest, Budget))
     async def plan_budget(request: Request) -> Response:
@@ -121,23 +123,23 @@ def add(app: App, service: Service, observer: Observer | None) -> None:
         return json_response(await asyncio.to_thread(encode_budget, model, body))
 
 
-def _planned_model(service: Service, values: dict[str, Any]) -> LocalModel:
+def _planned_model(models: ModelRegistry, values: dict[str, Any]) -> LocalModel:
     """The served model that a question is about, or else the default one."""
     name = values.get("model")
-    known = {model.name: model for model in service.models.local}
-    return known[name] if isinstance(name, str) and name in known else service.models.find_local(None)
+    known = {model.name: model for model in models.local}
+    return known[name] if isinstance(name, str) and name in known else models.find_local(None)
 
 
 def _served_shape(model: LocalModel) -> shape.Shape:
     return replace(shape.shape_of(model.files.spec), name=model.name)
 
 
-def encode_plan(service: Service, values: dict[str, Any], seen: Observed | None) -> bytes:
+def encode_plan(models: ModelRegistry, values: dict[str, Any], seen: Observed | None) -> bytes:
     """`seen` is this server's measured speed, for comparison if the question is about the served model."""
     parsed = question(values)
-    model = _planned_model(service, values)
+    model = _planned_model(models, values)
     served = _served_shape(model)
-    chosen = find_shape(parsed.model, {one.name: _served_shape(one) for one in service.models.local})
+    chosen = find_shape(parsed.model, {one.name: _served_shape(one) for one in models.local})
     kind: Literal["cpu", "cuda"] = "cpu" if model.replicas.facts.get("device", "cpu") == "cpu" else "cuda"
     hardware = find_device(parsed.hardware, lambda: this_machine(kind))
     planned = plan(question_for(hardware, chosen, values), chosen, hardware)
@@ -177,11 +179,13 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def encode_presets(service: Service) -> bytes:
+def encode_presets(models: ModelRegistry) -> bytes:
     """The served models first."""
-    served = [_served_shape(model) for model in service.models.local]
+    served = [_served_shape(model) for model in models.local]
+    if not served:
+        raise NotFound("there is no local model to plan for")
     names = {one.name for one in served}
-    models = [*served, *(one for one in shape.PRESETS.values() if one.name not in names)]
+    shapes = [*served, *(one for one in shape.PRESETS.values() if one.name not in names)]
     defaults = {
         field.name: field.default
         for field in msgspec.structs.fields(Question)
@@ -190,7 +194,7 @@ def encode_presets(service: Service) -> bytes:
     return msgspec.json.encode(
         Presets(
             model=served[0].name,
-            models=[_preset_model(one) for one in models],
+            models=[_preset_model(one) for one in shapes],
             hardware=list(device.PRESETS.values()),
             formats=[PresetFormat(name=one.name, bits=one.bits) for one in FORMATS.values()],
             kv_formats=list(KV_FORMATS),

@@ -14,7 +14,7 @@ from penstock.gateway.keys.identity import Scope
 from penstock.http.debug import route_docs, sampling_lab
 from penstock.http.debug.queries import ask_engine, find_replica, find_request, replica_of_query
 from penstock.http.json_response import encode_response
-from penstock.http.middleware.tenants import tenant_of
+from penstock.http.middleware.tenants import identity_of, tenant_of
 from penstock.http.parse.body import read_body
 from penstock.http.routing import App
 from penstock.http.service import Service
@@ -31,7 +31,7 @@ def add(app: App, service: Service, observer: Observer) -> None:
     @observe.get("/observe/cache", **route_docs.CACHE.docs)
     async def cache(request: Request) -> Response:
         """The page map: KV blocks by state and by sequence."""
-        replica = replica_of_query(service, route_docs.CACHE.read_query(request))
+        replica = replica_of_query(service, request, route_docs.CACHE.read_query(request))
         return encode_response(
             _page_map(observer, await ask_engine(replica, "page_map", tenant=tenant_of(request.scope)))
         )
@@ -45,7 +45,7 @@ def add(app: App, service: Service, observer: Observer) -> None:
             [] if name is None else [sequence.number for sequence in find_request(observer, name, request).sequences]
         )
         tenant = tenant_of(request.scope)
-        replica = replica_of_query(service, query)
+        replica = replica_of_query(service, request, query)
         return encode_response(
             await ask_engine(replica, "prefix_tree", tenant=tenant, limit=query["limit"], numbers=numbers)
         )
@@ -55,7 +55,7 @@ def add(app: App, service: Service, observer: Observer) -> None:
         """How much of a prompt is cached, and why no more."""
         route_docs.EXPLAIN.read_query(request)
         body = await read_body(sampling_lab.ExplainRequest, request)
-        model = service.models.find_local(body.model)
+        model = service.models_of(identity_of(request.scope)).find_local(body.model)
         replica = find_replica(model, body.replica)
         tokens = await asyncio.to_thread(model.prompt_tokens, body.to_request("", SamplingParams()))
         found = await ask_engine(

@@ -11,7 +11,7 @@ from penstock.deployment.local_model import LocalModel
 from penstock.deployment.replica import Replica
 from penstock.errors import EngineDied, NotFound
 from penstock.flow.identity import Source
-from penstock.http.middleware.tenants import tenant_of
+from penstock.http.middleware.tenants import identity_of, tenant_of
 from penstock.http.service import Service
 from penstock.observe.observer import Observer
 from penstock.observe.trace.records import RequestTrace
@@ -29,14 +29,19 @@ def find_replica(model: LocalModel, number: int | None) -> Replica:
     return replicas[number or 0]
 
 
-def replica_of_query(service: Service, query: dict[str, Any]) -> Replica:
+def model_of_query(service: Service, request: Request, query: dict[str, Any]) -> LocalModel:
+    """The model that the parameter `model` of a route names, of those that the key may use."""
+    return service.models_of(identity_of(request.scope)).find_local(query["model"])
+
+
+def replica_of_query(service: Service, request: Request, query: dict[str, Any]) -> Replica:
     """The replica that the parameters `model` and `replica` of a route name."""
-    return find_replica(service.models.find_local(query["model"]), query["replica"])
+    return find_replica(model_of_query(service, request, query), query["replica"])
 
 
-def source_of_query(service: Service, query: dict[str, Any]) -> Source:
+def source_of_query(service: Service, request: Request, query: dict[str, Any]) -> Source:
     """The same of what the journal has, whether or not the model is loaded now."""
-    return Source(service.models.find_local(query["model"]).name, query["replica"] or 0)
+    return Source(model_of_query(service, request, query).name, query["replica"] or 0)
 
 
 async def ask_engine(replica: Replica, kind: str, **arguments: Any) -> Any:

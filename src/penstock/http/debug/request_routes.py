@@ -61,7 +61,7 @@ def add(app: App, service: Service, observer: Observer) -> None:
     async def replayed(request: Request) -> Response:
         """The recorded load under static and under continuous batching."""
         query = route_docs.REPLAY.read_query(request)
-        source = source_of_query(service, query)
+        source = source_of_query(service, request, query)
         return encode_response(
             await asyncio.to_thread(_replay, observer, tenant_of(request.scope), query["limit"], query["batch"], source)
         )

@@ -21,6 +21,7 @@ from penstock.http.debug import (
 )
 from penstock.http.debug.queries import ask_engine, replica_of_query
 from penstock.http.json_response import encode_response
+from penstock.http.middleware.tenants import identity_of
 from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.observe.observer import Observer
@@ -60,9 +61,10 @@ def _add_check(app: App, service: Service) -> None:
         """Check the engines' integrity: block tables, reference counts, prefix keys."""
         query = route_docs.CHECK.read_query(request)
         if query["model"] is not None or query["replica"] is not None:
-            replicas = [replica_of_query(service, query)]
+            replicas = [replica_of_query(service, request, query)]
         else:
-            replicas = [replica for model in service.models.local for replica in model.replicas.replicas]
+            models = service.models_of(identity_of(request.scope))
+            replicas = [replica for model in models.local for replica in model.replicas.replicas]
         async with lock:
             start = time.monotonic()
             violations = {replica.name: await ask_engine(replica, "check") for replica in replicas}

@@ -16,7 +16,7 @@ from penstock.deployment.protocol import ServedModel
 from penstock.errors import Unauthorized
 from penstock.gateway.keys.identity import Scope
 from penstock.http.debug import route_docs
-from penstock.http.debug.queries import find_replica, source_of_query
+from penstock.http.debug.queries import find_replica, model_of_query, source_of_query
 from penstock.http.json_response import encode_response
 from penstock.http.middleware.tenants import identity_of, tenant_of
 from penstock.http.routing import App
@@ -39,7 +39,7 @@ def add(app: App, service: Service, observer: Observer, settings: Settings) -> N
     async def facts(request: Request) -> Response:
         """Model, engine, settings and measured figures."""
         query = route_docs.FACTS.read_query(request)
-        model, source = service.models.find_local(query["model"]), source_of_query(service, query)
+        model, source = model_of_query(service, request, query), source_of_query(service, request, query)
         replica = find_replica(model, query["replica"]) if model.replicas.replicas else None
         measured = await asyncio.to_thread(performance_figures, journal, source)
         spec = msgspec.to_builtins(model.files.spec)
@@ -60,7 +60,7 @@ def add(app: App, service: Service, observer: Observer, settings: Settings) -> N
                 "sampling": model.sampling,
                 "measured": measured,
                 "replica": source.replica,
-                "models": [_model_facts(one) for one in service.models],
+                "models": [_model_facts(one) for one in service.models_of(identity_of(request.scope))],
             }
         )
 
@@ -85,7 +85,7 @@ def add_live(app: App, service: Service, observer: Observer) -> None:
         """Stream statistics, requests and steps as they happen."""
         query = route_docs.LIVE.read_query(request)
         interval_s = query["interval_ms"] / 1000
-        model, source = service.models.find_local(query["model"]), source_of_query(service, query)
+        model, source = model_of_query(service, request, query), source_of_query(service, request, query)
         identity = identity_of(request.scope)
         feed = LiveFeed(observer, steps=query["steps"] == "1", tenant=identity.tenant, source=source)
 

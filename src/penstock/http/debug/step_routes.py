@@ -31,7 +31,7 @@ def add(app: App, service: Service, observer: Observer) -> None:
     async def steps(request: Request) -> Response:
         """The batch timeline: which sequences were in which engine step, with how many tokens."""
         query = route_docs.STEPS.read_query(request)
-        source = source_of_query(service, query)
+        source = source_of_query(service, request, query)
         first, end = _step_range(query, observer.journal.replica(source).steps.last)
         rows, tenant = query["rows"] == "1", tenant_of(request.scope)
         shown = await asyncio.to_thread(

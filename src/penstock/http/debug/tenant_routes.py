@@ -17,5 +17,5 @@ def add(app: App, service: Service) -> None:
     @app.requiring(Scope.ADMIN).get("/observe/tenants", **route_docs.TENANTS.docs)
     async def tenants(request: Request) -> Response:
         """What each tenant has been served, and what it waits for."""
-        replica = replica_of_query(service, route_docs.TENANTS.read_query(request))
+        replica = replica_of_query(service, request, route_docs.TENANTS.read_query(request))
         return encode_response(await ask_engine(replica, "tenants"))

@@ -36,7 +36,7 @@ class Engine:
 def checked(engine: Engine, times: int = 1) -> list[dict[str, Any]]:
     app = App()
     model = SimpleNamespace(replicas=SimpleNamespace(replicas=[engine]))
-    service = cast(Service, SimpleNamespace(models=SimpleNamespace(local=[model])))
+    service = cast(Service, SimpleNamespace(models_of=lambda _: SimpleNamespace(local=[model])))
     routes.add(app, service, None, Settings())
 
     async def identified(scope: Any, receive: Any, send: Any) -> None:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from penstock.errors import NotFound, PenstockError
 from penstock.gateway.keys.audit import CANCELLED, DONE, Actor, log_action, printable
+from penstock.gateway.keys.directory import NoKeys
 from penstock.gateway.keys.manager import KeyManager
 from penstock.http.middleware.tenants import identity_of
 from penstock.http.service import Service
@@ -22,8 +23,9 @@ def actor_of(request: Request) -> Actor:
 
 
 def key_manager(service: Service) -> KeyManager:
-    """Raises NotFound on a server without a database."""
-    if service.key_manager is None:
+    """Raises NotFound on a server without a database, or without keys: a client that nobody knows could create keys
+    for the time when the server has some."""
+    if service.key_manager is None or isinstance(service.keys, NoKeys):
         raise NotFound("this server has no database of keys: start it with --keys")
     return service.key_manager
 

@@ -11,10 +11,12 @@ import pytest
 from starlette.requests import Request
 
 from helpers.key_stores import open_store
-from penstock.errors import InvalidRequest, PenstockError
+from penstock.errors import InvalidRequest, NotFound, PenstockError
+from penstock.gateway.keys.configured import ConfiguredKeys
+from penstock.gateway.keys.directory import NoKeys
 from penstock.gateway.keys.identity import Identity
 from penstock.gateway.keys.manager import KeyManager
-from penstock.http.api.admin.actions import audited
+from penstock.http.api.admin.actions import audited, key_manager
 from penstock.http.service import Service
 
 OUTCOMES: dict[str, type[BaseException] | None] = {
@@ -49,6 +51,17 @@ def test_an_action_is_in_the_audit_log_with_its_outcome(tmp_path: Path, caplog: 
     assert {(entry.actor, entry.request_id, entry.target) for entry in entries} == {("key:k1", "r1", "m")}
     ends = [message for message in caplog.messages if not message.endswith("started")]
     assert ends == [f"model.load m by key:k1: {outcome}" for outcome in OUTCOMES]
+
+
+def test_keys_are_not_administrated_by_clients_without_a_key(tmp_path: Path) -> None:
+    """Of a server with a ledger and without keys: theirs would be valid once it has some."""
+    with open_store(tmp_path) as store:
+        manager = KeyManager(store)
+        open_server = SimpleNamespace(key_manager=manager, keys=NoKeys())
+        guarded_server = SimpleNamespace(key_manager=manager, keys=ConfiguredKeys([], ["boss"]))
+        with pytest.raises(NotFound, match="start it with --keys"):
+            key_manager(cast(Service, open_server))
+        assert key_manager(cast(Service, guarded_server)) is manager
 
 
 def test_without_a_database_the_log_has_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -28,7 +28,8 @@ LIMITS = {"requests_per_minute": 10, "tokens_per_minute": 1000, "usd_per_day": 1
 def client(store: KeyStore | None, limiter: Limiter | None) -> TestClient:
     app = App()
     manager = None if store is None else KeyManager(store, load_keys(store, Clock()))
-    service = SimpleNamespace(key_manager=manager, accounting=SimpleNamespace(limiter=limiter))
+    keys = NoKeys() if manager is None else manager.keys
+    service = SimpleNamespace(key_manager=manager, keys=keys, accounting=SimpleNamespace(limiter=limiter))
     limit_routes.add(app, cast(Service, service))
     exception_handlers.add(app)
     return TestClient(RequestIdMiddleware(ApiKeyMiddleware(app, NoKeys())))
