@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 0.25  # between looks for changes of other programs
+POLL_S = 0.5  # between looks for changes of other programs, which act within a second
 THREADS = 2  # so that a slow administrative call does not delay the poll
 
 Answer = TypeVar("Answer")

@@ -71,6 +71,15 @@ def test_the_past_is_a_day_and_survives_a_restart() -> None:
     assert rates.spike(60.0) is None
 
 
+def test_minutes_are_bounded_where_nobody_looks() -> None:
+    clock = Clock()
+    rates = SpendRates(clock)
+    clock.pass_minutes(rates, 2 * spend.PAST_MINUTES, acme=5)
+    minutes = rates._tenants["acme"]
+    assert len(minutes.spent) <= spend.PAST_MINUTES + 1
+    assert minutes.total == 5 * len(minutes.spent)
+
+
 def test_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spend, "MAX_TENANTS", 2)
     clock = Clock()
