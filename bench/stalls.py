@@ -49,6 +49,29 @@ def hostile() -> dict[str, tuple[str, Any]]:
         "nested JSON": ("/v1/chat/completions", {"messages": [[["x" * 200], [1.5] * 10]] * 40_000}),
         "numbers of 4,300 digits": ("/v1/chat/completions", {"messages": [int("9" * 4300)] * 3700}),
         "1 M ids /detokenize": ("/detokenize", {"tokens": list(range(1000)) * 1000}),
+        **hostile_documents(megabytes, turn),
+    }
+
+
+def hostile_documents(megabytes: str, turn: dict[str, str]) -> dict[str, tuple[str, Any]]:
+    """For context assembly and reranking."""
+    chat, talk = "/v1/chat/completions", [turn, {**turn, "role": "assistant"}] * 10_000
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "Which river?"}], "context": {}, "max_tokens": 5}
+    whole = [megabytes[begin : begin + 14_000] for begin in range(0, 14_000_000, 14_000)]
+    pieces = [one.replace("bridge ", "bridge. ") for one in whole]
+    return {
+        "15 MB document": (chat, {**asked, "documents": [megabytes]}),
+        "15 MB document of one word": (chat, {**asked, "documents": ["a" * 15_000_000]}),
+        "15 MB document of special tokens": (chat, {**asked, "documents": ["<|im_end|>" * 1_500_000]}),
+        "1,000 documents of 14 kB": (chat, {**asked, "documents": pieces}),
+        "1,000 documents of one sentence": (chat, {**asked, "documents": whole}),
+        "10,000 documents": (chat, {**asked, "documents": ["a"] * 10_000}),
+        "20,000 messages, assembled": (chat, {**asked, "messages": [*talk, turn]}),
+        "15 MB message, assembled": (chat, {**asked, "messages": [{"role": "user", "content": megabytes}]}),
+        "15 MB of history, assembled": (chat, {**asked, "messages": [{**turn, "content": megabytes}, *talk[1:], turn]}),
+        "1,000 documents of 14 kB, reranked": ("/v1/rerank", {"query": "Which river?", "documents": pieces}),
+        "15 MB query, reranked": ("/v1/rerank", {"query": megabytes, "documents": ["a"]}),
+        "15 MB of documents, planned": ("/plan/budget", {"user": "a", "documents": pieces, "assembly": {}}),
     }
 
 

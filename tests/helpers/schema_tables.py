@@ -30,13 +30,14 @@ CONTEXT_FIELDS: Table = {
             {"budget": {"total": 100, "output": 10}, "trace": True},
             {"history": "keep_first", "keep_first": 2},
             {"history": "summarize", "summary_model": "m", "summary_tokens": 5, "rank": "embedding", "rank_model": "m"},
+            {"rank": "reranker"},
             {"placement": "system", "show_schema": False},
         ),
         ({"budget": {"total": 0}}, {"budgets": {}}, {"history": "x"}, {"rank": 1}, {"trace": 1}, [], "auto", True),
     ),
     "documents": (
-        ([], [{"text": "a"}], [{"id": "a", "text": "b", "title": "c", "score": 0.5, "pinned": True}]),
-        (["a"], [{"id": "a"}], [{"text": ""}], [{"text": "a", "score": "1"}], [{"text": "a"}] * 1025, {}, "a"),
+        ([], ["a"], [{"text": "a"}], [{"id": "a", "text": "b", "title": "c", "score": 0.5, "pinned": True}]),
+        ([""], [1], [{"id": "a"}], [{"text": ""}], [{"text": "a", "score": "1"}], [{"text": "a"}] * 1025, {}, "a"),
     ),
 }
 

@@ -302,6 +302,28 @@ def test_the_planner_plans_and_counts(visit: Visit, server: Server) -> None:
         "parts => parts.reduce((all, part) => all + Number(part.dataset.tokens), 0)"
     )
     expect(page.get_by_text("tokens free")).to_contain_text(f"{LONG_CONTEXT - parts:,} of {LONG_CONTEXT:,}")
+    page.get_by_text("Context assembly", exact=True).click()
+    expect(page.locator("tr[data-kind=document][data-action=kept]")).to_have_count(2)
+    page.get_by_label("Budget of documents").fill("80")
+    expect(page.locator("tr[data-kind=document][data-action=dropped]")).to_have_count(1)
+    page.get_by_label("History policy").select_option("keep_all")
+    page.get_by_label("Ranking").select_option("given")
+    expect(page.locator("tr[data-kind=document][data-action=kept]")).to_contain_text("1")
+
+
+def test_a_request_shows_how_its_prompt_was_assembled(visit: Visit, server: Server) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "What do valves do?"}], "max_tokens": 2,
+        "documents": ["Pumps move water.", "Valves close."],
+        "context": {"rank": "reranker", "budget": {"documents": 80}},
+    }  # fmt: skip
+    made = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE_S).json()
+    shown = get(server, f"/observe/requests/{made['id']}")["context"]
+    page = visit(f"requests/{made['id']}")
+    rows = page.get_by_label("Parts of the prompt").locator("tbody tr")
+    expect(rows).to_have_count(len(shown["parts"]))
+    expect(rows.nth(0)).to_contain_text(shown["parts"][0]["why"])
+    expect(page.get_by_text("reranker by")).to_contain_text("2 requests")
 
 
 def test_the_planner_shows_what_was_measured_in_figures_to_be_read(visit: Visit, busy: Server) -> None:

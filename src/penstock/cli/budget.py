@@ -8,15 +8,19 @@ from pathlib import Path
 import click
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.options import debug_option
 from penstock.cli.progress import download_bar
 from penstock.errors import InvalidRequest, ModelInvalid
 from penstock.flow import Message, Request, SamplingParams
+from penstock.flow.context import ContextTrace
 from penstock.gateway.context.budget import DEFAULT_OUTPUT, Budget, Prompt
 from penstock.gateway.context.budget import budget as share_out
+from penstock.gateway.context.plan import plan_assembly, within
 from penstock.settings import load
+from penstock.settings.context import ContextSettings
 
 
 @click.command()
@@ -33,6 +37,12 @@ from penstock.settings import load
     help="Tokens kept for the answer.",
 )
 @click.option("--context", type=click.IntRange(min=1), help="Tokens in all. [default: the model's]")
+@click.option(
+    "--assembly",
+    metavar="JSON",
+    help="Show what context assembly keeps, cuts and drops with these options, the `context` of a request, or @FILE; "
+    "'{}' takes all defaults.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @debug_option
 def budget(
@@ -43,9 +53,11 @@ def budget(
     user: str,
     output: int,
     context: int | None,
+    assembly: str | None,
     as_json: bool,
 ) -> None:
-    """Count the tokens of a prompt's parts for MODEL, and what is left of its context. Exit code 1: it does not fit."""
+    """Count the tokens of a prompt's parts for MODEL, and what is left of its context. With --assembly, show what
+    context assembly makes of them. Exit code 1: it does not fit."""
     from penstock import assemble
 
     prompt = Prompt(
@@ -54,6 +66,7 @@ def budget(
         documents=[_text(document, "document") for document in documents],
         user=_text(user, "user"),
     )
+    options = None if assembly is None else _assembly(assembly)
     settings = load({"model": model})
     with download_bar() as bar:
         pipeline = assemble.pipeline(settings, assemble.model(settings, bar))
@@ -70,11 +83,15 @@ def budget(
         reserved_output=output,
         context=context or pipeline.context,
     )
+    fits = made.fits
+    if options is not None:
+        trace = plan_assembly(prompt, within(options, context), pipeline, reserved_output=output)
+        made, fits = msgspec.structs.replace(made, assembled=trace), True
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
     else:
         _show(made)
-    sys.exit(0 if made.fits else 1)
+    sys.exit(0 if fits else 1)
 
 
 def _show(made: Budget) -> None:
@@ -87,7 +104,27 @@ def _show(made: Budget) -> None:
     table.add_section()
     table.add_row("context", f"{made.context:,}", "100.0%")
     table.add_row("free", rest, "", style="bold" if made.fits else "bold red")
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    if made.assembled is not None:
+        console.print()
+        _show_trace(made.assembled, console)
+
+
+def _show_trace(trace: ContextTrace, console: Console) -> None:
+    table = Table("part", "result", box=None, pad_edge=False, header_style="dim")
+    for name in ("tokens", "given"):
+        table.add_column(name, justify="right")
+    table.add_column("reason")
+    for part in trace.parts:
+        given = "" if part.given_tokens is None else f"{part.given_tokens:,}"
+        name = escape(f"{part.kind} {part.id or ''}".strip())
+        table.add_row(name, part.action, f"{part.tokens:,}", given, escape(part.why))
+    table.add_section()
+    table.add_row(
+        "prompt", "", f"{trace.prompt_tokens:,}", "", f"{trace.reserved_output:,} reserved of {trace.limit:,}"
+    )
+    console.print(table)
 
 
 def _text(given: str, param: str) -> str:
@@ -99,6 +136,13 @@ def _text(given: str, param: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise InvalidRequest(f"{param}: cannot read {given[1:]}: {why}", param=param) from None
+
+
+def _assembly(given: str) -> ContextSettings:
+    try:
+        return msgspec.json.decode(_text(given, "assembly"), type=ContextSettings)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"assembly is not the context of a request: {error}", param="assembly") from None
 
 
 def _history(given: str) -> list[Message]:

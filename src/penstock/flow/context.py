@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 PartKind = Literal["system", "schema", "document", "summary", "turn", "user", "template"]
-HelperKind = Literal["summary", "embedding"]
+HelperKind = Literal["summary", "embedding", "reranker"]
 Action = Literal["kept", "cut", "dropped", "summarized", "added"]
 
 
@@ -32,13 +32,15 @@ class ContextPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class HelperCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to a model that served the assembly, charged to the client's request."""
+    """What a model was asked that served the assembly, charged to the client's request."""
 
     kind: HelperKind
-    model: str
+    model: str  # that answered
     requests: int
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int = 0  # of the prompts
+    cost_usd: float | None = None  # None: the model has no price
 
 
 class ContextTrace(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,20 @@ class TextStream(Protocol):
         """The rest at the end of the sequence, incomplete characters replaced."""
 
 
-class Tokenizer(Protocol):
+class Vocabulary(Protocol):
+    """What response writers need of a tokenizer."""
+
+    @property
+    def special_ids(self) -> Collection[int]: ...
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+    def text_stream(self, prompt: Sequence[int], *, skip_special: bool = True) -> TextStream: ...
+
+
+class Tokenizer(Vocabulary, Protocol):
     @property
     def vocab_size(self) -> int: ...
 
@@ -44,8 +57,6 @@ class Tokenizer(Protocol):
     def encode_batch(self, texts: list[str], *, add_special: bool = True) -> list[list[int]]:
         """The same for several texts, on several cores."""
 
-    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
-
     def text_stream(
         self, prompt: Sequence[int], *, skip_special: bool = True, show: Collection[int] = ()
     ) -> TextStream:
@@ -53,19 +64,6 @@ class Tokenizer(Protocol):
 
     def mark(self, text: str) -> int | None:
         """The single token of this text, such as `<think>`; None, if it takes several."""
-
-
-class Vocabulary(Protocol):
-    """What response writers need of a tokenizer."""
-
-    @property
-    def special_ids(self) -> Collection[int]: ...
-
-    def token_bytes(self, token: int) -> bytes: ...
-
-    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
-
-    def text_stream(self, prompt: Sequence[int], *, skip_special: bool = True) -> TextStream: ...
 
 
 class ConstraintChecker(Protocol):

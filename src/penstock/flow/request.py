@@ -51,7 +51,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     context: ContextSettings | None = (
         None  # how the prompt is assembled, until it is; None: as the model's defaults say
     )
-    context_trace: ContextTrace | None = None  # of a prompt that was assembled
+    context_trace: ContextTrace | None = None  # of a prompt that was assembled, if the response is to have it
     shows_token_ids: bool = False  # the response has token ids, or texts of the prompt's tokens
     warnings: tuple[str, ...] = ()  # for the client: fields that were accepted without effect
 

@@ -128,12 +128,22 @@ class RequestAccount:
     """Of one client's request, over all its attempts."""
 
     __slots__ = (
-        "_accounting", "_identity", "_line", "_output", "_request", "_reservation", "_settling", "_start",
-        "first_output", "record",
+        "_accounting", "_helpers_microusd", "_identity", "_line", "_output", "_parent", "_request", "_reservation",
+        "_settling", "_start", "first_output", "record",
     )  # fmt: skip
 
-    def __init__(self, accounting: Accounting, identity: Identity, request: str, line: str | None) -> None:
+    def __init__(
+        self,
+        accounting: Accounting,
+        identity: Identity,
+        request: str,
+        line: str | None,
+        parent: RequestAccount | None = None,
+    ) -> None:
+        """`parent`: of the request that this one serves."""
         self._accounting = accounting
+        self._parent = parent
+        self._helpers_microusd = 0  # what requests cost that served this one
         self._identity = identity
         self._request = request
         self._line = line
@@ -149,8 +159,9 @@ class RequestAccount:
         return self._accounting.ledger is not None
 
     def for_helper(self, request: str) -> RequestAccount:
-        """Of a request that serves this one, such as a summary of its history: charged to the same key."""
-        return self._accounting.open(self._identity, request)
+        """Of a request that serves this one, such as a summary of its history: a record of its own for the same key.
+        Its cost is part of this one's, as the client sees it."""
+        return RequestAccount(self._accounting, self._identity, request, None, self)
 
     # --- before
 
@@ -206,13 +217,15 @@ class RequestAccount:
         """What it has used and costs. Sets the cost in its answer."""
         if self.record is None:
             self.record = self._measure(ticket)
+            if self._parent is not None:
+                self._parent._helpers_microusd += self.record.microusd
             price = None if ticket.model is None else ticket.model.card.price
-            if price is not None:
+            if price is not None or self._helpers_microusd:
+                cost = self.record.microusd + self._helpers_microusd
                 for active in ticket.active_requests:
-                    active.cost_usd = self.record.microusd / 1e6
-                if self._accounting.emit is not None:
-                    cost = events.Charged(self._request, time.monotonic(), self.record.microusd)
-                    self._accounting.emit(cost)
+                    active.cost_usd = cost / 1e6
+                if self._accounting.emit is not None and self._parent is None:
+                    self._accounting.emit(events.Charged(self._request, time.monotonic(), cost))
         return self.record
 
     async def _complete(self, record: UsageRecord, *, awaited: bool) -> None:

@@ -28,7 +28,6 @@ from penstock.observe import events
 from penstock.observe.events import Emit
 from penstock.settings import ModelEntry
 from penstock.settings.context import ContextSettings
-from penstock.stream.active_request import ActiveRequest
 
 if TYPE_CHECKING:
     from penstock.gateway.safety.safety import Safety  # imports RE2's rules: only with rules
@@ -148,10 +147,9 @@ class Gateway:
             requests = [await self.context_builder.assemble(model, request, run) for request in requests]
         return await (model.prepare(requests) if self.safety is None else self.safety.prepare(model, requests))
 
-    async def _run_helper(
-        self, model: ServedModel, requests: list[Request], account: RequestAccount | None
-    ) -> list[ActiveRequest]:
-        """Requests of the assembly, with an account of their own that charges the same key. Raises their error."""
+    async def _run_helper(self, model: ServedModel, requests: list[Request], account: RequestAccount | None) -> Ticket:
+        """Requests of the assembly to their end, with an account of their own that charges the same key. Raises their
+        error."""
         own = None if account is None else account.for_helper(requests[0].id)
         ticket = await self.submit(model, requests, own)
         try:
@@ -160,7 +158,7 @@ class Gateway:
                 raise ticket.error
             if own is not None:
                 await own.settle(ticket)
-            return ticket.active_requests
+            return ticket
         finally:
             self.finish(ticket)
             if own is not None:

@@ -11,7 +11,7 @@ from penstock.http.api import capacity_routes, tokenizer_routes, usage_routes
 from penstock.http.api.admin import audit_routes, key_routes, limit_routes, model_routes, tenant_routes
 from penstock.http.api.anthropic import routes as anthropic_routes
 from penstock.http.api.ollama import routes as ollama_routes
-from penstock.http.api.openai import batch_routes, file_routes, moderations, stored_routes
+from penstock.http.api.openai import batch_routes, file_routes, moderations, rerank, stored_routes
 from penstock.http.api.openai import routes as openai_routes
 from penstock.http.api.response_store import ResponseStore
 from penstock.http.api.responses import routes as responses_routes
@@ -56,6 +56,7 @@ def _add_routes(app: App, service: Service, settings: Settings, observer: Observ
     responses_routes.add(app, service, ResponseStore())
     anthropic_routes.add(app, service)
     openai_routes.add_embeddings(app, service)
+    rerank.add(app, service)
     moderations.add(app, service)
     openai_routes.add_models(app, service)
     batch_routes.add(app, service, settings)

@@ -12,7 +12,7 @@ from penstock.http.api.admin import bodies as admin
 from penstock.http.api.admin import limit_routes, model_routes
 from penstock.http.api.anthropic import messages
 from penstock.http.api.ollama import openapi_bodies as ollama
-from penstock.http.api.openai import chat, completions, embeddings, file_bodies, moderations, stored_completions
+from penstock.http.api.openai import chat, completions, embeddings, file_bodies, moderations, rerank, stored_completions
 from penstock.http.api.responses import writer as responses
 from penstock.http.debug import sampling_lab
 from penstock.http.error_body import ErrorBody
@@ -22,6 +22,7 @@ REQUESTS: tuple[type[BaseModel], ...] = (
     chat.REQUEST,
     completions.REQUEST,
     embeddings.REQUEST,
+    rerank.REQUEST,
     moderations.REQUEST,
     *tokenizer_routes.REQUESTS,
     stored_completions.StoredUpdate,
@@ -37,6 +38,7 @@ ANSWERS: tuple[type[Struct], ...] = (
     chat.CHUNK,
     completions.RESPONSE,
     embeddings.RESPONSE,
+    rerank.RESPONSE,
     moderations.RESPONSE,
     model_card.Model,
     model_card.ModelList,

@@ -10,9 +10,9 @@ from msgspec import Meta
 from penstock.settings.sections import Positive, Section
 
 HistoryPolicy = Literal["drop_oldest", "keep_first", "summarize", "keep_all"]
-Ranking = Literal["score", "bm25", "embedding", "given"]
+Ranking = Literal["score", "bm25", "embedding", "reranker", "given"]
 Placement = Literal["auto", "template", "system", "user"]
-MODEL_RANKINGS = ("embedding",)
+MODEL_RANKINGS = ("embedding", "reranker")
 PARTS = ("system", "history", "documents", "user")
 
 

@@ -107,6 +107,22 @@ def test_a_budget(tmp_path: Path) -> None:
     assert "too many" in over.stdout
 
 
+def test_a_budget_shows_what_assembly_keeps(tmp_path: Path) -> None:
+    folder = tiny_models.make("llama", tmp_path / "tiny")
+    texts = ("--document", "Pumps move water.", "--document", "Valves close.", "--user", "What do valves do?")
+    assembly = ("--assembly", '{"budget": {"documents": 100}}', "--output", "20")
+    made = json.loads(run(budget, str(folder), *texts, *assembly, "--json").stdout)["assembled"]
+    documents = [(part["id"], part["action"]) for part in made["parts"] if part["kind"] == "document"]
+    assert documents == [("2", "kept"), ("1", "dropped")]
+    shown = run(budget, str(folder), *texts, *assembly, "--context", "300")
+    assert shown.exit_code == 0  # assembly makes it fit
+    assert "document 1" in shown.stdout
+    for wrong in ("{", '{"rank": "embedding"}', '{"ranking": "bm25"}'):
+        with pytest.raises(InvalidRequest) as caught:
+            run(budget, str(folder), *texts, "--assembly", wrong)
+        assert (caught.value.param or "").startswith("assembly")
+
+
 def test_a_budget_of_nothing_or_of_no_file(tmp_path: Path) -> None:
     folder = str(tiny_models.make("llama", tmp_path / "tiny"))
     for options, param in (((), "user"), (("--user", "@nowhere"), "user"), (("--history", "{"), "history")):

@@ -146,6 +146,29 @@ def test_a_whole_answer() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("price", "own"), [(PRICE, 40), (None, 0)])
+def test_what_served_a_request_is_charged_to_its_key_and_part_of_its_cost(price: Price | None, own: int) -> None:
+    async def play(books: Books) -> None:
+        ticket, helper = make_ticket(), make_ticket()
+        account = await books.dispatch(ticket)
+        summary = account.for_helper("r.summary.1")
+        await summary.reserve(ModelCard(name="m", price=PRICE), Call([], helper.active_requests))
+        helper.model, helper.deployment = FakeModel(), FakeDeployment()  # type: ignore[assignment]
+        push(helper, 2, FinishReason.END)
+        await summary.settle(helper)
+        assert helper.active_requests[0].cost_usd == 30e-6
+        push(ticket, 3, FinishReason.END)
+        await account.settle(ticket)
+        assert ticket.active_requests[0].cost_usd == (30 + own) / 1e6
+
+    books = run(play, price=price)
+    assert [(one.request, one.key, one.microusd) for one in books.records] == [
+        ("r.summary.1", "k1", 30),
+        ("r", "k1", own),
+    ]
+    assert [one.microusd for one in books.events] == [30 + own]  # one cost on the request's page
+
+
 def test_several_prompts_and_choices_are_one_request() -> None:
     async def play(books: Books) -> None:
         ticket = make_ticket(prompts=2, choices=2)

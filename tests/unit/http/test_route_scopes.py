@@ -34,7 +34,7 @@ POST /v1/batches · GET /v1/batches · GET /v1/batches/{batch_id} · POST /v1/ba
 POST /v1/chat/completions · GET /v1/chat/completions · GET /v1/chat/completions/{completion_id}
 POST /v1/chat/completions/{completion_id} · DELETE /v1/chat/completions/{completion_id}
 GET /v1/chat/completions/{completion_id}/messages · POST /v1/completions · POST /v1/embeddings
-POST /v1/moderations
+POST /v1/moderations · POST /v1/rerank · POST /v2/rerank
 POST /v1/files · GET /v1/files · GET /v1/files/{file_id} · DELETE /v1/files/{file_id} · GET /v1/files/{file_id}/content
 POST /v1/messages · POST /v1/messages/count_tokens · POST /v1/responses · POST /v1/responses/input_tokens
 GET /v1/responses/{response_id} · DELETE /v1/responses/{response_id} · POST /v1/responses/{response_id}/cancel

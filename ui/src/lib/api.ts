@@ -199,7 +199,7 @@ export interface ContextTrace {
   rank: string | null;
   placement: string | null;
   parts: { kind: string; action: string; tokens: number; id?: string; given_tokens?: number; score?: number; why?: string }[];
-  calls: { kind: string; model: string; requests: number; prompt_tokens: number; output_tokens: number }[];
+  calls: { kind: string; model: string; requests: number; prompt_tokens: number; output_tokens: number; cached_tokens: number; cost_usd: number | null }[];
 }
 
 export interface RequestDetail extends Summary {

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.flow import Message, Tokenizer
-from penstock.flow.context import Document
+from penstock.flow.context import ContextTrace, Document
 from penstock.gateway.context.documents import PlacedDocument, block
 from penstock.gateway.context.fit import DEFAULT_OUTPUT as DEFAULT_OUTPUT
 from penstock.gateway.context.placement import document_blocks
@@ -31,6 +31,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     free_tokens: int  # negative: tokens over the context
     fits: bool
     longest_output: int
+    assembled: ContextTrace | None = None  # what context assembly makes of it, on request
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,13 +39,19 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
     system: str = ""
     history: Sequence[Message] = ()
-    documents: Sequence[str] = ()
+    documents: Sequence[str | Document] = ()
     user: str = ""
 
+    def given(self) -> list[Document]:
+        """Documents, by number where they have no id."""
+        return [
+            Document(id=str(number + 1), text=one) if isinstance(one, str) else one
+            for number, one in enumerate(self.documents)
+        ]
+
     def placed(self) -> list[PlacedDocument]:
-        """Documents as context assembly puts them before the user's text, by number."""
-        named = [Document(id=str(number + 1), text=text) for number, text in enumerate(self.documents)]
-        return [PlacedDocument(one, one.text, 0) for one in named]
+        """Documents as context assembly puts them before the user's text."""
+        return [PlacedDocument(one, one.text, 0) for one in self.given()]
 
     def messages(self) -> list[Message]:
         system: list[Message] = [{"role": "system", "content": self.system}] if self.system else []

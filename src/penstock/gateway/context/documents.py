@@ -40,10 +40,20 @@ def block(document: Document, text: str) -> str:
 
 def choose_documents(ranked: Sequence[RankedDocument], room: int, count: Count, longest: int) -> list[PlacedDocument]:
     """Those that have room, best first. None takes more than a third of it while others could use that: a longer one
-    is cut. The first that what is left does not hold whole is cut too, and later ones are placed only whole. `longest`:
-    characters of a text that is counted."""
+    is cut. The first that what is left does not hold whole is cut too, and later ones are placed only whole. Of a room
+    whose third holds nothing, one may take all. `longest`: characters of a text that is counted."""
+    for shares in dict.fromkeys((min(len(ranked), SHARES), 1)) if ranked else ():
+        if placed := _choose(ranked, room, room // shares, count, longest):
+            return placed
+    return []
+
+
+def _choose(
+    ranked: Sequence[RankedDocument], room: int, share: int, count: Count, longest: int
+) -> list[PlacedDocument]:
+    """`share`: tokens that one takes at most, while others could use the rest."""
     placed: list[PlacedDocument] = []
-    share, left, may_cut, capped = room // min(len(ranked), SHARES) if ranked else room, room, True, None
+    left, may_cut, capped = room, True, None
     for one in ranked:
         tokens = UNCOUNTED if one.tokens is None else one.tokens
         if tokens <= min(share, left):

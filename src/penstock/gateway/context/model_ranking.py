@@ -5,34 +5,40 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
+from penstock.deployment.local_model import LocalModel
+from penstock.deployment.protocol import ServedModel
 from penstock.flow import Request, SamplingParams
 from penstock.flow.context import Document
 from penstock.gateway.context.turns import CHARS_PER_TOKEN
 
-MAX_EMBEDDED = 64  # documents; of more, the best by BM25
 DEFAULT_WINDOW = 2048  # tokens of a model whose context is not known
 
 
+def owned_request(request: Request, request_id: str) -> Request:
+    """Without a prompt, in the queue of the same owner and with the same priority."""
+    return Request(
+        id=request_id,
+        params=SamplingParams(),
+        tenant=request.tenant,
+        tier=request.tier,
+        weight=request.weight,
+        priority=request.priority,
+        background=request.background,
+    )
+
+
 def embedding_requests(
-    request: Request, request_id: str, query: str, documents: Sequence[Document], context: int | None
+    request: Request, request_id: str, query: str, documents: Sequence[Document], model: ServedModel
 ) -> list[Request]:
     """The query's, then one for each document. Long texts are embedded by their beginning."""
-    characters = (context or DEFAULT_WINDOW) * CHARS_PER_TOKEN // 2
+    characters = (model.card.context or DEFAULT_WINDOW) * CHARS_PER_TOKEN // 2
     texts = [query[-characters:], *(f"{one.title or ''}\n{one.text}".strip()[:characters] for one in documents)]
-    return [
-        Request(
-            id=f"{request_id}-{number}",
-            params=SamplingParams(),
-            text=text or " ",
-            task="embed",
-            tenant=request.tenant,
-            tier=request.tier,
-            weight=request.weight,
-            priority=request.priority,
-            background=request.background,
-        )
-        for number, text in enumerate(texts)
-    ]
+    # Texts with many short tokens, such as Chinese ones, may still be too long; an upstream is not asked to truncate.
+    truncate = -1 if isinstance(model, LocalModel) else None
+    owned = replace(owned_request(request, request_id), task="embed", truncate_prompt_tokens=truncate)
+    return [replace(owned, id=f"{request_id}-{number}", text=text or " ") for number, text in enumerate(texts)]
 
 
 def similarities(vectors: Sequence[bytes]) -> list[float]:

@@ -23,7 +23,7 @@ class PromptModel:
         if pipeline.tokenizer is None or pipeline.chat_format is None:
             raise InvalidRequest("context needs a model with a tokenizer and a chat template", param="context")
         self.pipeline = pipeline
-        self._tokenizer = pipeline.tokenizer
+        self.tokenizer = pipeline.tokenizer
         self.name = pipeline.model
         self.shows_documents = pipeline.chat_format.shows_documents
 
@@ -38,7 +38,7 @@ class PromptModel:
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text on its own."""
-        return [len(tokens) for tokens in self._tokenizer.encode_batch(list(texts), add_special=False)]
+        return [len(tokens) for tokens in self.tokenizer.encode_batch(list(texts), add_special=False)]
 
     def prompt_tokens(self, request: Request) -> int | None:
         """Of the rendered prompt; None: it is too long to be counted."""

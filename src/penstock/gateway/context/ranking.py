@@ -17,31 +17,44 @@ ENDINGS = ("ings", "ing", "ies", "ed", "es", "er", "e", "s", "y")
 MIN_STEM = 3  # letters
 
 Scores = list[float]
+ScoredDocuments = list[tuple[Document, float | None]]
 
 
 def default_ranking(documents: Sequence[Document]) -> Ranking:
-    return "score" if all(document.score is not None for document in documents) else "bm25"
+    return "score" if documents and all(document.score is not None for document in documents) else "bm25"
+
+
+def rank_without_model(rank: Ranking, query: str, documents: Sequence[Document]) -> ScoredDocuments:
+    """Best first. A ranking that asks a model begins with BM25."""
+    if not documents or rank == "given":
+        return [(one, None) for one in documents]
+    return ordered(documents, given_scores(documents) if rank == "score" else bm25_scores(query, documents))
+
+
+def ordered(documents: Sequence[Document], scores: Sequence[float]) -> ScoredDocuments:
+    return [(documents[place], scores[place]) for place in order(scores)]
 
 
 def given_scores(documents: Sequence[Document]) -> Scores:
+    """Raises InvalidRequest for a document without one; pinned ones need none."""
     scores = []
     for place, document in enumerate(documents):
-        if document.score is None:
+        if document.score is None and not document.pinned:
             field = f"documents[{place}].score"
             raise InvalidRequest(f"{field} is required where documents are ranked by score", param=field)
-        scores.append(document.score)
+        scores.append(document.score or 0.0)
     return scores
 
 
 def bm25_scores(query: str, documents: Sequence[Document]) -> Scores:
     """Zero for documents without a word of the query."""
     import bm25s  # 0.2 s
-    from bm25s.stopwords import STOPWORDS_EN
+    from bm25s.stopwords import STOPWORDS_EN_PLUS
 
     share = max(RANKED_CHARACTERS // max(len(documents), 1), MIN_CHARACTERS)
     terms = [_terms(f"{f'{one.title} ' * TITLE_WEIGHT if one.title else ''}{one.text[:share]}") for one in documents]
     asked = [word for word in words(query[:RANKED_CHARACTERS]) if len(word) > 1]
-    wanted = sorted({stem(word) for word in [one for one in asked if one not in STOPWORDS_EN] or asked})
+    wanted = sorted({stem(word) for word in [one for one in asked if one not in STOPWORDS_EN_PLUS] or asked})
     found = [place for place, own in enumerate(terms) if own]
     scores = [0.0] * len(documents)
     if not found or not wanted:

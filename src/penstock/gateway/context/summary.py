@@ -7,7 +7,10 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from penstock.flow import Message, Request, SamplingParams
+from penstock.gateway.context.model_ranking import owned_request
 from penstock.gateway.context.texts import message_text
 from penstock.gateway.context.turns import CHARS_PER_TOKEN, Conversation
 
@@ -59,14 +62,5 @@ def summary_request(request: Request, request_id: str, text: str, max_tokens: in
         {"role": "system", "content": INSTRUCTIONS},
         {"role": "user", "content": text[-max(window, 64) * CHARS_PER_TOKEN :]},
     ]
-    return Request(
-        id=request_id,
-        params=SamplingParams(max_tokens=max_tokens, temperature=0.0),
-        messages=messages,
-        tenant=request.tenant,
-        salt=request.salt,
-        tier=request.tier,
-        weight=request.weight,
-        priority=request.priority,
-        background=request.background,
-    )
+    params = SamplingParams(max_tokens=max_tokens, temperature=0.0)
+    return replace(owned_request(request, request_id), params=params, messages=messages, salt=request.salt)

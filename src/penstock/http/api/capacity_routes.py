@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -30,8 +30,10 @@ from penstock.deployment.registry import ModelRegistry
 from penstock.errors import NotFound
 from penstock.flow.identity import Source
 from penstock.gateway.context.budget import DEFAULT_OUTPUT, Budget, Prompt, budget
+from penstock.gateway.context.plan import plan_assembly, within
 from penstock.gateway.keys.identity import Scope
 from penstock.http.api.chat_messages import Messages, to_template
+from penstock.http.api.context_fields import ContextOptions, Documents, to_documents
 from penstock.http.api.fields import MAX_INT, MODEL, StrictModel
 from penstock.http.json_response import json_response
 from penstock.http.middleware.tenants import identity_of
@@ -43,7 +45,6 @@ from penstock.observe.observer import Observer
 from penstock.observe.performance import ENOUGH_STEPS, performance_figures
 from penstock.observe.trace.journal import Journal
 
-MAX_DOCUMENTS = 1024
 MAX_BATCHES = 8  # batch sizes with measured figures
 
 
@@ -86,14 +87,17 @@ class BudgetRequest(StrictModel):
     model: str | None = MODEL
     system: str | None = Field(None, description="The system message.")
     history: Messages | None = Field(None, description="The conversation so far.")
-    documents: Annotated[list[str], Field(max_length=MAX_DOCUMENTS, fail_fast=True)] | None = Field(
-        None, description="Texts to go before the user's own, with an empty line between."
+    documents: Documents | None = Field(
+        None, description="Texts to go before the user's own, or documents as in a chat completion."
     )
     user: str | None = Field(None, description="The user's message.")
     reserved_output: int | None = Field(
         None, ge=1, le=MAX_INT, description=f"Tokens kept for the answer. Default: {DEFAULT_OUTPUT}."
     )
     context: int | None = Field(None, ge=1, le=MAX_INT, description="Tokens in all. Default: the server's context.")
+    assembly: ContextOptions | None = Field(
+        None, description="Show what context assembly makes of it with these options: `context` of a chat completion."
+    )
 
 
 REQUESTS = (BudgetRequest,)
@@ -219,16 +223,22 @@ def encode_budget(model: LocalModel, body: BudgetRequest) -> bytes:
     prompt = Prompt(
         system=body.system or "",
         history=to_template(body.history or []),
-        documents=body.documents or [],
+        documents=to_documents(body.documents or ()),
         user=body.user or "",
     )
-    texts = [prompt.system, prompt.user, *prompt.documents, *(str(turn.get("content")) for turn in prompt.history)]
-    model.pipeline.check_length(sum(map(len, texts)), "documents" if prompt.documents else "history")
+    given = [document.text for document in prompt.given()]
+    texts = [prompt.system, prompt.user, *given, *(str(turn.get("content")) for turn in prompt.history)]
+    model.pipeline.check_length(sum(map(len, texts)), "documents" if given else "history")
+    reserved = body.reserved_output or DEFAULT_OUTPUT
     made = budget(
         prompt,
         tokenizer=model.tokenizer,
         render=render if model.pipeline.template is not None else None,
-        reserved_output=body.reserved_output or DEFAULT_OUTPUT,
+        reserved_output=reserved,
         context=body.context or model.pipeline.context,
     )
+    if body.assembly is not None:
+        settings = within(body.assembly.settings(), body.context)
+        trace = plan_assembly(prompt, settings, model.pipeline, reserved_output=reserved)
+        made = replace(made, assembled=trace)
     return msgspec.json.encode(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
@@ -9,6 +10,7 @@ from pydantic import AfterValidator, Field
 from penstock.flow.context import Document
 from penstock.http.api.fields import MAX_INT, StrictModel, field_error
 from penstock.http.parse.error_text import MAX_SHOWN_NAME
+from penstock.http.parse.unions import ByJsonType
 from penstock.settings.context import ContextBudget, ContextSettings, HistoryPolicy, Placement, Ranking
 
 MAX_DOCUMENTS = 1024
@@ -55,10 +57,12 @@ class ContextOptions(StrictModel):
     summary_tokens: Tokens | None = Field(None, description="Of a summary, at most. Default: 256.")
     rank: Ranking | None = Field(
         None,
-        description="By what documents are ranked. Default: `score` if all have one, else `bm25`. `given`: as they "
-        "came.",
+        description="By what documents are ranked. Default: `score` if all have one, else `bm25`. `embedding` and "
+        "`reranker` ask a model; `given`: as they came.",
     )
-    rank_model: _ModelName | None = Field(None, description="For `embedding`. Default: the model that answers.")
+    rank_model: _ModelName | None = Field(
+        None, description="For `embedding` and `reranker`. Default: the model that answers."
+    )
     placement: Placement | None = Field(
         None,
         description="Where documents go: by the chat template, in the system message, or before the user's last text. "
@@ -75,19 +79,37 @@ class ContextOptions(StrictModel):
         return ContextSettings(budget=ContextBudget(**budget), **fields)
 
 
-def _check_documents(documents: list[GivenDocument]) -> list[GivenDocument]:
+GivenText = Annotated[
+    Annotated[str, Field(min_length=1)] | GivenDocument, ByJsonType("a string or an object with a text")
+]
+
+
+def _check_documents(documents: list[str | GivenDocument]) -> list[str | GivenDocument]:
     seen: set[str] = set()
     for place, document in enumerate(documents):
-        name = document.id or str(place + 1)
+        name = _name(document, place)
         if name in seen:
             raise field_error(f"has two documents with the id {name[:MAX_SHOWN_NAME]!r}")
         seen.add(name)
     return documents
 
 
+def _name(document: str | GivenDocument, place: int) -> str:
+    return (None if isinstance(document, str) else document.id) or str(place + 1)
+
+
 Documents = Annotated[
-    list[GivenDocument], Field(max_length=MAX_DOCUMENTS, fail_fast=True), AfterValidator(_check_documents)
+    list[GivenText], Field(max_length=MAX_DOCUMENTS, fail_fast=True), AfterValidator(_check_documents)
 ]
+
+
+def to_documents(given: Sequence[str | GivenDocument]) -> tuple[Document, ...]:
+    return tuple(
+        Document(id=_name(one, place), text=one)
+        if isinstance(one, str)
+        else Document(id=_name(one, place), text=one.text, title=one.title, score=one.score, pinned=bool(one.pinned))
+        for place, one in enumerate(given)
+    )
 
 
 class ContextFields(StrictModel):
@@ -104,18 +126,5 @@ class ContextFields(StrictModel):
 
     def assembly(self) -> dict[str, Any]:
         """Fields of flow.Request."""
-        documents = tuple(
-            Document(
-                id=one.id or str(place + 1),
-                text=one.text,
-                title=one.title,
-                score=one.score,
-                pinned=bool(one.pinned),
-            )
-            for place, one in enumerate(self.documents or ())
-        )
-        return {"context": None if self.context is None else self.context.settings(), "documents": documents}
-
-    @property
-    def wants_trace(self) -> bool:
-        return self.context is not None and bool(self.context.trace)
+        context = None if self.context is None else self.context.settings()
+        return {"context": context, "documents": to_documents(self.documents or ())}

@@ -1,20 +1,35 @@
-"""A little RAG over the project's own documentation: which sections are left of all at a budget of 1,000 tokens."""
+"""A little RAG over the project's own documentation: which sections are left of all at a budget of 1,000 tokens.
+
+| questions | kept |
+|---|---|
+| `QUESTIONS`, with which the weight of titles, word endings and shares were chosen | 36 of 36 |
+| `IN_TERMS`, written later, in the terms of the documentation | 45 of 45 |
+| `PARAPHRASED`, written later, in other words than the documentation: BM25 finds words, not meanings | 31 of 60 |
+"""
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
+import pytest
+
 from helpers.context_models import prompt_model
+from helpers.documentation_questions import IN_TERMS, PARAPHRASED
 from penstock.flow import Request, SamplingParams
 from penstock.flow.context import Document
+from penstock.gateway.context import ranking
 from penstock.gateway.context.fit import ContextFitter
+from penstock.gateway.context.prompt_model import PromptModel
 from penstock.gateway.context.ranking import bm25_scores, order
 from penstock.settings.context import ContextBudget, ContextSettings
 
 DOCS = Path(__file__).parents[4] / "docs"
-FILES = ("BATCH", "DEPLOY", "OBSERVE", "PLANNER", "ROUTING", "SERVER", "STRUCTURED", "UI")
-BUDGET, SHARE = 1000, 0.9
+FILES = (
+    "BATCH", "CONTEXT", "DEPLOY", "OBSERVE", "PLANNER", "ROUTING", "SAFETY", "SERVER", "STRUCTURED", "TENANTS", "UI",
+)  # fmt: skip
+BUDGET, SHARE, PARAPHRASED_SHARE = 1000, 0.9, 0.45
 
 # The section that has the answer.
 QUESTIONS = {
@@ -57,16 +72,36 @@ QUESTIONS = {
 }
 
 
+@cache
 def sections() -> list[Document]:
-    """The second-level sections of the documentation, each a document."""
+    """The second-level sections of the documentation, each a document, and what stands before the first of a file."""
     found = []
     for name in FILES:
-        parts = re.split(r"^## (.*)$", (DOCS / f"{name}.md").read_text(), flags=re.MULTILINE)
+        intro, *parts = re.split(r"^## (.*)$", (DOCS / f"{name}.md").read_text(), flags=re.MULTILINE)
+        title, _, text = intro.partition("\n")
+        titles = [f"{title.lstrip('# ')}: {part}" for part in parts[::2]]
+        found.append(Document(id=f"{name}#", title=title.lstrip("# "), text=text.strip()))
         found += [
-            Document(id=f"{name}#{title}", title=f"{parts[0].splitlines()[0].lstrip('# ')}: {title}", text=text.strip())
-            for title, text in zip(parts[1::2], parts[2::2], strict=True)
+            Document(id=f"{name}#{part}", title=whole, text=text.strip())
+            for part, whole, text in zip(parts[::2], titles, parts[1::2], strict=True)
         ]
     return found
+
+
+cached_terms = cache(ranking._terms)
+
+
+@cache
+def token_count(text: str) -> int:
+    (tokens,) = PromptModel.count(prompt_model("smollm2"), [text])
+    return tokens
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same texts are read for each question: their words and tokens are found once."""
+    monkeypatch.setattr(ranking, "_terms", cached_terms)
+    monkeypatch.setattr(prompt_model("smollm2"), "count", lambda texts: [token_count(text) for text in texts])
 
 
 def kept_documents(question: str, documents: list[Document]) -> list[str]:
@@ -85,10 +120,22 @@ def kept_documents(question: str, documents: list[Document]) -> list[str]:
     return [one.document.id for one in made.draft.documents]
 
 
-def test_the_right_section_is_kept() -> None:
+@pytest.mark.parametrize(
+    ("questions", "share"),
+    [
+        ({question: (name,) for question, name in QUESTIONS.items()}, SHARE),
+        (IN_TERMS, SHARE),
+        (PARAPHRASED, PARAPHRASED_SHARE),
+    ],
+    ids=["tuned", "in-terms", "paraphrased"],
+)
+def test_the_right_section_is_kept(questions: dict[str, tuple[str, ...]], share: float) -> None:
     documents = sections()
-    names = {document.id for document in documents}
-    assert set(QUESTIONS.values()) <= names
-    missed = [question for question, name in QUESTIONS.items() if name not in kept_documents(question, documents)]
-    assert len(QUESTIONS) >= 30
-    assert len(missed) <= (1 - SHARE) * len(QUESTIONS), missed
+    assert {name for names in questions.values() for name in names} <= {document.id for document in documents}
+    missed = [
+        question
+        for question, names in questions.items()
+        if not set(names).intersection(kept_documents(question, documents))
+    ]
+    assert len(questions) >= 30
+    assert len(missed) <= (1 - share) * len(questions), missed

@@ -1,4 +1,5 @@
 /** Request and response types of the planner. Units are in the names. */
+import type { ContextTrace } from "../../lib/api";
 
 export interface Presets {
   model: string;
@@ -107,4 +108,5 @@ export interface Budget {
   free_tokens: number;
   fits: boolean;
   longest_output: number;
+  assembled: ContextTrace | null;
 }

@@ -154,7 +154,7 @@ function NumberEntry({ entry, value, fallback, onChange }: { entry: Entry; value
   );
 }
 
-function Select(props: { label: string; value: string; options: readonly (readonly [string, string])[]; onChange: (value: string) => void }) {
+export function Select(props: { label: string; value: string; options: readonly (readonly [string, string])[]; onChange: (value: string) => void }) {
   return (
     <Field label={props.label}>
       {(id) => (

@@ -4,7 +4,8 @@ import { Card, Empty, PageHeader, Problem } from "../../parts/basics";
 import { Form } from "./form";
 import { Results } from "./results";
 import * as state from "./state";
-import { TokenBudget, TokenCounter } from "./tokens";
+import { TokenBudget } from "./budget";
+import { TokenCounter } from "./tokens";
 
 export function Planner() {
   useEffect(state.follow, []);

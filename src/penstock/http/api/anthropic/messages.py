@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from pydantic import BaseModel
 
 from penstock.errors import InvalidRequest
@@ -22,7 +22,6 @@ from penstock.flow import (
     ToolUse,
     Vocabulary,
 )
-from penstock.flow.context import ContextTrace
 from penstock.http.api.anthropic import response_bodies
 from penstock.http.api.anthropic.error_body import AnthropicErrorBody
 from penstock.http.api.anthropic.response_bodies import (
@@ -259,8 +258,7 @@ class MessageWriter:
 
     end: Sequence[Event] = ()
 
-    def __init__(self, *, request_id: str, model: str, wants_trace: bool = False) -> None:
-        self._wants_trace = wants_trace
+    def __init__(self, *, request_id: str, model: str) -> None:
         self._id = f"msg_{request_id}"
         self._model = model
         self._index = -1  # of the last block
@@ -295,7 +293,7 @@ class MessageWriter:
         end = MessageDelta(
             delta=response_bodies.stop_details(completion.choices[0]),
             usage=response_bodies.whole_usage(completion),
-            context=self._context(completion),
+            context=completion.context or UNSET,
         )
         return [*self._close(), tagged_event(end), tagged_event(MessageStop())]
 
@@ -318,12 +316,9 @@ class MessageWriter:
                 stop_reason=stopped.stop_reason,
                 stop_sequence=stopped.stop_sequence,
                 usage=response_bodies.whole_usage(completion),
-                context=self._context(completion),
+                context=completion.context or UNSET,
             )
         )
-
-    def _context(self, completion: Completion) -> ContextTrace | UnsetType:
-        return (completion.context if self._wants_trace else None) or UNSET
 
     def _call(self, call: CallDelta) -> list[Event]:
         events: list[Event] = []

@@ -34,7 +34,7 @@ def add(app: App, service: Service) -> None:
             body = await read_body(messages.REQUEST, request)
             events.parsed(model=body.model, stream=bool(body.stream))
             model = service.models_of(events.identity).find(body.model)
-            writer = messages.MessageWriter(request_id=events.name, model=model.card.name, wants_trace=body.wants_trace)
+            writer = messages.MessageWriter(request_id=events.name, model=model.card.name)
             with client_field_names(messages.client_names(body)):
                 generation = messages.to_request(
                     body,

@@ -104,7 +104,6 @@ class ChatWriter(Plain):
         self._options = ResponseOptions(body, vocabulary)
         self._every_token = bool(body.logprobs or body.return_token_ids)  # also those that complete no character
         self._opening = _OPENING_TO_CALL if body.tools and body.tool_choice != "none" else _OPENING
-        self._wants_trace = body.wants_trace
         self._include_reasoning = body.include_reasoning is not False
         self._store = store if body.store else None
         self._metadata = body.metadata if body.store else UNSET
@@ -193,7 +192,7 @@ class ChatWriter(Plain):
         return body
 
     def _context(self, completions: Sequence[Completion]) -> ContextTrace | UnsetType:
-        return (completions[0].context if self._wants_trace else None) or UNSET
+        return completions[0].context or UNSET
 
     def _choice(self, choice: Choice) -> ChatChoice:
         return ChatChoice(

@@ -81,7 +81,6 @@ class ResponseWriter:
         self._clock = clock
         self._echoed_fields = _request_fields(body, params, stored=store is not None)
         self._echoed_fields |= {"id": f"resp_{request_id}", "created_at": int(clock()), "model": model}
-        self._wants_trace = body.wants_trace
         self._encrypted = body.with_encrypted_reasoning
         self._vocabulary = vocabulary if body.with_logprobs else None
         self._tokens: TextLogprobs | None = None
@@ -148,7 +147,7 @@ class ResponseWriter:
             usage=response_bodies.usage(completion),
             incomplete_details=response_bodies.incomplete_details(choice),
             completed_at=int(self._clock()) if status == "completed" else None,
-            context=(completion.context if self._wants_trace else None) or UNSET,
+            context=completion.context or UNSET,
         )
         if self._store is not None:
             conversation, pieces = _encode(_with_answer(self._turns, choice)), _encode(self._sequence.pieces)
