@@ -21,6 +21,7 @@ ARCHITECTURES = {
     "Gemma3ForCausalLM": "gemma3",
     "Gemma3ForConditionalGeneration": "gemma3",  # its text part
     "Phi3ForCausalLM": "phi3",
+    "MiMoForCausalLM": "qwen2",  # with MTP layers beside its own
 }
 # `model_type`, for configs that name no architecture
 MODEL_TYPES = {
@@ -31,6 +32,7 @@ MODEL_TYPES = {
     "gemma3_text": "gemma3",
     "gemma3": "gemma3",
     "phi3": "phi3",
+    "mimo": "qwen2",
 }
 
 # What an absent key means, where that is not the same for all

@@ -18,11 +18,11 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 
 def read(folder: Path, name: str, *, weights: bool = True) -> ModelFiles:
     """Without `weights` the folder may lack them: its config is enough."""
-    config = _json(folder / "config.json")
+    config = read_json(folder / "config.json")
     if config is None:
         raise ModelInvalid(f"{folder} has no config.json{_hint(folder)}", param="model")
-    generation = _json(folder / "generation_config.json") or {}
-    tokenizer_config = _json(folder / "tokenizer_config.json") or {}
+    generation = read_json(folder / "generation_config.json") or {}
+    tokenizer_config = read_json(folder / "tokenizer_config.json") or {}
     return ModelFiles(
         name=name,
         format="safetensors",
@@ -30,14 +30,14 @@ def read(folder: Path, name: str, *, weights: bool = True) -> ModelFiles:
         spec=spec_from_config(config, generation, name),
         tokenizer=_tokenizer(folder),
         chat_template=_chat_template(folder, tokenizer_config),
-        special_tokens=_special_tokens(tokenizer_config, _json(folder / "special_tokens_map.json") or {}),
+        special_tokens=_special_tokens(tokenizer_config, read_json(folder / "special_tokens_map.json") or {}),
         sampling=_sampling(Values(generation, str(folder / "generation_config.json"))),
     )
 
 
 def _weights(folder: Path, *, required: bool) -> tuple[Path, ...]:
     index = folder / "model.safetensors.index.json"
-    if (document := _json(index)) is not None:
+    if (document := read_json(index)) is not None:
         names = sorted(set(map(str, Values(document, str(index)).part("weight_map").values.values())))
         if any(Path(name).name != name for name in names):
             raise ModelInvalid(f"{index} names files outside its folder", param="model")
@@ -88,7 +88,7 @@ def _chat_template(folder: Path, tokenizer_config: dict[str, Any]) -> str | None
             return file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ModelInvalid(f"cannot read {file}: {error}", param="model") from None
-    template = (_json(folder / "chat_template.json") or tokenizer_config).get("chat_template")
+    template = (read_json(folder / "chat_template.json") or tokenizer_config).get("chat_template")
     if isinstance(template, list):
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
@@ -119,7 +119,7 @@ def _sampling(generation: Values) -> dict[str, float | int]:
     }
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None if there is no such file."""
     try:
         content = msgspec.json.decode(path.read_bytes())
