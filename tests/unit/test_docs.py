@@ -16,6 +16,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 BASES = (ROOT, PACKAGE, PACKAGE / "kernels" / "cpu", ROOT / "tests")
 # Files of others: models, examples, and what a start or a build leaves.
 FOREIGN = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "file.json", "ui_dist"}
+FOREIGN |= {"training.json"}
 FOREIGN_FLAGS = {"--upgrade", "--inplace"}  # of pip and setuptools
 SUFFIXES = r"\.(?:py|tsx?|cpp|h|md|toml|json|yml|txt|service)"
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -32,7 +33,7 @@ def quoted(page: Path) -> list[str]:
 @cache
 def tree() -> frozenset[str]:
     """Files and their folders, relative to each folder that the documentation starts from, and their names."""
-    tops = [ROOT / name for name in ("src", "tests", "bench", "docs", "deploy", "ui/src")]
+    tops = [ROOT / name for name in ("src", "tests", "bench", "tools", "docs", "deploy", "ui/src")]
     files = [path for top in tops for path in top.rglob("*.*") if path.is_file() and path.suffix != ".pyc"]
     files += [path for path in ROOT.iterdir() if path.is_file()]
     paths = {path for file in files for path in (file, *file.parents) if path.is_relative_to(ROOT)}
@@ -113,7 +114,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @cache
 def flags() -> frozenset[str]:
-    """Of all commands, and of the scripts in bench/."""
+    """Of all commands, and of the scripts in bench/ and tools/."""
 
     def of(command: click.Command) -> list[str]:
         own = [text for param in command.params for text in (*param.opts, *param.secondary_opts)]
@@ -122,7 +123,7 @@ def flags() -> frozenset[str]:
             inner = [command.get_command(context, name) for name in names]  # type: ignore[attr-defined]
         return [*own, *(text for one in inner if one is not None for text in of(one))]
 
-    scripts = " ".join(path.read_text() for path in (ROOT / "bench").glob("*.py"))
+    scripts = " ".join(path.read_text() for name in ("bench", "tools") for path in (ROOT / name).rglob("*.py"))
     return frozenset([*of(penstock), *re.findall(r'"(--[a-z0-9-]+)"', scripts), "--help"])
 
 

@@ -1,0 +1,112 @@
+"""EAGLE heads in torch, with the parameter names of published checkpoints.
+
+EAGLE-1:  x = fc([embedding, feature]); one decoder layer; its output is the next feature, in the space of the target's
+          hidden states after the final norm, so the target's own output head reads it.
+EAGLE-3:  feature = fc([three taps]); one decoder layer whose attention reads [norm(embedding), norm(feature)]; its
+          output is the next feature; norm and an own output head, over the draft's vocabulary, read it.
+
+Both draft from every position at once (`layers`): `features` gives the first features, `advance` one draft step.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from draft_training.layers import Attention, DecoderLayer, LayerCache, Mlp, Norm
+from penstock.store.spec import ModelSpec
+
+
+class ChainHead(Protocol):
+    """A head that drafts one token after the other, each from the feature that the last one left."""
+
+    def features(self, states: Tensor) -> Tensor:
+        """states [batch, tokens, 1 + taps, hidden] -> [batch, tokens, hidden]"""
+
+    def advance(self, embedded: Tensor, feature: Tensor, step: int, cache: LayerCache) -> Tensor:
+        """The next features, of tokens [batch, tokens, hidden] and the features before them."""
+
+    def logits(self, feature: Tensor) -> Tensor:
+        """Over the draft's vocabulary."""
+
+
+class Eagle1(nn.Module):
+    taps_used = False
+
+    def __init__(self, spec: ModelSpec, head: Tensor) -> None:
+        """`head`: rows of the target's output head, [draft vocabulary, hidden]."""
+        super().__init__()
+        self.fc = nn.Linear(2 * spec.hidden_size, spec.hidden_size)
+        self.layers = nn.ModuleList([DecoderLayer(spec, input_norm=False)])
+        self.register_buffer("head", head, persistent=False)
+
+    def features(self, states: Tensor) -> Tensor:
+        return states[:, :, 0]
+
+    def advance(self, embedded: Tensor, feature: Tensor, step: int, cache: LayerCache) -> Tensor:
+        fused = self.fc(torch.cat((embedded, feature), dim=-1))
+        out: Tensor = self.layers[0](fused, step, cache)
+        return out
+
+    def logits(self, feature: Tensor) -> Tensor:
+        return feature @ self.head.T
+
+    @torch.no_grad()
+    def start_from(self, linear: Tensor, bias: Tensor) -> None:
+        """Begin as the linear map that predicts the next feature best; the layer adds to it as it learns."""
+        self.fc.weight.copy_(linear)
+        self.fc.bias.copy_(bias)
+        layer = self.layers[0]
+        layer.self_attn.o_proj.weight.mul_(0.1)
+        layer.mlp.down_proj.weight.mul_(0.1)
+
+
+class Eagle3Layer(nn.Module):
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.input_layernorm = Norm(spec)
+        self.hidden_norm = Norm(spec)
+        self.self_attn = Attention(spec, 2 * spec.hidden_size)
+        self.post_attention_layernorm = Norm(spec)
+        self.mlp = Mlp(spec)
+
+    def forward(self, embedded: Tensor, feature: Tensor, step: int, cache: LayerCache) -> Tensor:
+        both = torch.cat((self.input_layernorm(embedded), self.hidden_norm(feature)), dim=-1)
+        x = feature + self.self_attn(both, step, cache)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Eagle3(nn.Module):
+    taps_used = True
+
+    def __init__(self, spec: ModelSpec, head: Tensor, norm: Tensor, taps: int = 3) -> None:
+        """Starts with rows of the target's output head and with its final norm."""
+        super().__init__()
+        self.fc = nn.Linear(taps * spec.hidden_size, spec.hidden_size, bias=False)
+        self.midlayer = Eagle3Layer(spec)
+        self.norm = Norm(spec)
+        self.lm_head = nn.Linear(spec.hidden_size, len(head), bias=False)
+        with torch.no_grad():
+            self.norm.weight.copy_(norm)
+            self.lm_head.weight.copy_(head)
+
+    def features(self, states: Tensor) -> Tensor:
+        out: Tensor = self.fc(states[:, :, 1:].flatten(2))
+        return out
+
+    def advance(self, embedded: Tensor, feature: Tensor, step: int, cache: LayerCache) -> Tensor:
+        out: Tensor = self.midlayer(embedded, feature, step, cache)
+        return out
+
+    def logits(self, feature: Tensor) -> Tensor:
+        out: Tensor = self.lm_head(self.norm(feature))
+        return out
+
+    @torch.no_grad()
+    def start_from(self, linear: Tensor) -> None:
+        """Begin as the linear map of the taps that predicts the next hidden state best."""
+        self.fc.weight.copy_(linear)
+        self.midlayer.self_attn.o_proj.weight.mul_(0.1)
+        self.midlayer.mlp.down_proj.weight.mul_(0.1)
