@@ -240,6 +240,7 @@ def test_a_limited_request_says_so_to_its_tenant_alone(
     page = enter(f"requests/{name}", key=key)
     expect(page.locator(".refusal")).to_contain_text("tokens_per_minute")
     expect(page.locator(".refusal")).to_contain_text("429 · rate_limit_exceeded")
+    expect(page.locator("a.request-row", has_text="rejected").first).to_contain_text("rate limit")
     page = enter(f"requests/{name}")
     expect(page.get_by_role("alert")).to_contain_text("is not recorded")
 

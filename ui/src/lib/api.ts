@@ -28,7 +28,7 @@ export interface Facts {
     max_sequences: number;
     step_tokens: number;
   } & Record<string, unknown>;
-  settings: { tenants?: { keys: boolean; ledger: boolean } } & Record<string, unknown>;
+  settings: { tenants?: { keys: boolean; ledger: boolean; revoked_streams: "end" | "finish" } } & Record<string, unknown>;
   sampling: Record<string, number>;
   measured: Measured;
   replica: number;

@@ -101,6 +101,19 @@ export const POLICIES: Record<string, string> = {
   size: "small models for simple requests, large ones for hard requests",
 };
 
+/** Why a request was refused, in a few letters, for lists. */
+const SHORT_ERRORS: Record<string, string> = {
+  rate_limit_exceeded: "rate limit",
+  insufficient_quota: "budget",
+  model_not_found: "no such model",
+  invalid_request: "invalid",
+  context_length_exceeded: "too long",
+  limits_unavailable: "limits away",
+  ledger_unavailable: "ledger away",
+  client_gone: "disconnected",
+};
+export const shortError = (code: string): string => SHORT_ERRORS[code] ?? code.replaceAll("_", " ");
+
 /** Why a request was refused, by error code. */
 export const ERRORS: Record<string, string> = {
   invalid_request: "a field of the request is invalid; the same request fails again.",

@@ -57,9 +57,10 @@ def rejection(identity: Identity, obstacles: Sequence[Obstacle], headers: dict[s
     error: RateLimited
     if worst.limit in BUDGETS:
         most, used, asked = (f"${amount / 1e6:.6f}" for amount in (worst.most, worst.used, worst.asked))
+        field = worst.limit.removeprefix("micro")  # as operators set it
         open_requests = ", part of it reserved by open requests" if worst.open else ""
         message = (
-            f"the {BUDGETS[worst.limit]} budget of {who} is exhausted ({worst.limit}): limit {most}, used {used}"
+            f"the {BUDGETS[worst.limit]} budget of {who} is exhausted ({field}): limit {most}, used {used}"
             f"{open_requests}, requested up to {asked}; {when}"
         )
         error = BudgetExhausted(message, owner=worst.owner, limit=worst.limit)

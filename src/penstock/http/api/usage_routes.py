@@ -96,6 +96,9 @@ def _query(asked: dict[str, Any], identity: Identity) -> UsageQuery:
     only: dict[Group, str] = {
         name: asked[name] for name in get_args(Group) if name != "day" and asked[name] is not None
     }
+    for name, value in only.items():
+        if not value.isprintable():  # PostgreSQL takes no NUL
+            raise InvalidRequest(f"{name} must be printable", param=name)
     if Scope.ADMIN not in identity.scopes and only.setdefault("tenant", identity.tenant) != identity.tenant:
         raise Forbidden("the usage of other tenants needs an API key with the scope admin")
     names = [name for part in asked["group_by"].split(",") if (name := part.strip())]

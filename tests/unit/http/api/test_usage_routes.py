@@ -97,6 +97,7 @@ def test_times(ask: Any) -> None:
         ("group_by=user", "group_by"),
         ("by=day", "by"),
         ("format=xml", "format"),
+        ("tenant=a%00b", "tenant"),
     ],
 )
 def test_what_is_wrong_is_named(ask: Any, query: str, param: str) -> None:

@@ -33,7 +33,7 @@ export function KeyDetail({ item, tenant, use, open }: { item: Key; tenant: Tena
         <Badge tone={KEY_TONES[item.state]}>{item.state}</Badge>
         <span class="spacer" />
         {item.state !== "revoked" && (
-          <>
+          <div class="row">
             <Button icon="edit" onClick={() => open({ kind: "key", before: item })}>
               Edit
             </Button>
@@ -43,7 +43,7 @@ export function KeyDetail({ item, tenant, use, open }: { item: Key; tenant: Tena
             <Button icon="trash" kind="danger" onClick={() => open({ kind: "revoke", key: item })}>
               Revoke
             </Button>
-          </>
+          </div>
         )}
       </header>
       <Card>

@@ -1,5 +1,6 @@
 /** Replaces the secret of a key, or ends the key. */
 import { useState } from "preact/hooks";
+import { facts } from "../../lib/live";
 import { Field } from "../../parts/basics";
 import { Confirm } from "../../parts/dialog";
 import { type Key, revokeKey, rotateKey } from "./api";
@@ -43,7 +44,8 @@ export function RevokeDialog({ item, done, onClose }: { item: Key; done: () => P
   return (
     <Confirm title={`Revoke key ${item.id}?`} action="Revoke" run={run} onClose={onClose}>
       <p>
-        Requests with {item.name ? <b>{item.name}</b> : "it"} are refused within a second, on all servers. This cannot be undone.
+        Requests with {item.name ? <b>{item.name}</b> : "it"} are refused within a second, on all servers. Running ones{" "}
+        {facts.value?.settings.tenants?.revoked_streams === "finish" ? "may finish" : "end with an error"}. This cannot be undone.
       </p>
     </Confirm>
   );

@@ -1,7 +1,7 @@
 import type { Summary } from "../../lib/api";
 import { clock, count, duration } from "../../lib/format";
 import { serverNow, stats, wallClock, several } from "../../lib/live";
-import { FINISHES, finishTone } from "../../lib/labels";
+import { FINISHES, finishTone, shortError } from "../../lib/labels";
 import { Badge } from "../../parts/basics";
 
 export const ROW_HEIGHT = 44;
@@ -67,7 +67,8 @@ export function Row({ one, selected }: { one: Summary; selected: boolean }) {
         <Split one={one} total={total} />
       </span>
       <span>
-        <Badge tone={finishTone(one.finish)} title={FINISHES[one.finish ?? ""]}>{stateOf(one)}</Badge>
+        <Badge tone={finishTone(one.finish)} title={one.error?.message ?? FINISHES[one.finish ?? ""]}>{stateOf(one)}</Badge>
+        {one.error?.code && <small>{shortError(one.error.code)}</small>}
       </span>
     </a>
   );
