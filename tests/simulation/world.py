@@ -56,13 +56,18 @@ class RandomSpeculation:
         sequence.drafting.price = self._random.choice([0.0, 1.0])  # whether its next row waits for this one
         return 0 if sequence.pending else self._random.choice([0, 1, 2, 5, 16])
 
-    def settle(self, sequences: list[Sequence], rows: list[Row], results: list[RowResult]) -> None:
+    def settle(
+        self, sequences: list[Sequence], rows: list[Row], results: list[RowResult], seconds: float | None
+    ) -> None:
         for sequence, row, result in zip(sequences, rows, results, strict=True):
             if sequence.drafting is not None and result.tokens:
                 sequence.drafting.reserved = 0
             assert len(result.tokens) - 1 <= result.drafted <= max(0, row.draws - 1)
             self.drafted += result.drafted
             self.accepted += max(0, len(result.tokens) - 1)
+
+    def add_audit(self, tokens: int, mismatches: int) -> None:
+        raise AssertionError("the device audits nothing")
 
     def stats(self) -> dict[str, Any]:
         return {"drafted": self.drafted, "accepted": self.accepted}

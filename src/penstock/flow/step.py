@@ -85,3 +85,5 @@ class StepResult(msgspec.Struct, array_like=True):
 
     number: int  # of the plan
     rows: list[RowResult]  # in the plan's order
+    audited: int = 0  # tokens that were drawn again without drafts
+    mismatches: int = 0  # of those, tokens that were others then: a defect

@@ -1,4 +1,8 @@
-"""What a step costs by the number of tokens it computes: measured at start, read by scheduler and backend."""
+"""What a step costs by the number of tokens it computes: measured at start, read by scheduler and backend.
+
+The scheduler corrects the price of drafts by the time that steps with drafts really take: with a long context, or on a
+busy machine, it is another than at the start.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 LEAST_SLOPE = 0.005  # of the cost of one token
+SMOOTHING = 0.05  # weight of the newest step
+LEAST_SCALE, MOST_SCALE = 0.5, 4.0
 
 
 class StepCosts:
@@ -15,6 +21,8 @@ class StepCosts:
     def __init__(self, measured: Mapping[int, float]) -> None:
         """`measured`: seconds by tokens, for 1 token and at least one larger number."""
         self.measured = dict(sorted(measured.items()))
+        self.scale = 1.0  # what drafts really cost, as a multiple
+        self._plain_s: dict[int, float] = {}  # by rows, of late: steps without drafts
         hull: list[tuple[int, float]] = []
         for point in self.measured.items():
             while len(hull) > 1 and _slope(hull[-2], point) <= _slope(hull[-2], hull[-1]):
@@ -35,7 +43,22 @@ class StepCosts:
         """What one more draft costs in a step of `rows` that draw and `drafts`: a share of the time in which the step
         draws one token. A draft pays off if it is right with a larger probability."""
         before = self.seconds(rows + drafts)
-        return (self.seconds(rows + drafts + 1) - before) * rows / self.seconds(rows)
+        return self.scale * (self.seconds(rows + drafts + 1) - before) * rows / self.seconds(rows)
+
+    def added(self, tokens: int, drafts: int) -> float:
+        """What the drafts of a step have added to the time of its other tokens: a share of that."""
+        before = self.seconds(tokens)
+        return self.scale * (self.seconds(tokens + drafts) - before) / before
+
+    def observe(self, rows: int, drafts: int, seconds: float) -> None:
+        """A step of `rows` that decode, and `drafts`, has taken so long."""
+        plain = self._plain_s.get(rows)
+        if not drafts:
+            self._plain_s[rows] = seconds if plain is None else plain + SMOOTHING * (seconds - plain)
+        elif plain is not None:
+            before = self.seconds(rows)
+            ratio = (seconds / plain - 1.0) / ((self.seconds(rows + drafts) - before) / before)
+            self.scale += SMOOTHING * (min(MOST_SCALE, max(LEAST_SCALE, ratio)) - self.scale)
 
 
 def _slope(before: tuple[int, float], after: tuple[int, float]) -> float:

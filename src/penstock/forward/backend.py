@@ -53,6 +53,7 @@ class BackendConfig:
     limits: StepLimits
     threads: int
     speculates: bool = False  # tokens are drafted, by prompt lookup
+    audit: float = 0.0  # share of steps with drafts that are computed again without
 
     @property
     def spec(self) -> ModelSpec:

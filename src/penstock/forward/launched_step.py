@@ -29,6 +29,7 @@ class LaunchedStep:
     prompts: dict[int, list[Logprobs]]  # by row
     pooled: Pooled | None
     kept: list[int] | None = None  # [rows] how many draws of each count; None: no row has drafts
+    audit: tuple[int, int] = (0, 0)  # as StepResult has it
 
     def result(self) -> StepResult:
         """Waits for the device."""
@@ -63,7 +64,7 @@ class LaunchedStep:
             if reports.constraints is not None:
                 self._end_drafted(reports.constraints, sampled)
         self._add_embeddings(results)
-        return StepResult(self.number, results)
+        return StepResult(self.number, results, *self.audit)
 
     def _end_drafted(self, constraints: StepConstraints, sampled: dict[int, tuple[RowResult, int]]) -> None:
         for row, finish in constraints.settle(self._token_list(), sampled).items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.flow import Row, StepPlan, StepResult
 from penstock.flow.step_costs import StepCosts
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase
+from penstock.forward.draft_audit import DraftAudit
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.loading import choose_cache_size, load_packed_model
 from penstock.forward.memory import host_memory
@@ -57,7 +58,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         what = (config.files.name, model.num_bytes, library.isa(), config.threads)
         limits, groups = config.limits, len(config.spec.cache_groups)
         costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups)
-        backend.draft_with(PromptLookup, costs)
+        backend.draft_with(PromptLookup, costs, config.audit)
     return BuiltBackend(backend, model.num_bytes, size, costs)
 
 
@@ -87,12 +88,15 @@ class NativeBackend:
         self.model = NativeModel(model, spec, pool, pages, self._slots, step_tokens=step_tokens, max_draws=draws)
         self._sampler = NativeSampler(spec.vocab_size, self._slots.tokens, step_tokens if drafts else 0)
         self._drafter: Drafter | None = None
+        self._audit: DraftAudit | None = None
         self._outputs = StepOutputs(spec.vocab_size, grammars, most_logit_rows=max_sequences)
         self._prefaults = [Prefault(as_array(pages[group.layers[0]].keys)) for group in spec.cache_groups]
 
-    def draft_with(self, make: Callable[[Array], Proposer], costs: StepCosts) -> None:
-        """Rows get drafts from now on. `make` is given the tokens of the slots, [slots, context]."""
+    def draft_with(self, make: Callable[[Array], Proposer], costs: StepCosts, audit: float = 0.0) -> None:
+        """Rows get drafts from now on. `make` is given the tokens of the slots, [slots, context]. `audit`: the share of
+        steps with drafts that are computed again without."""
         self._drafter = Drafter(make(self._slots.tokens), costs, self._slots.tokens)
+        self._audit = DraftAudit(audit) if audit else None
 
     def launch(self, plan: StepPlan) -> None:
         self._slots.apply(plan.admits, plan.extends)
@@ -142,7 +146,10 @@ class NativeBackend:
         drafter.settle(drafted, kept)
         reports = draws.reports(constraints)
         prompts, pooled = self._read_hidden(rows) if show else ({}, None)
-        self._outputs.push(LaunchedStep(number, rows, tokens, reports, prompts, pooled, kept.tolist()))
+        audit = (0, 0)
+        if self._audit is not None and self._audit.is_due():
+            audit = self._audit.compare(self.model, self._slots.tokens, rows, draws, tokens, kept)
+        self._outputs.push(LaunchedStep(number, rows, tokens, reports, prompts, pooled, kept.tolist(), audit))
 
     def _read_hidden(self, rows: list[Row]) -> tuple[dict[int, list[Logprobs]], Pooled | None]:
         starts = list(accumulate((row.count for row in rows), initial=0))

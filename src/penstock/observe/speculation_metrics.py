@@ -15,6 +15,8 @@ TOTALS = (
     ("num_drafts", "Steps with drafted tokens.", "steps"),
     ("num_draft_tokens", "Tokens that were drafted.", "drafted"),
     ("num_accepted_tokens", "Of those, tokens that the model drew itself.", "accepted"),
+    ("num_audited_tokens", "Tokens drawn again without drafts, to compare them.", "audited"),
+    ("num_audit_mismatches", "Of those, tokens that were others then: a defect.", "mismatches"),
 )
 POSITIONS = (
     ("num_draft_tokens_per_pos", "Tokens drafted, by position in the draft.", "drafted_by_position"),

@@ -151,7 +151,10 @@ class Scheduler:
         now = self._clock()
         self._queues.retire(result.number)
         if self._speculation is not None:
-            self._speculation.settle(step.sequences, step.plan.rows, result.rows)
+            seconds = None if self.lookahead else now - step.planned
+            self._speculation.settle(step.sequences, step.plan.rows, result.rows, seconds)
+            if result.audited:
+                self._speculation.add_audit(result.audited, result.mismatches)
         for sequence, row, outcome in zip(step.sequences, step.plan.rows, result.rows, strict=True):
             sequence.in_flight -= 1
             sequence.pending -= row.draws > 0

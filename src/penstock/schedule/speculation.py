@@ -49,8 +49,13 @@ class Speculation(Protocol):
     def most_drafts(self, sequence: Sequence, rows: int) -> int:
         """Of its next row, in a step in which about `rows` sequences draw a token."""
 
-    def settle(self, sequences: Items[Sequence], rows: Items[Row], results: Items[RowResult]) -> None:
-        """A step is over."""
+    def settle(
+        self, sequences: Items[Sequence], rows: Items[Row], results: Items[RowResult], seconds: float | None
+    ) -> None:
+        """A step is over; None: how long it took is not known."""
+
+    def add_audit(self, tokens: int, mismatches: int) -> None:
+        """Tokens were drawn again without drafts."""
 
     def stats(self) -> dict[str, Any]: ...
 
@@ -64,6 +69,7 @@ class CreditSpeculation:
         self._accepted = [0] * MOST_DRAFTS
         self._steps = 0  # with drafts
         self._saved_s = 0.0
+        self._audited = self._mismatches = 0  # tokens
 
     def budget_for(self, message: Submit) -> DraftBudget | None:
         return DraftBudget() if message.params.speculation and message.task == "generate" else None
@@ -78,17 +84,20 @@ class CreditSpeculation:
             return 0
         return 0 if sequence.pending else min(MOST_DRAFTS, int(budget.credit / price))
 
-    def settle(self, sequences: Items[Sequence], rows: Items[Row], results: Items[RowResult]) -> None:
+    def settle(
+        self, sequences: Items[Sequence], rows: Items[Row], results: Items[RowResult], seconds: float | None
+    ) -> None:
         drafted = sum(result.drafted for result in results)
-        price = 0.0
+        tokens, price = sum(row.count for row in rows), 0.0
+        if seconds is not None and tokens == len(rows):
+            self._costs.observe(tokens, drafted, seconds)
         if drafted:
             self._steps += 1
-            tokens, drawing = sum(row.count for row in rows), sum(row.draws > 0 for row in rows)
-            before = self._costs.seconds(tokens)
-            spent_s = self._costs.seconds(tokens + drafted) - before
-            price = spent_s / before * drawing / drafted
+            drawing = sum(row.draws > 0 for row in rows)
+            added = self._costs.added(tokens, drafted)
+            price = added * drawing / drafted
             accepted = sum(len(result.tokens) - 1 for result in results if result.drafted)
-            self._saved_s += before / drawing * accepted - spent_s
+            self._saved_s += self._costs.seconds(tokens) * (accepted / drawing - added)
         for sequence, result in zip(sequences, results, strict=True):
             budget, count = sequence.drafting, len(result.tokens)
             if budget is None or not count:
@@ -100,6 +109,10 @@ class CreditSpeculation:
                 self._count(budget, result.drafted, count - 1)
             budget.credit = min(MOST_CREDIT, budget.credit + earned)
 
+    def add_audit(self, tokens: int, mismatches: int) -> None:
+        self._audited += tokens
+        self._mismatches += mismatches
+
     def stats(self) -> dict[str, Any]:
         """Totals since the start."""
         return {
@@ -107,6 +120,9 @@ class CreditSpeculation:
             "drafted": sum(self._drafted),
             "accepted": sum(self._accepted),
             "saved_s": round(self._saved_s, 6),
+            "cost_scale": round(self._costs.scale, 3),
+            "audited": self._audited,
+            "mismatches": self._mismatches,
             "drafted_by_position": self._drafted.copy(),
             "accepted_by_position": self._accepted.copy(),
         }

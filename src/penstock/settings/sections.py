@@ -107,6 +107,10 @@ class EngineSettings(Section, frozen=True):
             "stays the same. auto: lookup, where the backend has it."
         ),
     ] = "off"
+    speculate_audit: Annotated[
+        float,
+        Meta(ge=0, le=1, description="Share of the steps with drafts that are computed again without, and compared."),
+    ] = 0.0
 
 
 class RoutingSettings(Section, frozen=True):

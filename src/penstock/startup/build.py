@@ -121,6 +121,7 @@ def _decide(settings: Settings, files: ModelFiles) -> BackendConfig:
         limits=_limits(settings, files.spec, device, dtype),
         threads=settings.engine.threads or cores(),
         speculates=_speculates(settings, kind),
+        audit=settings.engine.speculate_audit,
     )
 
 

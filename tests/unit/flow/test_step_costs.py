@@ -24,3 +24,20 @@ def test_the_price_of_a_draft() -> None:
     flat = StepCosts({1: 1.0, 2: 1.1})
     assert flat.draft_price(1) == pytest.approx(0.1)
     assert flat.draft_price(4) == pytest.approx(0.1 * 4 / 1.3)
+
+
+def test_steps_that_take_longer_correct_the_price() -> None:
+    costs = StepCosts({1: 1.0, 2: 1.2})
+    for _ in range(100):
+        costs.observe(1, 0, 0.5)  # a faster machine: drafts cost their share of that
+        costs.observe(1, 2, 0.7)
+    assert costs.scale == pytest.approx(1.0, abs=0.02)
+    costs = StepCosts({1: 1.0, 2: 1.2})
+    for _ in range(100):
+        costs.observe(1, 0, 1.0)
+        costs.observe(1, 1, 1.4)
+    assert costs.scale == pytest.approx(2.0, abs=0.02)
+    assert costs.draft_price(1) == pytest.approx(0.4, abs=0.01)
+    assert costs.added(1, 1) == pytest.approx(0.4, abs=0.01)
+    costs.observe(1, 1, 1000.0)  # something else had the machine
+    assert costs.scale < 2.2

@@ -6,6 +6,7 @@ from penstock.observe.speculation_metrics import SpeculationMetrics
 STATS = {
     "steps": 7, "drafted": 12, "accepted": 5, "saved_s": -0.25, "drafted_by_position": [7, 5],
     "accepted_by_position": [4, 1],
+    "audited": 9, "mismatches": 0,
 }  # fmt: skip
 
 
@@ -22,6 +23,7 @@ def test_totals_by_replica_and_position() -> None:
     assert value("num_draft_tokens_total") == 12
     assert value("num_accepted_tokens_total") == 5
     assert value("saved_seconds") == -0.25
+    assert (value("num_audited_tokens_total"), value("num_audit_mismatches_total")) == (9, 0)
     assert value("num_accepted_tokens_per_pos_total", position="1") == 1
     metrics.stats = {}
     assert value("num_drafts_total") is None

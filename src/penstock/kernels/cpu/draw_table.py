@@ -77,6 +77,13 @@ class DrawTable:
         self.address = self.table.ctypes.data
         self.slots = slots
 
+    def pick(self, rows: Sequence[int]) -> DrawTable:
+        """A table of these rows alone."""
+        picked = DrawTable((), self.slots)
+        picked.table = self.table[list(rows)]
+        picked.positions, picked.address = picked.table["position"], picked.table.ctypes.data
+        return picked
+
 
 class LogprobTable:
     """Log-probabilities of one token of each row, and of its most likely ones, best first."""

@@ -19,6 +19,9 @@ constexpr int64_t SHARE_COST = 3000;
 constexpr int64_t SHARES_PER_THREAD = 4;
 // Where reading the weights decides, a share is at least so much: each begins a stream that the prefetchers must find.
 constexpr int64_t STREAM_BYTES = 2 << 20;
+// Rows of up to so many tokens attend query by query: of several queries a tile of keys is converted first, which pays
+// off with more of them.
+constexpr int32_t FEW_QUERIES = 4;
 
 int64_t matrix_bytes(const Matrix& matrix) {
     int64_t bits = 0;
@@ -176,7 +179,9 @@ void Program::plan_attention() {
         if (op.rows == TOKENS) {
             for (int32_t index = 0; index < step_.num_rows; ++index) {
                 const Row& row = step_.rows[index];
-                spans_.push_back({token, token, row.count, row.start});
+                const int32_t size = row.count <= FEW_QUERIES ? 1 : row.count;
+                for (int32_t first = 0; first < row.count; first += size)
+                    spans_.push_back({token + first, token + first, size, row.start + first});
                 token += row.count;
             }
         } else {
