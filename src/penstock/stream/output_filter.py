@@ -97,7 +97,11 @@ class OutputFilter:
     def push_token(self, token: int) -> str | None:
         """The short way of one further token: returns the text to show. None, with nothing changed: it needs `push`."""
         text = self._fixed_texts.get(token)
-        if text is None or self._state is None or (step := self._state.steps.get(text)) is None:
+        if not text:
+            if text is not None:  # of a special token
+                self._choice.tokens.append(token)
+            return text
+        if self._state is None or (step := self._state.steps.get(text)) is None:
             return None
         shown, state = step
         if (room := self._rules.room) is not None:
