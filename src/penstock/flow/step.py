@@ -28,6 +28,7 @@ class Admit(msgspec.Struct, array_like=True, frozen=True):
     blocks: list[list[int]]  # [cache groups][blocks]: the block table so far, cached prefix first
     pooling: Pooling | None = None  # how its hidden states, from position 0 on, become an embedding; None: it generates
     inspect: int = 0  # as in Submit, of the first token it draws
+    scope: bytes = b""  # the root of its prefix keys: of the same tenant and salt alone
 
 
 class Extend(msgspec.Struct, array_like=True, frozen=True):

@@ -99,6 +99,9 @@ class NativeBackend:
         self._audit = DraftAudit(audit) if audit else None
 
     def launch(self, plan: StepPlan) -> None:
+        if self._drafter is not None:
+            for admit in plan.admits:
+                self._drafter.admit(admit)
         self._slots.apply(plan.admits, plan.extends)
         if plan.admits or plan.extends:
             self._prefault(plan)
@@ -129,8 +132,6 @@ class NativeBackend:
         self._outputs.push(LaunchedStep(number, rows, tokens, reports, prompts, pooled))
 
     def _draft(self, drafter: Drafter, plan: StepPlan) -> DraftedRows | None:
-        for admit in plan.admits:
-            drafter.admit(admit)
         if self._sampler.inspects([row.slot for row in plan.rows]):  # from the logits, outside the program
             return None
         return drafter.draft(plan.rows, self._outputs.allowed_length)

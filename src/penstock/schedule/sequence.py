@@ -136,6 +136,7 @@ class Sequence:
             [blocks.copy() for blocks in self.table.blocks],
             message.pooling if self.embeds else None,
             message.inspect if len(self.tokens) == self.prompt_length else 0,
+            self.chain.root,
         )
 
     def collect_prompt_logprobs(self, start: int, logprobs: list[TokenLogprobs]) -> None:

@@ -2,7 +2,9 @@
 decides how much of a proposal is drafted; no forward pass of the target.
 
 proposer      the protocol of proposers
-lookup        proposes what followed the same tokens before, in the prompt or the output
+lookup        proposes what followed the same tokens before: in the prompt, the output or an earlier output
+ngram_index   where tokens have occurred before
+output_store  recent outputs, for lookups of the same tenant
 draft_length  how many of the proposed tokens are worth their price
 drafter       puts drafts into the slots of a step's rows
 heads         EAGLE, Medusa and MTP: readers of their checkpoints, and what they compute

@@ -35,6 +35,7 @@ class Drafter:
         self._end_tokens: dict[int, frozenset[int]] = {}  # by slot
 
     def admit(self, admit: Admit) -> None:
+        """Before its tokens are written to the slot."""
         self._proposer.admit(admit)
         self._slot_rates[admit.slot] = Rates(self._proposer.kinds)
         self._end_tokens[admit.slot] = frozenset(admit.end_tokens)

@@ -1,111 +1,70 @@
-"""Prompt lookup: a sequence that repeats tokens of its prompt or its output is expected to go on as it did there.
-
-For each position the n-gram that ends there is remembered, for a long and a short n, with the position of its last
-occurrence. The tokens of a prompt are hashed by numpy, those of the output one by one.
+"""Prompt lookup: a sequence that repeats tokens of its prompt or its output, or of an earlier output of the same
+tenant, is expected to go on as it did there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from penstock.flow import Admit
 from penstock.kernels.arrays import Array
+from penstock.speculate.ngram_index import NGRAMS, NgramIndex
+from penstock.speculate.output_store import OutputStore
 from penstock.speculate.proposer import DraftRow, Proposal
 
-NGRAMS = (8, 3)  # tokens, the longest first
-MULTIPLIER = 0x9E3779B97F4A7C15
-_WORD = (1 << 64) - 1
-_POWERS = np.array([pow(MULTIPLIER, power, 1 << 64) for power in range(NGRAMS[0])], dtype=np.uint64)
-FEW = 16  # tokens up to which hashing them one by one is faster
+# How likely a token is right, by the number of tokens that are the same: up to 4, 7, 15, or more. First those of the
+# sequence itself, then those of earlier outputs.
+RATES = (0.3, 0.5, 0.7, 0.85, 0.2, 0.4, 0.6, 0.8)
+LONG = 16  # tokens: such a match is good enough
 
 
-class NgramIndex:
-    """Where the n-grams of one sequence have ended. Holds no tokens."""
-
-    def __init__(self) -> None:
-        self._ends: tuple[dict[int, int], ...] = tuple({} for _ in NGRAMS)  # hash -> position behind it
-        self._size = 0  # positions whose n-grams are there
-
-    def extend(self, known: Array, end: int) -> None:
-        """Add the n-grams that end before `end`."""
-        start = self._size
-        if end <= start:
-            return
-        self._size = end
-        for n, ends in zip(NGRAMS, self._ends, strict=True):
-            first = max(start + 1, n)  # positions behind the n-grams: first .. end
-            if first > end:
-                continue
-            if end - first < FEW:
-                for position in range(first, end + 1):
-                    ends[_hash(known[position - n : position].tolist())] = position
-            else:
-                ends.update(zip(_hashes(known[first - n : end], n).tolist(), range(first, end + 1), strict=True))
-
-    def find(self, known: Array) -> tuple[int, int] | None:
-        """Where the tokens at the end of `known` have occurred before: the position behind them, and how many are the
-        same, looking back from there. Call `extend` with its length - 1 before."""
-        length = len(known)
-        for n, ends in zip(NGRAMS, self._ends, strict=True):
-            if length <= n:
-                continue
-            position = ends.get(_hash(known[length - n :].tolist()))
-            if position is not None and (same := _common(known, position)) >= n:
-                return position, same
-        return None
+@dataclass(slots=True)
+class IndexedSequence:
+    scope: bytes
+    prompt_length: int
+    length: int = 0  # tokens, when something was last proposed
+    index: NgramIndex = field(default_factory=NgramIndex)
 
 
 class PromptLookup:
     """Implements `Proposer`."""
 
-    kinds = (0.3, 0.5, 0.7, 0.85)  # by the number of tokens that are the same: up to 4, 7, 15, or more
+    kinds = RATES
 
     def __init__(self, tokens: Array) -> None:
         """`tokens` [slots, context] int32: the sequences."""
         self._tokens = tokens
-        self._indexes: dict[int, NgramIndex] = {}  # by slot
+        self._sequences: dict[int, IndexedSequence] = {}  # by slot
+        self._outputs = OutputStore()
 
     def admit(self, admit: Admit) -> None:
-        self._indexes[admit.slot] = NgramIndex()
+        before = self._sequences.get(admit.slot)
+        if before is not None and before.length > before.prompt_length:
+            start = max(0, before.prompt_length - NGRAMS[0])  # so that the first tokens of an output are found, too
+            self._outputs.add(before.scope, self._tokens[admit.slot, start : before.length])
+        self._sequences[admit.slot] = IndexedSequence(admit.scope, admit.prompt_length)
 
     def propose(self, rows: Sequence[DraftRow]) -> list[Proposal]:
         return [self._propose(row) for row in rows]
 
     def _propose(self, row: DraftRow) -> Proposal:
-        known, index, length = self._tokens[row.slot, : row.length], self._indexes[row.slot], row.length
-        index.extend(known, length - 1)
-        found = index.find(known)
-        if found is None:
+        sequence, length = self._sequences[row.slot], row.length
+        known = self._tokens[row.slot, :length]
+        sequence.length = length
+        sequence.index.extend(known, length - 1)
+        position, same = sequence.index.find(known, known) or (0, 0)
+        if same < LONG:
+            earlier = self._outputs.find(sequence.scope, known, row.most)
+            if earlier is not None and earlier[1] > same:
+                return Proposal(earlier[0], len(RATES) // 2 + _kind(earlier[1]))
+        if not same:
             return Proposal([])
-        position, same = found
         tokens: list[int] = known[position : position + row.most].tolist()
         while len(tokens) < row.most:  # a repetition that is still going on
             tokens.append(tokens[len(tokens) - (length - position)])
-        return Proposal(tokens, (same > 4) + (same > 7) + (same > 15))
+        return Proposal(tokens, _kind(same))
 
 
-def _common(known: Array, position: int, most: int = 64) -> int:
-    """How many tokens before `position` are the same as those at the end."""
-    length = min(most, position)
-    same = known[position - length : position] == known[len(known) - length :]
-    different = np.flatnonzero(~same)
-    return length if not len(different) else length - 1 - int(different[-1])
-
-
-def _hash(tokens: list[int]) -> int:
-    value = 0
-    for token in tokens:
-        value = (value * MULTIPLIER + token) & _WORD
-    return value
-
-
-def _hashes(tokens: Array, n: int) -> Array:
-    """Of all n-grams of `tokens` [n - 1 + count]: [count] uint64."""
-    words = tokens.astype(np.uint64)
-    count = len(tokens) - n + 1
-    sums = np.zeros(count, dtype=np.uint64)
-    for offset in range(n):
-        sums += words[offset : offset + count] * _POWERS[n - 1 - offset]
-    return sums
+def _kind(same: int) -> int:
+    return (same > 4) + (same > 7) + (same > 15)

@@ -30,7 +30,7 @@ class Proposer(Protocol):
         """By kind: how likely a token is right, before anything has been measured."""
 
     def admit(self, admit: Admit) -> None:
-        """Another sequence has the slot."""
+        """Another sequence gets the slot, which still has the tokens of the one before."""
 
     def propose(self, rows: Sequence[DraftRow]) -> list[Proposal]:
         """For each row. The known tokens are in the slots."""

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.flow import Admit, SamplingParams
-from penstock.speculate.lookup import FEW, NgramIndex, PromptLookup
+from penstock.speculate.lookup import PromptLookup
+from penstock.speculate.ngram_index import FEW, NgramIndex
 from penstock.speculate.proposer import DraftRow
 
 
@@ -57,7 +58,7 @@ def test_an_index_finds_the_same_however_it_grew(tokens: list[int], pieces: list
         end = min(end + piece, len(tokens) - 1)
         index.extend(known, end)
     index.extend(known, len(tokens) - 1)
-    found = index.find(known)
+    found = index.find(known, known)
     for n in (8, 3):
         ends = [at for at in range(n, len(tokens)) if tokens[at - n : at] == tokens[len(tokens) - n :]]
         if ends:
