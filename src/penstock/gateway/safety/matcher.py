@@ -17,7 +17,7 @@ from penstock.stream.output_filter import FilterState
 
 MAX_MEMORY = 8 << 20  # bytes of an expression of all patterns, its automaton's cached states included
 MAX_RULES_MEMORY = 64 << 20  # bytes of the expressions of single patterns, all together
-MAX_WORK = 4_000_000  # program steps for one piece of text in the worst case: about 50 ms
+MAX_WORK = 4_000_000  # program steps for one piece of text in the worst case, of some 17 ns each
 MAX_STEPS = 16384  # remembered by a matcher: about 4 MB
 LONG_PIECE = 256  # characters; steps of longer pieces are not remembered
 SLICE = 1 << 16  # bytes that are searched at once, so that a search can be ended
@@ -71,15 +71,13 @@ class Matcher:
         """Raises InvalidSetting if matching would take too much memory or time."""
         self.patterns = tuple(patterns)
         self.longest = max((pattern.analysis.longest for pattern in patterns), default=0)
-        sources = [pattern.source for pattern in patterns]
-        self._any: Expression = _compile(_joined(sources))
-        self._at_once = _alternatives([one.source for one in patterns if not one.analysis.looks_ahead])
+        self._any: Expression = _compile(patterns)
+        self._at_once = _compile([one for one in patterns if not one.analysis.looks_ahead])
         # A match of these depends on the character behind it.
-        self._behind = _alternatives([one.source for one in patterns if one.analysis.looks_ahead])
-        beginnings = "|".join(pattern.analysis.beginnings for pattern in patterns)
-        self._beginnings = _compile(f"(?:{beginnings})\\z")
+        self._behind = _compile([one for one in patterns if one.analysis.looks_ahead])
+        self._beginnings: Expression = _compile(patterns, beginnings=True)
         memory = min(MAX_RULES_MEMORY // max(len(patterns), 1), MAX_MEMORY)
-        self._rules = [(pattern.rule, _compile(pattern.source, memory)) for pattern in patterns]
+        self._rules: list[tuple[str, Expression]] = [(one.rule, _compile([one], memory)) for one in patterns]
         self.beginning = FilterState(BEGINNING)
         self._states = {BEGINNING: self.beginning}  # with remembered steps, by window
         self._num_steps = 0
@@ -88,7 +86,7 @@ class Matcher:
             raise InvalidSetting(
                 f"safety: matching could take too long: the patterns make programs of {self.program_size} steps, and "
                 f"the longest match has {self.longest} characters; their product is {work}, at most {MAX_WORK}. "
-                "Shorten repetitions, or have fewer patterns",
+                f"Shorten repetitions, or have fewer patterns; the largest is in the rule {_largest(patterns)!r}",
                 param="safety",
             )
 
@@ -200,19 +198,26 @@ class Matcher:
         return min((match.span() for match in found if match is not None), default=None)
 
 
-def _compile(source: str, memory: int = MAX_MEMORY) -> Expression:
+def _compile(patterns: Sequence[Pattern], memory: int = MAX_MEMORY, *, beginnings: bool = False) -> Expression:
+    """As alternatives; with `beginnings`, of texts that end in the beginning of a match. None: there are none."""
+    if not patterns:
+        return None
+    if beginnings:
+        source = f"(?:{'|'.join(one.analysis.beginnings for one in patterns)})\\z"
+    else:
+        source = "|".join(f"(?:{one.source})" for one in patterns)
     try:
         return compile_expression(source, memory)
     except ValueError as error:
-        raise InvalidSetting(f"safety: the patterns are too large together: {error}", param="safety") from None
+        raise InvalidSetting(
+            f"safety: the patterns are too large together ({error}); the largest is in the rule {_largest(patterns)!r}",
+            param="safety",
+        ) from None
 
 
-def _alternatives(sources: Sequence[str]) -> Expression | None:
-    return _compile(_joined(sources)) if sources else None
-
-
-def _joined(sources: Sequence[str]) -> str:
-    return "|".join(f"(?:{source})" for source in sources)
+def _largest(patterns: Sequence[Pattern]) -> str:
+    """The rule of the pattern that most probably is too large."""
+    return max(patterns, key=lambda one: one.analysis.longest * len(one.source)).rule
 
 
 def _encode(text: str) -> bytes:

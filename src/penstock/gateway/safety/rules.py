@@ -44,9 +44,10 @@ class Rules:
         count = sum(map(len, self._patterns.values()))
         size = sum(len(one.source) for patterns in self._patterns.values() for one in patterns)
         if count > MAX_PATTERNS or size > MAX_SOURCE:
+            most = max(self._patterns, key=lambda name: len(self._patterns[name]))
             raise InvalidSetting(
                 f"safety: {count} terms and patterns of {size} characters together; at most {MAX_PATTERNS} of "
-                f"{MAX_SOURCE}",
+                f"{MAX_SOURCE}. Most of them are in the rule {most!r}",
                 param="safety",
             )
         self._matchers: dict[tuple[Pattern, ...], Matcher] = {}

@@ -181,6 +181,7 @@ def test_rules_that_cannot_be_bounded_are_errors_that_name_them(patterns: tuple[
     with pytest.raises(InvalidSetting) as error:
         hostile(*patterns)
     assert says in error.value.message
+    assert "hostile" in error.value.message
 
 
 def test_the_worst_that_rules_allow_is_matched_in_linear_time() -> None:

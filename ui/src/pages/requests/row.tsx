@@ -20,6 +20,7 @@ export function elapsed(one: Summary): number {
 
 export function stateOf(one: Summary): string {
   if (one.state !== "done") return one.state;
+  if (one.finish === "content_filter") return "filtered";
   return (one.finish ?? "done").replaceAll("_", " ");
 }
 

@@ -7,7 +7,7 @@ export function Safety({ hits }: { hits: SafetyHit[] }) {
     <Card title="Safety">
       <ol class="route">
         {hits.map((hit, place) => (
-          <li key={place}>
+          <li key={place} data-kind="failure">
             <p>
               <Badge tone="bad">{hit.where}</Badge> <b>{hit.rule}</b> <span class="muted">in {hit.part}</span>
             </p>
