@@ -101,7 +101,9 @@ def client(guarded: Server) -> Iterator[httpx.Client]:
 def ask(client: httpx.Client, path: str, model: str = "tiny", **body: Any) -> httpx.Response:
     limit = {"max_tokens": 99} if path in (CHAT, TEXT) else {}
     greedy = {"temperature": 0} if path in (CHAT, TEXT, RESPONSES, MESSAGES) else {"options": {"temperature": 0}}
-    return client.post(path, json={"model": model, **limit, **(greedy if "embed" not in path else {}), **body})
+    return client.post(
+        path, json={"model": model, **limit, **({} if "embed" in path or "rank" in path else greedy), **body}
+    )
 
 
 def spelled(text: str) -> list[str]:
@@ -175,6 +177,7 @@ def test_an_upstream_s_answer_is_filtered(client: httpx.Client) -> None:
         ("/api/chat", {"messages": BAD}),
         ("/v1/embeddings", {"input": ["fine", "orion"]}),
         ("/api/embed", {"input": "orion"}),
+        ("/v1/rerank", {"query": "q", "documents": ["fine", "of Orion"]}),
     ],
 )
 def test_a_match_in_a_request_is_refused(client: httpx.Client, path: str, body: dict[str, Any]) -> None:
