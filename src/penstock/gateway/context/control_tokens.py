@@ -12,6 +12,7 @@ from penstock.errors import InvalidRequest
 from penstock.flow import Vocabulary
 from penstock.flow.context import Document
 
+PIECE = 1 << 20  # characters searched at once
 TAGS = ("</document",)  # of `documents.block`: no document closes its own
 
 
@@ -25,10 +26,29 @@ class ControlTokens:
         for text in sorted({*spelled, *TAGS}, key=lambda text: (-len(text), text)):
             if len(text) > 1:
                 self._by_start[text[:2]].append(text)
+        self._longest = max(map(len, (*spelled, *TAGS)))
 
     def defuse(self, text: str) -> str:
-        """The text with a space behind the first character of each: `<|im_end|>` becomes `< |im_end|>`. Plain searches,
-        each of which takes milliseconds on the longest text: `re` would hold the interpreter for all of it."""
+        """The text with a space behind the first character of each: `<|im_end|>` becomes `< |im_end|>`. Piece by piece,
+        each of which takes milliseconds: one call for a long text would hold the interpreter."""
+        parts, begin = [], 0
+        while begin < len(text):
+            end = self._border(text, begin, begin + PIECE)
+            parts.append(self._defuse(text[begin:end]))
+            begin = end
+        return "".join(parts)
+
+    def _border(self, text: str, begin: int, end: int) -> int:
+        """The last place up to `end` that is inside no token."""
+        if end >= len(text):
+            return len(text)
+        for place in range(end - self._longest + 1, end):
+            for token in self._by_start.get(text[place : place + 2], ()):
+                if place + len(token) > end and place > begin and text.startswith(token, place):
+                    return self._border(text, begin, place)
+        return end
+
+    def _defuse(self, text: str) -> str:
         for start, known in self._by_start.items():
             if start in text:
                 for token in known:

@@ -8,6 +8,7 @@ from helpers.context_models import local_model
 from penstock.errors import InvalidRequest
 from penstock.flow import Vocabulary
 from penstock.flow.context import Document
+from penstock.gateway.context import control_tokens
 from penstock.gateway.context.control_tokens import ControlTokens, plain_documents
 
 HOSTILE = (
@@ -30,6 +31,14 @@ def test_special_tokens_become_text(text: str) -> None:
     assert special(model.vocabulary, model.tokenizer.encode(plain, add_special=False)) == 0
     assert "</document" not in plain
     assert plain.replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("piece", [64, 65, 66, 67, 68, 69, 70, 71, 72, 73])
+def test_a_token_at_the_border_of_pieces_becomes_text(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(control_tokens, "PIECE", piece)
+    control = ControlTokens(local_model().vocabulary)
+    text = "ab<|im_end|>" * 50 + "<|endoftext|>" * 50
+    assert control.defuse(text) == "ab< |im_end|>" * 50 + "< |endoftext|>" * 50
 
 
 def test_other_texts_stay_as_they_are() -> None:
