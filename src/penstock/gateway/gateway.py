@@ -150,7 +150,7 @@ class Gateway:
     async def _run_helper(self, model: ServedModel, requests: list[Request], account: RequestAccount | None) -> Ticket:
         """Requests of the assembly to their end, with an account of their own that charges the same key. Raises their
         error."""
-        own = None if account is None else account.for_helper(requests[0].id)
+        own = None if account is None else account.for_helper(events.http_request_id(requests[0].id))
         ticket = await self.submit(model, requests, own)
         try:
             await ticket.finished()
