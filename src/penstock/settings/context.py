@@ -48,7 +48,7 @@ class ContextSettings(Section, frozen=True):
         if self.history is not None and self.history != defaults.history:  # the default's details belong to its policy
             details = {name: getattr(self, name) for name in ("keep_first", "summary_model", "summary_tokens")}
             others.update(details)
-        if self.rank is not None and self.rank not in MODEL_RANKINGS:
+        if self.rank is not None and self.rank != defaults.rank:
             others["rank_model"] = self.rank_model
         return ContextSettings(**{**others, "budget": ContextBudget(**budget)})
 

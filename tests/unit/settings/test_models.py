@@ -110,3 +110,46 @@ def test_sources_on_the_command_line_are_entries(tmp_path: Path) -> None:
 )
 def test_durations(text: str, seconds: float | None) -> None:
     assert parse_duration(text) == seconds
+
+
+CONTEXT = """
+[[models]]
+name = "small"
+model = "smollm2"
+
+[models.context_defaults]
+history = "keep_first"
+keep_first = 1
+rank = "reranker"
+rank_model = "judge"
+show_schema = true
+trace = true
+budget = {{ output = 512, documents = {documents} }}
+"""
+
+
+def test_context_defaults(tmp_path: Path) -> None:
+    (entry,) = read(tmp_path, CONTEXT.format(documents=1500)).models
+    found = entry.context_defaults
+    assert found is not None
+    assert (found.history, found.keep_first, found.rank, found.rank_model) == ("keep_first", 1, "reranker", "judge")
+    assert (found.show_schema, found.trace, found.budget.output, found.budget.documents) == (True, True, 512, 1500)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("keep_first = 1\n", "", "context_defaults.keep_first"),
+        ('rank = "reranker"', 'rank = "bm25"', "context_defaults.rank_model"),
+        ('rank = "reranker"', 'rank = "magic"', "rank"),
+        ("trace = true", "tracing = true", "tracing"),
+        ("documents = 1500", "documents = 0", "documents"),
+        ("documents = 1500", "documents = 1500, total = 1000", "context_defaults.budget.documents"),
+    ],
+)
+def test_context_defaults_that_are_wrong(tmp_path: Path, old: str, new: str, named: str) -> None:
+    text = CONTEXT.format(documents=1500)
+    assert old in text
+    with pytest.raises(InvalidSetting) as caught:
+        read(tmp_path, text.replace(old, new))
+    assert named in f"{caught.value.param} {caught.value.message}"

@@ -109,3 +109,18 @@ def test_settings_of_a_request_go_over_the_defaults_of_its_model() -> None:
     assert ContextSettings().over(defaults) == defaults
     assert ContextSettings(keep_first=1).conflict() == ("keep_first", "goes with history: keep_first only")
     assert ContextSettings(budget=ContextBudget(total=10, output=10)).conflict() is not None
+
+
+def test_the_model_of_a_ranking_belongs_to_it() -> None:
+    defaults = ContextSettings(rank="reranker", rank_model="judge")
+    assert ContextSettings(rank="reranker").over(defaults).rank_model == "judge"
+    for other in (ContextSettings(rank="embedding"), ContextSettings(rank="bm25")):
+        merged = other.over(defaults)
+        assert (merged.rank, merged.rank_model, merged.conflict()) == (other.rank, None, None)
+
+
+def test_a_model_of_a_ranking_without_a_model_is_a_conflict() -> None:
+    for rank in (None, "bm25", "score", "given"):
+        conflict = ContextSettings(rank=rank, rank_model="judge").conflict()
+        assert conflict is not None
+        assert conflict[0] == "rank_model"
