@@ -81,7 +81,8 @@ class Matcher:
         self.beginning = FilterState(BEGINNING)
         self._states = {BEGINNING: self.beginning}  # with remembered steps, by window
         self._num_steps = 0
-        self.program_size: int = self._any.programsize + self._beginnings.programsize
+        self.search_size: int = self._any.programsize  # of `find`
+        self.program_size: int = self.search_size + self._beginnings.programsize
         if (work := self.program_size * max(self.longest, 1)) > MAX_WORK:
             raise InvalidSetting(
                 f"safety: matching could take too long: the patterns make programs of {self.program_size} steps, and "
