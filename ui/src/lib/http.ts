@@ -95,11 +95,15 @@ export async function request(path: string, { body, signal: abort }: RequestOpti
     if (!error.refusesKey || declined) throw error;
     // Another request may have stored a key meanwhile.
     if (storedKey() === key) {
-      const reason = error.status === 403 ? "This API key may not do this: another one is needed." : key ? "Invalid API key." : "This server requires an API key.";
-      const given = await promptForKey(reason);
+      const given = await promptForKey(key ? keyRefusal(error) : "This server requires an API key.");
       if (given === null) throw error;
     }
   }
+}
+
+/** A key that was revoked, has expired or lacks a scope is told so by the server. */
+function keyRefusal({ code, message }: ApiError): string {
+  return code === "invalid_api_key" ? "Invalid API key." : `${message.charAt(0).toUpperCase()}${message.slice(1)}.`;
 }
 
 export async function fetchJson<T>(path: string, options: RequestOptions = {}): Promise<T> {

@@ -121,7 +121,7 @@ function Tenants({
   if (!tenants.length)
     return (
       <Empty icon="key" title="No keys yet">
-        A key belongs to a tenant: a team or a customer.
+        A key belongs to a tenant, a team or a customer, which is created with its first key.
       </Empty>
     );
   return (
