@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 SERVES := $(VENV)/.serves
 INSTALLED := $(VENV)/.installed
 MODEL ?= smollm2
+# Test files beside each other, the long ones of tests/end first; one by one where they would share a GPU's memory.
+PARALLEL := $(if $(wildcard /dev/nvidia0),,--numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup ui serve test databases proof speculation sanitize lint types format bench lock clean
@@ -38,7 +40,7 @@ serve: $(SERVES)  ## pull the default model and serve it on http://127.0.0.1:800
 test: setup  ## pull the default model and run all tests
 	-$(BIN)/python build_ui.py
 	$(BIN)/penstock pull smollm2
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 databases: setup  ## tests with PostgreSQL and Redis servers of their own; skipped where those are not installed
 	$(BIN)/python -m pytest -m databases

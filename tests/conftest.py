@@ -1,5 +1,8 @@
 import os
+import random
 import signal
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -31,6 +34,15 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _same_random_numbers() -> None:
+    """For a test that draws without a seed of its own, whatever ran before it."""
+    import torch
+
+    random.seed(0)
+    torch.manual_seed(0)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--native-library", help="a build of the native CPU kernels to test instead of the installed one")
 
@@ -49,6 +61,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def closed_port() -> Iterator[int]:
+    """A port of loopback that refuses connections. It is held, so that no other process comes to listen there."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@ through the SDKs of OpenAI, Anthropic and Ollama."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,10 +19,7 @@ SEEDED = {"max_tokens": 8, "temperature": 0.0}
 
 
 @pytest.fixture(scope="module")
-def gateway(server: Server, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        dead = probe.getsockname()[1]
+def gateway(server: Server, tiny: Path, closed_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     capabilities = ["chat", "completion", "embedding", "structured_output", "logprobs", "token_ids", "extensions"]
     file = tmp_path_factory.mktemp("gateway") / "penstock.toml"
     file.write_text(
@@ -46,7 +42,7 @@ def gateway(server: Server, tiny: Path, tmp_path_factory: pytest.TempPathFactory
 
         [[models]]
         name = "broken"
-        upstream = "http://127.0.0.1:{dead}/v1"
+        upstream = "http://127.0.0.1:{closed_port}/v1"
         fallback = [{{ model = "local", max_tokens = 4 }}]
 
         [[routes]]

@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,16 @@ import openai
 import pytest
 
 from helpers import tiny_models
-from helpers.server_process import PATIENCE_S, Server, StartingServer, alive, command, environment, until
+from helpers.server_process import (
+    PATIENCE_S,
+    GatedServer,
+    Server,
+    StartingServer,
+    alive,
+    command,
+    environment,
+    until,
+)
 
 ENDLESS: dict[str, Any] = {
     "prompt": "on and on",
@@ -64,18 +73,17 @@ def whole(threads: ThreadPoolExecutor, client: openai.OpenAI, **request: Any) ->
     return threads.submit(client.completions.create, **request)
 
 
-def stop_next_engine(server: Server, before: list[int]) -> int:
-    """Until SIGCONT; as soon as it is there, long before it could be ready."""
-    (engine,) = until(lambda: [pid for pid in server.engines() if pid not in before], "the next engine")
-    os.kill(engine, signal.SIGSTOP)
-    return engine
+@pytest.fixture
+def gated(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., GatedServer]:
+    """Makes servers of the tiny model whose engines can be held, so that there is time to look at one without any."""
+    return lambda *options: GatedServer(monkeypatch, tmp_path, tiny, "--kv-memory", "100MB", *options)
 
 
 # --- the engine
 
 
-def test_kill_9_under_load(tiny: Path, threads: ThreadPoolExecutor) -> None:
-    with Server(tiny, "--kv-memory", "100MB", "--max-sequences", 2) as server, server.client() as client:
+def test_kill_9_under_load(gated: Callable[..., GatedServer], threads: ThreadPoolExecutor) -> None:
+    with gated("--max-sequences", 2) as server, server.client() as client:
         endless, short = {"model": server.model, **ENDLESS}, {"model": server.model, **SHORT}
         calm = client.completions.create(**short).choices[0].text
         begun_whole = whole(threads, client, **{**endless, "max_tokens": LONG_TOKENS})
@@ -86,11 +94,8 @@ def test_kill_9_under_load(tiny: Path, threads: ThreadPoolExecutor) -> None:
         queued_stream = threads.submit(lambda: list(client.completions.create(**short, stream=True)))
         until(lambda: waiting(server) == 2, "the queue")
 
-        engines = server.engines()
+        server.hold_engines()
         server.kill_engine()
-        stopped = threads.submit(
-            stop_next_engine, server, engines
-        )  # so that there is time to look at a server without one
         with pytest.raises(openai.APIError, match="signal 9") as caught:
             begun_stream.rest()
         assert caught.value.code == "engine_died"
@@ -102,7 +107,7 @@ def test_kill_9_under_load(tiny: Path, threads: ThreadPoolExecutor) -> None:
         assert refused.value.response.headers["retry-after"]
         metrics = server.metrics()
         assert metrics["penstock_ready"] == 0
-        os.kill(stopped.result(PATIENCE_S), signal.SIGCONT)
+        server.let_start()
 
         assert queued_whole.result(PATIENCE_S).choices[0].text == calm
         assert "".join(chunk.choices[0].text for chunk in queued_stream.result(PATIENCE_S)) == calm
@@ -115,9 +120,9 @@ def test_kill_9_under_load(tiny: Path, threads: ThreadPoolExecutor) -> None:
         assert "Traceback" not in server.log
 
 
-def test_how_the_newer_apis_tell_of_it(tiny: Path) -> None:
+def test_how_the_newer_apis_tell_of_it(gated: Callable[..., GatedServer]) -> None:
     """A stream that has begun ends in an event of theirs, a request that comes too early in an error of theirs."""
-    with Server(tiny, "--kv-memory", "100MB") as server, server.client() as client:
+    with gated() as server, server.client() as client:
         claude = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=PATIENCE_S)
         said: Any = {
             "model": server.model,
@@ -134,6 +139,7 @@ def test_how_the_newer_apis_tell_of_it(tiny: Path) -> None:
         )
         next(messages)
         begun: Any = next(responses)
+        server.hold_engines()
         server.kill_engine()
 
         with pytest.raises(anthropic.APIStatusError) as caught:
@@ -175,18 +181,19 @@ def test_an_engine_that_hangs(tiny: Path, threads: ThreadPoolExecutor) -> None:
         assert "Traceback" not in server.log
 
 
-def test_an_engine_that_dies_again_and_again(tiny: Path, threads: ThreadPoolExecutor) -> None:
-    with Server(tiny, "--kv-memory", "100MB", "--max-sequences", 1) as server, server.client() as client:
+def test_an_engine_that_dies_again_and_again(gated: Callable[..., GatedServer], threads: ThreadPoolExecutor) -> None:
+    with gated("--max-sequences", 1) as server, server.client() as client:
         stream = Stream(client, model=server.model, **ENDLESS)
         queued = whole(threads, client, model=server.model, **SHORT)
         until(lambda: waiting(server) == 1, "the queue")
-        engines = server.engines()
+        first = server.engines()
+        server.hold_engines()
         server.kill_engine()
         with pytest.raises(openai.APIError):
             stream.rest()
         assert not queued.done()
-        next_engine = stop_next_engine(server, engines)
-        os.kill(next_engine, signal.SIGKILL)
+        (second,) = until(lambda: [pid for pid in server.engines() if pid not in first], "the next engine")
+        os.kill(second, signal.SIGKILL)
         with pytest.raises(openai.InternalServerError, match="could not be started again"):
             queued.result(PATIENCE_S)  # it has waited for one engine, that is enough
         until(lambda: "starting another in 1.0 s" in server.log, "back-off")
@@ -230,7 +237,10 @@ def test_a_full_queue(tiny: Path) -> None:
 
 def test_before_the_model_is_loaded(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--kv-memory", "100MB", "--api-key", "secret")
-    with StartingServer(monkeypatch, tmp_path, tiny, *options) as server, httpx.Client(base_url=server.url) as http:
+    with (
+        StartingServer(monkeypatch, tmp_path, tiny, *options) as server,
+        httpx.Client(base_url=server.url, timeout=PATIENCE_S) as http,
+    ):
         health, ready = http.get("/health"), http.get("/ready")
         assert (health.status_code, health.json()) == (200, {"status": "ok", "phase": "starting the engine"})
         assert (ready.status_code, ready.json()) == (503, {"status": "starting", "phase": "starting the engine"})
@@ -255,13 +265,14 @@ def test_before_the_model_is_loaded(tiny: Path, tmp_path: Path, monkeypatch: pyt
 def test_what_runs_is_finished(tiny: Path, to_all: bool) -> None:
     with Server(tiny, "--kv-memory", "100MB", "--drain-s", PATIENCE_S) as server, server.client() as client:
         engines = server.engines()
-        client.models.list()  # the SDK's first call takes long, and there is no time for that below
         stream = httpx.Client(timeout=PATIENCE_S)
         body = {"prompt": "a", "model": server.model, "max_tokens": LONG_TOKENS, "ignore_eos": True, "stream": True}
         options = {"stream_options": {"include_usage": True}}
         with stream, stream.stream("POST", f"{server.api}/completions", json={**body, **options}) as response:
             lines = response.iter_lines()
             next(lines)
+            for pid in engines:  # the answer does not end before all of this has been looked at
+                os.kill(pid, signal.SIGSTOP)
             if to_all:
                 for pid in (server.process.pid, *engines):
                     os.kill(pid, signal.SIGINT)
@@ -272,6 +283,8 @@ def test_what_runs_is_finished(tiny: Path, to_all: bool) -> None:
             with pytest.raises(openai.InternalServerError) as refused:
                 client.completions.create(model=server.model, **SHORT)
             assert (refused.value.status_code, refused.value.code) == (503, "shutting_down")
+            for pid in engines:
+                os.kill(pid, signal.SIGCONT)
             *_, usage, end = [line for line in lines if line]
         assert end == "data: [DONE]"
         assert json.loads(usage.removeprefix("data: "))["usage"]["completion_tokens"] == LONG_TOKENS

@@ -15,6 +15,7 @@ import httpx
 import openai
 import pytest
 
+from helpers.midnight import keep_off_midnight
 from helpers.postgresql import PostgresServer
 from helpers.redis_server import RedisServer
 from helpers.server_process import PATIENCE_S, Server, until
@@ -70,13 +71,6 @@ def generate(sdk: openai.OpenAI, max_tokens: int, **more: Any) -> Any:
 def live_use(server: Server, **query: str) -> dict[str, Any]:
     with admin(server) as http:
         return {one["key"] or "": one for one in http.get("/admin/limits", params=query).json()["data"]}
-
-
-def keep_off_midnight() -> None:
-    """Budgets begin anew then."""
-    left_s = 86_400 - time.time() % 86_400
-    if left_s < PATIENCE_S:
-        time.sleep(left_s)
 
 
 def test_a_client_is_told_what_is_left_and_when_to_come_back(server: Server) -> None:

@@ -100,7 +100,6 @@ def test_who_waits_is_shown_and_what_for(http: httpx.Client, watched: Server) ->
         with http.stream("POST", "/v1/completions", json={"model": model, "n": 2, **ENDLESS}) as stream:
             lines = stream.iter_lines()
             next(lines)  # both slots are taken
-            begun = time.monotonic()
             later = threads.submit(ask, http, "I can wait", tokens=20)
             until(queued, "somebody who waits")
             until(lambda: ticks(http, lambda tick: True)["stats"]["waiting_by_reason"]["slot"] == 1, "and what for")
@@ -111,8 +110,6 @@ def test_who_waits_is_shown_and_what_for(http: httpx.Client, watched: Server) ->
 
             until(lambda: blocked() == {"slot"}, "five steps of it")
             assert set(shown(http, "/observe/steps", last=5)["steps"]["rows"]) == {2}
-            # Its way to the engine is waiting, too, but for no slot: let that be the smaller part on any machine.
-            until(lambda: time.monotonic() - since > 20 * (since - begun), "a wait that is long beside its way here")
             seen_us = (time.monotonic() - since) * 1e6
         name = later.result(PATIENCE_S)
     told = ended(http, name)
@@ -120,7 +117,8 @@ def test_who_waits_is_shown_and_what_for(http: httpx.Client, watched: Server) ->
     (sequence,) = told["sequences"]
     waits = sequence["wait"]["by_us"]
     assert waits["slot"] >= seen_us
-    assert waits["slot"] > 0.9 * told["queue_us"] - 5000
+    in_engine_us = sequence["admitted_at"] - sequence["received_at"]  # its way there is no wait for a slot
+    assert waits["slot"] > 0.9 * in_engine_us - 5000
     assert sum(waits.values()) == pytest.approx(told["queue_us"], rel=0.02, abs=3000)
     window = shown(http, "/observe/steps", **{"from": sequence["first_step"], "to": sequence["last_step"]})
     rows = [

@@ -62,9 +62,8 @@ def test_a_stream_is_the_whole_in_pieces(server: Server, client: ollama.Client) 
     assert not any(piece.done for piece in pieces)
     assert (last.done, last.done_reason, last.message.content) == (True, whole.done_reason, "")
     assert (last.prompt_eval_count, last.eval_count) == (whole.prompt_eval_count, whole.eval_count)
-    with httpx.stream(
-        "POST", f"{server.url}/api/chat", json={"model": server.model, "messages": TALK, "options": GREEDY}
-    ) as raw:
+    body = {"model": server.model, "messages": TALK, "options": GREEDY}
+    with httpx.stream("POST", f"{server.url}/api/chat", json=body, timeout=PATIENCE_S) as raw:
         assert raw.headers["content-type"] == "application/x-ndjson"
         assert all(json.loads(line)["message"]["role"] == "assistant" for line in raw.iter_lines())
 
@@ -207,7 +206,8 @@ def test_what_there_is(server: Server, client: ollama.Client) -> None:
     shown = client.show(server.model)
     assert shown.capabilities == ["completion", "tools", "embedding"]
     assert (shown.modelinfo or {})["llama.context_length"] == LONG_CONTEXT
-    assert tuple(map(int, httpx.get(f"{server.url}/api/version").json()["version"].split("."))) >= (0, 6, 4)
+    version = httpx.get(f"{server.url}/api/version", timeout=PATIENCE_S).json()["version"]
+    assert tuple(map(int, version.split("."))) >= (0, 6, 4)
     # The same name is good for the other APIs: there are clients that speak both.
     with server.client() as other:
         assert other.completions.create(model=model.model or "", prompt="a", max_tokens=1).model == server.model

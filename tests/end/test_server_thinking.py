@@ -82,7 +82,8 @@ def test_a_budget_of_thoughts(thinker: Server, field: str, stream: bool) -> None
     asked |= {"max_tokens": 40, field: 7}
     forms = {"response_format": {"type": "regex", "regex": "(yes|no) it is"}}
     if stream:
-        with httpx.stream("POST", f"{thinker.url}/v1/chat/completions", json={**asked, **forms, "stream": True}) as got:
+        body = {**asked, **forms, "stream": True}
+        with httpx.stream("POST", f"{thinker.api}/chat/completions", json=body, timeout=PATIENCE_S) as got:
             chunks = [json.loads(line[6:]) for line in got.iter_lines() if line.startswith("data: {")]
         deltas = [choice for chunk in chunks for choice in chunk["choices"]]
         texts = [

@@ -10,7 +10,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from helpers.ports import reserve_port
 
 START_S = 60.0
 MISSING = "no PostgreSQL server on this machine: install the Debian package postgresql"
@@ -43,9 +44,7 @@ class PostgresServer:
         self._user = _unprivileged_user()
         if self._user is not None:
             os.chown(self._folder, pwd.getpwnam(self._user).pw_uid, -1)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = reserve_port()
         self._process: subprocess.Popen[bytes] | None = None
         options = ("--username", "penstock", "--auth", "trust", "--no-sync", "--no-locale", "--encoding", "UTF8")
         self._run(initdb, "--pgdata", self._folder / "data", *options)

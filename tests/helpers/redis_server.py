@@ -7,7 +7,6 @@ with RedisServer() as server:
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,7 +18,9 @@ from urllib.parse import quote
 import pytest
 import redis
 
-START_S = 20.0
+from helpers.ports import reserve_port
+
+START_S = 60.0
 MISSING = "no Redis server on this machine: install the Debian package redis-server"
 
 
@@ -32,9 +33,7 @@ class RedisServer:
             pytest.skip(MISSING)
         self._binary = binary
         self._folder = Path(tempfile.mkdtemp(prefix="penstock-redis-"))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = reserve_port()
         self.password = password
         user = f":{quote(password, safe='')}@" if password else ""
         self.url = f"redis://{user}127.0.0.1:{self.port}/0"

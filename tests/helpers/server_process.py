@@ -178,25 +178,40 @@ class Server:
         self.close()
 
 
-class StartingServer(Server):
-    """A server that listens, and whose engine process waits for `let_start`."""
+class GatedServer(Server):
+    """A server whose next engine process waits, from `hold_engines` to `let_start`."""
 
-    ANNOUNCED = r"listening on (http://[^\s;]+);"
     WAIT = """
 import os, sys, time
 while "penstock.engine.worker" in sys.orig_argv and not os.path.exists({gate!r}):
     time.sleep(0.005)
 """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, model: object, *options: object) -> None:
-        """`folder` is for files of its own."""
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, folder: Path, model: object, *options: object, held: bool = False
+    ) -> None:
+        """`folder` is for files of its own; `held`: the first engine waits, too."""
         self.gate = folder / "gate"
+        if not held:
+            self.gate.touch()
         (folder / "sitecustomize.py").write_text(self.WAIT.format(gate=str(self.gate)))
         paths = (str(folder), *filter(None, [os.environ.get("PYTHONPATH")]))
         with monkeypatch.context() as patched:
             patched.setenv("PYTHONPATH", os.pathsep.join(paths))
             super().__init__(model, *options)
 
+    def hold_engines(self) -> None:
+        self.gate.unlink()
+
     def let_start(self) -> None:
         self.gate.touch()
         until(lambda: self.status("/ready") == 200, "start-up")
+
+
+class StartingServer(GatedServer):
+    """A server that listens, and whose engine process waits for `let_start`."""
+
+    ANNOUNCED = r"listening on (http://[^\s;]+);"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, model: object, *options: object) -> None:
+        super().__init__(monkeypatch, folder, model, *options, held=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from helpers.browser import CLIPPED, PageErrors, violations
+from helpers.midnight import keep_off_midnight
 from helpers.server_process import PATIENCE_S, Server
 
 USER, ADMIN = "user-key", "admin-key"
@@ -19,10 +19,7 @@ REFUSED = ("401 (Unauthorized)", "403 (Forbidden)")
 
 
 @pytest.fixture(scope="module")
-def gateway(chromium: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        dead = probe.getsockname()[1]
+def gateway(chromium: str, tiny: Path, closed_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     file = tmp_path_factory.mktemp("gateway") / "penstock.toml"
     file.write_text(
         f"""
@@ -45,7 +42,7 @@ def gateway(chromium: str, tiny: Path, tmp_path_factory: pytest.TempPathFactory)
 
         [[models]]
         name = "far"
-        upstream = "http://127.0.0.1:{dead}/v1"
+        upstream = "http://127.0.0.1:{closed_port}/v1"
         fallback = [{{ model = "near", max_tokens = 4 }}]
 
         [[routes]]
@@ -194,6 +191,7 @@ def test_a_request_for_an_unknown_model_is_no_models(enter: Callable[..., Page],
 def test_a_key_is_shown_once_limited_rotated_and_revoked(
     enter: Callable[..., Page], gateway: Server, watched: PageErrors
 ) -> None:
+    keep_off_midnight()
     page = enter("keys")
     unlock(page)
     expect(page.get_by_role("button", name="New key", exact=True)).to_be_visible()
@@ -251,6 +249,7 @@ def _refused(gateway: Server, key: str) -> str | None:
 
 
 def test_usage_adds_up_and_is_the_tenants_own(enter: Callable[..., Page], gateway: Server) -> None:
+    keep_off_midnight()
     for key in (USER, ADMIN):
         assert chat(gateway, "near", key).status_code == 200
     page = enter("usage")

@@ -178,7 +178,7 @@ def test_it_says_whether_texts_are_kept_once_it_knows(opened: Visit, server: Ser
     page.goto(f"{server.url}/ui/#/playground")
     welcome = page.locator(".welcome")
     expect(welcome).to_contain_text(f"Chat with {server.model}")
-    assert held
+    until(lambda: page.title() and held, "the question for the facts")  # each look lets Playwright call the route
     expect(welcome).not_to_contain_text("server stores")
     facts = held[0].fetch()
     held[0].fulfill(response=facts, json={**facts.json(), "keep_texts": kept})

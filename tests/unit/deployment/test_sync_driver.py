@@ -22,7 +22,7 @@ SHORT = SamplingParams(max_tokens=6, temperature=0.0)
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
-    with LLM(str(tiny_models.make("llama", tmp_path_factory.mktemp("llama"))), device="cpu") as llm:
+    with LLM(str(tiny_models.make("llama", tmp_path_factory.mktemp("llama"))), device="cpu", threads=1) as llm:
         yield llm
 
 

@@ -221,9 +221,13 @@ def test_the_request_s_own_timeout_ends_it_with_what_there_is() -> None:
         await exchange.event(delta(content="Hel"))
         await exchange.gone.wait()
 
-    ticket = run(script, request(params=SamplingParams(timeout_s=0.1)))
-    done = ticket.active_requests[0].completion()
-    assert (ticket.error, done.finish, done.text) == (None, FinishReason.TIMEOUT, "Hel")
+    for timeout_s in (0.1, 1.0, 10.0):  # longer where a busy machine brings no text within a tenth of a second
+        ticket = run(script, request(params=SamplingParams(timeout_s=timeout_s)))
+        done = ticket.active_requests[0].completion()
+        assert (ticket.error, done.finish) == (None, FinishReason.TIMEOUT)
+        if done.text:
+            break
+    assert done.text == "Hel"
 
 
 def test_overloaded_with_retry_after() -> None:
@@ -446,7 +450,7 @@ def cancelled(act: Callable[[UpstreamModel, Ticket], None]) -> tuple[Ticket, Exc
             ticket = await model.submit(await model.prepare([request()]))
             await ticket.take()
             act(model, ticket)
-            await asyncio.wait_for(upstream.requests[0].gone.wait(), 5)
+            await asyncio.wait_for(upstream.requests[0].gone.wait(), 60)
             while model.upstream.load().open:
                 await asyncio.sleep(0)
             await model.upstream.close()

@@ -201,7 +201,7 @@ def test_a_client_that_hangs_up_is_noticed_though_another_request_waits_behind()
     assert talk(hang_up).endswith(b"begun ")
 
 
-@pytest.mark.parametrize(("least", "status"), [(1e9, b"HTTP/1.1 408"), (1.0, b"HTTP/1.1 200")])
+@pytest.mark.parametrize(("least", "status"), [(1e9, b"HTTP/1.1 408"), (1e-3, b"HTTP/1.1 200")])
 def test_a_body_that_trickles_is_ended(monkeypatch: pytest.MonkeyPatch, least: float, status: bytes) -> None:
     """However short its silences are: the grace and what has come of it decide."""
     monkeypatch.setattr(protocol, "GRACE_S", 0.05)

@@ -31,9 +31,10 @@ from penstock.store.resolve import resolve
 from penstock.store.spec import ModelSpec
 from penstock.system import ownership
 
-pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="kernels that were compiled for a device would be launched"
-)
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="kernels that were compiled for a device would be launched"),
+    pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork:DeprecationWarning"),  # of the test run's own
+]
 
 META = torch.device("meta")
 SIZES = StepSizes(block_size=16, context=512, step_tokens=256, max_sequences=128)

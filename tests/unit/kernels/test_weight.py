@@ -11,7 +11,7 @@ from penstock.kernels.reference import linear
 from penstock.kernels.reference.dense import to_dense
 from penstock.kernels.weight import Form, UnsupportedForm, Weight
 
-TENSOR = torch.randn(32, 64)
+TENSOR = torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
 
 
 def made(form: Form) -> Weight:

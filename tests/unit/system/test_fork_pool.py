@@ -18,6 +18,9 @@ from helpers.server_process import PATIENCE_S
 from penstock.system import fork_pool as module
 from penstock.system.fork_pool import ForkPool
 
+# Python 3.12 warns of any thread, and a process that runs some of the test files has one of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork:DeprecationWarning")
+
 
 def fails() -> None:
     raise ZeroDivisionError

@@ -32,6 +32,7 @@ from penstock.gateway.limits.reservation import Charge, Reservation
 pytestmark = pytest.mark.databases
 T = TypeVar("T")
 SECOND = 1_000_000
+PATIENCE_S = 20.0  # the machine may be busy
 KEY, TENANT = Account("t", "k"), Account("t")
 WORKER = Path(__file__).parents[3] / "helpers" / "limiter_worker.py"
 
@@ -60,7 +61,7 @@ def someone(key: Limits | None = None, tenant: Limits | None = None, name: str =
 
 def make(server: RedisServer, clock: FakeClock | None = None, **options: Any) -> RedisLimiter:
     """Without a heartbeat of its own: tests beat."""
-    options = {"heartbeat_s": 1e6, "warm_up_s": 0, **options}
+    options = {"heartbeat_s": 1e6, "warm_up_s": 0, "timeout_s": PATIENCE_S, **options}
     return RedisLimiter(server.url, clock=None if clock is None else lambda: clock.us, **options)
 
 
@@ -316,7 +317,7 @@ def test_without_redis_requests_are_rejected_and_settled_when_it_is_back(runner:
     identity = someone(Limits(tokens_per_minute=100))
 
     async def check(server: RedisServer) -> None:
-        async with started(make(server, timeout_s=0.5)) as (limiter,):
+        async with started(make(server)) as (limiter,):
             reservation = await limiter.reserve(identity, "r", Charge(60, 5))
             server.stop()
             with pytest.raises(LimitsUnavailable) as caught:
@@ -343,12 +344,14 @@ def test_a_redis_that_hangs_holds_nothing_up_and_leaks_nothing(runner: asyncio.R
 
     async def check(server: RedisServer) -> None:
         assert server.process is not None
-        async with started(make(server, timeout_s=0.3)) as (limiter,):
+        async with started(make(server)) as (limiter,):
             await limiter.settle(await limiter.reserve(identity, "r", Charge()), Charge())
             server.process.send_signal(signal.SIGSTOP)
+            limiter._store._timeout_s = 0.3
             with pytest.raises(LimitsUnavailable):
-                await asyncio.wait_for(limiter.reserve(identity, "r", Charge(7)), 10)
+                await asyncio.wait_for(limiter.reserve(identity, "r", Charge(7)), PATIENCE_S)
             server.process.send_signal(signal.SIGCONT)
+            limiter._store._timeout_s = PATIENCE_S
             while not limiter.available or limiter._unsent:  # it may need a moment to wake up
                 await limiter._beat()
             assert (await limiter.use([KEY]))[0].open_requests == 0
@@ -383,7 +386,7 @@ def test_open_means_that_each_server_counts_alone(runner: asyncio.Runner) -> Non
     identity = someone(Limits(tokens_per_minute=100))
 
     async def check(server: RedisServer) -> None:
-        limiter = make(server, timeout_s=0.5, unavailable="open")
+        limiter = make(server, unavailable="open")
         server.stop()
         async with started(limiter):
             reservation = await limiter.reserve(identity, "r", Charge(60, 9))
@@ -498,7 +501,7 @@ def test_the_password_is_neither_logged_nor_in_errors(
     server: RedisServer, runner: asyncio.Runner, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def check(url: str) -> None:
-        limiter = RedisLimiter(url, timeout_s=0.5, warm_up_s=0)
+        limiter = RedisLimiter(url, timeout_s=PATIENCE_S, warm_up_s=0)
         async with started(limiter):
             with pytest.raises(LimitsUnavailable) as caught:
                 await limiter.reserve(someone(), "r", Charge())

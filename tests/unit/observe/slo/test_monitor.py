@@ -209,8 +209,8 @@ def test_a_webhook_is_told_and_tried_again(receiver: Any) -> None:
 def test_a_webhook_goes_nowhere_else_and_keeps_its_address(receiver: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     receiver.codes += [302, 302, 302]
-    Webhook(f"http://127.0.0.1:{receiver.server_port}/s3cret", pause_s=0.01).post({"id": 1, "until": None})
-    until(lambda: "did not accept" in caplog.text, "giving up")
+    Webhook(f"http://127.0.0.1:{receiver.server_port}/s3cret", pause_s=0.01).post({"id": "away", "until": None})
+    until(lambda: "did not accept alert away" in caplog.text, "giving up")  # not one of an earlier test
     assert {path for path, _ in receiver.got} == {"/s3cret"}
     assert "s3cret" not in caplog.text
 
