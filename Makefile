@@ -43,7 +43,7 @@ test: setup  ## pull the default model and run all tests
 	$(BIN)/python -m pytest $(PARALLEL)
 
 databases: setup  ## tests with PostgreSQL and Redis servers of their own; skipped where those are not installed
-	$(BIN)/python -m pytest -m databases
+	$(BIN)/python -m pytest -m databases $(PARALLEL) $$(grep -rl mark.databases tests --include=*.py)
 
 proof: setup  ## long tests: 300 JSON schemas on real weights, kill -9 of a server 50 times
 	$(BIN)/python -m pytest -m slow -s
