@@ -1,6 +1,7 @@
 """Greedy output through the whole engine equals transformers', however the work is cut and shared."""
 
 import random
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -47,6 +48,17 @@ class Family:
         exact = {"device": "cpu", "kv_dtype": "float32", "threads": 1}
         return LLM(str(self.folder), context=128, block_size=8, **{**exact, **settings})
 
+    @cached_property
+    def starts(self) -> list[list[int]]:
+        return [prompt[: 3 + place] for place, prompt in enumerate(self.prompts * 3) if len(prompt) > 16]
+
+    @cached_property
+    def undisturbed(self) -> tuple[list[list[int]], int]:
+        """What becomes of `starts` where there is room for all, and the bytes of a KV block."""
+        with self.open() as roomy:
+            tokens = [result.tokens for result in roomy.generate(self.starts, GREEDY)]
+            return tokens, int(roomy.facts["kv_bytes"] / roomy.facts["kv_tokens"] * 8)
+
 
 # longrope has two sets of frequencies; transformers chooses by the length so far, Penstock by the context it was opened
 # for, so that is a test of its own.
@@ -86,14 +98,10 @@ def test_prefix_hits(family: Family) -> None:
 @pytest.mark.parametrize("lookahead", [0, 1])
 def test_preempted_and_computed_again(family: Family, lookahead: int) -> None:
     """So little memory that sequences which have begun cannot all go on."""
-    with family.open() as roomy:
-        block_bytes = roomy.facts["kv_bytes"] / roomy.facts["kv_tokens"] * 8
-    settings = {"kv_memory": str(int(block_bytes * 20)), "lookahead": lookahead, "step_tokens": 64, "max_sequences": 9}
-    starts = [prompt[: 3 + place] for place, prompt in enumerate(family.prompts * 3) if len(prompt) > 16]
-    with family.open() as roomy:
-        undisturbed = [result.tokens for result in roomy.generate(starts, GREEDY)]
+    undisturbed, block_bytes = family.undisturbed
+    settings = {"kv_memory": str(20 * block_bytes), "lookahead": lookahead, "step_tokens": 64, "max_sequences": 9}
     with family.open(prefix_caching=False, **settings) as llm:
-        results = llm.generate(starts, GREEDY)
+        results = llm.generate(family.starts, GREEDY)
         assert llm.stats()["preemptions"] > 0
         llm.check_integrity()
     assert [result.tokens for result in results] == undisturbed
