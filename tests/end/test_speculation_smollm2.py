@@ -105,12 +105,12 @@ def test_every_request(smollm2: ModelFiles, way: str, monkeypatch: pytest.Monkey
             together = llm.chat(chats, params)
             llm.check_integrity()
             stats = llm.stats()["speculation"]
-        with open_model(speculate="lookup", kv_memory="26MB", prefix_caching=False, max_sequences=24) as llm:
-            preempted = llm.chat(chats, params)
+        with open_model(speculate="lookup", context=512, kv_memory="14MB", prefix_caching=False) as llm:
+            preempted = llm.chat(chats[::3], params[::3])
             assert llm.stats()["preemptions"] > 0
             llm.check_integrity()
         print(f"\n{way}, {'lookup' if right is None else f'{right:.0%} right'}: {stats}")
         assert stats["accepted"] > 300
         assert outputs(alone) == outputs(expected[::8])
         assert outputs(together) == outputs(expected)
-        assert outputs(preempted) == outputs(expected)
+        assert outputs(preempted) == outputs(expected[::3])

@@ -99,7 +99,7 @@ class World:
         self.context = context
         self.now = 0.0
         history = EvictionHistory(lambda: self.now, limit=20)
-        self.cache = CacheManager(groups, num_blocks, block_size, prefix_caching, history)
+        self.cache = CacheManager(groups, num_blocks, block_size, prefix_caching, history, secret=bytes(32))
         self.scheduler = Scheduler(
             self.cache,
             step_tokens=step_tokens,

@@ -67,14 +67,16 @@ class PlanBuilder:
 
         A row is never taken back: rows are added in policy order, and preemption takes victims from the other end.
         """
-        sample = count == uncomputed and not sequence.embeds
-        row = Row(sequence.slot, sequence.computed, count, sample + drafts)
+        draws = 1 + drafts if count == uncomputed and not sequence.embeds else 0
+        row = Row(sequence.slot, sequence.computed, count, draws)
         (self.singles if count == 1 else self.longer).append((sequence, row))
-        self.budget -= count + drafts
+        tokens = count + drafts
+        self.budget -= tokens
         if sequence.background:
-            self.background_budget -= count + drafts
+            self.background_budget -= tokens
         sequence.computed += count
-        sequence.pending += sample
+        if draws:
+            sequence.pending += 1
         sequence.in_flight += 1
 
     def build(self, number: int, now: float) -> Step | None:
@@ -191,14 +193,15 @@ class Planner:
                 table, tokens = sequence.table, sequence.computed + count
                 assert table is not None
                 if tokens <= table.capacity or self._allocate(plan, sequence, table, tokens, in_flight):
-                    drafts = 0
-                    if speculation is not None and uncomputed == 1 and sequence.drafting is not None:
-                        wanted = speculation.most_drafts(sequence, singles)
-                        drafts = self._reserve_drafts(plan, sequence, table, min(wanted, chunk_budget))
-                        chunk_budget -= drafts
-                    add_row(sequence, count, uncomputed, drafts)
                     if uncomputed > 1:
                         chunk_budget -= count
+                    elif speculation is not None and sequence.drafting is not None:
+                        wanted = min(speculation.most_drafts(sequence, singles), chunk_budget)
+                        drafts = self._reserve_drafts(plan, sequence, table, wanted)
+                        chunk_budget -= drafts
+                        add_row(sequence, 1, 1, drafts)
+                        continue
+                    add_row(sequence, count, uncomputed)
             costs.append(plan.cost - cost)
         for (share, _), cost in zip(groups, costs, strict=True):
             share.charge(cost)

@@ -166,7 +166,9 @@ class Scheduler:
             self._pace.add_step(step.planned, now, [row.count for row in step.plan.rows])
         self._expire(now)
         if self._recorder is not None:
-            self._record = self._recorder.end_step(step, result.rows, now, self._queues)
+            self._record = self._recorder.end_step(
+                step, result.rows if self._speculation is not None else (), now, self._queues
+            )
         return self.drain()
 
     def take_record(self) -> bytes | None:
@@ -276,38 +278,46 @@ class Scheduler:
     def _settle_row(self, sequence: Sequence, row: Row, outcome: RowResult, now: float) -> None:
         if outcome.prompt_logprobs:
             sequence.collect_prompt_logprobs(row.start, outcome.prompt_logprobs)
-        count, finish = self._append(sequence, outcome) if outcome.tokens else (0, None)
+        if len(outcome.tokens) > 1:
+            return self._settle_drafts(sequence, row, outcome, now)
         if sequence.table is not None:
             sequence.settled = row.start + row.count
-            if count > 1:  # drafts were right: their positions are computed
-                sequence.settled += count - 1
-                sequence.computed += count - 1
             if sequence.settled >= sequence.table.due:
                 self._queues.advance(sequence)
         elif not sequence.in_flight:
             self._queues.recover(sequence)
-        if count:
-            self._send(sequence, sequence.delta_of(outcome, count), finish, now)
+        if outcome.tokens:
+            finish = self._append(sequence, outcome.tokens[0], outcome.finish)
+            self._send(sequence, sequence.delta_of(outcome, 1), finish, now)
         elif outcome.embedding is not None:
             self._finish(sequence, FinishReason.END, now, Delta(id=sequence.id, embedding=outcome.embedding))
         elif outcome.finish is not None:
             self._finish(sequence, outcome.finish, now, sequence.delta_of(outcome, 0))
+        return None
 
-    def _append(self, sequence: Sequence, outcome: RowResult) -> tuple[int, FinishReason | None]:
-        """Append the new tokens, up to the one that ends the sequence; gives how many, and how it ends."""
-        finish: FinishReason | None = None
-        count = 0
-        for token in outcome.tokens:
+    def _settle_drafts(self, sequence: Sequence, row: Row, outcome: RowResult, now: float) -> None:
+        """Of several tokens, all but the last were drafted: their positions are computed. Those behind the end of the
+        sequence are dropped."""
+        count, finish, last = 0, None, len(outcome.tokens) - 1
+        while finish is None and count <= last:
+            finish = self._append(sequence, outcome.tokens[count], outcome.finish if count == last else None)
             count += 1
-            sequence.tokens.append(token)
-            finish = sequence.stops.get(token)
-            if finish is None and count == len(outcome.tokens):
-                finish = outcome.finish
-            if finish is None and len(sequence.tokens) == sequence.limit:
-                finish = FinishReason.CONTEXT if sequence.limit == self._context else FinishReason.LENGTH
-            if finish is not None:
-                break
-        return count, finish
+        if sequence.table is not None:
+            sequence.settled = row.start + row.count + count - 1
+            sequence.computed += count - 1
+            if sequence.settled >= sequence.table.due:
+                self._queues.advance(sequence)
+        elif not sequence.in_flight:
+            self._queues.recover(sequence)
+        self._send(sequence, sequence.delta_of(outcome, count), finish, now)
+
+    def _append(self, sequence: Sequence, token: int, finish: FinishReason | None) -> FinishReason | None:
+        """Append a new token; gives how it ends the sequence, if it does. `finish`: its constraint does."""
+        sequence.tokens.append(token)
+        finish = sequence.stops.get(token, finish)
+        if finish is None and len(sequence.tokens) == sequence.limit:
+            return FinishReason.CONTEXT if sequence.limit == self._context else FinishReason.LENGTH
+        return finish
 
     def _send(self, sequence: Sequence, delta: Delta, finish: FinishReason | None, now: float) -> None:
         if sequence.first_token is None:

@@ -105,7 +105,7 @@ class Sequence:
 
         The last token it may have is not computed, since nothing follows from it; an embedding needs that one too.
         """
-        if self.pending and self.drafting is not None and self.drafting.waits:
+        if self.drafting is not None and self.pending and self.drafting.waits:
             return 0
         length = len(self.tokens) + self.pending
         return length - self.computed if length < self.limit or self.embeds else 0

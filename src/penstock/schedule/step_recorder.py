@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -132,17 +133,18 @@ class StepRecorder:
         )
         self._admitted, self._preemptions = [], []
 
-    def end_step(self, step: Step, results: list[RowResult], collected: float, queues: SequenceQueues) -> bytes:
+    def end_step(self, step: Step, results: Items[RowResult], collected: float, queues: SequenceQueues) -> bytes:
+        """`results` may be left out where nothing is drafted."""
         planned = self._planned.pop(step.plan.number)
         rows = array("I")
-        for sequence, row, result in zip(step.sequences, step.plan.rows, results, strict=True):
+        for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
             message = sequence.message
             decodes = row.count == 1 and row.start >= len(message.tokens)
             rows.append(message.number)
+            rows.append(row.count | record.DECODE if decodes else row.count)
+        for index, result in enumerate(results):
             if result.drafted:
-                rows.append(record.decode_word(result.drafted, max(0, len(result.tokens) - 1)))
-            else:
-                rows.append(row.count | record.DECODE if decodes else row.count)
+                rows[2 * index + 1] = record.decode_word(result.drafted, max(0, len(result.tokens) - 1))
         blocks = [(u.held, u.shared, u.resting, u.cached, u.free) for u in queues.cache.usage()]
         start = planned.start
         spans = (planned.planned_us, micros(collected - start), micros(self._clock() - start))
