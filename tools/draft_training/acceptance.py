@@ -69,7 +69,7 @@ def measure(drafts: Drafts, batches: Iterable[Batch], depth: int) -> dict[str, A
     from every position, which weighs easy passages more."""
     served, everywhere = Acceptance(depth), Acceptance(depth)
     for batch in batches:
-        proposed = drafts(batch)
+        proposed = drafts(batch).cpu()
         for row in range(len(batch.tokens)):
             length, tokens = int(batch.real[row].sum()), batch.tokens[row].tolist()
             first = max(0, int(batch.generated[row].to(torch.int8).argmax()) - 1)

@@ -20,7 +20,7 @@ from penstock import LLM
 from penstock.store.resolve import resolve
 
 SAMPLED_AT = 0.8  # temperature
-SEQUENCES = 32  # that the engine generates at the same time
+SEQUENCES = {"cpu": 32, "cuda": 256}  # that the engine generates at the same time
 
 
 class Data(NamedTuple):
@@ -39,10 +39,11 @@ def prepare(options: Options, report: Callable[[str], None]) -> Data:
     files = resolve(options.target)
     layers, vocab = files.spec.num_layers, files.spec.vocab_size
     context = max(len(one.tokens) for made in sequences.values() for one in made)
-    taps, dtype = (2, layers // 2, layers - 3), getattr(torch, options.dtype)
+    taps = (2, layers // 2, layers - 3) if "eagle3" in options.kinds else ()
+    dtype = getattr(torch, options.dtype)
     target = Target(files, taps=taps, context=context, device=device, dtype=dtype)
     states = {
-        name: compute_states(target, made, folder / f"{name}.{options.dtype}", report)
+        name: compute_states(target, made, folder / f"{name}-{options.dtype}-{len(taps)}.states", report)
         for name, made in sequences.items()
     }
     training = Corpus(sequences["training"], states["training"], options.window)
@@ -68,7 +69,8 @@ def _generate(
         return generations.load(paths[0]), generations.load(paths[1])
     training, held_out = read_prompts(options.texts)
     report(f"{len(training)} prompts for training, {len(held_out)} held out")
-    with LLM(options.target, threads=options.threads, max_sequences=SEQUENCES) as llm:
+    device = torch.device(options.device).type
+    with LLM(options.target, threads=options.threads, max_sequences=SEQUENCES[device], isolate=device == "cuda") as llm:
         generator = Generator(llm, max_tokens=options.max_tokens, seed=options.seed, report=report)
         longest = llm.pipeline.context - options.max_tokens
         measured = generator.answers("held-out answers", held_out, 0.0, longest)

@@ -15,12 +15,17 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from draft_training.layers import Attention, DecoderLayer, LayerCache, Mlp, Norm
+from draft_training.layers import Attention, DecoderLayer, LayerCache, Mlp, Norm, ScaledLinear
+from draft_training.start import LinearMap
 from penstock.store.spec import ModelSpec
 
 
 class ChainHead(Protocol):
     """A head that drafts one token after the other, each from the feature that the last one left."""
+
+    @property
+    def feature_scale(self) -> Tensor | None:
+        """[hidden]: of the channels of features that are hidden states of the target; None: they are not."""
 
     def features(self, states: Tensor) -> Tensor:
         """states [batch, tokens, 1 + taps, hidden] -> [batch, tokens, hidden]"""
@@ -33,14 +38,16 @@ class ChainHead(Protocol):
 
 
 class Eagle1(nn.Module):
-    taps_used = False
-
     def __init__(self, spec: ModelSpec, head: Tensor) -> None:
         """`head`: rows of the target's output head, [draft vocabulary, hidden]."""
         super().__init__()
-        self.fc = nn.Linear(2 * spec.hidden_size, spec.hidden_size)
+        self.fc = ScaledLinear(2 * spec.hidden_size, spec.hidden_size, bias=True)
         self.layers = nn.ModuleList([DecoderLayer(spec, input_norm=False)])
         self.register_buffer("head", head, persistent=False)
+
+    @property
+    def feature_scale(self) -> Tensor:
+        return self.fc.output_scale
 
     def features(self, states: Tensor) -> Tensor:
         return states[:, :, 0]
@@ -54,13 +61,18 @@ class Eagle1(nn.Module):
         return feature @ self.head.T
 
     @torch.no_grad()
-    def start_from(self, linear: Tensor, bias: Tensor) -> None:
+    def start_from(self, linear: LinearMap) -> None:
         """Begin as the linear map that predicts the next feature best; the layer adds to it as it learns."""
-        self.fc.weight.copy_(linear)
-        self.fc.bias.copy_(bias)
-        layer = self.layers[0]
-        layer.self_attn.o_proj.weight.mul_(0.1)
-        layer.mlp.down_proj.weight.mul_(0.1)
+        self.fc.rescale(linear.input_scale, linear.output_scale)
+        self.fc.weight.copy_(linear.weight)
+        self.fc.bias.copy_(linear.bias)
+        layer, scale = self.layers[0], linear.output_scale
+        for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj):
+            projection.rescale(input_scale=scale)
+        for projection in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            projection.rescale(output_scale=scale)
+            projection.weight.mul_(0.1)
+        layer.post_attention_layernorm.weight.copy_(scale.square().mean().sqrt() / scale)
 
 
 class Eagle3Layer(nn.Module):
@@ -79,12 +91,12 @@ class Eagle3Layer(nn.Module):
 
 
 class Eagle3(nn.Module):
-    taps_used = True
+    feature_scale = None
 
     def __init__(self, spec: ModelSpec, head: Tensor, norm: Tensor, taps: int = 3) -> None:
         """Starts with rows of the target's output head and with its final norm."""
         super().__init__()
-        self.fc = nn.Linear(taps * spec.hidden_size, spec.hidden_size, bias=False)
+        self.fc = ScaledLinear(taps * spec.hidden_size, spec.hidden_size)
         self.midlayer = Eagle3Layer(spec)
         self.norm = Norm(spec)
         self.lm_head = nn.Linear(spec.hidden_size, len(head), bias=False)
@@ -105,8 +117,9 @@ class Eagle3(nn.Module):
         return out
 
     @torch.no_grad()
-    def start_from(self, linear: Tensor) -> None:
+    def start_from(self, linear: LinearMap) -> None:
         """Begin as the linear map of the taps that predicts the next hidden state best."""
-        self.fc.weight.copy_(linear)
+        self.fc.rescale(linear.input_scale)
+        self.fc.weight.copy_(linear.weight * linear.output_scale[:, None])
         self.midlayer.self_attn.o_proj.weight.mul_(0.1)
         self.midlayer.mlp.down_proj.weight.mul_(0.1)

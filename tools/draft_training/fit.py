@@ -58,7 +58,9 @@ def chain_loss(head: ChainHead, batch: Batch, teacher: Teacher, steps: int) -> T
         got, wanted = feature[learned], shift(states, step + 1)[learned]
         loss = teacher.loss(head.logits(got), wanted)
         if teacher.feature_weight and not getattr(head, "taps_used", False):
-            loss = loss + teacher.feature_weight * F.smooth_l1_loss(got.float(), wanted)
+            loss = loss + teacher.feature_weight * F.smooth_l1_loss(
+                got / head.fc.output_scale, wanted / head.fc.output_scale
+            )
         total = total + STEP_WEIGHTS[step] * loss
     return total / sum(STEP_WEIGHTS[:steps])
 

@@ -13,7 +13,7 @@ from penstock.flow import Request
 
 PLACEHOLDER = "PLACEHOLDER"
 GREEDY = SamplingParams(temperature=0.0)
-BATCH = 64  # prompts between two progress lines
+BATCH = 256  # prompts between two progress lines
 
 
 class Generation(NamedTuple):

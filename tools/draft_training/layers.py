@@ -35,15 +35,50 @@ class Norm(nn.RMSNorm):
         return super().forward(x.float())
 
 
+class ScaledLinear(nn.Linear):
+    """A product whose inputs and outputs are divided by the scales of their channels, so that one learning rate suits
+    all of its weights: hidden states have channels that are 20 times as large as others. `folded` has the product as it
+    is saved."""
+
+    def __init__(self, input_size: int, output_size: int, bias: bool = False) -> None:
+        super().__init__(input_size, output_size, bias=bias)
+        self.register_buffer("input_scale", torch.ones(input_size))
+        self.register_buffer("output_scale", torch.ones(output_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x / self.input_scale) * self.output_scale
+
+    @torch.no_grad()
+    def rescale(self, input_scale: Tensor | None = None, output_scale: Tensor | None = None) -> None:
+        """New scales. Weights keep their values, so what it computes changes."""
+        if input_scale is not None:
+            self.input_scale.copy_(input_scale)
+        if output_scale is not None:
+            self.output_scale.copy_(output_scale)
+
+    def folded(self) -> dict[str, Tensor]:
+        tensors = {"weight": self.weight * self.output_scale[:, None] / self.input_scale}
+        return tensors if self.bias is None else tensors | {"bias": self.bias * self.output_scale}
+
+
+def folded_parameters(network: nn.Module) -> dict[str, Tensor]:
+    """Parameters without scales, by name."""
+    tensors = dict(network.named_parameters())
+    for name, module in network.named_modules():
+        if isinstance(module, ScaledLinear):
+            tensors |= {f"{name}.{part}": tensor for part, tensor in module.folded().items()}
+    return tensors
+
+
 class Attention(nn.Module):
     def __init__(self, spec: ModelSpec, input_size: int) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
         self.scale = spec.attention_scale
-        self.q_proj = nn.Linear(input_size, spec.num_heads * spec.head_dim, bias=False)
-        self.k_proj = nn.Linear(input_size, spec.num_kv_heads * spec.head_dim, bias=False)
-        self.v_proj = nn.Linear(input_size, spec.num_kv_heads * spec.head_dim, bias=False)
-        self.o_proj = nn.Linear(spec.num_heads * spec.head_dim, spec.hidden_size, bias=False)
+        self.q_proj = ScaledLinear(input_size, spec.num_heads * spec.head_dim)
+        self.k_proj = ScaledLinear(input_size, spec.num_kv_heads * spec.head_dim)
+        self.v_proj = ScaledLinear(input_size, spec.num_kv_heads * spec.head_dim)
+        self.o_proj = ScaledLinear(spec.num_heads * spec.head_dim, spec.hidden_size)
         table = torch.from_numpy(rotary_table(spec.rope, spec.context))
         self.register_buffer("rotary", table, persistent=False)  # [context, 2, dim / 2]
 
@@ -87,7 +122,7 @@ class Mlp(nn.Module):
         super().__init__()
         self.gate_proj = nn.Linear(spec.hidden_size, spec.intermediate_size, bias=False)
         self.up_proj = nn.Linear(spec.hidden_size, spec.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(spec.intermediate_size, spec.hidden_size, bias=False)
+        self.down_proj = ScaledLinear(spec.intermediate_size, spec.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))

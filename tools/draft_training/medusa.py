@@ -6,11 +6,13 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from draft_training.layers import ScaledLinear
+
 
 class ResidualBlock(nn.Module):
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(hidden_size, hidden_size)
+        self.linear = ScaledLinear(hidden_size, hidden_size, bias=True)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 
@@ -30,3 +32,9 @@ class Medusa(nn.Module):
     def forward(self, states: Tensor) -> list[Tensor]:
         """states [..., hidden] after the final norm -> logits of each head."""
         return [head(states) @ self.head.T for head in self.heads]
+
+    def start_from(self, scale: Tensor) -> None:
+        """`scale` [hidden]: of the channels of hidden states."""
+        for head in self.heads:
+            for block in head:
+                block.linear.rescale(input_scale=scale)

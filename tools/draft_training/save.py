@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from draft_training.layers import folded_parameters
 from draft_training.medusa import Medusa
 from penstock.store.spec import ModelSpec
 
@@ -98,7 +99,8 @@ def _llama_config(spec: ModelSpec, architecture: str) -> dict[str, Any]:
 
 
 def _parameters(network: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().to(DTYPE).cpu().contiguous() for name, tensor in network.named_parameters()}
+    tensors = folded_parameters(network)
+    return {name: tensor.detach().to(DTYPE).cpu().contiguous() for name, tensor in tensors.items()}
 
 
 def _write(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,11 +11,21 @@ from torch import Tensor
 from draft_training.corpus import Corpus
 
 SAMPLE_TOKENS = 24_000
-RIDGE = 1e-3  # of the mean square of the inputs
+FIRST = 8  # tokens of a sequence that are left out: their states have extreme values
+RIDGE = 1e-2  # of the variance of the inputs
 
 
-def best_linear_map(corpus: Corpus, embedding: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Weight [hidden, 2 hidden] and bias: from a token's embedding and the hidden state before it to the one after."""
+class LinearMap(NamedTuple):
+    """Between inputs and outputs that are divided by the scales of their channels."""
+
+    weight: Tensor  # [out, in]
+    bias: Tensor  # [out]
+    input_scale: Tensor  # [in]
+    output_scale: Tensor  # [out]
+
+
+def feature_map(corpus: Corpus, embedding: Tensor, device: torch.device) -> LinearMap:
+    """From a token's embedding and the hidden state before it to the hidden state after it."""
     inputs, outputs = [], []
     for tokens, states in _sample(corpus, device):
         inputs.append(torch.cat((F.embedding(tokens[1:], embedding), states[:-1, 0]), dim=-1))
@@ -21,13 +33,13 @@ def best_linear_map(corpus: Corpus, embedding: Tensor, device: torch.device) -> 
     return _least_squares(torch.cat(inputs), torch.cat(outputs))
 
 
-def tap_map(corpus: Corpus, norm: Tensor, device: torch.device) -> Tensor:
-    """Weight [hidden, taps * hidden]: from the taps to the hidden state of the next token, before the norm's weight."""
+def tap_map(corpus: Corpus, norm: Tensor, device: torch.device) -> LinearMap:
+    """From the taps to the hidden state of the next token, before the norm's weight."""
     inputs, outputs = [], []
     for _, states in _sample(corpus, device):
         inputs.append(states[:-1, 1:].flatten(1))
         outputs.append(states[1:, 0] / norm)
-    return _least_squares(torch.cat(inputs), torch.cat(outputs))[0]
+    return _least_squares(torch.cat(inputs), torch.cat(outputs))
 
 
 def _sample(corpus: Corpus, device: torch.device) -> list[tuple[Tensor, Tensor]]:
@@ -36,18 +48,20 @@ def _sample(corpus: Corpus, device: torch.device) -> list[tuple[Tensor, Tensor]]
     total = 0
     for place in range(0, len(corpus), max(1, len(corpus) // 200)):
         batch = corpus.batch([place], device)
-        found.append((batch.tokens[0], batch.states[0]))
-        total += len(batch.tokens[0])
+        found.append((batch.tokens[0, FIRST:], batch.states[0, FIRST:]))
+        total += batch.tokens.shape[1]
         if total > SAMPLE_TOKENS:
             break
     return found
 
 
-def _least_squares(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+def _least_squares(inputs: Tensor, outputs: Tensor) -> LinearMap:
     """Ridge regression with a bias."""
-    mean, goal = inputs.mean(0), outputs.mean(0)
-    x, y = (inputs - mean).double(), (outputs - goal).double()
+    input_scale, output_scale = (values.square().mean(0).sqrt().clamp_min(1e-3) for values in (inputs, outputs))
+    x, y = (inputs / input_scale).double(), (outputs / output_scale).double()
+    mean, goal = x.mean(0), y.mean(0)
+    x, y = x - mean, y - goal
     gram = x.T @ x
     gram += torch.eye(len(gram), dtype=gram.dtype, device=gram.device) * RIDGE * gram.diagonal().mean()
-    weight = torch.linalg.solve(gram, x.T @ y).T.float()
-    return weight, goal - weight @ mean
+    weight = torch.linalg.solve(gram, x.T @ y).T
+    return LinearMap(weight.float(), (goal - weight @ mean).float(), input_scale, output_scale)

@@ -16,7 +16,7 @@ from draft_training.eagle import Eagle1, Eagle3
 from draft_training.medusa import Medusa
 from draft_training.options import Options
 from draft_training.small_model import SmallModel
-from draft_training.start import best_linear_map, tap_map
+from draft_training.start import feature_map, tap_map
 from penstock.store.resolve import resolve
 from penstock.store.spec import ModelSpec, Rope
 
@@ -64,7 +64,7 @@ class Trainer:
     def _eagle(self, folder: Path) -> None:
         options, data = self._options, self._data
         head = Eagle1(self._head_spec, data.teacher.head).to(self._device)
-        head.start_from(*best_linear_map(data.training, data.teacher.embedding, self._device))
+        head.start_from(feature_map(data.training, data.teacher.embedding, self._device))
         self._fit("eagle", head, lambda batch: fit.chain_loss(head, batch, data.teacher, options.steps))
         drafts = acceptance.chain_drafts(head, data.teacher.embedding, data.vocabulary, options.depth)
         save.save_eagle1(folder, head, self._head_spec, data.vocabulary, self._measure("eagle", head, drafts))
@@ -82,6 +82,7 @@ class Trainer:
         options, data = self._options, self._data
         spec = data.target.spec
         heads = Medusa(spec.hidden_size, data.teacher.head, heads=options.depth, blocks=1).to(self._device)
+        heads.start_from(feature_map(data.training, data.teacher.embedding, self._device).output_scale)
         self._fit("medusa", heads, lambda batch: fit.medusa_loss(heads, batch, data.teacher))
         drafts = acceptance.medusa_drafts(heads, data.vocabulary, options.depth)
         save.save_medusa(folder, heads, spec, data.vocabulary, self._measure("medusa", heads, drafts))

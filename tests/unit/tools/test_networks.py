@@ -15,7 +15,7 @@ from draft_training import save
 from draft_training.acceptance import chain_drafts, medusa_drafts, small_model_drafts
 from draft_training.corpus import Batch
 from draft_training.eagle import Eagle1, Eagle3
-from draft_training.layers import LayerCache
+from draft_training.layers import LayerCache, ScaledLinear
 from draft_training.medusa import Medusa
 from draft_training.small_model import SmallModel
 from helpers.draft_heads import HIDDEN, VOCAB, target_spec
@@ -45,8 +45,12 @@ def batch(length: int = 10) -> Batch:
 
 
 def rounded(network: nn.Module) -> nn.Module:
-    """Random weights that the saved type holds exactly."""
+    """Random weights and scales that the saved type holds exactly."""
     generator = torch.Generator().manual_seed(0)
+    for module in network.modules():
+        if isinstance(module, ScaledLinear):
+            sizes = module.in_features, module.out_features
+            module.rescale(*(2.0 ** torch.randint(-1, 2, (size,), generator=generator) for size in sizes))
     with torch.no_grad():
         for parameter in network.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
