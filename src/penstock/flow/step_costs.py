@@ -12,6 +12,9 @@ from itertools import pairwise
 LEAST_SLOPE = 0.005  # of the cost of one token
 SMOOTHING = 0.05  # weight of the newest step
 LEAST_SCALE, MOST_SCALE = 0.5, 4.0
+RECOVERY = (
+    0.005  # how fast a correction is forgotten in steps without drafts: while they are too dear, none are measured
+)
 
 
 class StepCosts:
@@ -55,6 +58,7 @@ class StepCosts:
         plain = self._plain_s.get(rows)
         if not drafts:
             self._plain_s[rows] = seconds if plain is None else plain + SMOOTHING * (seconds - plain)
+            self.scale += RECOVERY * (1.0 - self.scale)
         elif plain is not None:
             before = self.seconds(rows)
             ratio = (seconds / plain - 1.0) / ((self.seconds(rows + drafts) - before) / before)
