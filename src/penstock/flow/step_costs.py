@@ -12,9 +12,8 @@ from itertools import pairwise
 LEAST_SLOPE = 0.005  # of the cost of one token
 SMOOTHING = 0.05  # weight of the newest step
 LEAST_SCALE, MOST_SCALE = 0.5, 4.0
-RECOVERY = (
-    0.005  # how fast a correction is forgotten in steps without drafts: while they are too dear, none are measured
-)
+# How fast a correction is forgotten in steps without drafts: while those are too dear, none are measured.
+RECOVERY = 0.005
 
 
 class StepCosts:
