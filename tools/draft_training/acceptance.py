@@ -112,7 +112,7 @@ def chain_drafts(head: ChainHead, embedding: Tensor, vocabulary: Tensor, depth: 
 def medusa_drafts(heads: Medusa, vocabulary: Tensor, depth: int) -> Drafts:
     def draft(batch: Batch) -> Tensor:
         states = batch.states[:, :, 0]
-        found = [vocabulary[(head(states) @ heads.head.T).argmax(-1)] for head in heads.heads]
+        found = [vocabulary[head(states).argmax(-1)] for head in heads.heads]
         return torch.stack(found[:depth], dim=-1)
 
     return draft

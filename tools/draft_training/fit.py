@@ -70,8 +70,7 @@ def medusa_loss(heads: Medusa, batch: Batch, teacher: Teacher) -> Tensor:
     total = states.new_zeros(())
     for place, head in enumerate(heads.heads):
         learned = shift(batch.generated, place + 1)
-        logits = head(states[learned]) @ heads.head.T
-        total = total + STEP_WEIGHTS[place] * teacher.loss(logits, shift(states, place + 1)[learned])
+        total = total + STEP_WEIGHTS[place] * teacher.loss(head(states[learned]), shift(states, place + 1)[learned])
     return total / sum(STEP_WEIGHTS[: len(heads.heads)])
 
 

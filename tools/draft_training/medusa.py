@@ -1,8 +1,10 @@
 """Medusa heads in torch: head i predicts the token i + 1 places after the next one, from one hidden state of the
-target. A head is a chain of residual blocks; the target's own output head reads it."""
+target. A head is a chain of residual blocks and an output head of its own: blocks only add, so with the target's output
+head they could not take back what the state says about the next token."""
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -22,19 +24,25 @@ class ResidualBlock(nn.Module):
 
 class Medusa(nn.Module):
     def __init__(self, hidden_size: int, head: Tensor, *, heads: int, blocks: int) -> None:
-        """`head`: rows of the target's output head, [draft vocabulary, hidden]."""
+        """`head`: rows of the target's output head, [draft vocabulary, hidden], which all heads start with."""
         super().__init__()
         self.heads = nn.ModuleList(
-            nn.Sequential(*(ResidualBlock(hidden_size) for _ in range(blocks))) for _ in range(heads)
+            nn.Sequential(*(ResidualBlock(hidden_size) for _ in range(blocks)), ScaledLinear(hidden_size, len(head)))
+            for _ in range(heads)
         )
-        self.register_buffer("head", head, persistent=False)
+        with torch.no_grad():
+            for one in self.heads:
+                one[-1].weight.copy_(head)
 
     def forward(self, states: Tensor) -> list[Tensor]:
         """states [..., hidden] after the final norm -> logits of each head."""
-        return [head(states) @ self.head.T for head in self.heads]
+        return [head(states) for head in self.heads]
 
+    @torch.no_grad()
     def start_from(self, scale: Tensor) -> None:
         """`scale` [hidden]: of the channels of hidden states."""
         for head in self.heads:
-            for block in head:
+            for block in head[:-1]:
                 block.linear.rescale(input_scale=scale)
+            head[-1].rescale(input_scale=scale)
+            head[-1].weight.mul_(scale)

@@ -41,16 +41,14 @@ def save_eagle3(
 
 
 def save_medusa(folder: Path, heads: Medusa, spec: ModelSpec, vocabulary: Tensor, facts: dict[str, Any]) -> None:
-    """Without output heads of their own: `original_lm_head` says that the target's is used."""
     config = {
         "architectures": ["MedusaModel"],
         "model_type": "medusa",
         "medusa_num_heads": len(heads.heads),
-        "medusa_num_layers": len(heads.heads[0]),  # type: ignore[arg-type]
+        "medusa_num_layers": len(heads.heads[0]) - 1,  # type: ignore[arg-type]
         "hidden_size": spec.hidden_size,
         "vocab_size": spec.vocab_size,
         "truncated_vocab_size": len(vocabulary),
-        "original_lm_head": True,
         "base_model_name_or_path": spec.name,
     }
     tensors = {name.removeprefix("heads."): tensor for name, tensor in _parameters(heads).items()}
