@@ -107,7 +107,7 @@ def test_every_request(smollm2: ModelFiles, way: str, monkeypatch: pytest.Monkey
             stats = llm.stats()["speculation"]
         with open_model(speculate="lookup", context=512, kv_memory="14MB", prefix_caching=False) as llm:
             preempted = llm.chat(chats[::3], params[::3])
-            assert llm.stats()["preemptions"] > 0
+            assert llm.stats()["preemptions"] > 0 or way in ("schema", "stops")  # their answers are short
             llm.check_integrity()
         print(f"\n{way}, {'lookup' if right is None else f'{right:.0%} right'}: {stats}")
         assert stats["accepted"] > 300
