@@ -430,7 +430,20 @@ def test_what_redis_does_not_know_comes_from_the_ledger(server: RedisServer, run
     history = History([Settlement(clock.time() - 20, "t", "k", 80)], [Spend("t", "k", 4, 10), Spend("t", "", 5, 19)])
 
     async def check() -> None:
+        asked = asyncio.Semaphore(0)  # a request that learned late that Redis knows nothing would read once more
         async with started(make(server, clock, lease_s=10), history=history) as (limiter,):
+            seed, spend = limiter._seed, history.spend
+
+            async def counting_seed(account: Account, now_us: int) -> None:
+                asked.release()
+                await seed(account, now_us)
+
+            async def spend_once_all_have_asked(now: float, account: Account | None = None) -> Iterable[Spend]:
+                for _ in range(5):  # of this account; the other's reader takes as many
+                    await asked.acquire()
+                return await spend(now, account)
+
+            limiter._seed, history.spend = counting_seed, spend_once_all_have_asked  # type: ignore[method-assign]
             errors = await asyncio.gather(*(rejected(limiter, identity, Charge(21, 0)) for _ in range(5)))
             assert {error.limit for error in errors} == {"tokens_per_minute"}
             assert history.reads == 2  # once per account
