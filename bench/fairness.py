@@ -1,6 +1,7 @@
 """How a flood of one tenant delays another, on a real server with keys of two tenants.
 
-    python bench/fairness.py [--model smollm2] [--policy fair] [--seconds 40] [--port 0] [--json FILE]
+    python bench/fairness.py [--model smollm2] [--policy fair] [--seconds 40] [--share-seconds 20] [--port 0]
+                             [--json FILE]
 
 alone    one request a second: the time to its first token
 flood    the same beside 200 requests of another tenant. The bound is 2 x alone + (2 + look-ahead) flooded steps
@@ -159,7 +160,7 @@ async def measure_shares(client: Client, seconds: int, weight: float) -> dict[st
     return {f"ratio_at_weight_{weight:g}": served[FLOOD] / served[LIGHT]}
 
 
-async def measure(url: str, model: str, seconds: int, *, fair: bool) -> dict[str, float]:
+async def measure(url: str, model: str, seconds: int, share_seconds: int, *, fair: bool) -> dict[str, float]:
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits) as http:
         client = Client(http, model)
@@ -167,7 +168,7 @@ async def measure(url: str, model: str, seconds: int, *, fair: bool) -> dict[str
         found = await measure_flood(client, seconds)
         if fair:
             for weight in WEIGHTS:
-                found |= await measure_shares(client, seconds // 4, weight)
+                found |= await measure_shares(client, share_seconds, weight)
         return found
 
 
@@ -176,6 +177,8 @@ def main() -> None:
     arguments.add_argument("--model", default="smollm2")
     arguments.add_argument("--policy", default="fair")
     arguments.add_argument("--seconds", type=int, default=40)
+    # A window must hold many requests: counters of tenants differ by up to a few of them.
+    arguments.add_argument("--share-seconds", type=int, default=20)
     arguments.add_argument("--port", type=int, default=0)
     arguments.add_argument("--max-sequences", default="16")
     arguments.add_argument("--json", type=Path)
@@ -188,7 +191,7 @@ def main() -> None:
         try:
             url = wait_until_ready(process, log)
             fair = options.policy == "fair"
-            found = asyncio.run(measure(url, options.model, options.seconds, fair=fair))
+            found = asyncio.run(measure(url, options.model, options.seconds, options.share_seconds, fair=fair))
         finally:
             process.terminate()
             process.wait(30)
