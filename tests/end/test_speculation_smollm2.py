@@ -81,7 +81,13 @@ def test_some_requests_together(smollm2: ModelFiles, monkeypatch: pytest.MonkeyP
     draft_freely(monkeypatch)
     with open_model(speculate="lookup") as llm:
         assert outputs(llm.chat(chats, params)) == outputs(expected)
-        assert llm.stats()["speculation"]["accepted"] > 10
+        assert llm.stats()["speculation"]["accepted"] > 0  # short answers repeat little
+        llm.check_integrity()
+    draft_recorded(monkeypatch, expected, 0.8)
+    with open_model(speculate="lookup") as llm:
+        assert outputs(llm.chat(chats, params)) == outputs(expected)
+        stats = llm.stats()["speculation"]
+        assert 20 < stats["accepted"] < stats["drafted"]
         llm.check_integrity()
 
 

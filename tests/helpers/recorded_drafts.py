@@ -13,7 +13,15 @@ from penstock.forward import native_backend
 from penstock.kernels.arrays import Array
 from penstock.speculate.proposer import DraftRow, Proposal
 
-FREE = StepCosts({1: 1.0, 2: 1.0})  # drafts cost next to nothing, so there are many of them
+
+class FreeDrafts(StepCosts):
+    """Drafts cost next to nothing, so there are many of them, however long the steps of a busy machine take."""
+
+    def __init__(self) -> None:
+        super().__init__({1: 1.0, 2: 1.0})
+
+    def observe(self, rows: int, drafts: int, seconds: float) -> None:
+        pass
 
 
 class RecordedDrafts:
@@ -52,4 +60,4 @@ def draft_recorded(monkeypatch: pytest.MonkeyPatch, completions: Sequence[Comple
 
 def draft_freely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines that are built from now on draft whatever they find, for it costs nothing."""
-    monkeypatch.setattr(native_backend, "step_costs", lambda *_, **__: FREE)
+    monkeypatch.setattr(native_backend, "step_costs", lambda *_, **__: FreeDrafts())
