@@ -128,8 +128,8 @@ class RequestAccount:
     """Of one client's request, over all its attempts."""
 
     __slots__ = (
-        "_accounting", "_helpers_microusd", "_identity", "_line", "_output", "_parent", "_request", "_reservation",
-        "_settling", "_start", "first_output", "record",
+        "_accounting", "_identity", "_line", "_output", "_parent", "_request", "_reservation", "_settling", "_start",
+        "first_output", "helpers_microusd", "record",
     )  # fmt: skip
 
     def __init__(
@@ -143,7 +143,7 @@ class RequestAccount:
         """`parent`: of the request that this one serves."""
         self._accounting = accounting
         self._parent = parent
-        self._helpers_microusd = 0  # what requests cost that served this one
+        self.helpers_microusd = 0  # what requests cost that served this one
         self._identity = identity
         self._request = request
         self._line = line
@@ -218,10 +218,10 @@ class RequestAccount:
         if self.record is None:
             self.record = self._measure(ticket)
             if self._parent is not None:
-                self._parent._helpers_microusd += self.record.microusd
+                self._parent.helpers_microusd += self.record.microusd
             price = None if ticket.model is None else ticket.model.card.price
-            if price is not None or self._helpers_microusd:
-                cost = self.record.microusd + self._helpers_microusd
+            if price is not None or self.helpers_microusd:
+                cost = self.record.microusd + self.helpers_microusd
                 for active in ticket.active_requests:
                     active.cost_usd = cost / 1e6
                 if self._accounting.emit is not None and self._parent is None:

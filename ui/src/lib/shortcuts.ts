@@ -15,7 +15,8 @@ export interface Group {
 
 export const groups = signal<Group[]>([]);
 export const helpShown = signal(false);
-const layers: { close: () => void }[] = []; // open overlays, topmost last
+type Close = () => boolean | void; // false: it is closed already, and the key means something to what lies below
+const layers: { close: Close }[] = []; // open overlays, topmost last
 
 function matches(event: KeyboardEvent, keys: string): boolean {
   const parts = keys.split("+");
@@ -32,10 +33,8 @@ function typing(target: EventTarget | null): boolean {
 }
 
 addEventListener("keydown", (event) => {
-  const top = layers.at(-1);
-  if (top && event.key === "Escape") {
+  if (event.key === "Escape" && layers.toReversed().some((layer) => layer.close() !== false)) {
     event.preventDefault();
-    top.close();
     return;
   }
   if (document.querySelector("dialog[open]")) return;
@@ -50,7 +49,7 @@ addEventListener("keydown", (event) => {
 });
 
 /** While `shown`, Escape closes this before it means anything to the page: dialogs, popovers, drawers, open editors. */
-export function useEscape(shown: boolean, close: () => void): void {
+export function useEscape(shown: boolean, close: Close): void {
   const latest = useRef(close);
   latest.current = close;
   useLayoutEffect(() => {

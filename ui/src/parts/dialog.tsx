@@ -23,7 +23,11 @@ export function Dialog({
   useEffect(() => {
     box.current?.showModal();
   }, []);
-  useEscape(true, () => box.current?.close());
+  useEscape(true, () => {
+    const open = box.current?.open ?? false; // once closed, it stays until its event
+    box.current?.close();
+    return open;
+  });
   return (
     <dialog
       ref={box}
