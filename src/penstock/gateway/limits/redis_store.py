@@ -110,7 +110,7 @@ class RedisStore:
         )
 
     async def seed(self, account: Account, day_microusd: int, month_microusd: int, requests: int, tokens: int) -> None:
-        await self._run("seed", [_name(account)], [day_microusd, month_microusd, requests, tokens])
+        await self._run("seed", [f"{PREFIX}state", _name(account)], [day_microusd, month_microusd, requests, tokens])
 
     async def use(self, accounts: Sequence[Account]) -> list[AccountUse]:
         replies = await self._run("use", [f"{PREFIX}servers", *map(_name, accounts)], [])

@@ -458,6 +458,27 @@ def test_what_redis_does_not_know_comes_from_the_ledger(server: RedisServer, run
     runner.run(check())
 
 
+def test_a_late_reader_of_the_ledger_does_not_count_open_requests_twice(
+    server: RedisServer, runner: asyncio.Runner
+) -> None:
+    """Usage is recorded before it is settled: the ledger knows requests that are still open in Redis."""
+    clock = FakeClock(MONTH_END_US - 3600 * SECOND)
+    history = History()
+
+    async def check() -> None:
+        async with started(make(server, clock, lease_s=10), history=history) as (limiter,):
+            reservation = await limiter.reserve(someone(Limits(microusd_per_day=10)), "r", Charge(0, 4))
+            history.spends = [Spend("t", "k", 4, 4)]
+            await limiter._seed(KEY, clock.us)
+            (use,) = await limiter.use([KEY])
+            assert (use.settled_microusd_day, use.reserved_microusd) == (0, 4)
+            await limiter.settle(reservation, Charge(0, 4))
+            (use,) = await limiter.use([KEY])
+            assert (use.settled_microusd_day, use.reserved_microusd) == (4, 0)
+
+    runner.run(check())
+
+
 def test_what_a_dead_server_has_recorded_and_not_settled_is_read_again(
     server: RedisServer, runner: asyncio.Runner
 ) -> None:

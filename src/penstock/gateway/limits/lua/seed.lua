@@ -1,7 +1,10 @@
 -- What the ledger knows of an account: all of one that is new here; otherwise its spend, if that is more than here.
--- KEYS: account   ARGV: clock, spend of the day, of the month, requests and tokens of the last 60 seconds
+-- KEYS: state, account   ARGV: clock, spend of the day, of the month, requests and tokens of the last 60 seconds
 
-local a = load(KEYS[1])
+local a = load(KEYS[2])
+local epoch = tonumber(redis.call('HGET', KEYS[1], 'epoch') or now)
+-- Another server was faster: since then all is counted here, and the ledger may have requests that are still open here.
+if a.seeded >= epoch then return 0 end
 local day, month = tonumber(ARGV[2]), tonumber(ARGV[3])
 if a.seeded > 0 then
   a.day_spent, a.month_spent = math.max(a.day_spent, day), math.max(a.month_spent, month)
