@@ -22,7 +22,7 @@ from penstock.gateway.context.turns import CHARS_PER_TOKEN, STEPS, Conversation,
 from penstock.settings.context import ContextSettings
 
 MAX_RENDERINGS = 6
-DEFAULT_OUTPUT = 256  # reserved where nobody says how long the answer may be
+DEFAULT_OUTPUT = 256  # tokens reserved for the answer if the request sets no limit
 DEFAULT_SUMMARY = 256
 FRAME = "<documents>\n\n</documents>\n\n"
 

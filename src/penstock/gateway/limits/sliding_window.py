@@ -24,7 +24,7 @@ class SlidingWindow:
         """`at` must not be before that of the last entry."""
         times, sums = self._times, self._sums
         if times and times[self._first] <= at - WINDOW_US:
-            self.total(at)  # nobody may ask for it, and entries that have left would pile up
+            self.total(at)  # drops old entries: a limit that is never checked would keep them all
         times.append(at)
         sums.append((sums[-1] if sums else 0) + amount)
 

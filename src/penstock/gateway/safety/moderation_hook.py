@@ -115,7 +115,7 @@ def _python(entry: SafetyEntry) -> Callable[[str], Awaitable[Verdict]]:
         function: Any = getattr(importlib.import_module(module), name)
         if not callable(function):
             raise TypeError(f"{name} is no function")
-    except Exception as error:  # whatever the module raises
+    except Exception as error:  # an import runs the hook's own code
         raise InvalidSetting(f"safety ({entry.name}): hook: {type(error).__name__}: {error}", param="hook") from None
     slots = asyncio.Semaphore(MAX_THREADS)
 

@@ -1,5 +1,5 @@
-"""The files of a draft head: `config.json` and safetensors. Tensors are taken by name and shape; what nobody takes is
-an error, so that a variant of a format is rejected and not half read."""
+"""The files of a draft head: `config.json` and safetensors. Tensors are taken by name and shape; a tensor that no
+reader takes is an error, so that a variant of a format is rejected and not half read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class HeadCheckpoint:
         self._left.difference_update(names)
 
     def finish(self, kind: str) -> None:
-        """Raises if there are tensors that nobody has taken."""
+        """Raises if a tensor was not taken."""
         left = sorted(name for name in self._left if not name.endswith("rotary_emb.inv_freq"))
         if left:
             more = f" and {len(left) - NAMED_AT_MOST} more" if len(left) > NAMED_AT_MOST else ""

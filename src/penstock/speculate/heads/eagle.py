@@ -31,7 +31,7 @@ def read_eagle(folder: Path, target: ModelSpec) -> tuple[ChainHeadSpec, ChainHea
 
 
 def _layer_spec(config: Values, name: str) -> ModelSpec:
-    """Of the head's decoder layers. Heads are Llama layers, whatever `architectures` calls the whole."""
+    """Of the head's decoder layers. Heads are Llama layers; the name in `architectures` is ignored."""
     nested = config.part("transformer_layer_config").values or config.part("model").values  # speculators, old vLLM
     values: Mapping[str, Any] = {**config.values, **nested}
     hidden_act = values.get("hidden_act", "silu")

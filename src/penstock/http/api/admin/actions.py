@@ -23,8 +23,8 @@ def actor_of(request: Request) -> Actor:
 
 
 def key_manager(service: Service) -> KeyManager:
-    """Raises NotFound on a server without a database, or without keys: a client that nobody knows could create keys
-    for the time when the server has some."""
+    """Raises NotFound on a server that has no database or does not require keys: there, an unauthenticated client could
+    create keys that become valid once the server requires them."""
     if service.key_manager is None or isinstance(service.keys, NoKeys):
         raise NotFound("this server has no database of keys: start it with --keys")
     return service.key_manager
