@@ -184,6 +184,7 @@ def local_model(
         name=files.name,
         context=pipeline.context,
         capabilities=frozenset(capabilities),
+        recommended={**files.sampling, **({} if files.max_tokens is None else {"max_tokens": files.max_tokens})},
         created=int(time.time()),
     )
     return LocalModel(card, files, pipeline, tokenizer, replicas, max_waiting=settings.schedule.max_waiting)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from penstock.cli.options import ENGINE, sampling_options, sampling_params, settings_options
-from penstock.cli.session import Shower, open_model
+from penstock.cli.session import Shower, open_model, recommended_params
 from penstock.errors import ContextOverflow, InvalidRequest
 from penstock.flow import Message, SamplingParams
 from penstock.offline import LLM
@@ -32,7 +32,7 @@ def chat(system: str | None, **values: Any) -> None:
     with open_model(values) as llm:
         if llm.pipeline.template is None:
             raise InvalidRequest(f"{llm.model.name} has no chat template; try `penstock run --raw`", param="model")
-        Chat(llm, sampling_params({"max_tokens": None, **llm.defaults}, values), system).loop()
+        Chat(llm, sampling_params(recommended_params(llm, None), values), system).loop()
 
 
 class Chat:

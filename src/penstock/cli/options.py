@@ -63,7 +63,9 @@ def given_settings(values: dict[str, Any]) -> dict[str, Any]:
 def sampling_options(command: Command) -> Command:
     """The common sampling parameters. None when absent: the model's own defaults apply."""
     options = [
-        click.option("--max-tokens", type=int, help="Maximum tokens to generate."),
+        click.option(
+            "--max-tokens", type=int, help="Maximum tokens to generate (default: the model's, for catalogue models)."
+        ),
         click.option("--temperature", type=float, help="Sampling temperature, 0 (greedy) to 2."),
         click.option(
             "--top-p", type=float, help="Nucleus sampling: keep the most likely tokens up to this total probability."

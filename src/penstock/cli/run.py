@@ -16,9 +16,9 @@ from penstock.cli.options import (
     sampling_params,
     settings_options,
 )
-from penstock.cli.session import Shower, open_model
+from penstock.cli.session import Shower, open_model, recommended_params
 from penstock.errors import InvalidRequest
-from penstock.flow import Completion, Message
+from penstock.flow import Completion, Message, SamplingParams
 
 
 @click.command()
@@ -40,7 +40,9 @@ def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, **val
     constraint = constraint_of(values)
     sampling_params({}, dict(values), n=n)  # errors come before anything is loaded
     with open_model(values, constraint) as llm:
-        params = sampling_params(llm.defaults, values, n=n, constraint=constraint)
+        params = sampling_params(
+            recommended_params(llm, SamplingParams().max_tokens), values, n=n, constraint=constraint
+        )
         question = text if raw or llm.pipeline.template is None else _conversation(system, text)
         if as_json or n > 1:
             result = llm.chat(question, params) if isinstance(question, list) else llm.generate(question, params)

@@ -52,6 +52,11 @@ class _Checked(LLM):
                 raise
 
 
+def recommended_params(llm: LLM, max_tokens: int | None) -> dict[str, Any]:
+    """What the model's authors recommend, for options that are not given; `max_tokens` if they do not name one."""
+    return {"max_tokens": llm.model.max_tokens or max_tokens, **llm.defaults}
+
+
 @contextmanager
 def open_model(values: dict[str, Any], constraint: Constraint | None = None) -> Iterator[LLM]:
     """`values` are those of settings_options; sampling values stay in it. `constraint`: of the coming request."""

@@ -59,6 +59,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     context: int | None = None  # tokens of prompt and output together; None: an upstream did not say
     price: Price | None = None
     capabilities: frozenset[Capability] = frozenset()
+    recommended: dict[str, float | int] = {}  # sampling, by its authors, and `max_tokens` for a chat
     region: str | None = None
     remote: bool = False  # an upstream's
     owner: str = "penstock"  # `owned_by` in /v1/models; an upstream's host

@@ -18,6 +18,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str | None = None
     license: str | None = None  # SPDX
     sampling: dict[str, float | int] = {}  # what its makers recommend, where the file itself does not say
+    max_tokens: int | None = None  # of a chat whose user names none: small models may go on without an end
     description: str = ""
 
     @property
@@ -44,6 +45,7 @@ _ENTRIES = (
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         license="Apache-2.0",
         sampling={"temperature": 0.2, "top_p": 0.9},
+        max_tokens=512,
     ),
     Entry(
         name="qwen2.5-coder-1.5b",
@@ -58,6 +60,8 @@ _ENTRIES = (
         size_bytes=1_117_320_768,
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         license="Apache-2.0",
+        sampling={"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1},
+        max_tokens=2048,
     ),
 )
 

@@ -21,4 +21,5 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None  # Jinja
     special_tokens: dict[str, str] = {}  # "bos_token" -> "<s>": what chat templates may name
     sampling: dict[str, float | int] = {}  # the maker's recommendation, keyed as in SamplingParams
+    max_tokens: int | None = None  # for chats whose user names none; never applied to requests of the API
     license: str | None = None

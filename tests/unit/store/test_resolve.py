@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from helpers.store_samples import LLAMA, pip_environment, write_gguf, write_hf_folder, write_wheel
@@ -101,11 +102,13 @@ def test_catalogue_name(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, value)
     write_wheel(tmp_path / "wheels", "w", "1", {"x.gguf": write_gguf(tmp_path / "x.gguf").read_bytes()})
     entry = Entry(name="tiny", parts=(PackageFile("w", "1", "x.gguf"),), filename="tiny.gguf", license="MIT")
+    entry = msgspec.structs.replace(entry, sampling={"temperature": 0.2}, max_tokens=512)
     monkeypatch.setitem(CATALOGUE, "tiny", entry)
     monkeypatch.setenv("PENSTOCK_CACHE", str(cache))
     files = resolve("tiny")
     assert (files.name, files.license) == ("tiny", "MIT")
     assert files.weights[0].is_relative_to(cache)
+    assert (files.sampling, files.max_tokens) == ({"temperature": 0.2}, 512)
 
 
 @pytest.mark.parametrize(

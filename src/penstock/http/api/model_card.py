@@ -22,6 +22,7 @@ class Model(Body, kw_only=True, frozen=True):
     capabilities: list[str]
     aliases: list[str]
     price: Price | None  # per million tokens
+    recommended: dict[str, float | int]  # sampling, by the model's authors, and `max_tokens` for a chat
 
 
 class ModelList(Body, kw_only=True, frozen=True):
@@ -40,6 +41,7 @@ def describe(model: ServedModel) -> Model:
         capabilities=sorted(card.capabilities),
         aliases=list(card.aliases),
         price=card.price,
+        recommended=card.recommended,
     )
 
 
