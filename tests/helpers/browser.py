@@ -44,6 +44,15 @@ CLIPPED = """() => {
 }"""
 
 
+# Texts that are set smaller than 13 px, as the browser computes it.
+SMALL_TEXT = """() => {
+  const told = (one) => [...one.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
+  const shown = [...document.querySelectorAll("body *")].filter((one) => told(one) && one.getClientRects().length);
+  const small = shown.filter((one) => parseFloat(getComputedStyle(one).fontSize) < 13);
+  return [...new Set(small.map((one) => one.outerHTML.slice(0, 120)))];
+}"""
+
+
 def violations(page: Page) -> list[str]:
     if not AXE.is_file():
         pytest.skip("axe-core is not installed: npm ci in ui/")

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from helpers.browser import CLIPPED, PageErrors, violations
+from helpers.browser import CLIPPED, SMALL_TEXT, PageErrors, violations
 from helpers.server_process import PATIENCE_S, Server, StartingServer
 
 Visit = Callable[..., Page]
@@ -61,6 +61,7 @@ def test_axe_finds_nothing(visit: Visit, used: Server, name: str) -> None:
         expect(page.locator("[data-figure=end]")).to_be_visible()
     settle(page, name)
     explain(page)
+    assert page.evaluate(SMALL_TEXT) == []
     assert violations(page) == []
     page.emulate_media(color_scheme="dark")
     assert violations(page) == []
@@ -81,6 +82,7 @@ def test_nothing_is_wider_than_a_phone(visit: Visit, used: Server, name: str, wi
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
     assert page.evaluate(CLIPPED) == []
+    assert page.evaluate(SMALL_TEXT) == []
     assert not re.search("– (ago|bits|tok)|undefined|NaN", page.locator("main").inner_text())
     expect(page.get_by_role("link", name="Dashboard")).to_be_visible()
 

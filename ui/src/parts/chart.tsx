@@ -63,7 +63,7 @@ export function Chart({
     });
   };
   const options = (width: number): uPlot.Options => {
-    const axis = { stroke: colour("text-3"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui", size: 22 };
+    const axis = { stroke: colour("text-3"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "13px system-ui", size: 24 };
     return {
       width: width || 300,
       height: HEIGHT,
@@ -73,7 +73,7 @@ export function Chart({
       scales: { x: { time: true }, y: { range: (_, __, top) => [0, max ?? Math.max((top ?? 0) * 1.15, least)] } },
       axes: [
         { ...axis, space: 70, values: (_, splits) => (daily ? splits.map(monthDay) : splits.map((value) => clock(value).slice(0, wholeMinutes(splits) ? 5 : 8))) },
-        { ...axis, size: 56, space: 34, values: (_, splits) => splits.map((value) => latest.current.format(value)) },
+        { ...axis, size: 64, space: 34, values: (_, splits) => splits.map((value) => latest.current.format(value)) },
       ],
       series: [
         {},

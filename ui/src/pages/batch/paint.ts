@@ -4,8 +4,8 @@ import type { Viewport } from "../../lib/viewport";
 import { font, ink, ticks } from "../../parts/canvas";
 import { DECODE, type Lane, type Timeline } from "./model";
 
-const ROWS = [18, 12, 8]; // pixels, the first that fits
-export const LEFT = 64;
+const ROWS = [20, 15]; // pixels, the first that fits; labels need 15
+export const LEFT = 78;
 const STRIP = 46;
 const GAP = 10;
 const AXIS = 22;
@@ -65,7 +65,7 @@ export function paint(
 type X = (step: number) => number;
 
 function grid(context: CanvasRenderingContext2D, width: number, height: number, view: Viewport, x: X): void {
-  context.font = font(11);
+  context.font = font(13);
   for (const tick of ticks(view.from, view.to, (width - LEFT) / 120)) {
     if (tick % 1 !== 0) continue;
     const at = x(tick);
@@ -120,14 +120,14 @@ function strips(context: CanvasRenderingContext2D, model: Timeline, view: Viewpo
 
 function labels(context: CanvasRenderingContext2D, model: Timeline, view: Viewport): void {
   const { batch, us } = peaks(model, view);
-  context.font = font(11);
+  context.font = font(13);
   context.textAlign = "left";
   context.fillStyle = ink("text-2");
   context.fillText("Batch", 0, AXIS + 8);
   context.fillText("Step time", 0, AXIS + STRIP + GAP + 8);
   context.fillStyle = ink("text-3");
-  context.fillText(`to ${batch}`, 0, AXIS + 23);
-  context.fillText(`to ${duration(us)}`, 0, AXIS + STRIP + GAP + 23);
+  context.fillText(`to ${batch}`, 0, AXIS + 25);
+  context.fillText(`to ${duration(us)}`, 0, AXIS + STRIP + GAP + 25);
 }
 
 function row(
@@ -146,12 +146,10 @@ function row(
     context.fillStyle = ink("surface-2");
     context.fillRect(0, top, width, tall);
   }
-  if (tall >= 12) {
-    context.fillStyle = ink(on ? "text" : "text-3");
-    context.font = font(Math.min(11, tall - 2), on ? 600 : 400);
-    context.textAlign = "left";
-    context.fillText(lane.about ? `#${lane.about.request}` : `seq ${lane.seq}`, 0, top + tall / 2, LEFT - 8);
-  }
+  context.fillStyle = ink(on ? "text" : "text-3");
+  context.font = font(13, on ? 600 : 400);
+  context.textAlign = "left";
+  context.fillText(lane.about ? `#${lane.about.request}` : `seq ${lane.seq}`, 0, top + tall / 2, LEFT - 8);
   context.save();
   context.beginPath();
   context.rect(LEFT, top, width - LEFT, tall);

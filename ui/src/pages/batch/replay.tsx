@@ -93,7 +93,7 @@ function Run({ name, run, other, lanes, played }: { name: string; run: ReplayRun
   const most = Math.max(run.makespan_us, other.makespan_us, 1);
   const { ref, redraw } = useCanvas((context, width, height) => {
     const x = (t: number): number => (t / most) * width;
-    context.font = font(11);
+    context.font = font(13);
     context.textBaseline = "middle";
     for (const tick of ticks(0, most, width / 130)) {
       const at = x(tick);

@@ -74,7 +74,7 @@ export function PrefixTree({ held }: { held: boolean }) {
     const unit = width / depth;
     const above = scroller.current?.scrollTop ?? 0;
     context.textBaseline = "middle";
-    context.font = font(11);
+    context.font = font(13);
     for (const { node, from, to, top, leaves: high } of boxes) {
       const [x, y] = [from * unit, top * LEAF - above];
       if (y > height || y + high * LEAF < 0) continue;

@@ -47,7 +47,7 @@ export function Trace({ request }: { request: RequestDetail }) {
   const { ref, redraw } = useCanvas((context, width, height) => {
     const scale = (width - LEFT) / view.span;
     const x = (t: number): number => LEFT + (t - request.t - view.from) * scale;
-    context.font = font(11);
+    context.font = font(13);
     context.textBaseline = "middle";
     for (const tick of ticks(view.from, view.to, (width - LEFT) / 75)) {
       const at = Math.round(x(tick + request.t)) + 0.5;
