@@ -1,13 +1,17 @@
 """Does the frontend's memory level off? A long, steady, mixed load with an engine that computes nothing.
 
-    python bench/soak.py [--minutes 60] [--rate 20] [--step-ms 20] [--tenants 20] [--json FILE]
+    python bench/soak.py [--minutes 60] [--rate 20] [--step-ms 20] [--tenants 20] [--fill 20000] [--json FILE]
 
 With `--tenants`, the server has keys, limits and a ledger in a SQLite file. Each tenant has a key without limits and
 one that is often rejected; an operator looks at limits and usage, and creates and revokes keys.
 
+With `--fill`, that many short requests come first, as fast as they are answered: bounded stores are full then, or after
+some minutes (the journal's steps), and what grows later is no store that fills up. 20,000 fill the largest.
+
 Prints one line per minute: resident memory of the frontend, the number of Python objects, and the fill of bounded
-structures (the journal's requests and steps, the tokenizer's texts, the meters of limits). At the end: the types that
-grew most in the second half.
+stores (the journal's requests, samples and steps, the tokenizer's texts, stored responses, points of the charts, the
+meters of limits), and the keys in memory, which are those of the database. At the end: the types that grew most in the
+second half.
 """
 
 from __future__ import annotations
@@ -23,14 +27,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 STUB = Path(__file__).with_name("stub_engine.py")
-WATCHED = ("Journal.done", "Journal.first_tokens", "StepRing._steps", "Tokenizer._bytes", "LocalLimiter._meters")
+WATCHED = (
+    "Journal.done", "Journal.first_tokens", "StepRing._steps", "Tokenizer._bytes", "LocalLimiter._meters",
+    "History.points", "ResponseStore", "StoredKeys",
+)  # fmt: skip
 ADMIN = "soak-admin-key"
+FILLING = 32  # requests at once that fill the stores
 OPERATOR_S = 10.0  # between two looks of the operator
 WORDS = ("river", "stone", "bridge", "water", "people", "tree", "light", "cloud", "wind", "road", "house", "paper")
 
@@ -106,10 +115,27 @@ async def one_request(client: httpx.AsyncClient, model: str, key: str | None) ->
                     return
 
 
+async def fill(client: httpx.AsyncClient, model: str, keys: Sequence[str | None], count: int) -> None:
+    """Short answers, a quarter of them stored."""
+    left = iter(range(count))
+
+    async def send() -> None:
+        for number in left:
+            text = " ".join(random.choices(WORDS, k=50)) + f" {number}"
+            path, body = "/v1/completions", {"prompt": text, "max_tokens": 2}
+            if number % 4 == 0:
+                path, body = "/v1/responses", {"input": text, "max_output_tokens": 64}
+            await client.post(path, json={"model": model, **body}, headers=bearer(random.choice(keys)))
+
+    await asyncio.gather(*(send() for _ in range(FILLING)))
+
+
 async def load(url: str, options: argparse.Namespace, until: float) -> None:
     limits = httpx.Limits(max_connections=64)
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
         keys: list[str | None] = [*await create_keys(client, options.tenants)] or [None]
+        if options.fill:
+            await fill(client, options.model, keys[::2], options.fill)  # of keys without limits
         operator = asyncio.create_task(operate(client)) if options.tenants else None
         running: set[asyncio.Task[None]] = set()
         while time.monotonic() < until:
@@ -165,6 +191,7 @@ def main() -> None:
     arguments.add_argument("--rate", type=float, default=20.0, help="requests per second")
     arguments.add_argument("--step-ms", type=float, default=20.0, help="short steps fill bounded structures sooner")
     arguments.add_argument("--tenants", type=int, default=0, help="how many, with keys, limits and a ledger")
+    arguments.add_argument("--fill", type=int, default=0, help="short requests before the load")
     arguments.add_argument("--json", type=Path)
     asyncio.run(soak(arguments.parse_args()))
 

@@ -26,7 +26,10 @@ from penstock.engine import process
 from penstock.engine.ipc import IpcLink, PeerGone, open_engine_link
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Ready, Reply, Submit, Timings, record
 from penstock.flow.messages import Stop, ToEngine
+from penstock.gateway.keys.stored_keys import StoredKeys
 from penstock.gateway.limits.local_limiter import LocalLimiter
+from penstock.http.api.response_store import ResponseStore
+from penstock.observe.history import History
 from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.step_ring import StepRing
 from penstock.tokenize.tokenizer import Tokenizer
@@ -163,7 +166,7 @@ def serve() -> None:
     process.subprocess.Popen = start  # type: ignore[misc, assignment]
     if path := os.environ.get("STUB_COUNTS"):
         watched: list[Any] = []
-        for kind in (Journal, StepRing, Tokenizer, LocalLimiter):
+        for kind in (Journal, StepRing, Tokenizer, LocalLimiter, History, ResponseStore, StoredKeys):
             remember(kind, watched)
         threading.Thread(target=count_objects, args=(path, 60.0, watched), daemon=True).start()
     from penstock.cli import main
@@ -189,9 +192,9 @@ def count_objects(path: str, every_s: float, watched: list[Any]) -> None:
         gc.collect()
         counts = Counter(f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.get_objects())
         sizes = {
-            f"{type(one).__name__}.{name}": len(value)
+            f"{type(one).__name__}{name}": len(value)
             for one in watched
-            for name, value in vars(one).items()
+            for name, value in [("", one), *((f".{name}", value) for name, value in vars(one).items())]
             if hasattr(value, "__len__")
         }
         with Path(path).open("a") as file:

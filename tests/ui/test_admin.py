@@ -225,6 +225,30 @@ def test_a_key_is_shown_once_limited_rotated_and_revoked(
         expect(page.locator(f"tr[data-action='{action}']").first).to_contain_text("ok")
 
 
+def test_many_keys_have_pages_and_are_found(enter: Callable[..., Page], gateway: Server) -> None:
+    with httpx.Client(base_url=gateway.url, headers={"authorization": f"Bearer {ADMIN}"}, timeout=PATIENCE_S) as http:
+        made = [
+            http.post("/admin/keys", json={"tenant": "zoo", "name": f"cage {number}"}).json() for number in range(110)
+        ]
+    assert chat(gateway, "near", made[0]["key"]).status_code == 200
+    page = enter("keys", key=ADMIN)
+    rows = page.locator("tr[data-key]")
+    page.get_by_label("Search keys").fill("cage")
+    expect(rows).to_have_count(100)
+    page.get_by_role("button", name="Next").click()
+    expect(rows).to_have_count(10)
+    expect(page.get_by_role("link", name="cage 109")).to_be_visible()
+    expect(page.get_by_role("button", name="Next")).to_be_disabled()
+    page.get_by_role("button", name="Previous").click()
+    expect(rows).to_have_count(100)
+    page.get_by_label("Search keys").fill(made[105]["id"])
+    page.get_by_role("link", name="cage 105").click()
+    expect(page.locator(".detail-head")).to_contain_text(made[105]["id"])
+    page.goto(f"{gateway.url}/ui/#/usage")
+    page.get_by_role("button", name="Key", exact=True).click()
+    expect(page.locator(f"tr[data-group='{made[0]['id']}']")).to_contain_text("cage 0")
+
+
 def test_a_limited_request_says_so_to_its_tenant_alone(
     enter: Callable[..., Page], gateway: Server, watched: PageErrors
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
@@ -11,6 +11,8 @@ from penstock.cli.key_options import Seconds, actor, database_options, given_fie
 
 if TYPE_CHECKING:
     from penstock.gateway.keys.records import KeyRecord
+
+KeyState = Literal["active", "expired", "revoked"]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, as the admin routes answer.")
 
@@ -37,23 +39,34 @@ def create(tenant: str, as_json: bool, **values: Any) -> None:
 
 @keys.command(name="list")
 @click.option("--tenant", help="Only the keys of this tenant.")
+@click.option("--search", metavar="TEXT", help="Only keys with this text in id, name or tenant.")
+@click.option("--state", type=click.Choice(get_args(KeyState)), help="Only keys in this state.")
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Most keys.")
+@click.option("--after", metavar="ID", help="Begin behind this key, the last one of the list before.")
 @json_option
 @database_options
-def list_keys(tenant: str | None, as_json: bool, **values: Any) -> None:
-    """List all keys, without the keys themselves."""
+def list_keys(limit: int, after: str | None, as_json: bool, **values: Any) -> None:
+    """List keys by tenant, oldest first, without the keys themselves."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
+    from penstock.gateway.keys.records import Wanted
+
+    wanted = Wanted(**{name: values.pop(name) for name in Wanted.__struct_fields__})
     with open_store(values) as store:
-        records = store.keys(tenant)
+        records = store.keys(wanted, after=after, limit=limit + 1)
+    shown = records[:limit]
     if as_json:
-        _print_json([_object(record) for record in records])
-        return
-    table = Table("id", "tenant", "name", "state", "scopes", "tier", "expires", box=None, pad_edge=False)
-    for one in records:
-        state, scopes = one.state(time.time()), " ".join(sorted(one.scopes))
-        table.add_row(one.id, one.tenant, one.name, state, scopes, one.tier, time_text(one.expires))
-    Console().print(table)
+        _print_json([_object(record) for record in shown])
+    else:
+        table = Table("id", "tenant", "name", "state", "scopes", "tier", "expires", box=None, pad_edge=False)
+        for one in shown:
+            state, scopes = one.state(time.time()), " ".join(sorted(one.scopes))
+            table.add_row(one.id, one.tenant, escape(one.name), state, scopes, one.tier, time_text(one.expires))
+        Console().print(table)
+    if len(records) > limit:
+        click.echo(f"there are more: --after {shown[-1].id}", err=True)
 
 
 @keys.command()

@@ -19,18 +19,24 @@ def tenants() -> None:
 
 
 @tenants.command(name="list")
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True, help="Most tenants.")
+@click.option("--after", metavar="NAME", help="Begin behind this tenant, the last one of the list before.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, as the admin routes answer.")
 @database_options
-def list_tenants(as_json: bool, **values: Any) -> None:
-    """List all tenants with their limits."""
+def list_tenants(limit: int, after: str | None, as_json: bool, **values: Any) -> None:
+    """List tenants with their limits, by name."""
     with open_store(values) as store:
-        found = store.tenants()
+        found = store.tenants(after=after, limit=limit + 1)
+    more = len(found) > limit
+    found = found[:limit]
     if as_json:
         from penstock.http.api.admin.bodies import tenant_object
 
         click.echo(msgspec.json.format(msgspec.json.encode([tenant_object(one) for one in found])).decode())
     for one in () if as_json else found:
         click.echo(_line(one))
+    if more:
+        click.echo(f"there are more: --after {found[-1].name}", err=True)
 
 
 @tenants.command(name="set")

@@ -59,10 +59,15 @@ def _table(report: dict[str, Any]) -> Table:
     for head in HEADS.values():
         table.add_column(head, justify="right")
     for row in report["data"]:
-        table.add_row(*(escape(row[name]) or "-" for name in groups), *_numbers(row))
+        table.add_row(*(_group(row, name) for name in groups), *_numbers(row))
     if len(report["data"]) != 1:
         table.add_row(*[*(["total"] if groups else []), *[""] * (len(groups) - 1)], *_numbers(report["total"]))
     return table
+
+
+def _group(row: dict[str, Any], name: str) -> str:
+    value = escape(row[name]) or "-"
+    return f"{escape(row['key_name'])} ({value})" if name == "key" and row["key_name"] else value
 
 
 def _numbers(row: dict[str, Any]) -> list[str]:

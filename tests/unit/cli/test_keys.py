@@ -94,6 +94,19 @@ def test_rotation_and_revocation(tmp_path: Path) -> None:
     assert shown(new)["state"] == "revoked"
 
 
+def test_long_lists_are_read_in_parts() -> None:
+    ids = sorted([created("--name", "[b] one").split("-")[2] for _ in range(3)])
+    first = CliRunner().invoke(penstock, ["keys", "list", "--limit", "2", "--json"], standalone_mode=False)
+    listed = [one["id"] for one in json.loads(first.stdout)]
+    assert first.stderr == f"there are more: --after {listed[-1]}\n"
+    rest = json.loads(run("keys", "list", "--after", listed[-1], "--json"))
+    assert sorted([*listed, *(one["id"] for one in rest)]) == ids
+    assert run("keys", "list", "--search", ids[0]).count("[b] one") == 1
+    assert run("keys", "list", "--state", "revoked").count("[b] one") == 0
+    with pytest.raises(PenstockError, match="after names no key"):
+        run("keys", "list", "--after", "nobody")
+
+
 def test_tenants_are_set_and_listed() -> None:
     run("tenants", "set", "acme", "--weight", "2", "--tokens-per-minute", "100")
     run("tenants", "set", "acme", "--usd-per-month", "7.5", "--tokens-per-minute", "none")

@@ -18,6 +18,12 @@ ROW = {
 REPORT = {"group_by": ["model"], "data": [{"model": "a", **ROW}, {"model": "[b]", **ROW}], "total": ROW}
 
 
+BY_KEY = {
+    "group_by": ["key"], "total": ROW,
+    "data": [{"key": "k1", "key_name": "front [end]", **ROW}, {"key": "k2", "key_name": "", **ROW}],
+}  # fmt: skip
+
+
 class FakeRemote:
     paths: ClassVar[list[str]] = []
 
@@ -25,7 +31,7 @@ class FakeRemote:
 
     def get(self, path: str) -> Any:
         self.paths.append(path)
-        return REPORT
+        return BY_KEY if "group_by=key" in path else REPORT
 
     def text(self, path: str) -> str:
         self.paths.append(path)
@@ -46,6 +52,12 @@ def test_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line.split()[0] for line in lines] == ["model", "a", "[b]", "total"]
     assert "1,200" in lines[1]
     assert "0.500000" in lines[1]
+
+
+def test_keys_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, named, unnamed, _ = run(monkeypatch, "--by", "key").splitlines()
+    assert named.startswith("front [end] (k1) ")
+    assert unnamed.startswith("k2 ")
 
 
 def test_json_and_csv(monkeypatch: pytest.MonkeyPatch) -> None:

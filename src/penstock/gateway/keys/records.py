@@ -85,6 +85,9 @@ class TenantRecord(msgspec.Struct, frozen=True, kw_only=True):
         return TenantFields(weight=self.weight, **_usd_fields(self.limits))
 
 
+KeyState = Literal["active", "expired", "revoked"]
+
+
 class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     id: str  # the public part of the key
     tenant: str
@@ -103,7 +106,7 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     revoked: float | None = None
     rotated: float | None = None
 
-    def state(self, now: float) -> Literal["active", "expired", "revoked"]:
+    def state(self, now: float) -> KeyState:
         if self.revoked is not None:
             return "revoked"
         return "expired" if self.expires is not None and now >= self.expires else "active"
@@ -135,6 +138,17 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
             max_tokens=self.max_tokens,
             expires=self.expires,
         )
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which keys and tenants a list has; None: any."""
+
+    tenant: str | None = None
+    search: str | None = None  # part of the id or name of a key, or of the name of its tenant
+    state: KeyState | None = None  # of keys
+
+
+EVERYTHING = Wanted()
 
 
 def parse_fields(kind: type[Fields], values: Mapping[str, Any], before: Fields | None = None) -> Fields:

@@ -5,22 +5,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, RowMapping, Table, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, select
 
 from penstock.database.database import Database
 from penstock.errors import InvalidRequest, NotFound
-from penstock.gateway.keys import key_format
+from penstock.gateway.keys import key_format, pages
 from penstock.gateway.keys.audit import Actor, AuditLog
 from penstock.gateway.keys.identity import Limits, Scope
 from penstock.gateway.keys.records import (
+    EVERYTHING,
     TENANT_NAME,
     KeyFields,
     KeyRecord,
     TenantFields,
     TenantRecord,
+    Wanted,
     check_tenant_name,
     parse_fields,
 )
@@ -107,12 +110,14 @@ class KeyStore:
         with self._database.read() as connection:
             return _find_key(connection, key_id)
 
-    def keys(self, tenant: str | None = None) -> list[KeyRecord]:
-        """Oldest first; None: of all tenants."""
-        query = select(keys).order_by(keys.c.created, keys.c.id)
-        if tenant is not None:
-            query = query.where(keys.c.tenant == check_tenant_name(tenant))
+    def keys(
+        self, wanted: Wanted = EVERYTHING, *, after: str | None = None, limit: int | None = None
+    ) -> list[KeyRecord]:
+        """By tenant, those of each oldest first; only those behind the key with the id `after`."""
+        query = pages.key_query(wanted, self._clock(), limit)
         with self._database.read() as connection:
+            if after is not None:
+                query = query.where(_behind(connection, after))
             return [_key(row) for row in connection.execute(query).mappings()]
 
     # --- tenants
@@ -141,10 +146,32 @@ class KeyStore:
         with self._database.read() as connection:
             return _find_tenant(connection, name)
 
-    def tenants(self) -> list[TenantRecord]:
-        """By name."""
+    def tenants(
+        self, wanted: Wanted = EVERYTHING, *, after: str | None = None, limit: int | None = None
+    ) -> list[TenantRecord]:
+        """By name; only those behind the name `after`."""
+        query = pages.tenant_query(wanted, limit)
+        if after is not None:
+            query = query.where(tenants.c.name > check_tenant_name(after))
         with self._database.read() as connection:
-            return [_tenant(row) for row in connection.execute(select(tenants).order_by(tenants.c.name)).mappings()]
+            return [_tenant(row) for row in connection.execute(query).mappings()]
+
+    # --- both
+
+    def owners(
+        self, wanted: Wanted, *, after: str | None = None, limit: int | None = None
+    ) -> list[TenantRecord | KeyRecord]:
+        """Tenants by name, each followed by those of its keys that are wanted; only those behind `after`, which is the
+        name of a tenant, or `tenant/id` of a key."""
+        name, _, key_id = (after or "").partition("/")
+        of_keys, of_tenants = pages.key_query(wanted, self._clock(), limit), pages.tenant_query(wanted, limit)
+        with self._database.read() as connection:
+            if after is not None:
+                of_tenants = of_tenants.where(tenants.c.name > check_tenant_name(name))
+                of_keys = of_keys.where(_behind(connection, key_id) if key_id else keys.c.tenant >= name)
+            found_tenants = [_tenant(row) for row in connection.execute(of_tenants).mappings()]
+            found_keys = [_key(row) for row in connection.execute(of_keys).mappings()]
+        return list(islice(pages.in_turn(name, found_tenants, found_keys), limit))
 
     # --- for servers
 
@@ -188,6 +215,13 @@ def _find_key(connection: Connection, key_id: str) -> KeyRecord:
     if row is None:
         raise NotFound(f"there is no key {key_id[:64]!r}", param="id")
     return _key(row)
+
+
+def _behind(connection: Connection, key_id: str) -> ColumnElement[bool]:
+    try:
+        return pages.behind(_find_key(connection, key_id))
+    except NotFound:
+        raise InvalidRequest(f"after names no key: {key_id[:64]!r}", param="after") from None
 
 
 def _find_tenant(connection: Connection, name: str) -> TenantRecord:

@@ -49,6 +49,11 @@ class StoredKeys:
         self._check_state(record)
         return self._identity(record)
 
+    def name_of(self, key: str) -> str:
+        """What people call a key, by its id; "" if it has no name, or is not of this database."""
+        record = self._keys.get(key)
+        return "" if record is None else record.name
+
     def find(self, name: str) -> Identity:
         record = self._keys.get(name)
         if record is None:

@@ -56,7 +56,7 @@ keys = Table(
     Column("revoked", Double),
     Column("rotated", Double),
     Column("changed", BigInteger, nullable=False),
-    Index("keys_of_tenant", "tenant"),
+    Index("keys_in_order", "tenant", "created", "id"),  # of pages
     Index("keys_changed", "changed"),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
@@ -39,10 +39,12 @@ class UsageSum(msgspec.Struct, frozen=True):
     saved_microusd: int = 0
     seconds: float = 0.0  # the latencies of all requests
 
-    def row(self) -> dict[str, Any]:
-        """As clients see it."""
+    def row(self, name_of: Callable[[str], str] = lambda key: "") -> dict[str, Any]:
+        """As clients see it, with the names of keys beside their ids."""
+        names = {"key_name": name_of(self.groups["key"])} if "key" in self.groups else {}
         return {
             **self.groups,
+            **names,
             "requests": self.requests,
             "input_tokens": self.input,
             "cached_tokens": self.cached,
@@ -65,7 +67,7 @@ def dollars(microusd: int) -> float:
 
 def to_csv(rows: Sequence[Mapping[str, Any]], group_by: Sequence[str]) -> str:
     """With a header, also without rows. Dollars have six decimals, so that none appears as 1e-06."""
-    names = [*(name for name in GROUPS if name in group_by), *list(UsageSum({}).row())]
+    names = list(UsageSum({name: "" for name in GROUPS if name in group_by}).row())
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(names)

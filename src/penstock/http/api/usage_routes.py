@@ -40,7 +40,8 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
 
     day: str | UnsetType = UNSET
     tenant: str | UnsetType = UNSET
-    key: str | UnsetType = UNSET
+    key: str | UnsetType = UNSET  # the id
+    key_name: str | UnsetType = UNSET  # beside `key`; empty if it has no name
     model: str | UnsetType = UNSET
     requests: int
     input_tokens: int  # cached ones included
@@ -78,7 +79,8 @@ def add(app: App, service: Service) -> None:
         sums = await ledger.sums(query)
         if len(sums) > MAX_ROWS:
             raise InvalidRequest(f"that are more than {MAX_ROWS} rows: narrow from and to", param="group_by")
-        rows = [one.row() for one in sums]
+        manager = service.key_manager
+        rows = [one.row() if manager is None else one.row(manager.keys.name_of) for one in sums]
         if asked["format"] == "csv" or (asked["format"] is None and "text/csv" in request.headers.get("accept", "")):
             name = {"content-disposition": 'attachment; filename="usage.csv"'}
             return Response(to_csv(rows, query.group_by), 200, name, "text/csv; charset=utf-8")

@@ -10,6 +10,7 @@ from helpers.key_stores import BOSS, Clock, load_keys, open_store
 from helpers.postgresql import PostgresServer
 from penstock.errors import InvalidRequest, NotFound
 from penstock.gateway.keys.identity import Limits, Scope
+from penstock.gateway.keys.records import Wanted
 from penstock.gateway.keys.store import KeyStore
 
 ALL_FIELDS: dict[str, Any] = {
@@ -33,7 +34,7 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[KeyStore]:
 def test_a_key_has_what_was_set_and_its_hash_alone(store: KeyStore, clock: Clock, tmp_path: Path) -> None:
     record, key = store.create_key("acme", ALL_FIELDS, BOSS)
     assert store.key(record.id) == record
-    assert record.fields == store.keys("acme")[0].fields
+    assert record.fields == store.keys(Wanted(tenant="acme"))[0].fields
     assert record.limits == Limits(
         requests_per_minute=5, tokens_per_minute=6, concurrent_requests=7, microusd_per_day=100_000,
         microusd_per_month=12_345_678,

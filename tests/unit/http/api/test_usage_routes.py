@@ -47,7 +47,10 @@ def ask(tmp_path: Path) -> Any:
 
 def client(ledger: Ledger | None) -> Any:
     app = App()
-    usage_routes.add(app, cast(Service, SimpleNamespace(accounting=SimpleNamespace(ledger=ledger))))
+    manager = SimpleNamespace(keys=SimpleNamespace(name_of={"k1": "=front end"}.get))
+    usage_routes.add(
+        app, cast(Service, SimpleNamespace(accounting=SimpleNamespace(ledger=ledger), key_manager=manager))
+    )
     exception_handlers.add(app)
     test_client = TestClient(RequestIdMiddleware(ApiKeyMiddleware(app, Keys())))
 
@@ -78,7 +81,10 @@ def test_an_admin_sees_all(ask: Any) -> None:
         ("2026-11-12", "acme"), ("2026-11-12", "beta"), ("2026-11-13", "acme"),
     ]  # fmt: skip
     assert ask("boss", "?group_by=&tenant=beta").json()["data"][0]["requests"] == 1
-    assert ask("boss", "?group_by=key&model=big").json()["data"][0]["key"] == "k1"
+    (by_key,) = ask("boss", "?group_by=key&model=big").json()["data"]
+    assert (by_key["key"], by_key["key_name"]) == ("k1", "=front end")
+    (line,) = csv.DictReader(io.StringIO(ask("boss", "?group_by=key&model=big&format=csv").text))
+    assert (line["key"], line["key_name"]) == ("k1", "'=front end")  # no formula of a spreadsheet
 
 
 def test_times(ask: Any) -> None:

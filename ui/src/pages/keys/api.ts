@@ -48,12 +48,45 @@ export const SCOPES = ["inference", "observe", "admin"] as const;
 export const TIERS = ["interactive", "standard", "bulk"] as const;
 
 type List<T> = { data: T[] };
+type Page<T> = List<T> & { last_id: string | null; has_more: boolean };
+/** Which keys and tenants are listed: a text that they have, and from where on. */
+export interface Asked {
+  search: string;
+  all: boolean; // with keys that are revoked or expired
+  after: Key | null; // the one before the page; null: from the first one on
+}
+
+const PAGE = 100; // keys
+export const MAX_PAGE = 1000; // of any list
 type Values = Record<string, unknown>;
 
 const one = (route: string, name: string): string => `${route}/${encodeURIComponent(name)}`;
 
-export const listKeys = async (signal: AbortSignal): Promise<Key[]> => (await adminJson<List<Key>>("/admin/keys", { signal })).data;
-export const listTenants = async (signal: AbortSignal): Promise<Tenant[]> => (await adminJson<List<Tenant>>("/admin/tenants", { signal })).data;
+/** Without what is empty. */
+export function queryOf(values: Record<string, string | number | undefined>): string {
+  return new URLSearchParams(Object.entries(values).flatMap(([name, value]) => (value ? [[name, String(value)]] : []))).toString();
+}
+
+export const getKey = (id: string, signal: AbortSignal): Promise<Key> => adminJson(one("/admin/keys", id), { signal });
+export const getTenant = (name: string, signal: AbortSignal): Promise<Tenant> => adminJson(one("/admin/tenants", name), { signal });
+
+export interface Listing {
+  keys: Key[];
+  tenants: Tenant[];
+  more: boolean;
+}
+
+/** A page of keys by tenant, and the tenants between its first and its last key, those without keys included. */
+export async function listPage({ search, all, after }: Asked, signal: AbortSignal): Promise<Listing> {
+  const [keys, next] = await Promise.all([
+    adminJson<Page<Key>>(`/admin/keys?${queryOf({ search, state: all ? "" : "active", after: after?.id, limit: PAGE })}`, { signal }),
+    adminJson<Page<Tenant>>(`/admin/tenants?${queryOf({ search, after: after?.tenant, limit: MAX_PAGE })}`, { signal }),
+  ]);
+  const end = keys.has_more ? next.data.findIndex(({ name }) => name === keys.data.at(-1)!.tenant) + 1 : next.data.length;
+  const tenants = next.data.slice(0, end);
+  const missing = new Set(keys.data.map(({ tenant }) => tenant).filter((name) => !tenants.some((tenant) => tenant.name === name)));
+  return { keys: keys.data, tenants: [...(await Promise.all([...missing].map((name) => getTenant(name, signal)))), ...tenants], more: keys.has_more };
+}
 
 export const createKey = (body: Values): Promise<Key> => adminJson("/admin/keys", { method: "POST", body });
 export const updateKey = (id: string, body: Values): Promise<Key> => adminJson(one("/admin/keys", id), { method: "POST", body });

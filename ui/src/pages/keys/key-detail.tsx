@@ -10,7 +10,7 @@ import { type LiveUse, useOf } from "./live-use";
 import { KEY_TONES } from "./tenant-card";
 import { UseMeters } from "./use";
 
-export function KeyDetail({ item, tenant, use, open }: { item: Key; tenant: Tenant | undefined; use: LiveUse | null; open: (next: Open) => void }) {
+export function KeyDetail({ item, tenant, use, open }: { item: Key; tenant: Tenant; use: LiveUse | null; open: (next: Open) => void }) {
   const rows: [string, ComponentChildren][] = [
     ["Tenant", item.tenant],
     ["Scopes", item.scopes.join(", ")],
@@ -60,11 +60,9 @@ export function KeyDetail({ item, tenant, use, open }: { item: Key; tenant: Tena
         <Card title="Use of this key">
           <UseMeters limits={item} use={useOf(use, item.tenant, item.id)} owner={`key ${item.id}`} />
         </Card>
-        {tenant && (
-          <Card title={`Use of all keys of ${tenant.name}`}>
-            <UseMeters limits={tenant} use={useOf(use, tenant.name)} owner={`tenant ${tenant.name}`} />
-          </Card>
-        )}
+        <Card title={`Use of all keys of ${tenant.name}`}>
+          <UseMeters limits={tenant} use={useOf(use, tenant.name)} owner={`tenant ${tenant.name}`} />
+        </Card>
       </div>
       <AuditLog target={item.id} />
     </>

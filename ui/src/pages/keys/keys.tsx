@@ -6,7 +6,7 @@ import { go, route } from "../../lib/router";
 import { useShortcuts } from "../../lib/shortcuts";
 import { AdminPage } from "../../parts/admin";
 import { Button, Empty, Problem, Segmented } from "../../parts/basics";
-import { type Key, type Tenant, createKey, createTenant, listKeys, listTenants, updateKey, updateTenant } from "./api";
+import { type Key, type Listing, MAX_PAGE, type Tenant, createKey, createTenant, getKey, getTenant, listPage, queryOf, updateKey, updateTenant } from "./api";
 import { AuditLog } from "./audit";
 import { KeyForm, TenantForm } from "./form";
 import { KeyDetail } from "./key-detail";
@@ -25,35 +25,47 @@ export type Open =
 const hasKeys = (): boolean | null => facts.value && (facts.value.settings.tenants?.keys ?? false);
 
 export function Keys() {
-  const keys = useSignal<Key[] | null>(null);
-  const tenants = useSignal<Tenant[]>([]);
+  const listing = useSignal<Listing | null>(null);
+  const shown = useSignal<{ key: Key; tenant: Tenant } | null>(null);
   const use = useSignal<LiveUse | null>(null);
   const missing = hasKeys() === false;
   const problem = useSignal("");
   const open = useSignal<Open | null>(null);
   const search = useSignal("");
   const all = useSignal(false); // with keys that are revoked or expired
-  const reload = useAdminPolling(
-    async (signal) => {
-      if (!hasKeys()) return; // as of now: this may be called before the page is drawn with the facts
-      [keys.value, tenants.value, use.value] = await Promise.all([listKeys(signal), listTenants(signal), liveUse(signal)]);
-    },
-    (message) => (problem.value = message),
-    2000,
-    [hasKeys()],
-  );
+  const before = useSignal<Key[]>([]); // the last key of each page before this one
+  const view = route.value.rest[0] ?? "";
+  const id = view === "audit" ? "" : view;
+  const load = async (signal: AbortSignal): Promise<void> => {
+    if (!hasKeys()) return; // as of now: this may be called before the page is drawn with the facts
+    if (id) {
+      const key = await getKey(id, signal);
+      const uses = liveUse([queryOf({ key: id }), queryOf({ tenant: key.tenant, limit: 1 })], signal);
+      [shown.value, use.value] = [{ key, tenant: await getTenant(key.tenant, signal) }, await uses];
+    } else {
+      const after = before.value.at(-1) ?? null;
+      const asked = { search: search.value.trim(), all: all.value, after };
+      const uses = liveUse([queryOf({ search: asked.search, after: after ? `${after.tenant}/${after.id}` : "", limit: MAX_PAGE })], signal);
+      const [found, foundUse] = await Promise.all([listPage(asked, signal), uses]);
+      [listing.value, use.value] = [found, foundUse];
+    }
+  };
+  const told = (message: string): void => {
+    problem.value = message;
+    if (message) shown.value = null;
+  };
+  const reload = useAdminPolling(load, told, 2000, [hasKeys(), id, search.value, all.value, before.value]);
   useSignalEffect(() => {
     if (lockReason.value === null) return;
-    open.value = keys.value = use.value = null; // a new key is not shown behind a locked page either
-    tenants.value = [];
+    open.value = listing.value = shown.value = use.value = null; // a new key is not shown behind a locked page either
   });
-  const usable = lockReason.value === null && !missing && keys.value !== null;
+  const detail = shown.value?.key.id === id ? shown.value : null;
+  const usable = lockReason.value === null && !missing && (listing.value !== null || detail !== null);
   useShortcuts("Keys", [
     { keys: "n", label: "New key", run: () => usable && (open.value = { kind: "key", before: null }) },
     { keys: "Escape", label: "Back to all keys", run: () => go("keys") },
   ]);
-  const view = route.value.rest[0] ?? "";
-  const shown = keys.value?.find(({ id }) => id === view);
+  const show = (next: Open): void => void (open.value = next);
   return (
     <AdminPage
       title="Keys"
@@ -87,38 +99,31 @@ export function Keys() {
           </Empty>
         )}
         {usable && view === "audit" && <AuditLog />}
-        {usable && view !== "audit" && shown && (
-          <KeyDetail item={shown} tenant={tenants.value.find(({ name }) => name === shown.tenant)} use={use.value} open={(next) => (open.value = next)} />
-        )}
-        {usable && view !== "audit" && !shown && (
-          <Tenants keys={keys.value ?? []} tenants={tenants.value} use={use.value} search={search} all={all} open={(next) => (open.value = next)} />
-        )}
+        {usable && detail && <KeyDetail item={detail.key} tenant={detail.tenant} use={use.value} open={show} />}
+        {usable && !view && listing.value && <Tenants listing={listing.value} use={use.value} search={search} all={all} before={before} open={show} />}
       </div>
-      {open.value && <Dialogs open={open.value} set={(next) => (open.value = next)} tenants={tenants.value.map(({ name }) => name)} done={reload} />}
+      {open.value && <Dialogs open={open.value} set={(next) => (open.value = next)} tenants={(listing.value?.tenants ?? []).map(({ name }) => name)} done={reload} />}
     </AdminPage>
   );
 }
 
 function Tenants({
-  keys,
-  tenants,
+  listing: { keys, tenants, more },
   use,
   search,
   all,
+  before,
   open,
 }: {
-  keys: Key[];
-  tenants: Tenant[];
+  listing: Listing;
   use: LiveUse | null;
   search: { value: string };
   all: { value: boolean };
+  before: { value: Key[] };
   open: (next: Open) => void;
 }) {
-  const text = search.value.trim().toLowerCase();
-  const listed = keys.filter((key) => (all.value || key.state === "active") && `${key.id} ${key.name} ${key.tenant}`.toLowerCase().includes(text));
-  const inactive = keys.filter((key) => key.state !== "active").length;
-  const visible = tenants.filter(({ name }) => !text || name.toLowerCase().includes(text) || listed.some((key) => key.tenant === name));
-  if (!tenants.length)
+  const first = !before.value.length;
+  if (first && !tenants.length && !search.value)
     return (
       <Empty icon="key" title="No keys yet">
         A key belongs to a tenant, a team or a customer, which is created with its first key.
@@ -127,18 +132,46 @@ function Tenants({
   return (
     <>
       <div class="row">
-        <input type="search" class="search" aria-label="Search keys" placeholder="Search name, id or tenant" value={search.value} onInput={(event) => (search.value = event.currentTarget.value)} />
-        {inactive > 0 && (
-          <label class="check">
-            <input type="checkbox" checked={all.value} onChange={(event) => (all.value = event.currentTarget.checked)} />
-            Revoked and expired ({inactive})
-          </label>
-        )}
+        <input
+          type="search"
+          class="search"
+          aria-label="Search keys"
+          placeholder="Search name, id or tenant"
+          value={search.value}
+          onInput={(event) => {
+            search.value = event.currentTarget.value;
+            before.value = [];
+          }}
+        />
+        <label class="check">
+          <input
+            type="checkbox"
+            checked={all.value}
+            onChange={(event) => {
+              all.value = event.currentTarget.checked;
+              before.value = [];
+            }}
+          />
+          Revoked and expired
+        </label>
       </div>
-      {visible.map((tenant) => (
-        <TenantCard key={tenant.name} tenant={tenant} keys={listed.filter((key) => key.tenant === tenant.name)} use={use} open={open} />
+      {tenants.map((tenant) => (
+        <TenantCard key={tenant.name} tenant={tenant} keys={keys.filter((key) => key.tenant === tenant.name)} use={use} open={open} />
       ))}
-      {!visible.length && <p class="muted">No key matches.</p>}
+      {!tenants.length && <p class="muted">No key matches.</p>}
+      {(more || !first) && (
+        <nav class="row end" aria-label="Pages of keys">
+          <span class="muted small">
+            Page {before.value.length + 1}, {keys.length} keys
+          </span>
+          <Button icon="left" disabled={first} onClick={() => (before.value = before.value.slice(0, -1))}>
+            Previous
+          </Button>
+          <Button disabled={!more} onClick={() => (before.value = [...before.value, keys.at(-1)!])}>
+            Next
+          </Button>
+        </nav>
+      )}
     </>
   );
 }

@@ -8,11 +8,11 @@ export type LiveUse = Map<string, Use>;
 
 const nameOf = (tenant: string, key: string | null): string => JSON.stringify([tenant, key]);
 
-/** null: the store of limits does not answer. */
-export async function liveUse(signal: AbortSignal): Promise<LiveUse | null> {
+/** Of the accounts that each query finds; null: the store of limits does not answer. */
+export async function liveUse(queries: string[], signal: AbortSignal): Promise<LiveUse | null> {
   try {
-    const { data } = await adminJson<{ data: Account[] }>("/admin/limits", { signal });
-    return new Map(data.map((account) => [nameOf(account.tenant, account.key), account]));
+    const found = await Promise.all(queries.map((query) => adminJson<{ data: Account[] }>(`/admin/limits?${query}`, { signal })));
+    return new Map(found.flatMap(({ data }) => data).map((account) => [nameOf(account.tenant, account.key), account]));
   } catch {
     return null;
   }

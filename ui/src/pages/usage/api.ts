@@ -8,7 +8,8 @@ export interface Row {
   day?: string; // 2026-01-31
   tenant?: string;
   model?: string;
-  key?: string;
+  key?: string; // the id
+  key_name?: string; // "": it has none
   requests: number;
   input_tokens: number; // cached ones included
   cached_tokens: number;

@@ -3,6 +3,7 @@ import { type Group, type Row, dayName } from "./api";
 
 export interface Sum {
   name: string;
+  label: string; // what people call it
   requests: number;
   input_tokens: number;
   cached_tokens: number;
@@ -15,14 +16,14 @@ export interface Sum {
 const FIELDS = ["requests", "input_tokens", "cached_tokens", "output_tokens", "drafted_tokens", "cost_usd", "cache_savings_usd"] as const;
 
 export const METRICS = {
-  cost: { label: "Cost", of: (row: Omit<Sum, "name">) => row.cost_usd },
-  tokens: { label: "Tokens", of: (row: Omit<Sum, "name">) => row.input_tokens + row.output_tokens },
-  requests: { label: "Requests", of: (row: Omit<Sum, "name">) => row.requests },
+  cost: { label: "Cost", of: (row: Omit<Sum, "name" | "label">) => row.cost_usd },
+  tokens: { label: "Tokens", of: (row: Omit<Sum, "name" | "label">) => row.input_tokens + row.output_tokens },
+  requests: { label: "Requests", of: (row: Omit<Sum, "name" | "label">) => row.requests },
 } as const;
 export type Metric = keyof typeof METRICS;
 
-export function sum(name: string, rows: readonly Omit<Sum, "name">[]): Sum {
-  const total: Sum = { name, requests: 0, input_tokens: 0, cached_tokens: 0, output_tokens: 0, drafted_tokens: 0, cost_usd: 0, cache_savings_usd: 0 };
+export function sum(name: string, rows: readonly Omit<Sum, "name" | "label">[], label = name): Sum {
+  const total: Sum = { name, label, requests: 0, input_tokens: 0, cached_tokens: 0, output_tokens: 0, drafted_tokens: 0, cost_usd: 0, cache_savings_usd: 0 };
   for (const row of rows) for (const field of FIELDS) total[field] += row[field];
   return total;
 }
@@ -37,7 +38,7 @@ export function byGroup(rows: readonly Row[], group: Group, metric: Metric): Sum
     else found.set(name, [row]);
   }
   const { of } = METRICS[metric];
-  return [...found].map(([name, own]) => sum(name, own)).sort((a, b) => of(b) - of(a) || a.name.localeCompare(b.name));
+  return [...found].map(([name, own]) => sum(name, own, (group === "key" && own[0]!.key_name) || name)).sort((a, b) => of(b) - of(a) || a.name.localeCompare(b.name));
 }
 
 /** One value per day; 0 where there was nothing. */

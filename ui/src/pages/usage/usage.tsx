@@ -128,8 +128,8 @@ function Curves({ rows, days, group, metric, sums }: { rows: Row[]; days: number
   const { of, label } = METRICS[metric];
   const own = sums.slice(0, COLOURS.length);
   const names = new Set(own.map(({ name }) => name));
-  const lines: Line[] = own.map(({ name }, place) => ({
-    label: name || "none",
+  const lines: Line[] = own.map(({ name, label: named }, place) => ({
+    label: named || "none",
     colour: COLOURS[place]!,
     values: perDay(rows.filter((row) => (row[group] ?? "") === name), days, of),
   }));
@@ -190,7 +190,10 @@ function Sums({ title, sums, total }: { title: string; sums: Sum[]; total: Sum }
         <tbody>
           {sums.map((one) => (
             <tr key={one.name} data-group={one.name}>
-              <td class="key-name">{one.name || <span class="muted">none</span>}</td>
+              <td class="key-name">
+                {one.label || <span class="muted">none</span>}
+                {one.label !== one.name && <code class="muted">{one.name}</code>}
+              </td>
               {cells(one)}
             </tr>
           ))}

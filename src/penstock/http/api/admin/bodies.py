@@ -61,8 +61,16 @@ class KeyObject(LimitsObject, frozen=True, kw_only=True):
     key: str | None = None
 
 
-class KeyList(msgspec.Struct, frozen=True, kw_only=True):
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of a list. `has_more`: the next page is `?after=` the `last_id`."""
+
     object: Literal["list"] = "list"
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class KeyList(Page, frozen=True, kw_only=True):
     data: list[KeyObject]
 
 
@@ -75,8 +83,7 @@ class TenantObject(LimitsObject, frozen=True, kw_only=True):
     created_at: int
 
 
-class TenantList(msgspec.Struct, frozen=True, kw_only=True):
-    object: Literal["list"] = "list"
+class TenantList(Page, frozen=True, kw_only=True):
     data: list[TenantObject]
 
 

@@ -11,9 +11,10 @@ from starlette.responses import Response
 
 from penstock.errors import InvalidRequest
 from penstock.gateway.keys.identity import Scope
-from penstock.gateway.keys.records import KeyFields
+from penstock.gateway.keys.records import KeyFields, Wanted
 from penstock.http.api.admin.actions import actor_of, key_manager
 from penstock.http.api.admin.bodies import KeyList, KeyObject, NewKey, Rotation, key_object
+from penstock.http.api.admin.paging import AFTER, LIMIT, SEARCH, STATE, cut_page
 from penstock.http.json_response import json_response
 from penstock.http.openapi.route_docs import route_docs
 from penstock.http.parse.body import read_object
@@ -22,7 +23,7 @@ from penstock.http.routing import App
 from penstock.http.service import Service
 
 NOT_FOUND = "No such key, or a server without a database of keys."
-TENANT = Parameter(name="tenant", description="Only the keys of this tenant.")
+LIST = (Parameter(name="tenant", description="Only the keys of this tenant."), SEARCH, STATE, AFTER, LIMIT)
 MAX_GRACE_S = 30 * 24 * 3600.0
 
 
@@ -37,12 +38,14 @@ def add(app: App, service: Service) -> None:
         record, key = await manager.change(manager.store.create_key, tenant, values, actor_of(request))
         return _response(key_object(record, key))
 
-    @admin.get("/admin/keys", **route_docs(None, KeyList, not_found=NOT_FOUND, may_reject=True, parameters=(TENANT,)))
+    @admin.get("/admin/keys", **route_docs(None, KeyList, not_found=NOT_FOUND, may_reject=True, parameters=LIST))
     async def list_keys(request: Request) -> Response:
-        """All keys, without the keys themselves."""
-        manager = key_manager(service)
-        records = await manager.read(manager.store.keys, read_query(request, (TENANT,))["tenant"])
-        return _response(KeyList(data=[key_object(record) for record in records]))
+        """Keys, without the keys themselves: by tenant, oldest first."""
+        asked, manager = read_query(request, LIST), key_manager(service)
+        limit, after = asked.pop("limit"), asked.pop("after")
+        records = await manager.read(manager.store.keys, Wanted(**asked), after=after, limit=limit + 1)
+        shown, page = cut_page(records, limit, lambda record: record.id)
+        return _response(KeyList(data=[key_object(record) for record in shown], **page))
 
     @admin.get("/admin/keys/{id}", **route_docs(None, KeyObject, not_found=NOT_FOUND))
     async def retrieve_key(id: str) -> Response:
