@@ -289,6 +289,7 @@ class Pipeline:
                 inspect=request.inspect,
                 tier=request.tier,
                 weight=request.weight,
+                include_drafts=request.include_drafts,
             )
             for choice in range(params.n)
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,39 @@ def ask(server: Server, **fields: Any) -> dict[str, Any]:
     return body
 
 
+def drafted_usage(server: Server) -> int:
+    """Output tokens so far that had been drafted."""
+    total: int = httpx.get(f"{server.url}/usage", timeout=PATIENCE_S).json()["total"]["drafted_tokens"]
+    return total
+
+
+def test_a_stream_shows_its_drafts(speculating: Server) -> None:
+    """Step by step: what was drafted, and what the model drew."""
+    body = {
+        "model": speculating.model, "messages": [{"role": "user", "content": "one two"}], "stream": True,
+        "stream_options": {"include_usage": True}, "include_drafts": True, "include_timings": True,
+        **{name: value for name, value in PROMPT.items() if name != "prompt"},
+    }  # fmt: skip
+    with httpx.Client(base_url=speculating.url, timeout=PATIENCE_S) as http:
+        lines = http.post("/v1/chat/completions", json=body).raise_for_status().text.split("\n\n")
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    steps = [step for chunk in chunks for choice in chunk["choices"] for step in choice.get("drafts", ())]
+
+    assert sum(len(step["tokens"]) for step in steps) == chunks[-1]["usage"]["completion_tokens"] == 60
+    timings = chunks[-1]["timings"]
+    assert sum(len(step["drafted"]) for step in steps) == timings["drafted_tokens"]
+    assert sum(step["accepted"] for step in steps) == timings["accepted_tokens"] > 0
+    assert all(step["drafted"][: step["accepted"]] == step["tokens"][: step["accepted"]] for step in steps)
+    text = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+    assert text == "".join(token for step in steps for token in step["tokens"])
+
+
 def test_drafts_are_seen_everywhere(speculating: Server) -> None:
+    before, used = speculating.metrics(), drafted_usage(speculating)
     plain = ask(speculating, speculation=False, return_token_ids=True, include_timings=True)
     assert "drafted_tokens" not in plain["timings"]
-    assert speculating.metrics()["penstock_spec_decode_num_draft_tokens_total"] == 0
+    name = "penstock_spec_decode_num_draft_tokens_total"
+    assert speculating.metrics()[name] == before[name]
     body = ask(speculating, return_token_ids=True, include_timings=True, timings_per_token=True)
     assert body["choices"][0]["token_ids"] == plain["choices"][0]["token_ids"]
 
@@ -42,7 +72,7 @@ def test_drafts_are_seen_everywhere(speculating: Server) -> None:
     assert 0 < accepted <= drafted
     assert (timings["draft_n"], timings["draft_n_accepted"]) == (drafted, accepted)
 
-    metrics = speculating.metrics()
+    metrics = {name: value - before.get(name, 0) for name, value in speculating.metrics().items()}
     assert metrics["penstock_spec_decode_num_draft_tokens_total"] == drafted
     assert metrics["penstock_spec_decode_num_accepted_tokens_total"] == accepted
     first = metrics["penstock_spec_decode_num_draft_tokens_per_pos_total{position=0}"]
@@ -56,5 +86,4 @@ def test_drafts_are_seen_everywhere(speculating: Server) -> None:
         window = {"from": sequence["first_step"], "to": sequence["last_step"]}
         rows = http.get("/observe/steps", params=window).json()["rows"]
         assert (sum(rows["drafted"]), sum(rows["accepted"])) == (drafted, accepted)
-        usage = http.get("/usage").json()
-    assert usage["total"]["drafted_tokens"] == accepted
+    assert drafted_usage(speculating) - used == accepted

@@ -224,8 +224,8 @@ class Device:
         return result
 
     def _draw(self, slot: Slot, row: Row, result: RowResult) -> None:
-        result.drafted = row.draws - 1
-        known = len(slot.tokens) - result.drafted
+        known = len(slot.tokens) - (row.draws - 1)
+        result.drafts = slot.tokens[known:]
         for position in range(known, known + row.draws):
             token = draw(slot.marks[position - 1], slot.seed)
             result.tokens.append(token)

@@ -30,7 +30,7 @@ from penstock.flow.messages import (
 from penstock.flow.output_format import OutputFormat, ReasoningMarkers
 from penstock.flow.params import SamplingParams
 from penstock.flow.protocols import Backend, ConstraintChecker, Engine, TextStream, Tokenizer, Vocabulary, WatchedEngine
-from penstock.flow.request import Choice, Chunk, Completion, Embedding, Message, Request, Trace
+from penstock.flow.request import Choice, Chunk, Completion, DraftedStep, Embedding, Message, Request, Trace
 from penstock.flow.step import Admit, Extend, Row, RowResult, StepPlan, StepResult
 from penstock.flow.tools import CallDelta, Tool, ToolCall, ToolUse
 
@@ -45,6 +45,7 @@ __all__ = [
     "Constraint",
     "ConstraintChecker",
     "Delta",
+    "DraftedStep",
     "Embedding",
     "Engine",
     "Extend",

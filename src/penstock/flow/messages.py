@@ -72,6 +72,7 @@ class Submit(Wire, frozen=True):
     inspect: int = 0  # with the first output, show this many top tokens after every stage of sampling
     tier: int = STANDARD_TIER  # of its tenant's service: a smaller one goes first
     weight: float = 1.0  # of its tenant among those of the same tier, when they share the engine
+    include_drafts: bool = False  # its Deltas have `drafts`
 
 
 class Cancel(Wire, frozen=True):
@@ -185,6 +186,7 @@ class Delta(msgspec.Struct, array_like=True, kw_only=True):
     timings: Timings | None = None  # with `finish`
     embedding: bytes | None = None  # with END, for embeddings: little-endian float32, of unit length
     inspection: Inspection | None = None  # of the first output, on request
+    drafts: list[int] | None = None  # on request: what was drafted in the step, right or wrong
     number: int = 0  # Submit.number, if it has one token and nothing else, so that `Frame.packed` can pack it
 
 

@@ -52,6 +52,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         None  # how the prompt is assembled, until it is; None: as the model's defaults say
     )
     context_trace: ContextTrace | None = None  # of a prompt that was assembled, if the response is to have it
+    include_drafts: bool = False  # as in Submit
     shows_token_ids: bool = False  # the response has token ids, or texts of the prompt's tokens
     warnings: tuple[str, ...] = ()  # for the client: fields that were accepted without effect
 
@@ -63,6 +64,19 @@ class Trace(msgspec.Struct, frozen=True):
     span: str  # of the request itself
     parent: str | None  # the client's span
     flags: int  # 1: sampled
+
+
+class DraftedStep(msgspec.Struct, frozen=True):
+    """Tokens that a step added to a choice, and those that were drafted for it: the first of both are the same, up to
+    a draft that was wrong."""
+
+    drafted: list[int]
+    tokens: list[int]
+
+    @property
+    def accepted(self) -> int:
+        most = min(len(self.drafted), len(self.tokens))
+        return next((place for place in range(most) if self.drafted[place] != self.tokens[place]), most)
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -81,6 +95,7 @@ class Chunk(msgspec.Struct, frozen=True):
     calls: tuple[CallDelta, ...] = ()
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # of the prompt, with the first chunk of choice 0
     hidden_tokens: int = 0  # as in Choice, with the last chunk
+    drafts: tuple[DraftedStep, ...] = ()  # on request: the steps that its tokens come from
 
 
 class Choice(msgspec.Struct):

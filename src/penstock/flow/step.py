@@ -78,7 +78,11 @@ class RowResult(msgspec.Struct, array_like=True):
     embedding: bytes | None = None  # of a slot that pools, with the last position of its prompt; as in Delta
     finish: FinishReason | None = None  # COMPLETE or DEAD_END: the constraint ends the sequence behind `tokens`
     inspection: Inspection | None = None
-    drafted: int = 0  # tokens that were drafted; `tokens` has those that were right, and one more
+    drafts: list[int] = []  # tokens that were drafted; `tokens` has those that were right, and one more
+
+    @property
+    def drafted(self) -> int:
+        return len(self.drafts)
 
 
 class StepResult(msgspec.Struct, array_like=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.flow import FinishReason, Row, RowResult, StepResult
@@ -29,6 +30,7 @@ class LaunchedStep:
     prompts: dict[int, list[Logprobs]]  # by row
     pooled: Pooled | None
     kept: list[int] | None = None  # [rows] how many draws of each count; None: no row has drafts
+    drafts: Mapping[int, list[int]] = field(default_factory=dict)  # by slot
     audit: tuple[int, int] = (0, 0)  # as StepResult has it
 
     def result(self) -> StepResult:
@@ -48,7 +50,7 @@ class LaunchedStep:
         drawn, results, place = self._token_list(), [], 0
         sampled: dict[int, tuple[RowResult, int]] = {}  # by row of the logits, if it counts: where its token is
         for row, count in zip(self.rows, kept, strict=True):
-            result = RowResult(drawn[place : place + count], drafted=max(0, row.draws - 1))
+            result = RowResult(drawn[place : place + count], drafts=self.drafts.get(row.slot, []))
             sampled |= {place + index: (result, index) for index in range(count)}
             results.append(result)
             place += row.draws

@@ -150,7 +150,8 @@ class NativeBackend:
         audit = (0, 0)
         if self._audit is not None and self._audit.is_due():
             audit = self._audit.compare(self.model, self._slots.tokens, rows, draws, tokens, kept)
-        self._outputs.push(LaunchedStep(number, rows, tokens, reports, prompts, pooled, kept.tolist(), audit))
+        step = LaunchedStep(number, rows, tokens, reports, prompts, pooled, kept.tolist(), drafted.drafts, audit)
+        self._outputs.push(step)
 
     def _read_hidden(self, rows: list[Row]) -> tuple[dict[int, list[Logprobs]], Pooled | None]:
         starts = list(accumulate((row.count for row in rows), initial=0))

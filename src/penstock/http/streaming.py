@@ -307,6 +307,7 @@ def _join(chunks: list[Chunk]) -> Chunk:
         tuple([call for chunk in chunks for call in chunk.calls]),
         chunks[0].prompt_logprobs,  # which come with the first
         last.hidden_tokens,
+        tuple([step for chunk in chunks for step in chunk.drafts]),
     )
 
 

@@ -147,8 +147,10 @@ class Sequence:
     def delta_of(self, outcome: RowResult, count: int) -> Delta:
         """The Delta of the first `count` tokens that a row sampled, with the prompt's logprobs if they come first."""
         delta = Delta(id=self.message.id, tokens=outcome.tokens[:count], cached_tokens=self.cached or 0)
+        if self.message.include_drafts:
+            delta.drafts = outcome.drafts
         if outcome.logprobs is None and outcome.inspection is None and self.prompt_logprobs is None:
-            if count == 1 and len(self.tokens) > self.prompt_length + 1:
+            if delta.drafts is None and count == 1 and len(self.tokens) > self.prompt_length + 1:
                 delta.number = self.message.number
             return delta
         delta.inspection = outcome.inspection

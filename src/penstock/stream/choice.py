@@ -16,6 +16,7 @@ from penstock.flow import (
     Choice,
     Chunk,
     Delta,
+    DraftedStep,
     FinishReason,
     OutputFormat,
     SamplingParams,
@@ -91,7 +92,8 @@ class ChoiceStream:
         if self.finish is not None:
             return None
         self._add_texts()
-        chunk = self._push_text(delta.tokens) if self._all_text and delta.finish is None else self._push_parts(delta)
+        short = self._all_text and delta.finish is None and delta.drafts is None
+        chunk = self._push_text(delta.tokens) if short else self._push_parts(delta)
         self._num_texts = len(self.tokens)
         short = self._all_text and self.finish is None
         self.fixed_texts = (self.decoder.fixed_texts if short else None) or NO_TEXTS
@@ -169,7 +171,10 @@ class ChoiceStream:
         if not (tokens or shown.text or shown.reasoning or shown.calls) and self.finish is None:
             return None
         calls = tuple(shown.calls)
-        return Chunk(self.index, shown.text, tokens, logprobs, self.finish, self.stop, shown.reasoning, calls)
+        drafts = () if delta.drafts is None or not tokens else (DraftedStep(delta.drafts, tokens),)
+        return Chunk(
+            self.index, shown.text, tokens, logprobs, self.finish, self.stop, shown.reasoning, calls, drafts=drafts
+        )
 
     def _decode(self, delta: Delta, shown: _Shown) -> int:
         """What is safe to show, and how many of the delta's tokens it took to get there."""

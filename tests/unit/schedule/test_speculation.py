@@ -30,7 +30,7 @@ def decode(speculation: CreditSpeculation, tokens: int, accepts: bool, rows: int
         (drafts,) = {speculation.most_drafts(one, rows) for one in own}
         count = 1 + drafts if accepts else 1
         plan = [Row(slot, 5, 1, 1 + drafts) for slot in range(rows)]
-        speculation.settle(own, plan, [RowResult([7] * count, drafted=drafts) for _ in plan], None)
+        speculation.settle(own, plan, [RowResult([7] * count, drafts=[7] * drafts) for _ in plan], None)
         seconds += COSTS.seconds(rows + rows * drafts)
         output += count
         steps += 1

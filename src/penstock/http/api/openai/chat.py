@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.flow import CallDelta, Choice, Chunk, Completion, FinishReason, Request, TokenLogprobs
+from penstock.flow import DraftedStep as Step
 from penstock.flow import ToolCall as Call
 from penstock.flow.context import ContextTrace
 from penstock.flow.protocols import Vocabulary
@@ -26,6 +27,7 @@ from penstock.http.api.openai.response_bodies import (
     ChatDelta,
     ChatLogprobs,
     ChatMessage,
+    DraftedStep,
     Finish,
     Timings,
     ToolCall,
@@ -76,6 +78,7 @@ def to_requests(
             enable_thinking=body.enable_thinking,
             thinking_budget=body.thinking_budget,
             shows_token_ids=body.shows_token_ids,
+            include_drafts=bool(body.include_drafts),
             **body.template_options(),
             **body.assembly(),
         )
@@ -102,7 +105,8 @@ class ChatWriter(Plain):
         self._created = created
         self._vocabulary = vocabulary
         self._options = ResponseOptions(body, vocabulary)
-        self._every_token = bool(body.logprobs or body.return_token_ids)  # also those that complete no character
+        # Also those that complete no character.
+        self._every_token = bool(body.logprobs or body.return_token_ids or body.include_drafts)
         self._opening = _OPENING_TO_CALL if body.tools and body.tool_choice != "none" else _OPENING
         self._include_reasoning = body.include_reasoning is not False
         self._store = store if body.store else None
@@ -111,7 +115,7 @@ class ChatWriter(Plain):
             stored_completions.encode_messages(body.messages, self._id) if self._store is not None else b""
         )
         self._with_calls: set[int] = set()  # choices of a stream that have a tool call
-        self._text_only = self._options.text_only and not body.logprobs
+        self._text_only = self._options.text_only and not (body.logprobs or body.include_drafts)
         self._texts: dict[int, TextEvent] = {}  # by choice
 
     def answer_as(self, model: str, vocabulary: Vocabulary) -> None:
@@ -132,12 +136,13 @@ class ChatWriter(Plain):
         if not deltas and self._every_token and chunk.tokens:
             deltas = [ChatDelta(content="")]
         for place, delta in enumerate(deltas):
-            first = place == 0  # token ids and logprobs go with the first delta only
+            first = place == 0  # token ids, logprobs and drafts go with the first delta only
             choice = ChatChunkChoice(
                 index=chunk.choice,
                 delta=delta,
                 logprobs=self._logprobs(self._options.logprobs(chunk.logprobs, chunk.finish)) if first else None,
                 token_ids=self._options.ids(chunk.tokens) if first else UNSET,
+                drafts=self._drafts(chunk.drafts) if first else UNSET,
             )
             events.append(self._chunk([choice]))
         if chunk.calls:
@@ -207,6 +212,18 @@ class ChatWriter(Plain):
             stop_reason=UNSET if choice.stop is None else choice.stop,
             token_ids=self._options.ids(choice.tokens),
         )
+
+    def _drafts(self, steps: Sequence[Step]) -> list[DraftedStep] | UnsetType:
+        spell = self._vocabulary.token_bytes
+
+        def texts(tokens: list[int]) -> list[str]:
+            return [spell(token).decode(errors="replace") for token in tokens]
+
+        shown = [
+            DraftedStep(drafted=texts(step.drafted), accepted=step.accepted, tokens=texts(step.tokens))
+            for step in steps
+        ]
+        return shown or UNSET
 
     def _logprobs(self, entries: list[TokenLogprobs] | None) -> ChatLogprobs | None:
         if entries is None:

@@ -146,6 +146,15 @@ class ChatDelta(Body, kw_only=True, frozen=True):
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
+class DraftedStep(Body, kw_only=True, frozen=True):
+    """Extension: a step of speculation. `tokens` are those of the answer, of which the first `accepted` had been
+    drafted."""
+
+    drafted: list[str]
+    accepted: int
+    tokens: list[str]
+
+
 class ChatChunkChoice(Body, kw_only=True, frozen=True):
     index: int
     delta: ChatDelta
@@ -153,6 +162,7 @@ class ChatChunkChoice(Body, kw_only=True, frozen=True):
     finish_reason: Finish | None = None
     stop_reason: str | int | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
+    drafts: list[DraftedStep] | UnsetType = UNSET  # with `include_drafts`
 
 
 class ChatCompletionChunk(Body, kw_only=True, frozen=True):

@@ -210,6 +210,11 @@ class ChatCompletionRequest(GenerationFields, ChatTemplateFields, ContextFields)
     reasoning_budget: int | None = Field(
         None, ge=-1, le=MAX_INT, description="Extension. llama.cpp's name of `thinking_token_budget`; -1: no bound."
     )
+    include_drafts: bool | None = Field(
+        None,
+        description="Extension. Send `drafts` with the chunks of a stream: what speculation drafted in each step, and "
+        "what the model drew. Not where the server filters outputs.",
+    )
     include_reasoning: bool | None = Field(
         None, description="Extension. false: leave out what the model thought. Default: true."
     )
@@ -229,6 +234,8 @@ class ChatCompletionRequest(GenerationFields, ChatTemplateFields, ContextFields)
     def _check_pairs(self) -> ChatCompletionRequest:
         if self.top_logprobs is not None and not self.logprobs:
             raise field_error("needs logprobs: true", "top_logprobs")
+        if self.include_drafts and not self.stream:
+            raise field_error("goes with stream: true only", "include_drafts")
         if self.tool_choice not in (None, "none", "auto") and not self.tools:
             raise field_error("needs tools", "tool_choice")
         if None not in (asked := (self.thinking_token_budget, self.reasoning_budget)) and asked[0] != asked[1]:

@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from helpers.openai_samples import CHAT, choice, completion, logprob, raw
 from helpers.schema_tables import assert_matches_schema
 from penstock.errors import InvalidRequest
-from penstock.flow import CallDelta, Chunk, FinishReason, Request, SamplingParams, Tool, ToolCall
+from penstock.flow import CallDelta, Chunk, DraftedStep, FinishReason, Request, SamplingParams, Tool, ToolCall
 from penstock.http.api.openai import chat
 from penstock.http.api.openai.chat import ChatWriter, to_requests
 from penstock.http.api.openai.schemas import ChatCompletionRequest
@@ -367,6 +367,25 @@ def test_timings_come_last(vocabulary: Tokenizer) -> None:
     assert "usage" not in last
     assert answered(writer(vocabulary, include_timings=True).full_response([done]))["timings"] == wanted
     assert "timings" not in answered(writer(vocabulary).full_response([done]))
+
+
+def test_drafts_come_with_their_chunk(vocabulary: Tokenizer) -> None:
+    steps = (DraftedStep([4, 5, 6], [4, 5, 7]), DraftedStep([], [8]))
+    chunk = Chunk(0, "", [4, 5, 7, 8], drafts=steps)
+
+    (event,) = decoded(writer(vocabulary, stream=True, include_drafts=True).chunk(0, chunk))
+
+    def texts(*tokens: int) -> list[str]:
+        return [vocabulary.token_bytes(token).decode(errors="replace") for token in tokens]
+
+    assert event["choices"][0]["drafts"] == [
+        {"drafted": texts(4, 5, 6), "accepted": 2, "tokens": texts(4, 5, 7)},
+        {"drafted": [], "accepted": 0, "tokens": texts(8)},
+    ]
+    with pytest.raises(InvalidRequest, match="stream") as refused:
+        request(include_drafts=True)
+    assert request(stream=True, include_drafts=True).include_drafts
+    assert refused.value.param == "include_drafts"
 
 
 def test_timings_as_llama_cpp_has_them(vocabulary: Tokenizer) -> None:

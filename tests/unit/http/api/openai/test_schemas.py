@@ -241,6 +241,7 @@ TABLES: dict[type[BaseModel], Table] = {
         "messages": (MESSAGES, (*NO_MESSAGES, None)),
         "enable_thinking": ((True, False), NO_BOOLEANS),
         "include_reasoning": ((True, False), NO_BOOLEANS),
+        "include_drafts": ((False,), NO_BOOLEANS),
         "logprobs": ((True, False), NO_BOOLEANS),
         "top_logprobs": ((0, 20), (-1, 21, *NO_INTEGERS)),
         "metadata": (
