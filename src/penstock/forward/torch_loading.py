@@ -23,10 +23,11 @@ def load_model(config: BackendConfig, device: torch.device, allocate: Allocate |
     if config.settings.model.load_format == "dummy":
         source = DummySource() if device.type == "cpu" else DeviceDummySource(device)
     else:
-        source = open_source(files.weights, files.format)
+        source = open_source(files.weights, files.format, spec.quantization)
     needed = weight_bytes(spec, dtype=dtype, device=device)
     check_weights(needed, config.settings.cache, device_memory(device))
-    threads = config.threads if source.format == "gguf" else 1  # to dequantize; other formats are only copied
+    dequantizes = source.format == "gguf" or spec.quantization is not None
+    threads = config.threads if dequantizes else 1  # other formats are only copied
     return load_dense(
         spec, source, dtype=dtype, device=device, context=config.context, threads=threads, allocate=allocate
     )

@@ -14,8 +14,10 @@ from penstock.model.layers.rope import rotary_table
 from penstock.model.weights import loader
 from penstock.model.weights.form import DeviceForm, PackedForm
 from penstock.model.weights.gguf import GgufSource
+from penstock.model.weights.quantized_hf import QuantizedSource
 from penstock.model.weights.safetensors import SafetensorsSource
 from penstock.model.weights.source import Source
+from penstock.store.hf_quantization import Quantization
 from penstock.store.spec import ModelSpec, Rope
 
 
@@ -40,5 +42,11 @@ def packed_bytes(spec: ModelSpec, source: Source, form: PackedForm) -> int:
     return loader.packed_bytes(registry.architecture(spec.architecture).weight_map, source, spec, form)
 
 
-def open_source(paths: Sequence[Path], form: Literal["safetensors", "gguf"]) -> Source:
-    return GgufSource(paths[0]) if form == "gguf" else SafetensorsSource(paths)
+def open_source(
+    paths: Sequence[Path], form: Literal["safetensors", "gguf"], quantization: Quantization | None = None
+) -> Source:
+    """`quantization`: the spec's."""
+    if form == "gguf":
+        return GgufSource(paths[0])
+    source = SafetensorsSource(paths)
+    return QuantizedSource(source, quantization) if quantization else source

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from penstock.errors import ArchitectureUnsupported
+from penstock.store.hf_quantization import quantization_from_config
 from penstock.store.hf_rope import local_rope_from_config, rope_from_config
 from penstock.store.spec import ModelSpec
 from penstock.store.spec_check import MAX_LAYERS, checked, stretched_context, useful_windows
@@ -88,6 +89,7 @@ def spec_from_config(config: Mapping[str, Any], generation_config: Mapping[str, 
         yarn_is_longrope=architecture == "phi3",
     )
     dtype = _dtype(values)
+    quantization = quantization_from_config(values)
     return checked(
         ModelSpec(
             architecture=architecture,
@@ -112,7 +114,8 @@ def spec_from_config(config: Mapping[str, Any], generation_config: Mapping[str, 
                 else {"attention_scale": head_dim**-0.5}
             ),
             dtype=dtype,
-            weights=dtype,
+            weights=quantization.label if quantization else dtype,
+            quantization=quantization,
             end_tokens=_end_tokens(values, Values(generation_config or {}, f"generation_{where}"), vocab_size),
         ),
         where,
@@ -142,9 +145,6 @@ def _text_part(config: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _refuse_unsupported(config: Values) -> None:
-    if config.raw("quantization_config"):
-        method = config.part("quantization_config").raw("quant_method")
-        raise config.invalid("quantization_config", f"({method}) is not supported: take an unquantized or GGUF model")
     if config.raw("use_bidirectional_attention"):
         raise config.invalid("use_bidirectional_attention", "is not supported: only causal attention is")
 

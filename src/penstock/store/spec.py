@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from penstock.store.hf_quantization import Quantization
+
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True):
     """Rotary position embedding: base frequencies, and how they are stretched to longer contexts."""
@@ -69,6 +71,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     embedding_scale: float = 1.0
     dtype: str = "float32"  # what the checkpoint was made in
     weights: str = ""  # for people: "Q4_1", "bfloat16"
+    quantization: Quantization | None = None  # of a Hugging Face checkpoint
     matrix_types: dict[str, int] = {}  # of a GGUF file: its types -> parameters of layers' matrices that are in each
     table_types: dict[str, int] = {}  # the same of the embedding table and the output projection
     end_tokens: tuple[int, ...] = ()

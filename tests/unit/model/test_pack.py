@@ -27,7 +27,7 @@ from penstock.model.weights import loader
 from penstock.model.weights.dense_form import DenseForm
 from penstock.model.weights.form import DeviceForm
 from penstock.model.weights.loaded import Weights
-from penstock.model.weights.pack import FORMATS, pack_blocks, pack_floats, pack_quantized
+from penstock.model.weights.pack import GGUF_FORMATS, pack_blocks, pack_floats, pack_quantized
 from penstock.store.gguf import TENSOR_TYPES
 from penstock.store.hf_config import spec_from_config
 from penstock.store.spec import ModelSpec
@@ -51,7 +51,7 @@ def random_rows(kind: str, rows: int, cols: int) -> np.ndarray:
     return blocks.reshape(rows, -1)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", GGUF_FORMATS)
 def test_block_formats(kind: str) -> None:
     """Against the `gguf` package. The K formats' scales are rounded to float16."""
     rows = random_rows(kind, 37, 512)
@@ -69,7 +69,7 @@ def test_block_formats(kind: str) -> None:
 
 
 def test_every_quantized_type_is_packed() -> None:
-    assert {kind.name for kind in TENSOR_TYPES.values() if kind.block_elements > 1} == {*FORMATS}
+    assert {kind.name for kind in TENSOR_TYPES.values() if kind.block_elements > 1} == {*GGUF_FORMATS}
 
 
 def test_scales_beyond_float16() -> None:
@@ -80,10 +80,12 @@ def test_scales_beyond_float16() -> None:
         pack_blocks("Q4_K", rows, 256, Arena())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_floats_keep_their_bits(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "stored"), [(torch.float32, "F32"), (torch.float16, "F16"), (torch.bfloat16, "BF16")]
+)
+def test_floats_keep_their_bits(dtype: torch.dtype, stored: str) -> None:
     weight = torch.randn(37, 33).to(dtype)
-    segment = pack_floats(host(weight), Arena())
+    segment = pack_floats(host(weight), stored, Arena())
     assert segment.codes.dtype == host(weight).dtype
     assert torch.from_numpy(PackedMatrix([segment], 33).unpack()).equal(weight.float())
 

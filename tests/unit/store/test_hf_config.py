@@ -291,7 +291,11 @@ def test_missing_keys_are_named(key: str) -> None:
         ({"hidden_act": "relu6"}, "hidden_act 'relu6' is not supported"),
         ({"torch_dtype": "float8_e4m3fn"}, "dtype 'float8_e4m3fn' is not supported"),
         ({"eos_token_id": "</s>"}, "eos_token_id must be a token id"),
-        ({"quantization_config": {"quant_method": "gptq"}}, r"quantization_config \(gptq\) is not supported"),
+        ({"quantization_config": {"quant_method": "hqq"}}, r"quantization_config.quant_method 'hqq' is not supported"),
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 3}},
+            "quantization_config.bits must be 4 or 8, got 3",
+        ),
         ({"quantization_config": 4}, "quantization_config must be a mapping"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic' is not supported"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor is missing"),

@@ -73,4 +73,4 @@ class PackedForm:
             return pack_blocks(rows.stored_type, rows.data, rows.cols, self.arena)
         if self.quantize is not None:
             return pack_quantized(rows.data, self.quantize, self.arena)
-        return pack_floats(rows.data, self.arena)
+        return pack_floats(rows.data, rows.stored_type, self.arena)

@@ -15,8 +15,9 @@ import numpy as np
 from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import Array, to_float32
 from penstock.kernels.cpu.arena import Arena
-from penstock.kernels.cpu.packed import BLOCK, FLOATS, PANEL, Kind, Segment, allocate, fill, quantize
+from penstock.kernels.cpu.packed import BLOCK, PANEL, Kind, Segment, allocate, fill, quantize
 from penstock.model.weights.dequantize import fifth_bits, fifth_k_bits, half, k_scales, q6_k_codes
+from penstock.model.weights.small_floats import NVFP4_BLOCK_BYTES
 
 Quantization = Literal["int8", "int4"]
 
@@ -51,9 +52,9 @@ def pack_blocks(name: str, rows: Array, cols: int, arena: Arena) -> Segment:
     return segment
 
 
-def pack_floats(weight: Array, arena: Arena) -> Segment:
-    """[rows, cols] in its own type; float64 as float32."""
-    segment = allocate(FLOATS.get(weight.dtype, Kind.F32), weight.shape[0], weight.shape[1], arena)
+def pack_floats(weight: Array, stored: str, arena: Arena) -> Segment:
+    """[rows, cols] in the type that the checkpoint has it in; float64 as float32."""
+    segment = allocate(FLOAT_KINDS[stored], weight.shape[0], weight.shape[1], arena)
     for begin, chunk in _chunks(weight, weight.shape[1]):
         fill(segment, begin, chunk)
     return segment
@@ -135,6 +136,12 @@ def _q6_k(rows: Array) -> Codes:
     return Codes(codes, _to_float16(scales).reshape(len(rows), -1, 2))
 
 
+def _nvfp4(rows: Array) -> Codes:
+    """As `small_floats.nvfp4_to_blocks` makes them."""
+    blocks = rows.reshape(len(rows), -1, NVFP4_BLOCK_BYTES)
+    return Codes(blocks[..., 4:], np.ascontiguousarray(blocks[..., :4]).view(np.float16))
+
+
 def _k_factors(blocks: Array) -> tuple[Array, Array]:
     """[rows, n, block bytes] -> scales and offsets [rows, 8 n] float16"""
     scales, minima = k_scales(blocks.reshape(-1, blocks.shape[-1]))
@@ -160,7 +167,7 @@ def _to_float16(values: Array) -> Array:
 FLOAT_KINDS = {"F32": Kind.F32, "F64": Kind.F32, "F16": Kind.F16, "BF16": Kind.BF16}
 QUANTIZED: dict[Quantization, tuple[Kind, Literal[4, 8]]] = {"int8": (Kind.U8, 8), "int4": (Kind.U4, 4)}
 # GGUF format -> its kind, and how its blocks are decoded
-FORMATS: dict[str, tuple[Kind, Callable[[Array], Codes]]] = {
+GGUF_FORMATS: dict[str, tuple[Kind, Callable[[Array], Codes]]] = {
     "Q4_0": (Kind.U4, _q4_0),
     "Q4_1": (Kind.U4_OFFSET, _q4_1),
     "Q5_0": (Kind.U8, _q5_0),
@@ -170,3 +177,4 @@ FORMATS: dict[str, tuple[Kind, Callable[[Array], Codes]]] = {
     "Q5_K": (Kind.U8_OFFSET, _q5_k),
     "Q6_K": (Kind.U8_HALVES, _q6_k),
 }
+FORMATS = GGUF_FORMATS | {"NVFP4": (Kind.U8_HALVES, _nvfp4)}  # the latter from `quantized_layers`

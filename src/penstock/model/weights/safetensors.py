@@ -20,6 +20,14 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "BF16": BFLOAT16,
     "F64": np.dtype("<f8"),
 }
+# Of quantized weights
+CODES: dict[str, np.dtype[Any]] = {
+    "U8": np.dtype("u1"),
+    "I8": np.dtype("i1"),
+    "F8_E4M3": np.dtype("u1"),
+    "I32": np.dtype("<i4"),
+    "I64": np.dtype("<i8"),
+}
 
 
 class SafetensorsSource:
@@ -43,11 +51,16 @@ class SafetensorsSource:
                 f"{entry.file}: tensor {name} has dtype {entry.dtype}; weights must be {', '.join(DTYPES)}",
                 param="model",
             )
+        return self.read_stored(name).reshape(shape)
+
+    def read_stored(self, name: str) -> Array:
+        """Integers too, in the type and shape they are stored in; numbers of FP8 as their bits."""
+        entry = self._index[name]
         raw = self._files[entry.file].bytes(entry.begin, entry.end)
-        values: Array = raw.view(DTYPES[entry.dtype])
+        values: Array = raw.view((DTYPES | CODES)[entry.dtype])
         if not values.flags.aligned:
             values = values.copy()  # the format does not promise that tensors are aligned
-        return values.reshape(shape)
+        return values.reshape(entry.shape)
 
     def stored_type(self, name: str) -> str:
         return self._index[name].dtype

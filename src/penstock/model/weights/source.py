@@ -15,7 +15,7 @@ from penstock.model.weights.map import Format
 from penstock.store.gguf import TENSOR_TYPES
 
 Shape = tuple[int, ...]
-BLOCK_ELEMENTS = {kind.name: kind.block_elements for kind in TENSOR_TYPES.values()}
+BLOCK_ELEMENTS = {kind.name: kind.block_elements for kind in TENSOR_TYPES.values()} | {"NVFP4": 32}
 
 
 class Rows(NamedTuple):

@@ -37,7 +37,7 @@ def pool() -> Pool:
 
 
 def packed(weight: Tensor) -> Weight:
-    return Weight.from_packed(PackedMatrix([pack_floats(weight.numpy(), Arena())], weight.shape[1]))
+    return Weight.from_packed(PackedMatrix([pack_floats(weight.numpy(), "F32", Arena())], weight.shape[1]))
 
 
 Forward = Callable[[Operations, Tensor, Batch, Sequence[Pages]], Tensor]

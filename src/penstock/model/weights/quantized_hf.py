@@ -1,0 +1,74 @@
+"""Tensors of a Hugging Face checkpoint whose linear layers are quantized: AWQ, GPTQ, compressed-tensors, FP8, NVFP4.
+
+Such a checkpoint has several tensors (codes, scales, zero points) where others have one matrix. `QuantizedSource` shows
+that matrix, under its usual name. Codes with a scale for every 32 inputs, or for a multiple of that, are read as blocks
+of Q4_0, Q4_1 or Q8_0, NVFP4 as blocks of its own: the same codes. Others are read as floats: FP8, and GPTQ with
+`desc_act`, whose groups are not runs of inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from penstock.errors import ModelInvalid
+from penstock.kernels.arrays import Array
+from penstock.model.weights.map import Format
+from penstock.model.weights.quantized_layers import LayerTensors, QuantizedMatrix, reader
+from penstock.model.weights.safetensors import SafetensorsSource
+from penstock.model.weights.source import Shape
+from penstock.store.hf_quantization import Quantization
+
+# For engines that compute with 8-bit activations or have an 8-bit KV cache.
+UNUSED = ("input_scale", "input_zero_point", "input_global_scale", "output_scale", "q_scale", "k_scale", "v_scale")
+LARGEST = 65520.0  # from here on float16 rounds to infinity
+
+
+class QuantizedSource:
+    """Implements `Source`."""
+
+    format: Format = "hf"
+
+    def __init__(self, source: SafetensorsSource, quantization: Quantization) -> None:
+        self._source = source
+        self._matrices = _matrices(source, quantization)
+        taken = {name for matrix in self._matrices.values() for name in matrix.tensors}
+        plain = {
+            name: shape
+            for name, shape in source.shapes.items()
+            if name not in taken and name.rpartition(".")[2] not in UNUSED
+        }
+        self._shapes = plain | {name: matrix.shape for name, matrix in self._matrices.items()}
+
+    @property
+    def shapes(self) -> Mapping[str, Shape]:
+        return self._shapes
+
+    def read(self, name: str, shape: Shape) -> Array:
+        if name not in self._matrices:
+            return self._source.read(name, shape)
+        values = self._matrices[name].floats()
+        if not np.abs(values).max(initial=0) < LARGEST:  # NaN neither
+            raise ModelInvalid(f"weights of {name} are not finite, or too large for float16", param="model")
+        return values
+
+    def stored_type(self, name: str) -> str:
+        return self._matrices[name].stored_type if name in self._matrices else self._source.stored_type(name)
+
+    def read_blocks(self, name: str, shape: Shape) -> Array:
+        return self._matrices[name].blocks()
+
+    def release(self, name: str) -> None:
+        for tensor in self._matrices[name].tensors if name in self._matrices else (name,):
+            self._source.release(tensor)
+
+
+def _matrices(source: SafetensorsSource, quantization: Quantization) -> dict[str, QuantizedMatrix]:
+    """Which linear layers are quantized is seen from the tensors they have, not from lists of the config."""
+    matrices = {}
+    for name in source.shapes:
+        layer, _, what = name.rpartition(".")
+        if read := reader(what, source.stored_type(name), quantization.method):
+            matrices[f"{layer}.weight"] = read(LayerTensors(source, layer, what), quantization)
+    return matrices

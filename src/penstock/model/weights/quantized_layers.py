@@ -1,0 +1,255 @@
+"""One quantized linear layer of a Hugging Face checkpoint: a function per format, from its tensors to its matrix.
+
+What decides the memory that the matrix will take is read at once: shapes, zero points and the order of groups. Codes
+are read when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from penstock.errors import ModelInvalid
+from penstock.kernels.arrays import Array, to_float32
+from penstock.model.weights.grouped_codes import FLOATS, GroupedCodes, block_type, unpack, unpack_awq, unpack_gptq
+from penstock.model.weights.safetensors import SafetensorsSource
+from penstock.model.weights.small_floats import E4M3, NVFP4_GROUP, fp8_to_floats, nvfp4_to_blocks, nvfp4_to_floats
+from penstock.model.weights.source import Shape
+from penstock.store.hf_quantization import Method, Quantization
+
+Bits = Literal[4, 8]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedMatrix:
+    shape: Shape
+    tensors: tuple[str, ...]  # that it is stored in
+    stored_type: str  # of its blocks; "F16": it has none
+    floats: Callable[[], Array]  # [rows, cols] float32
+    blocks: Callable[[], Array]  # [rows, bytes of a row] uint8
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTensors:
+    """The tensors of one layer, by the last part of their names."""
+
+    source: SafetensorsSource
+    layer: str
+    codes: str  # which of them holds codes
+
+    def has(self, what: str) -> bool:
+        return self.name(what) in self.source.shapes
+
+    def name(self, what: str) -> str:
+        return f"{self.layer}.{what}"
+
+    def shape(self, what: str) -> Shape:
+        return self.source.shapes[self.name(what)]
+
+    def matrix_shape(self, what: str) -> tuple[int, int]:
+        shape = self.shape(what)
+        if len(shape) != 2:
+            raise ModelInvalid(
+                f"tensor {self.name(what)} has shape {shape}: it must have two dimensions", param="model"
+            )
+        return shape[0], shape[1]
+
+    def read(self, what: str) -> Array:
+        return self.source.read_stored(self.name(what))
+
+    def floats(self, what: str) -> Array:
+        """Scales, float32"""
+        return to_float32(self.source.read(self.name(what), self.shape(what)))
+
+    def names(self, *required: str, optional: tuple[str, ...] = ()) -> tuple[str, ...]:
+        for what in required:
+            if not self.has(what):
+                raise ModelInvalid(
+                    f"tensor {self.name(what)} is missing: {self.name(self.codes)} cannot be read without it",
+                    param="model",
+                )
+        return tuple(map(self.name, (self.codes, *required, *(what for what in optional if self.has(what)))))
+
+    def wrong_scales(self, what: str, shape: Shape) -> ModelInvalid:
+        return ModelInvalid(
+            f"tensor {self.name(what)} has shape {self.shape(what)}, which does not fit weights of shape {shape}",
+            param="model",
+        )
+
+
+Reader = Callable[[LayerTensors, Quantization], QuantizedMatrix]
+
+
+def reader(what: str, stored: str, method: Method) -> Reader | None:
+    """For a tensor by the last part of its name and its type; None: no layer's codes are in it."""
+    if what == "qweight":
+        return _awq if method == "awq" else _gptq
+    if what == "weight_packed":
+        return _nvfp4 if stored == "U8" else _packed
+    if what == "weight":
+        return {"I8": _int8, "F8_E4M3": _fp8, "U8": _nvfp4}.get(stored)
+    return None
+
+
+def _awq(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
+    cols, words = tensors.matrix_shape("qweight")
+    names = tensors.names("scales", "qzeros")
+
+    def zeros() -> Array:
+        return unpack_awq(tensors.read("qzeros"))
+
+    def decode() -> GroupedCodes:
+        return GroupedCodes(unpack_awq(tensors.read("qweight")), tensors.floats("scales").T, zeros())
+
+    _check_groups(tensors, "scales", tensors.shape("scales")[::-1], (words * 8, cols))
+    if tensors.shape("qzeros") != (tensors.shape("scales")[0], words):
+        raise tensors.wrong_scales("qzeros", (words * 8, cols))
+    return _grouped((words * 8, cols), names, 4, tensors.shape("scales")[0], zeros(), decode)
+
+
+def _gptq(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
+    bits: Bits = 8 if quantization.stored == "int8" else 4
+    words, rows = tensors.matrix_shape("qweight")
+    shape = (rows, words * 32 // bits)
+    names = tensors.names("scales", "qzeros", optional=("g_idx",))
+    _check_groups(tensors, "scales", tensors.shape("scales")[::-1], shape)
+    group_of = _group_of(tensors, "g_idx", tensors.shape("scales")[0])
+
+    def zeros() -> Array:
+        return unpack(tensors.read("qzeros"), bits)[:, :rows].T + np.uint8(quantization.zero_offset)
+
+    def decode() -> GroupedCodes:
+        return GroupedCodes(unpack_gptq(tensors.read("qweight"), bits), tensors.floats("scales").T, zeros(), group_of)
+
+    return _grouped(shape, names, bits, tensors.shape("scales")[0], zeros(), decode, runs=group_of is None)
+
+
+def _packed(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
+    """compressed-tensors: 4 or 8 bits in words, zero points in words along the rows."""
+    rows, words = tensors.matrix_shape("weight_packed")
+    names = tensors.names("weight_scale", "weight_shape", optional=("weight_zero_point", "weight_g_idx"))
+    cols = int(tensors.read("weight_shape").ravel()[-1])
+    bits: Bits = 4 if words == -(-cols // 8) else 8
+    if words != -(-cols * bits // 32):
+        raise tensors.wrong_scales("weight_packed", (rows, cols))
+    _check_groups(tensors, "weight_scale", tensors.shape("weight_scale"), (rows, cols))
+    groups = tensors.shape("weight_scale")[1]
+    group_of = _group_of(tensors, "weight_g_idx", groups)
+
+    def zeros() -> Array:
+        if not tensors.has("weight_zero_point"):
+            return np.full((1, 1), 1 << (bits - 1), dtype=np.uint8)
+        return unpack(tensors.read("weight_zero_point").T, bits)[:, :rows].T
+
+    def decode() -> GroupedCodes:
+        codes = unpack(tensors.read("weight_packed"), bits)[:, :cols]
+        return GroupedCodes(np.ascontiguousarray(codes), tensors.floats("weight_scale"), zeros(), group_of)
+
+    return _grouped((rows, cols), names, bits, groups, zeros(), decode, runs=group_of is None)
+
+
+def _int8(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
+    """compressed-tensors: a scale for the matrix, for each row, or for groups of a row."""
+    shape = tensors.matrix_shape("weight")
+    names = tensors.names("weight_scale", optional=("weight_zero_point",))
+    scales = prod(tensors.shape("weight_scale"))
+    groups = max(scales // shape[0], 1)
+    if scales != 1:
+        _check_groups(tensors, "weight_scale", (scales // groups, groups), shape)
+
+    def by_row(factors: Array) -> Array:
+        return np.broadcast_to(factors.reshape(-1, groups), (shape[0], groups))
+
+    def zeros() -> Array:
+        if not tensors.has("weight_zero_point"):
+            return np.full((1, 1), 128, dtype=np.uint8)
+        return by_row(tensors.read("weight_zero_point").view(np.uint8) ^ 0x80)
+
+    def decode() -> GroupedCodes:
+        return GroupedCodes(
+            tensors.read("weight").view(np.uint8) ^ 0x80, by_row(tensors.floats("weight_scale")), zeros()
+        )
+
+    return _grouped(shape, names, 8, groups, zeros(), decode)
+
+
+def _fp8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
+    """A scale for the matrix, for each row, or for blocks of rows and columns."""
+    what = "weight_scale_inv" if tensors.has("weight_scale_inv") else "weight_scale"
+    rows, cols = shape = tensors.matrix_shape("weight")
+    names, scales = tensors.names(what), tensors.shape(what)
+    whole, by_row = prod(scales) == 1, scales in ((rows, 1), (rows,))
+    block = shape if whole else (1, cols) if by_row else quantization.block or shape
+    grid = (-(-rows // block[0]), -(-cols // block[1]))
+    if not whole and not by_row and scales != grid:
+        raise tensors.wrong_scales(what, shape)
+
+    def floats() -> Array:
+        return fp8_to_floats(tensors.read("weight"), tensors.floats(what).reshape(grid), block)
+
+    return QuantizedMatrix(shape, names, FLOATS, floats, _no_blocks)
+
+
+def _nvfp4(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
+    """A scale in FP8 for 16 inputs, and one for all: compressed-tensors divides by it, ModelOpt multiplies."""
+    divides = tensors.codes == "weight_packed"
+    whole = "weight_global_scale" if divides else "weight_scale_2"
+    rows, octets = tensors.matrix_shape(tensors.codes)
+    shape, names = (rows, octets * 2), tensors.names("weight_scale", whole)
+    if tensors.shape("weight_scale") != (rows, shape[1] // NVFP4_GROUP):
+        raise tensors.wrong_scales("weight_scale", shape)
+
+    def scales() -> Array:
+        factor = tensors.floats(whole).reshape(())
+        return E4M3[tensors.read("weight_scale")] * (1 / factor if divides else factor)
+
+    return QuantizedMatrix(
+        shape,
+        names,
+        "NVFP4" if shape[1] % 32 == 0 else FLOATS,
+        floats=lambda: nvfp4_to_floats(tensors.read(tensors.codes), scales()),
+        blocks=lambda: nvfp4_to_blocks(tensors.read(tensors.codes), scales()),
+    )
+
+
+def _grouped(
+    shape: tuple[int, int],
+    names: tuple[str, ...],
+    bits: Bits,
+    groups: int,
+    zeros: Array,
+    decode: Callable[[], GroupedCodes],
+    *,
+    runs: bool = True,
+) -> QuantizedMatrix:
+    kind = block_type(bits, shape[1], groups, zeros, runs=runs)
+    return QuantizedMatrix(
+        shape, names, kind, floats=lambda: decode().to_floats(), blocks=lambda: decode().to_blocks(kind)
+    )
+
+
+def _check_groups(tensors: LayerTensors, what: str, found: Shape, shape: tuple[int, int]) -> None:
+    """Groups are equal parts of the columns."""
+    if len(found) != 2 or found[0] != shape[0] or not 0 < found[1] <= shape[1] or shape[1] % found[1]:
+        raise tensors.wrong_scales(what, shape)
+
+
+def _group_of(tensors: LayerTensors, what: str, groups: int) -> Array | None:
+    """[cols]: the group of each input; None if groups are runs of inputs."""
+    if not tensors.has(what):
+        return None
+    found = tensors.read(what)
+    if (found < 0).all():
+        return None  # compressed-tensors: not in use
+    if found.min() < 0 or found.max() >= groups:
+        raise ModelInvalid(f"tensor {tensors.name(what)} names groups that are not there", param="model")
+    in_order = np.array_equal(found, np.arange(len(found)) // -(-len(found) // groups))
+    return None if in_order else found
+
+
+def _no_blocks() -> Array:
+    raise AssertionError("FP8 has no blocks")

@@ -1,0 +1,140 @@
+"""The `quantization_config` of a Hugging Face config: how a checkpoint stores the weights of its linear layers.
+
+Which layers are quantized, their groups and whether they have zero points can be seen from the tensors themselves
+(`model.weights.quantized_hf`). What cannot, and what cannot be read, is decided here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from penstock.store.values import Values
+
+Method = Literal["awq", "gptq", "compressed-tensors", "fp8", "modelopt"]
+Stored = Literal["int4", "int8", "fp8", "nvfp4", "mixed"]
+
+AWQ_VERSIONS = ("gemm",)
+GPTQ_FORMATS = {"gptq": 1, "gptq_v2": 0}  # -> what the format subtracts from zero points before it stores them
+COMPRESSED_FORMATS = {
+    "pack-quantized": "",  # 4 or 8 bits
+    "int-quantized": "int8",
+    "float-quantized": "fp8",
+    "naive-quantized": "",
+    "nvfp4-pack-quantized": "nvfp4",
+    "mixed-precision": "mixed",
+}
+MODELOPT_ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4"}
+
+
+class Quantization(msgspec.Struct, frozen=True):
+    """Of a checkpoint as a whole."""
+
+    method: Method
+    stored: Stored  # most linear layers
+    zero_offset: int = 0  # GPTQ: add it to the zero points that are stored
+    block: tuple[int, int] | None = (
+        None  # FP8: the rows and columns that share a scale, where it is neither a row nor all
+    )
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.method} {self.stored}"
+
+
+def quantization_from_config(config: Values) -> Quantization | None:
+    """None: weights are floats. Raises `ModelInvalid` for what cannot be read."""
+    if not config.raw("quantization_config"):
+        return None
+    values = config.part("quantization_config")
+    method = values.text("quant_method", "compressed-tensors" if values.raw("config_groups") else None)
+    readers = {
+        "awq": _awq,
+        "gptq": _gptq,
+        "compressed-tensors": _compressed,
+        "fp8": _fp8,
+        "modelopt": _modelopt,
+    }
+    if method not in readers:
+        raise values.invalid("quant_method", f"{method!r} is not supported ({', '.join(readers)} and GGUF files are)")
+    return readers[method](values)
+
+
+def _awq(values: Values) -> Quantization:
+    version = values.text("version", "gemm").lower()
+    if version not in AWQ_VERSIONS:
+        raise values.invalid("version", f"{version!r} is not supported ({', '.join(AWQ_VERSIONS)} is)")
+    _bits(values, "bits" if values.raw("bits") is not None else "w_bit", (4,))
+    return Quantization("awq", "int4")
+
+
+def _gptq(values: Values) -> Quantization:
+    form = values.text("checkpoint_format", "gptq")
+    if form not in GPTQ_FORMATS:
+        raise values.invalid("checkpoint_format", f"{form!r} is not supported ({', '.join(GPTQ_FORMATS)} are)")
+    bits = _bits(values, "bits", (4, 8))
+    return Quantization("gptq", "int4" if bits == 4 else "int8", GPTQ_FORMATS[form])
+
+
+def _compressed(values: Values) -> Quantization:
+    groups = [_group(values, name) for name in values.part("config_groups").values]
+    sparsity = values.part("sparsity_config")
+    if sparsity.text("format", "dense") != "dense":
+        raise sparsity.invalid("format", "is not supported: only dense weights are")
+    form = values.text("format", "pack-quantized")
+    if form not in COMPRESSED_FORMATS:
+        raise values.invalid("format", f"{form!r} is not supported ({', '.join(COMPRESSED_FORMATS)} are)")
+    stored = COMPRESSED_FORMATS[form] or ("fp8" if _is_float(groups) else _integer_type(groups))
+    blocks = {_block(group, "block_structure") for group in groups if group.raw("strategy") == "block"}
+    if len(blocks) > 1:
+        raise values.invalid("config_groups", f"have blocks of several sizes: {', '.join(map(str, sorted(blocks)))}")
+    return Quantization("compressed-tensors", msgspec.convert(stored, Stored), block=blocks.pop() if blocks else None)
+
+
+def _group(values: Values, name: str) -> Values:
+    weights = values.part("config_groups").part(name).part("weights")
+    if weights.raw("type") not in (None, "int", "float"):
+        raise weights.invalid("type", f"{weights.raw('type')!r} is not supported (int and float are)")
+    _bits(weights, "num_bits", (4, 8))
+    return weights
+
+
+def _is_float(groups: list[Values]) -> bool:
+    return any(group.raw("type") == "float" for group in groups)
+
+
+def _integer_type(groups: list[Values]) -> str:
+    bits = {group.raw("num_bits") for group in groups} or {4}
+    return "mixed" if len(bits) > 1 else f"int{bits.pop()}"
+
+
+def _fp8(values: Values) -> Quantization:
+    form = values.text("fmt", "e4m3")
+    if form != "e4m3":
+        raise values.invalid("fmt", f"{form!r} is not supported (e4m3 is)")
+    has_blocks = values.raw("weight_block_size") is not None
+    return Quantization("fp8", "fp8", block=_block(values, "weight_block_size") if has_blocks else None)
+
+
+def _modelopt(values: Values) -> Quantization:
+    algorithm = values.text("quant_algo")
+    if algorithm not in MODELOPT_ALGORITHMS:
+        known = ", ".join(MODELOPT_ALGORITHMS)
+        raise values.invalid("quant_algo", f"{algorithm!r} is not supported ({known} are)")
+    return Quantization("modelopt", msgspec.convert(MODELOPT_ALGORITHMS[algorithm], Stored))
+
+
+def _block(values: Values, key: str) -> tuple[int, int]:
+    sizes = values.items(key)
+    if len(sizes) != 2 or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise values.invalid(key, f"must be two sizes, got {sizes!r}")
+    return sizes[0], sizes[1]
+
+
+def _bits(values: Values, key: str, known: tuple[int, ...]) -> int:
+    bits = values.integer(key)
+    if bits not in known:
+        raise values.invalid(key, f"must be {' or '.join(map(str, known))}, got {bits}")
+    return bits

@@ -1,0 +1,186 @@
+"""Quantized checkpoints in the formats people publish: the model computes with the codes that were stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from helpers import quantized_checkpoints, tiny_models
+from helpers.native_paged_model import needs_library
+from helpers.paged_model import run_alone
+from penstock.errors import ModelInvalid, WeightsMismatch
+from penstock.model import PackedForm, Source, load, open_source, packed_bytes
+from penstock.model.architectures.qwen2 import Qwen2
+from penstock.model.load_dense import load_dense
+from penstock.model.weights import loader
+from penstock.store.files import ModelFiles
+from penstock.store.hf_folder import read
+
+PROMPT = list(range(2, 50))
+# format and options -> the type that the codes keep in memory
+CASES: list[tuple[str, dict[str, Any], str]] = [
+    ("awq", {}, "Q4_1"),
+    ("awq", {"group": 16}, "F16"),
+    ("gptq", {}, "Q4_0"),
+    ("gptq", {"symmetric": False}, "Q4_1"),
+    ("gptq", {"symmetric": False, "v2": True}, "Q4_1"),
+    ("gptq", {"desc_act": True}, "F16"),
+    ("gptq", {"bits": 8}, "Q8_0"),
+    ("gptq", {"bits": 8, "symmetric": False}, "F16"),
+    ("packed", {}, "Q4_0"),
+    ("packed", {"symmetric": False}, "Q4_1"),
+    ("packed", {"bits": 8}, "Q8_0"),
+    ("int8", {}, "Q8_0"),
+    ("int8", {"by_row": False}, "Q8_0"),
+    ("fp8", {"scale": "row"}, "F16"),
+    ("fp8", {"scale": "tensor"}, "F16"),
+    ("fp8", {"scale": "block"}, "F16"),
+    ("nvfp4", {}, "NVFP4"),
+    ("nvfp4", {"modelopt": True}, "NVFP4"),
+]
+IDS = ["-".join([name, *(f"{key}={value}" for key, value in options.items())]) for name, options, _ in CASES]
+GATE = "model.layers.0.mlp.gate_proj"
+
+
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One layer, so that writing the codes number by number takes no time."""
+    return tiny_models.make("qwen2", tmp_path_factory.mktemp("model"), num_hidden_layers=1)
+
+
+def open_files(files: ModelFiles) -> Source:
+    return open_source(files.weights, files.format, files.spec.quantization)
+
+
+def changed(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> Source:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    return open_files(read(folder, "tiny"))
+
+
+@needs_library
+@pytest.mark.parametrize(("name", "options", "kind"), CASES, ids=IDS)
+def test_codes_keep_their_values(floats: Path, tmp_path: Path, name: str, options: dict[str, Any], kind: str) -> None:
+    folder, weights = quantized_checkpoints.write(floats, tmp_path / "model", name, **options)
+    files = read(folder, "tiny")
+    source = open_files(files)
+    expected = weights[f"{GATE}.weight"].numpy()
+    assert source.stored_type(f"{GATE}.weight") == kind
+    assert np.allclose(source.read(f"{GATE}.weight", expected.shape), expected, rtol=1e-6, atol=0)
+    # float16 rounds products of codes and scales, and the offsets of zero points, by 1 part in 2048
+    bound = np.abs(expected).max() / 2048
+    packed = loader.load(Qwen2.weight_map, source, files.spec, PackedForm())
+    rows = expected.shape[0]
+    assert np.abs(packed.matrices["layers.0.gate_up"].packed.unpack()[:rows] - expected).max() <= bound
+
+
+@pytest.mark.parametrize(("name", "options", "kind"), CASES, ids=IDS)
+def test_logits_are_those_of_transformers(
+    floats: Path, tmp_path: Path, name: str, options: dict[str, Any], kind: str
+) -> None:
+    folder, weights = quantized_checkpoints.write(floats, tmp_path / "model", name, **options)
+    oracle = tiny_models.oracle(floats)
+    missing = oracle.load_state_dict(weights, strict=False)
+    assert not missing.unexpected_keys
+    files = read(folder, "tiny")
+    ours = load_dense(files.spec, open_files(files), dtype=torch.float32, device=torch.device("cpu"), context=64)
+    with torch.inference_mode():
+        theirs = oracle(torch.tensor([PROMPT])).logits[0]
+    assert (run_alone(ours, PROMPT, (len(PROMPT),)) - theirs).abs().max() < 1e-4
+
+
+def test_every_tensor_is_released(floats: Path, tmp_path: Path) -> None:
+    folder, _ = quantized_checkpoints.write(floats, tmp_path / "model", "gptq")
+    source, released = open_files(read(folder, "tiny")), []
+    source._source.release = released.append  # type: ignore[attr-defined]
+    for name in source.shapes or ():
+        source.release(name)
+    assert sorted(released) == sorted(load_file(folder / "model.safetensors"))
+
+
+@needs_library
+def test_what_has_no_blocks_can_be_quantized_at_load(floats: Path, tmp_path: Path) -> None:
+    folder, _ = quantized_checkpoints.write(floats, tmp_path / "model", "fp8")
+    files = read(folder, "tiny")
+    assert packed_bytes(files.spec, open_files(files), PackedForm("int8")) < packed_bytes(
+        files.spec, open_files(files), PackedForm()
+    )
+
+
+def without(*names: str) -> Callable[[dict[str, Tensor]], None]:
+    def change(tensors: dict[str, Tensor]) -> None:
+        for name in names:
+            del tensors[f"{GATE}.{name}"]
+
+    return change
+
+
+def with_shape(name: str, *shape: int) -> Callable[[dict[str, Tensor]], None]:
+    def change(tensors: dict[str, Tensor]) -> None:
+        tensors[f"{GATE}.{name}"] = torch.ones(shape, dtype=tensors[f"{GATE}.{name}"].dtype)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("awq", without("scales"), rf"{GATE}.scales is missing: {GATE}.qweight cannot"),
+        ("gptq", without("qzeros"), rf"{GATE}.qzeros is missing"),
+        ("fp8", without("weight_scale"), rf"{GATE}.weight_scale is missing"),
+        ("nvfp4", without("weight_global_scale"), rf"{GATE}.weight_global_scale is missing"),
+        ("awq", with_shape("scales", 3, 96), rf"{GATE}.scales has shape \(3, 96\), which does not fit .*\(96, 64\)"),
+        ("awq", with_shape("qzeros", 2, 5), rf"{GATE}.qzeros has shape"),
+        ("gptq", with_shape("scales", 2, 95), rf"{GATE}.scales has shape \(2, 95\)"),
+        ("packed", with_shape("weight_scale", 96, 5), rf"{GATE}.weight_scale has shape \(96, 5\)"),
+        ("int8", with_shape("weight_scale", 7, 1), rf"{GATE}.weight_scale has shape \(7, 1\)"),
+        ("fp8", with_shape("weight_scale", 7, 1), rf"{GATE}.weight_scale has shape \(7, 1\)"),
+        ("nvfp4", with_shape("weight_scale", 96, 5), rf"{GATE}.weight_scale has shape \(96, 5\)"),
+        ("gptq", lambda tensors: tensors[f"{GATE}.g_idx"].fill_(2), rf"{GATE}.g_idx names groups that are not there"),
+    ],
+)
+def test_broken_tensors_are_named(
+    floats: Path, tmp_path: Path, name: str, change: Callable[[dict[str, Tensor]], None], message: str
+) -> None:
+    folder, _ = quantized_checkpoints.write(floats, tmp_path / "model", name)
+    with pytest.raises(ModelInvalid, match=message):
+        changed(folder, change)
+
+
+def test_layers_may_be_left_in_floats(floats: Path, tmp_path: Path) -> None:
+    """Lists of layers that are not quantized need not be read: the tensors tell."""
+    folder, weights = quantized_checkpoints.write(floats, tmp_path / "model", "gptq")
+
+    def change(tensors: dict[str, Tensor]) -> None:
+        without("qweight", "qzeros", "scales", "g_idx")(tensors)
+        tensors[f"{GATE}.weight"] = weights[f"{GATE}.weight"].contiguous()
+
+    source = changed(folder, change)
+    assert source.stored_type(f"{GATE}.weight") == "F32"
+    load_dense(read(folder, "tiny").spec, source, dtype=torch.float32, device=torch.device("cpu"), context=64)
+
+
+def test_numbers_beyond_float16_are_refused(floats: Path, tmp_path: Path) -> None:
+    folder, _ = quantized_checkpoints.write(floats, tmp_path / "model", "fp8")
+    source = changed(folder, lambda tensors: tensors[f"{GATE}.weight_scale"].fill_(1e4))
+    with pytest.raises(ModelInvalid, match=rf"weights of {GATE}.weight are not finite"):
+        source.read(f"{GATE}.weight", (96, 64))
+
+
+def test_another_bit_width_than_the_config_says(floats: Path, tmp_path: Path) -> None:
+    folder, _ = quantized_checkpoints.write(floats, tmp_path / "model", "gptq")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"]["bits"] = 8
+    (folder / "config.json").write_text(json.dumps(config))
+    files = read(folder, "tiny")
+    with pytest.raises((ModelInvalid, WeightsMismatch), match=r"shape"):
+        load(files.spec, open_files(files), PackedForm(), context=64)
