@@ -3,6 +3,7 @@
 loader                     the three stages, several parameters at a time
 read                       first: tensors by the names of a checkpoint, which must fit the map
 source                     what is read from: safetensors, gguf (with dequantize), dummy, dummy_tensors
+quantized_hf               a source too: AWQ, GPTQ and others (quantized_layers, grouped_codes, small_floats)
 place                      second: slice for a rank, permute, fuse
 form                       third: packed for the native kernels (pack has GGUF's types)
 dense_form                 third, with torch: tensors
