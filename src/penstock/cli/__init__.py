@@ -13,40 +13,61 @@ from penstock.errors import PenstockError
 from penstock.startup import bytecode
 from penstock.system.ownership import claim_process
 
-# command -> module of this package with a click command of the same name; listed in this order
-COMMANDS = {
-    "serve": "Serve a model over HTTP: OpenAI, Anthropic and Ollama APIs.",
-    "run": "Generate an answer to one prompt.",
-    "chat": "Chat with a model in the terminal.",
-    "plan": "Plan capacity: memory, speed, replicas and cost of a model.",
-    "budget": "Count the tokens of a prompt's parts against the context.",
-    "top": "Watch a running server in the terminal.",
-    "usage": "Show tokens and cost of a running server's requests.",
-    "sleep": "Release the memory of a running server's model.",
-    "wake": "Wake a model of a running server that sleeps.",
-    "keys": "Create, list, rotate and revoke API keys.",
-    "tenants": "Set the limits of tenants, which own keys.",
-    "pull": "Download a model into the cache.",
-    "models": "List the models of the catalogue and on this machine.",
+# heading -> command -> what it does; in this order. The module of this package that has a command is of the same name,
+# but for those in MODULES.
+GROUPS = {
+    "Talk to a model": {
+        "run": "Generate an answer to one prompt.",
+        "chat": "Chat with a model in the terminal.",
+    },
+    "Models on this machine": {
+        "list": "List the models of the catalogue and on this machine.",
+        "pull": "Download a model.",
+        "show": "Show what is known of a model.",
+        "rm": "Remove a pulled model.",
+    },
+    "Servers": {
+        "serve": "Serve models over HTTP: OpenAI, Anthropic and Ollama APIs.",
+        "ps": "List the models of a running server.",
+        "top": "Watch a running server in the terminal.",
+        "stop": "Unload a model of a running server.",
+        "sleep": "Release the memory of a running server's model.",
+        "wake": "Wake a model of a running server that sleeps.",
+        "usage": "Show tokens and cost of a running server's requests.",
+    },
+    "Planning": {
+        "plan": "Plan capacity: memory, speed, replicas and cost of a model.",
+        "budget": "Count the tokens of a prompt's parts against the context.",
+    },
+    "Keys and tenants": {
+        "keys": "Create, list, rotate and revoke API keys.",
+        "tenants": "Set the limits of tenants, which own keys.",
+    },
 }
+COMMANDS = [command for group in GROUPS.values() for command in group]
+MODULES = {"list": "models"}
+ALIASES = {"models": "list"}
 
 
 class Commands(click.Group):
     """Imports a command's module when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return COMMANDS
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        name = ALIASES.get(name, name)
         if name not in COMMANDS:
             return None
-        module = importlib.import_module(f"penstock.cli.{name}")
-        command: click.Command = getattr(module, name)
+        name = MODULES.get(name, name)
+        command: click.Command = getattr(importlib.import_module(f"penstock.cli.{name}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for heading, commands in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:{width}}", what) for name, what in commands.items()])
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,7 +75,8 @@ class Commands(click.Group):
 def penstock() -> None:
     """Penstock: LLM inference from the prompt to the token, on your machine.
 
-    Every setting can also come from a TOML file (--config) or from the environment (PENSTOCK_<NAME>).
+    `penstock COMMAND --help` has the options of a command. Every setting can also
+    come from a TOML file (--config) or from the environment (PENSTOCK_<NAME>).
     """
 
 

@@ -33,6 +33,11 @@ def key_option(command: Command) -> Command:
     return option(command)
 
 
+def server_option(command: Command) -> Command:
+    option = click.option("--server", "--url", "url", default=DEFAULT_URL, show_default=True, help="The server.")
+    return key_option(option(command))
+
+
 class Remote:
     def __init__(self, url: str, key: str | None = None) -> None:
         """`url`: with or without /v1."""

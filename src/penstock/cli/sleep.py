@@ -7,13 +7,12 @@ from urllib.parse import urlencode
 import click
 
 from penstock.cli.options import debug_option
-from penstock.cli.remote import DEFAULT_URL, Remote, key_option
+from penstock.cli.remote import Remote, server_option
 
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="The server.")
-@key_option
+@server_option
 @debug_option
 def sleep(model: str | None, url: str, api_key: str | None) -> None:
     """Release the memory of MODEL, once its requests have ended. Its processes stay; the next request wakes it."""

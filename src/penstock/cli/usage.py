@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.options import debug_option
-from penstock.cli.remote import DEFAULT_URL, Remote, key_option
+from penstock.cli.remote import Remote, server_option
 
 HEADS = {
     "requests": "requests", "input_tokens": "input", "cached_tokens": "cached", "output_tokens": "output",
@@ -29,8 +29,7 @@ HEADS = {
 @click.option("--model", help="Only requests that this model answered.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="The server.")
-@key_option
+@server_option
 @debug_option
 def usage(
     since: str | None, until: str | None, by: str, as_json: bool, as_csv: bool, url: str, api_key: str | None,

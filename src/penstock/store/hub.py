@@ -28,6 +28,10 @@ FACTS = (
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")  # not consolidated.safetensors: the same once more
 
 
+class HubUnreachable(PullFailed):
+    """Neither the hub nor its cache has the files."""
+
+
 class Fetch(Protocol):
     def __call__(self, hub_id: str, patterns: tuple[str, ...], progress: Progress, *, offline: bool) -> Path:
         """The folder with the files that match, fetched unless `offline`."""
@@ -88,7 +92,7 @@ def download(hub_id: str, patterns: tuple[str, ...], progress: Progress, *, offl
         absent = f"there is no folder {hub_id}, and the hub's model of that name is not on this machine"
         if offline:
             raise ModelNotFound(f"{absent}; offline it cannot be fetched", param="model") from None
-        raise PullFailed(f"{absent}; the hub cannot be reached", param="model") from None
+        raise HubUnreachable(f"{absent}; the hub cannot be reached", param="model") from None
     except Exception as error:  # the client's own, its transport's, the disk's: the kinds differ by version
         raise PullFailed(f"the hub did not deliver {hub_id}: {str(error).splitlines()[0]}", param="model") from error
     return Path(folder)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import ModelNotFound, PenstockError, PullFailed
-from penstock.store import package, sidecar
+from penstock.store import hub, package, sidecar
 from penstock.store.catalogue import Entry
 from penstock.store.disk import locked, writing_to
 from penstock.store.files import ModelFiles
@@ -25,7 +25,9 @@ from penstock.store.progress import Progress
 COPY_BYTES = 1 << 20
 
 
-def ensure(entry: Entry, root: Path, progress: Progress, *, offline: bool = False) -> ModelFiles:
+def ensure(
+    entry: Entry, root: Path, progress: Progress, *, offline: bool = False, fetch: hub.Fetch = hub.download
+) -> ModelFiles:
     """The model, pulled first if it is not there. Any number of processes may ask at once: one of them pulls."""
     folder = root / "models" / entry.key
     if files := sidecar.read(folder):
@@ -35,12 +37,40 @@ def ensure(entry: Entry, root: Path, progress: Progress, *, offline: bool = Fals
             with locked(root / "locks" / f"{entry.key}.lock", lambda: progress(f"{entry.name}: being pulled", 0, None)):
                 if files := sidecar.read(folder) or _describe_again(entry, folder):
                     return files
+                if not offline and entry.repository is not None:
+                    return _pull_from_hub(entry, folder, progress, fetch)
                 if not offline:
                     return _pull(entry, folder, root / "partial" / entry.key, progress)
     raise ModelNotFound(
-        f"{entry.name} is not on this machine, and offline it cannot be fetched; `penstock pull {entry.name}` gets it",
+        f"{entry.name} is not on this machine, and offline it cannot be fetched: missing is {entry.filename}"
+        f"{_about(entry)} of {entry.source.partition(':')[0]}; `penstock pull {entry.name}` gets it",
         param="model",
     )
+
+
+def _pull_from_hub(entry: Entry, folder: Path, progress: Progress, fetch: hub.Fetch) -> ModelFiles:
+    """The file stays in huggingface_hub's cache; our folder has the sidecar."""
+    assert entry.repository is not None
+
+    def report(what: str, done_bytes: int, total_bytes: int | None) -> None:
+        progress(entry.name, done_bytes, total_bytes)
+
+    try:
+        snapshot = fetch(entry.repository, (entry.filename,), report, offline=False)
+    except (PullFailed, ModelNotFound) as error:
+        why = "the hub cannot be reached" if isinstance(error, hub.HubUnreachable) else error.message
+        raise PullFailed(
+            f"{entry.name} needs {entry.filename}{_about(entry)} of the hub's {entry.repository}: {why}. If you have "
+            "the file, name its path instead",
+            param="model",
+        ) from None
+    if not (path := snapshot / entry.filename).is_file():
+        raise PullFailed(f"the hub's repository {entry.repository} has no file {entry.filename}", param="model")
+    return sidecar.write(folder, str(path), name=entry.name, license=entry.license, sampling=entry.sampling)
+
+
+def _about(entry: Entry) -> str:
+    return f" (about {entry.about_bytes / 1e9:.2g} GB)" if entry.about_bytes is not None else ""
 
 
 def _describe_again(entry: Entry, folder: Path) -> ModelFiles | None:

@@ -10,9 +10,10 @@ import msgspec
 
 from penstock.errors import ModelNotFound
 from penstock.store import hf_folder, hub, package, pull, sidecar
-from penstock.store.catalogue import CATALOGUE, Entry
+from penstock.store.catalogue import CATALOGUE, Entry, find_entry
 from penstock.store.disk import cache_root, key_of, writing_to
 from penstock.store.files import ModelFiles
+from penstock.store.hub_catalogue import ALIASES
 from penstock.store.progress import Progress, silent
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -36,9 +37,8 @@ def resolve(
     root, progress = cache or cache_root(), progress or silent
     if name.startswith(package.SCHEME):
         return pull.ensure(_package_entry(name), root, progress, offline=offline)
-    if name in CATALOGUE:
-        entry = CATALOGUE[name]
-        files = pull.ensure(entry, root, progress, offline=offline)
+    if (entry := find_entry(name)) is not None:
+        files = pull.ensure(entry, root, progress, offline=offline, fetch=fetch)
         return msgspec.structs.replace(files, max_tokens=entry.max_tokens)
     path = _as_path(name)
     if path is not None and path.is_dir():
@@ -53,7 +53,7 @@ def resolve(
 
 def check_name(name: str) -> None:
     """Raises if no source can have a model of this name. Nothing is fetched, so a package or hub id may still fail."""
-    fetched = name.startswith(package.SCHEME) or name in CATALOGUE or _is_hub_id(name)
+    fetched = name.startswith(package.SCHEME) or find_entry(name) is not None or _is_hub_id(name)
     if not fetched and _as_path(name) is None:
         raise _not_found(name)
 
@@ -86,10 +86,10 @@ def _gguf_file(path: Path, root: Path) -> ModelFiles:
 
 
 def _not_found(name: str) -> ModelNotFound:
-    close = difflib.get_close_matches(name, CATALOGUE, n=1)
+    close = difflib.get_close_matches(name, [*CATALOGUE, *ALIASES], n=1)
     guess = f" (did you mean {close[0]}?)" if close else ""
     return ModelNotFound(
-        f"no model {name!r}{guess}: it is not in the catalogue ({', '.join(CATALOGUE)}), there is no folder or .gguf "
+        f"no model {name!r}{guess}: it is not in the catalogue (`penstock list` shows it), there is no folder or .gguf "
         "file of that name, and it is neither a hub id (org/name) nor pypi:<package>[==version]/<file>",
         param="model",
     )

@@ -198,4 +198,4 @@ def test_real_client_errors(machine: Machine) -> None:
     assert (offline["error"], "offline" in offline["message"]) == (ModelNotFound.__name__, True)
     machine.environment["HF_ENDPOINT"] = "http://127.0.0.1:9"
     unreachable = machine.resolve(HUB_ID)
-    assert (unreachable["error"], "cannot be reached" in unreachable["message"]) == (PullFailed.__name__, True)
+    assert (unreachable["error"], "cannot be reached" in unreachable["message"]) == (hub.HubUnreachable.__name__, True)

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.store_samples import LLAMA, pip_environment, write_gguf, write_hf_folder, write_wheel
 from penstock.errors import InvalidSetting, ModelInvalid, ModelNotFound
-from penstock.store.catalogue import CATALOGUE, DEFAULT, Entry
+from penstock.store.catalogue import CATALOGUE, Entry
 from penstock.store.package import PackageFile
 from penstock.store.resolve import resolve
 
@@ -117,8 +117,7 @@ def test_catalogue_name(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyP
 def test_unknown_names(name: str, cache: Path) -> None:
     with pytest.raises(ModelNotFound) as caught:
         resolve(name, cache=cache)
-    for known in CATALOGUE:
-        assert known in caught.value.message
+    assert "penstock list" in caught.value.message
     assert ("did you mean smollm2?" in caught.value.message) == (name == "smolm2")
     assert caught.value.param == "model"
 
@@ -127,14 +126,3 @@ def test_a_cache_folder_that_cannot_be_one(tmp_path: Path, cache: Path) -> None:
     cache.write_text("a file")
     with pytest.raises(InvalidSetting, match="PENSTOCK_CACHE"):
         resolve(str(write_gguf(tmp_path / "x.gguf")), cache=cache)
-
-
-def test_catalogue_is_consistent() -> None:
-    assert DEFAULT in CATALOGUE
-    assert len({entry.key for entry in CATALOGUE.values()}) == len(CATALOGUE)
-    for entry in CATALOGUE.values():
-        assert all(part.version for part in entry.parts)  # or its sha256 could change
-        assert entry.sha256 is not None
-        assert len(bytes.fromhex(entry.sha256)) == 32
-        assert entry.license
-        assert entry.description

@@ -16,11 +16,11 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.deployment.protocol import ServedModel
-from penstock.deployment.registry import LATEST, ModelRegistry
+from penstock.deployment.registry import ModelRegistry
 from penstock.errors import ModelNotFound, ShuttingDown
 from penstock.http.api.ollama.models import details_of, with_tag
 from penstock.http.api.ollama.response_bodies import OllamaStatus
-from penstock.store.catalogue import CATALOGUE, Entry
+from penstock.store.catalogue import Entry, find_entry
 from penstock.store.progress import Progress
 from penstock.store.resolve import resolve
 
@@ -102,13 +102,12 @@ class Pulls:
 
     def find(self, requested: str) -> Entry | ServedModel:
         """The catalogue's entry; or the served model, which is there. Raises ModelNotFound for any other."""
-        name = requested.removesuffix(LATEST)
         with contextlib.suppress(ModelNotFound):
             return self._models.find(requested)
-        if name in CATALOGUE:
-            return CATALOGUE[name]
+        if (entry := find_entry(requested)) is not None:
+            return entry
         raise ModelNotFound(
-            f'model "{requested[:128]}" cannot be pulled: it is not in the catalogue ({", ".join(CATALOGUE)})',
+            f'model "{requested[:128]}" cannot be pulled: it is not in the catalogue (`penstock list` shows it)',
             param="model",
         )
 

@@ -1,0 +1,73 @@
+"""penstock ps: the models of a running server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from penstock.cli.options import debug_option
+from penstock.cli.remote import Remote, server_option
+from penstock.cli.text import size_text, time_text
+from penstock.errors import Forbidden
+
+
+@click.command()
+@server_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@debug_option
+def ps(url: str, api_key: str | None, as_json: bool) -> None:
+    """List the models of a running server: state, requests, memory, and when each is unloaded."""
+    import msgspec
+
+    remote = Remote(url, api_key)
+    try:
+        listed = remote.get("/admin/models")["data"]
+    except Forbidden:  # a key without the scope admin sees names and states
+        listed = remote.get("/v1/models")["data"]
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(listed)).decode())
+    else:
+        _print(listed)
+
+
+def _print(listed: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for head in ("model", "state", "device"):
+        table.add_column(head, no_wrap=True)
+    for head in ("weights", "KV cache", "in use", "requests", "context"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("until", no_wrap=True)
+    for model in listed:
+        state = Text(model["state"], style="green" if model["state"] == "ready" else "yellow")
+        context = f"{model['max_model_len']:,}" if model.get("max_model_len") else ""
+        table.add_row(Text(model["id"], style="bold"), state, *_figures(model), context, _until(model))
+    Console(highlight=False).print(table)
+
+
+def _figures(model: dict[str, Any]) -> list[str]:
+    """Device, weights, KV cache, its use and open requests: over all replicas."""
+    parts = model.get("deployments", [])
+    if not parts:
+        return [""] * 5
+    weights, kv = (sum(part[name] or 0 for part in parts) for name in ("weights_bytes", "kv_bytes"))
+    devices = ", ".join(sorted({part["device"] for part in parts if part["device"]}))
+    several = f" x{len(parts)}" if len(parts) > 1 else ""
+    uses = [part["kv_use"] for part in parts if part["kv_use"] is not None]
+    return [
+        devices + several,
+        size_text(weights) if weights else "",
+        size_text(kv) if kv else "",
+        f"{max(uses):.0%}" if uses else "",
+        str(sum(part["open"] or 0 for part in parts)),
+    ]
+
+
+def _until(model: dict[str, Any]) -> str:
+    if model.get("expires_s") is not None:
+        return f"unloaded in {time_text(model['expires_s'])}"
+    return "stays" if model.get("pinned") else ""
