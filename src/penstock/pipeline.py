@@ -50,6 +50,7 @@ from penstock.tool_calls.registry import output_markers
 logger = logging.getLogger(__name__)
 
 ID_PIECE = 1 << 16  # token ids checked at once: other threads run in between
+MAX_OPENING = 160  # characters of a prompt for lists of requests
 POOLINGS: tuple[str, ...] = get_args(Pooling)
 
 
@@ -176,7 +177,7 @@ class Pipeline:
         """The prompt of these tokens, truncated if the request says so; emits Tokenized."""
         tokens = self._truncate(request, tokens)
         if self.emit is not None:
-            self.emit(events.Tokenized(request.id, self.clock(), start, tokens, self.model))
+            self.emit(events.Tokenized(request.id, self.clock(), start, tokens, self.model, _opening(request)))
         return tokens
 
     def _truncate(self, request: Request, tokens: list[int]) -> list[int]:
@@ -319,6 +320,17 @@ class Pipeline:
 def _least_output(params: SamplingParams) -> int:
     """Tokens that the context must have room for beside the prompt."""
     return max(params.min_tokens if params.max_tokens is None else params.max_tokens, 1)
+
+
+def _opening(request: Request) -> str:
+    """How its text begins: that of the last message of a user."""
+    text = request.text or ""
+    for message in reversed(request.messages or ()):
+        if message.get("role") == "user":
+            content = message.get("content")
+            text = content if isinstance(content, str) else ""
+            break
+    return text[: 2 * MAX_OPENING].strip()[:MAX_OPENING]
 
 
 def _pass(constraint: Constraint) -> None:

@@ -345,6 +345,17 @@ def test_every_request_ends_once_whatever_becomes_of_it(watched: Server, http: h
         assert sum(stage["us"] for stage in told["stages"]) == pytest.approx(told["e2e_us"], rel=0.01, abs=50)
 
 
+def test_requests_by_time_show_how_they_begin(http: httpx.Client) -> None:
+    name = ask(http, "  a beginning" + 400 * "!", tokens=2)
+    one = ended(http, name)
+    assert one["opening"] == ("a beginning" + 400 * "!")[:160]
+    at = shown(http, "/observe/requests", since=one["t"], until=one["t"])["requests"]
+    assert one["number"] in [other["number"] for other in at]
+    later = shown(http, "/observe/requests", since=one["end"] + 1)["requests"]
+    earlier = shown(http, "/observe/requests", until=one["t"] - 1)["requests"]
+    assert one["number"] not in [other["number"] for other in (*later, *earlier)]
+
+
 def test_facts_history_objectives_and_metrics(http: httpx.Client, watched: Server) -> None:
     ask(http, "one", tokens=30)
     facts = shown(http, "/observe/facts")
@@ -355,7 +366,8 @@ def test_facts_history_objectives_and_metrics(http: httpx.Client, watched: Serve
     assert facts["measured"]["decode_by_batch"]
     points = until(lambda: with_points(http), "a point")
     assert len({len(values) for name, values in points.items() if name != "interval_s"}) == 1
-    assert len(shown(http, "/slo")["objectives"]) == 6
+    assert points["server_memory"][-1] > 5e7  # of frontend and engine
+    assert len(shown(http, "/slo")["objectives"]) == 7
     metrics = watched.metrics()
     assert metrics["penstock_inter_token_latency_seconds_count"] > 20
     assert metrics["penstock_engine_process_resident_memory_bytes"] > 1e7

@@ -31,7 +31,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(chromium: str, tiny: Path) -> Iterator[Server]:
-    with Server(tiny, "--kv-memory", "100MB") as server:
+    with Server(tiny, "--kv-memory", "100MB", "--keep-texts") as server:
         yield server
 
 

@@ -333,12 +333,61 @@ def test_the_planner_shows_what_was_measured_in_figures_to_be_read(visit: Visit,
     expect(row.get_by_role("cell").nth(2)).to_have_text(re.compile(r"^\d+ B$"))
 
 
-def test_the_dashboard_shows_objectives_and_curves(visit: Visit, busy: Server) -> None:
+def test_the_dashboard_shows_curves_and_objectives(visit: Visit, busy: Server) -> None:
     page = visit("dashboard")
-    names = [one["name"] for one in get(busy, "/slo")["objectives"]]
-    assert {"ttft_p95", "tokens_per_s_p50", "error_rate", "kv_use", "queue_depth"} <= set(names)
-    expect(page.locator("tr[data-objective]")).to_have_count(len(names))
-    until(lambda: page.locator(".chart canvas").count() >= 6, "the curves being there")
+    until(lambda: page.locator(".chart canvas").count() >= 9, "the curves being there")
     until(lambda: colours(page, ".chart canvas") > 2, "the curves being drawn")
+    named = set(page.locator(".chart h2").all_inner_texts())
+    assert {"TTFT", "Inter-token latency", "Request latency", "Queue time", "Preemptions and errors", "CPU"} <= named
+    names = [one["name"] for one in get(busy, "/slo")["objectives"]]
+    assert {"ttft_p95", "tokens_per_s_p50", "error_rate", "kv_use", "gpu_memory", "queue_depth"} <= set(names)
+    expect(page.locator("tr[data-objective=kv_use]")).to_be_hidden()  # no target is set: folded
+    page.get_by_text("Objectives (SLO)", exact=True).click()
+    expect(page.locator("tr[data-objective]")).to_have_count(len(names))
     objective = next(one for one in get(busy, "/slo")["objectives"] if one["name"] == "kv_use")  # type: ignore[index]
     expect(page.locator("tr[data-objective=kv_use]")).to_contain_text(objective["title"])
+    page.get_by_role("button", name="Log", exact=True).click()
+    until(lambda: colours(page, ".chart canvas") > 2, "the curves being drawn anew")
+
+
+def test_a_moment_of_the_dashboard_leads_to_its_requests(visit: Visit, busy: Server) -> None:
+    """With the pointer or the keyboard; the crosshair is the same in all charts."""
+    page = visit("dashboard")
+    charts = page.locator(".chart .pickable")
+    until(lambda: page.locator(".chart canvas").count() >= 9, "the curves being there")
+    listed = until(lambda: get(busy, "/observe/history?seconds=900&points=300"), "points")
+    ended = next(place for place, us in enumerate(listed["e2e_us_p50"]) if us is not None)  # type: ignore[arg-type]
+    charts.first.focus()
+    for _ in range(len(listed["t"]) + 2 - ended):  # type: ignore[arg-type]
+        page.keyboard.press("ArrowLeft")
+    lines = page.locator(".u-cursor-x").evaluate_all("lines => new Set(lines.map(line => line.style.transform)).size")
+    assert lines == 1
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Open between")).to_be_visible()
+    page.get_by_role("button", name="Show all times").click()
+    expect(page.get_by_text("Open between")).to_have_count(0)
+    expect(page.locator("a.request-row").first).to_be_visible()
+
+
+def test_the_list_of_requests_sorts_and_shows_how_prompts_begin(visit: Visit, busy: Server) -> None:
+    page = visit("requests")
+    rows = page.locator("a.request-row")
+    expect(rows.filter(has_text="A beginning that all of these questions share.").first).to_be_visible()
+    page.get_by_label("Kind").select_option("chat")
+    tokens = "rows => rows.map(row => parseInt(row.children[2].firstChild.textContent.replaceAll(',', '')))"
+    for sign in (-1, 1):
+        page.get_by_role("button", name="Sort by output").click()
+        until(
+            lambda sign=sign: (found := rows.evaluate_all(tokens)) == sorted(found, key=lambda one: sign * one),
+            "the rows being in order",
+        )
+    # All bars share one time scale.
+    page.get_by_role("button", name="Sort by total").click()
+    width = "bars => bars.map(bar => [...bar.children].reduce((all, part) => all + parseFloat(part.style.width), 0))"
+    until(
+        lambda: (
+            (found := page.locator(".split-bar").evaluate_all(width)) == sorted(found, reverse=True)
+            and found[0] > 2 * found[-1]
+        ),
+        "longer bars for longer requests",
+    )

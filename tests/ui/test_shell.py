@@ -36,7 +36,7 @@ def settle(page: Page, name: str) -> None:
         "cache": (".page-map", ".tree-scroll canvas"),
         "lab": (".matrix tr[data-token]",),
         "planner": ("[data-part=output]", "[data-plan=count]", "[data-plan=kv_bytes_per_token]"),
-        "dashboard": ("tr[data-objective]", ".chart canvas"),
+        "dashboard": (".objectives summary", ".chart canvas"),
         "models": ("tr[data-deployment]",),
         "keys": (".empty",),  # test_admin.py looks at them on a server that has keys
         "usage": (".empty",),

@@ -103,7 +103,9 @@ async def serve(
         loop.add_signal_handler(signal_number, on_signal)
     for model in service.models.local:
         model.replicas.supervise(hang_s)
-    watching = asyncio.create_task(observer.run(service.replica_queries)) if observer is not None else None
+    watching = None
+    if observer is not None:
+        watching = asyncio.create_task(observer.run(service.replica_queries, service.engine_pids))
     if service.batches is not None:
         service.batches.start()
     http.app = app

@@ -211,6 +211,11 @@ class Service:
         replicas = [replica for model in self.models.local for replica in model.replicas.replicas]
         return {replica.source: partial(replica.ask, "stats") for replica in replicas}
 
+    def engine_pids(self) -> list[int]:
+        """Of the replicas whose engine has a process of its own."""
+        replicas = [replica for model in self.models.local for replica in model.replicas.replicas]
+        return [replica.facts["pid"] for replica in replicas if replica.facts.get("pid")]
+
     async def drain(self, deadline_s: float) -> None:
         """Accept no more requests, and wait for the open ones; after the deadline they end."""
         self.closing = True

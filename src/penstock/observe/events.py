@@ -75,6 +75,7 @@ class Tokenized(Event, frozen=True, gc=False):
     start: float
     tokens: list[int]
     model: str = ""
+    opening: str = ""  # how the prompt, or its last message of a user, begins; kept with keep_texts
 
 
 class Queued(Event, frozen=True, gc=False):

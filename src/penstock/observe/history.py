@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
+from penstock.observe.machine import MachineUse
 from penstock.observe.performance import percentile_us
 from penstock.observe.trace.journal import Journal
 
 INTERVAL_S = 2.0
 MAX_POINTS = 1800
+GAP_CLASS = math.log(1.05)  # gaps between tokens are kept in classes of 5%
+LEAST_GAP_S = 1e-6
 
 
 @dataclass(slots=True)
@@ -19,7 +23,8 @@ class Point:
     t: float
     first_tokens: list[float]  # TTFT in seconds, of requests whose first token came in this interval
     latencies: list[float]  # seconds, of requests that ended
-    gaps: list[float]  # mean seconds between tokens
+    queue_times: list[float]  # seconds, of requests that ended
+    gaps: Counter[int]  # between two tokens of a sequence: how many, by class of their length
     tokens: int
     prompt_tokens: int
     hit_tokens: int
@@ -33,6 +38,7 @@ class Point:
     waiting: int
     kv_use: float
     gpu: dict[str, Any] | None
+    machine: MachineUse | None
 
 
 class History:
@@ -44,7 +50,7 @@ class History:
         self._before = journal.totals
         self._since = journal.clock()
 
-    def sample(self, gpu: dict[str, Any] | None) -> Point:
+    def sample(self, gpu: dict[str, Any] | None, machine: MachineUse | None = None) -> Point:
         """Append the point of the interval that ends now."""
         journal, before = self._journal, self._before
         totals, now, since = journal.totals, journal.clock(), self._since
@@ -62,7 +68,8 @@ class History:
             t=now,
             first_tokens=first,
             latencies=[r.end - r.accepted for r in ended if r.end is not None and r.finish != "rejected"],
-            gaps=[1 / rate for r in ended if (rate := r.tokens_per_s)],
+            queue_times=[s.admitted - s.queued for r in ended for s in r.sequences if s.admitted is not None],
+            gaps=self._take_gaps(),
             tokens=totals.output_tokens - before.output_tokens,
             prompt_tokens=totals.prompt_tokens - before.prompt_tokens,
             hit_tokens=totals.hit_tokens - before.hit_tokens,
@@ -76,11 +83,21 @@ class History:
             waiting=journal.waiting,
             kv_use=journal.kv_use,
             gpu=gpu,
+            machine=machine,
         )
         self.points.append(point)
         self._before = totals
         self._since = now
         return point
+
+    def _take_gaps(self) -> Counter[int]:
+        """Those of all replicas since the last point, in classes."""
+        classes: Counter[int] = Counter()
+        for replica in list(self._journal.replicas.values()):
+            while replica.token_gaps:
+                gap, count = replica.token_gaps.popleft()
+                classes[round(math.log(max(gap, LEAST_GAP_S)) / GAP_CLASS)] += count
+        return classes
 
     def columns(self, seconds: float, max_points: int) -> dict[str, Any]:
         """The last `seconds` as arrays of at most `max_points` values, oldest first."""
@@ -99,16 +116,25 @@ class History:
         span = len(group) * INTERVAL_S or INTERVAL_S
         first = sorted(value for point in group for value in point.first_tokens)
         latencies = sorted(value for point in group for value in point.latencies)
-        gaps = sorted(value for point in group for value in point.gaps)
+        queue_times = sorted(value for point in group for value in point.queue_times)
+        gaps = sum((point.gaps for point in group), Counter())
         requests, errors = sum(p.requests for p in group), sum(p.errors for p in group)
         steps, prompts = sum(p.steps for p in group), sum(p.prompt_tokens for p in group)
         gpus = [point.gpu for point in group if point.gpu is not None]
+        machines = [point.machine for point in group if point.machine is not None]
         return {
             "t": self._journal.at(group[-1].t) if group else None,
             "ttft_us_p50": percentile_us(first, 0.5),
             "ttft_us_p95": percentile_us(first, 0.95),
+            "ttft_us_p99": percentile_us(first, 0.99),
+            "e2e_us_p50": percentile_us(latencies, 0.5),
             "e2e_us_p95": percentile_us(latencies, 0.95),
-            "inter_token_us_p50": percentile_us(gaps, 0.5),
+            "e2e_us_p99": percentile_us(latencies, 0.99),
+            "queue_us_p50": percentile_us(queue_times, 0.5),
+            "queue_us_p95": percentile_us(queue_times, 0.95),
+            "inter_token_us_p50": _gap_percentile_us(gaps, 0.5),
+            "inter_token_us_p95": _gap_percentile_us(gaps, 0.95),
+            "inter_token_us_p99": _gap_percentile_us(gaps, 0.99),
             "tokens_per_s": round(sum(p.tokens for p in group) / span, 2),
             "prompt_tokens_per_s": round(prompts / span, 2),
             "running": max((p.running for p in group), default=0),
@@ -123,4 +149,25 @@ class History:
             "prefix_hit_ratio": round(sum(p.hit_tokens for p in group) / prompts, 4) if prompts else None,
             "gpu_utilisation": round(mean(gpu["utilisation"] for gpu in gpus), 3) if gpus else None,
             "gpu_memory": max(gpu["memory_used"] for gpu in gpus) if gpus else None,
+            "gpu_memory_total": gpus[-1]["memory_total"] if gpus else None,
+            "cpu": _mean([one.cpu for one in machines]),
+            "server_cpu": _mean([one.server_cpu for one in machines]),
+            "memory": max((one.memory_used for one in machines), default=None),
+            "memory_total": machines[-1].memory_total if machines else None,
+            "server_memory": max((one.server_memory for one in machines), default=None),
         }
+
+
+def _gap_percentile_us(gaps: Counter[int], share: float) -> int | None:
+    """Nearest rank, as the middle of its class."""
+    left = max(1, math.ceil(gaps.total() * share))
+    for place in sorted(gaps):
+        left -= gaps[place]
+        if left <= 0:
+            return round(math.exp(place * GAP_CLASS) * 1e6)
+    return None
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(mean(known), 4) if known else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from penstock.errors import PenstockError
@@ -12,6 +12,7 @@ from penstock.flow.identity import Source
 from penstock.flow.record import Blocks
 from penstock.observe.gpu import Gpu
 from penstock.observe.history import INTERVAL_S, History
+from penstock.observe.machine import Machine
 from penstock.observe.slo.monitor import SloMonitor
 from penstock.observe.trace.journal import Journal
 from penstock.observe.trace.views import View
@@ -30,16 +31,19 @@ class Observer:
         self.monitor = monitor
         self.view = view
         self.gpu = gpu
+        self.machine = Machine()
 
-    async def run(self, find_replicas: Callable[[], Mapping[Source, Ask]]) -> None:
+    async def run(
+        self, find_replicas: Callable[[], Mapping[Source, Ask]], engine_pids: Callable[[], Iterable[int]]
+    ) -> None:
         """Until the task is cancelled. `find_replicas` gives the replicas that are there, and what asks each of them
-        for its stats."""
+        for its stats; `engine_pids` the ids of their processes."""
         while True:
             await asyncio.sleep(INTERVAL_S)
             for source, ask in find_replicas().items():
                 await self.refresh(source, ask)
             try:
-                self.history.sample(self.gpu.read())
+                self.history.sample(self.gpu.read(), self.machine.read(engine_pids()))
                 self.monitor.evaluate()
             except Exception:  # observing must not break serving
                 logger.exception("sampling the history or evaluating the objectives failed")

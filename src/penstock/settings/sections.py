@@ -250,6 +250,9 @@ class ObserveSettings(Section, frozen=True):
     slo_kv_use: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="SLO: share of KV blocks in use.")
     ] = None
+    slo_gpu_memory: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None, Meta(description="SLO: share of the GPU's memory in use.")
+    ] = None
     slo_queue_depth: Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="SLO: queued sequences.")] = None
     slo_spend_rate: Annotated[
         Annotated[float, Meta(gt=1)] | None,

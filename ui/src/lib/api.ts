@@ -115,6 +115,7 @@ export interface Summary {
   preemptions: number;
   finish: string | null;
   error: { code: string | null; message: string; status: number } | null;
+  opening: string | null; // how its prompt begins, with --keep-texts
   seqs: number[];
 }
 

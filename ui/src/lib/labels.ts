@@ -144,6 +144,7 @@ export const CAUSES: Record<string, string> = {
   cache_thrashing: "Cache thrashing",
   slow_client: "Slow client",
   engine_down: "Engine down",
+  gpu_memory: "GPU memory",
   spend_spike: "Cost spike",
   errors: "Errors",
   load: "Load",

@@ -22,6 +22,12 @@ function read(): Route {
 export const route = signal<Route>(read());
 addEventListener("hashchange", () => (route.value = read()));
 
+/** With a query: `goTo("requests", { from: "1" })`. */
+export function goTo(page: string, query: Record<string, string>): void {
+  location.hash = `#/${encodeURIComponent(page)}?${new URLSearchParams(query)}`;
+  route.value = read();
+}
+
 export function go(page: string, ...rest: string[]): void {
   location.hash = `#/${[page, ...rest].map(encodeURIComponent).join("/")}`;
   route.value = read(); // the hashchange event may come after the next key

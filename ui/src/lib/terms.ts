@@ -14,7 +14,7 @@ export const TERMS = {
     ["Prompt, output", "Prompt tokens and generated tokens."],
     ["Cached", "Prompt tokens whose keys and values come from the prefix cache: their prefill is skipped."],
     ["TTFT", "Time to first token, from the arrival of the request."],
-    ["Bar", "How the total latency divides into queue, prefill and decode."],
+    ["Bar", "How the total latency divides into queue, prefill and decode. All bars share one time scale; bars that fade out are longer."],
     ["State", "The current state, or the finish reason: “end” is an end-of-sequence token, “length” is max_tokens."],
   ],
   batch: [
@@ -71,8 +71,12 @@ export const TERMS = {
     ["Day", "UTC. A request counts on the day on which it ended."],
   ],
   dashboard: [
-    ["p50, p95", "Median and 95th percentile."],
+    ["p50, p95, p99", "Median, 95th and 99th percentile of what happened between two points."],
     ["TTFT", "Time to first token: queue and prefill."],
+    ["Inter-token latency (ITL)", "Time between two tokens of a sequence, of every token."],
+    ["Request latency", "End-to-end latency of the requests that ended."],
+    ["Queue time", "From arrival in the queue to the first step."],
+    ["Preemption", "A sequence returned to the queue because no KV block was free; its KV is recomputed."],
     ["Objective", "A service-level objective (SLO), set with --slo-*. A missed objective raises an alert that names the likely cause."],
     ["Prefix cache hit rate", "Share of prompt tokens found in the prefix cache."],
   ],

@@ -12,6 +12,8 @@ export interface Line {
 }
 
 const HEIGHT = 150;
+const POWERS_OF_TWO = Array.from({ length: 40 }, (_, power) => 2 ** (power + 10));
+const LOG_SCALE: uPlot.Scale = { distr: 3, log: 10, range: (_, low, high) => (low > 0 ? uPlot.rangeLog(low, high, 10, true) : [1, 10]) };
 
 const wholeMinutes = (splits: number[]): boolean => splits.every((value) => value % 60 === 0);
 
@@ -32,6 +34,10 @@ export function Chart({
   least = 1,
   daily = false,
   hideTitle = false,
+  log = false,
+  binary = false,
+  sync,
+  onPick,
 }: {
   title: string;
   /** Unix seconds. */
@@ -45,13 +51,22 @@ export function Chart({
   daily?: boolean;
   /** The card around it has a title. */
   hideTitle?: boolean;
+  /** Logarithmic values; what is not above 0 is not drawn. */
+  log?: boolean;
+  /** Bytes: the axis is divided at powers of two. */
+  binary?: boolean;
+  /** Charts of one name share their crosshair. */
+  sync?: string;
+  /** Called with the index of the point that is clicked, or chosen with Enter. */
+  onPick?: (index: number) => void;
 }) {
   const box = useRef<HTMLDivElement>(null);
   const values = useRef<(HTMLElement | null)[]>([]);
   const plot = useRef<uPlot | null>(null);
-  const data = [t, ...lines.map((line) => line.values)] as uPlot.AlignedData;
-  const latest = useRef({ data, format });
-  latest.current = { data, format };
+  const drawn = (values: Line["values"]): Line["values"] => (log ? values.map((value) => (value && value > 0 ? value : null)) : values);
+  const data = [t, ...lines.map((line) => drawn(line.values))] as uPlot.AlignedData;
+  const latest = useRef({ data, format, onPick });
+  latest.current = { data, format, onPick };
   const say = (index: number | null | undefined): void => {
     lines.forEach((_, place) => {
       const series = latest.current.data[place + 1] ?? [];
@@ -69,11 +84,11 @@ export function Chart({
       height: HEIGHT,
       legend: { show: false },
       tzDate: daily ? (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") : undefined,
-      cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
-      scales: { x: { time: true }, y: { range: (_, __, top) => [0, max ?? Math.max((top ?? 0) * 1.15, least)] } },
+      cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false }, sync: sync === undefined ? undefined : { key: sync, setSeries: false } },
+      scales: { x: { time: true }, y: log ? LOG_SCALE : { range: (_, __, top) => [0, max ?? Math.max((top ?? 0) * 1.15, least)] } },
       axes: [
         { ...axis, space: 70, values: (_, splits) => (daily ? splits.map(monthDay) : splits.map((value) => clock(value).slice(0, wholeMinutes(splits) ? 5 : 8))) },
-        { ...axis, size: 64, space: 34, values: (_, splits) => splits.map((value) => latest.current.format(value)) },
+        { ...axis, size: 64, space: 34, incrs: binary ? POWERS_OF_TWO : undefined, values: (_, splits) => splits.map((value) => latest.current.format(value)) },
       ],
       series: [
         {},
@@ -96,6 +111,7 @@ export function Chart({
     const sized = new ResizeObserver(() => made?.setSize({ width: element.clientWidth, height: HEIGHT }));
     const forget = inTurn(() => {
       made = plot.current = new uPlot(options(element.clientWidth), latest.current.data, element);
+      made.over.addEventListener("click", () => pick());
       say(null);
       sized.observe(element);
     });
@@ -105,10 +121,25 @@ export function Chart({
       made?.destroy();
       plot.current = null;
     };
-  }, [key, lines.length, lines.map((line) => lonely(line.values)).join()]);
-  useEffect(() => {
-    plot.current?.setData(data);
-  }, [t, lines.map((line) => line.values.length).join()]);
+  }, [key, log, lines.length, lines.map((line) => lonely(line.values)).join()]);
+  useEffect(() => inTurn(() => plot.current?.setData(latest.current.data)), [t, log, lines.map((line) => line.values.length).join()]);
+  const pick = (): void => {
+    const index = plot.current?.cursor.idx;
+    if (index != null) latest.current.onPick?.(index);
+  };
+  const press = (event: KeyboardEvent): void => {
+    const chart = plot.current;
+    if (!chart) return;
+    if (event.key === "Enter") return pick();
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const points = chart.data[0];
+    const index = Math.max(0, Math.min(points.length - 1, (chart.cursor.idx ?? points.length) + by));
+    const { left, top } = chart.over.getBoundingClientRect();
+    // As the pointer does, so that charts of the same name follow.
+    chart.over.dispatchEvent(new MouseEvent("mousemove", { clientX: left + chart.valToPos(points[index]!, "x"), clientY: top + 1 }));
+  };
   return (
     <figure class="chart">
       <figcaption>
@@ -123,7 +154,18 @@ export function Chart({
           ))}
         </ul>
       </figcaption>
-      <div ref={box} role="img" aria-label={`${title}, over time`} />
+      {onPick ? (
+        <div
+          ref={box}
+          class="pickable"
+          role="img"
+          tabIndex={0}
+          aria-label={`${title}, over time. Arrow keys move along it, Enter lists the requests of that moment.`}
+          onKeyDown={press}
+        />
+      ) : (
+        <div ref={box} role="img" aria-label={`${title}, over time`} />
+      )}
     </figure>
   );
 }

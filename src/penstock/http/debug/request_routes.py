@@ -71,7 +71,8 @@ def _filter(query: JsonObject, observer: Observer) -> Callable[[RequestTrace], b
     state, kind, batch, finish, part, before = (
         query[name] for name in ("state", "kind", "batch", "finish", "q", "before")
     )
-    model, replica = query["model"], query["replica"]
+    model, replica, since, until = (query[name] for name in ("model", "replica", "since", "until"))
+    at = observer.journal.epoch.micros
     min_s = query["min_ms"] / 1000
     now = observer.journal.clock()
 
@@ -84,6 +85,8 @@ def _filter(query: JsonObject, observer: Observer) -> Callable[[RequestTrace], b
             and (finish is None or request.finish == finish)
             and (model is None or untagged(request.model or "") == untagged(model))
             and (replica is None or request.replica == replica)
+            and (since is None or request.end is None or at(request.end) >= since)
+            and (until is None or at(request.accepted) <= until)
             and ((now if request.end is None else request.end) - request.accepted >= min_s)
             and (part is None or part in request.id or part in request.request_id or _has_text(observer, request, part))
         )

@@ -120,6 +120,10 @@ REQUESTS = DebugRoute(
         _integer(name="replica", description="Only those of this replica.", bounds=(0, 10**6)),
         Parameter(name="q", description="Part of an id, or of a text where texts are kept."),
         _number(name="min_ms", description="Only those that took so long.", bounds=(0, 1e9), default=0),
+        _integer(
+            name="since", description="Only those that ended after this instant, or are open.", bounds=(0, 10**18)
+        ),
+        _integer(name="until", description="Only those that arrived by this.", bounds=(0, 10**18)),
         _integer(name="before", description="Only those with a smaller number: the next page.", bounds=(0, 10**12)),
         _integer(name="limit", description="At most so many.", bounds=(1, 1000), default=100),
     ),

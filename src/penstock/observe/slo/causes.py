@@ -18,7 +18,7 @@ EXAMPLES = 5
 
 
 class Cause(NamedTuple):
-    name: str  # queue, long_prefill, cache_thrashing, slow_client, engine_down, errors, load, spend_spike …
+    name: str  # queue, long_prefill, cache_thrashing, slow_client, engine_down, errors, load, gpu_memory, spend_spike …
     evidence: str
     requests: list[str]  # ids of examples
     tenant: str | None = None  # which alone it concerns, and which alone is shown it
@@ -88,6 +88,15 @@ def full_cache(points: list[Point], journal: Journal) -> Cause:
     if preemptions:
         return Cause("cache_thrashing", f"{preemptions} sequences were preempted for KV blocks", names)
     return Cause("load", f"{journal.running} sequences run at once", names)
+
+
+def full_gpu(points: list[Point], journal: Journal) -> Cause:
+    """The engine's share of a GPU is reserved at its start, so other processes make the difference."""
+    used = [point.gpu["memory_used"] for point in points if point.gpu is not None]
+    grown = (max(used) - min(used)) / 1e9 if used else 0.0
+    most = max(used, default=0) / 1e9
+    evidence = f"all processes use {most:.1f} GB, {grown:.1f} GB more than at the window's least"
+    return Cause("gpu_memory", evidence, _examples(list(journal.open.values())))
 
 
 def long_queue(points: list[Point], journal: Journal, *, ready: bool) -> Cause:

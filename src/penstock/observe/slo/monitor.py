@@ -6,6 +6,7 @@
 | tokens_per_s_p50 | median of the answers' tokens per second, from first token to last |
 | error_rate | requests that the server failed, of all that it accepted |
 | kv_use, queue_depth | mean over the window's points |
+| gpu_memory | largest share of the GPU's memory that all processes use, of the window's points |
 | spend_rate | a tenant's spend, as a multiple of its mean of the last day: the largest of all tenants' |
 """
 
@@ -87,6 +88,7 @@ class SloMonitor:
             Objective("tokens_per_s_p50", "Generation tok/s p50", "tokens/s", settings.slo_tokens_per_s_p50, True),
             Objective("error_rate", "Error rate", "ratio", settings.slo_error_rate),
             Objective("kv_use", "KV cache usage", "ratio", settings.slo_kv_use),
+            Objective("gpu_memory", "GPU memory usage", "ratio", settings.slo_gpu_memory),
             Objective("queue_depth", "Queue depth", "requests", settings.slo_queue_depth),
         )
         if spend is not None:
@@ -206,11 +208,14 @@ class SloMonitor:
             failed = sum(request.failed for request in taken)
             return (failed / len(taken) if taken else None), len(taken)
         points = self._points()
+        if name == "gpu_memory":
+            shares = [one.gpu["memory_used"] / one.gpu["memory_total"] for one in points if one.gpu is not None]
+            return max(shares, default=None), len(shares)
         levels: list[float] = [point.kv_use if name == "kv_use" else point.waiting for point in points]
         return (mean(levels) if levels else None), len(levels)
 
     def _enough(self, objective: Objective) -> int:
-        return 1 if objective.name in ("kv_use", "queue_depth", "spend_rate") else ENOUGH
+        return 1 if objective.name in ("kv_use", "gpu_memory", "queue_depth", "spend_rate") else ENOUGH
 
     def _cause(self, objective: Objective) -> Cause:
         target = objective.target or 0.0
@@ -227,6 +232,8 @@ class SloMonitor:
                 return causes.failures([request for request in self._ended_requests() if request.failed])
             case "kv_use":
                 return causes.full_cache(self._points(), self._journal)
+            case "gpu_memory":
+                return causes.full_gpu(self._points(), self._journal)
             case "spend_rate" if self._spend is not None and (spike := self._spend.spike(self.window_s)) is not None:
                 return causes.spend_spike(spike, self.window_s, [*self._ended_requests()])
         return causes.long_queue(self._points(), self._journal, ready=self._ready())

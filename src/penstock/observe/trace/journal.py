@@ -208,6 +208,7 @@ class Journal:
             request.tokenized.append((event.start, event.t))
             if self.keep_texts:
                 request.prompts = [*(request.prompts or []), array("I", event.tokens)]
+                request.opening = request.opening or event.opening
 
     def _assign_model(self, request: RequestTrace, model: str) -> None:
         """Its replica is known once it is queued there."""
@@ -288,8 +289,7 @@ class Journal:
                 if delta.timings is not None:
                     sequence.drafted, sequence.accepted = delta.timings.drafted, delta.timings.accepted
         replica.totals.output_tokens += tokens
-        for gap, count in gaps.items():
-            replica.token_gap_s.add(gap, count)
+        replica.count_gaps(gaps)
 
     def _further_tokens(self, event: events.Delivered, moment: Moment) -> dict[float, int]:
         """One more token for each of `event.numbers`; returns how often each gap between tokens occurred. Most

@@ -129,7 +129,8 @@ class RequestTrace:
     message: str | None = None
     status: int | None = None
     microusd: int | None = None  # what it costs; None: its model has no price
-    prompts: list[array[int]] | None = None  # token ids, with keep_texts
+    prompts: list[array[int]] | None = None  # token ids, with keep_texts, as the next two
+    opening: str | None = None  # of the prompt
     answers: list[str] | None = None
 
     def add_write(self, start: float, end: float, num_bytes: int) -> None:

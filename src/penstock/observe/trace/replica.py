@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field, fields
 
 from penstock.flow.identity import Source
 from penstock.flow.record import WAITS, Blocks, StepRecord
 from penstock.observe.histogram import BATCH_SIZES, STEP_S, TOKEN_LATENCY_S, TOKENS, Histogram
 from penstock.observe.trace.step_ring import StepRing
+
+MAX_GAPS = 20_000  # distinct gaps of single steps, between two readings of the history
 
 
 @dataclass(slots=True)
@@ -53,11 +56,20 @@ class ReplicaTrace:
         self.totals = Totals()
         self.level = Level()
         self.token_gap_s = Histogram(TOKEN_LATENCY_S)
+        self.token_gaps: deque[tuple[float, int]] = deque(
+            maxlen=MAX_GAPS
+        )  # seconds and how often; the history empties it
         self.step_s = Histogram(STEP_S)
         self.step_tokens = Histogram(TOKENS)
         self.batch_size = Histogram(BATCH_SIZES)
         self.prompt_tokens = Histogram(TOKENS)  # of a request, as the next
         self.output_tokens = Histogram(TOKENS)
+
+    def count_gaps(self, gaps: dict[float, int]) -> None:
+        """Seconds between two tokens of a sequence, and how often each occurred in a step."""
+        for gap, count in gaps.items():
+            self.token_gap_s.add(gap, count)
+        self.token_gaps.extend(gaps.items())
 
     def count_step(self, step: StepRecord, settled: float) -> None:
         """Count a step that has been settled at `settled`."""

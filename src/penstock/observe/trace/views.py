@@ -66,6 +66,7 @@ class View:
             "finish": request.finish,
             "cost_usd": None if request.microusd is None else request.microusd / 1e6,
             "error": _error(request),
+            "opening": request.opening or None,
             "seqs": [s.number for s in sequences],
         }
 

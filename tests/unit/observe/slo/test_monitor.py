@@ -16,6 +16,7 @@ from penstock.flow import FinishReason, record
 from penstock.flow.record import Finding
 from penstock.observe import events
 from penstock.observe.history import History
+from penstock.observe.machine import MachineUse
 from penstock.observe.slo.monitor import SloMonitor
 from penstock.observe.slo.webhook import Webhook
 from penstock.settings import ObserveSettings, load
@@ -30,8 +31,8 @@ class Watch:
         settings = ObserveSettings(**objectives)
         self.monitor = SloMonitor(self.watched.journal, self.history, settings, lambda: self.ready, [self.told.append])
 
-    def beat(self) -> None:
-        self.history.sample(None)
+    def beat(self, gpu: dict[str, Any] | None = None) -> None:
+        self.history.sample(gpu)
         self.monitor.evaluate()
 
     def value(self, name: str) -> Any:
@@ -41,7 +42,7 @@ class Watch:
 def test_all_objectives_are_listed_and_judged_only_where_there_is_a_target_and_data() -> None:
     watch = Watch(slo_ttft_p95=1.0)
     assert [one["name"] for one in watch.monitor.status()["objectives"]] == [
-        "ttft_p95", "tokens_per_s_p50", "error_rate", "kv_use", "queue_depth",
+        "ttft_p95", "tokens_per_s_p50", "error_rate", "kv_use", "gpu_memory", "queue_depth",
     ]  # fmt: skip
     assert watch.value("ttft_p95") | {"value": None, "samples": 0, "ok": None} == watch.value("ttft_p95")
     watch.watched.serve("a")
@@ -154,19 +155,58 @@ def test_levels_are_means_over_the_window() -> None:
     assert watch.monitor.open["queue_depth"].cause.name == "engine_down"
 
 
+def test_gpu_memory_is_the_most_of_the_window_and_none_without_a_gpu() -> None:
+    watch = Watch(slo_gpu_memory=0.9)
+    watch.beat()
+    assert (watch.value("gpu_memory")["value"], watch.value("gpu_memory")["ok"]) == (None, None)
+    for used in (60e9, 76e9, 40e9):
+        watch.beat({"utilisation": 0.5, "memory_used": used, "memory_total": 80e9})
+    assert watch.value("gpu_memory")["value"] == pytest.approx(0.95)
+    (alert,) = watch.told
+    assert alert["cause"] == "gpu_memory"
+    assert alert["message"] == (
+        "GPU memory usage is 95%, above 90%: all processes use 76.0 GB, 16.0 GB more than at the window's least"
+    )
+
+
 def test_the_history_has_columns_of_equal_length() -> None:
     watch = Watch()
     assert watch.history.columns(900, 10)["t"] == []
     for place in range(25):
         watch.watched.serve(f"a{place}")
-        watch.history.sample({"utilisation": 0.5, "memory_used": 7, "memory_total": 10})
+        machine = MachineUse(
+            cpu=0.5 if place else None, server_cpu=0.25, memory_used=place, memory_total=99, server_memory=5
+        )
+        watch.history.sample({"utilisation": 0.5, "memory_used": 7, "memory_total": 10}, machine)
     told = watch.history.columns(900, 10)
     lengths = {len(values) for name, values in told.items() if name != "interval_s"}
     assert lengths == {9}
     assert told["interval_s"] == 6.0
     assert told["requests_per_s"] == [0.5] * 9
-    assert told["gpu_memory"][0] == 7
+    assert (told["gpu_memory"][0], told["gpu_memory_total"][0]) == (7, 10)
+    assert (told["cpu"][0], told["server_cpu"][0]) == (0.5, 0.25)
+    assert (told["memory"][0], told["memory_total"][0], told["server_memory"][0]) == (2, 99, 5)
     assert told["prefix_hit_ratio"][0] == 0.0
+
+
+def test_the_history_has_percentiles_of_what_happened_between_two_points() -> None:
+    watch = Watch()
+    watched = watch.watched
+    watched.accept("a")
+    watched.later(1.0)  # in the queue
+    watched.step({"a": 40}, admissions={"a": Finding()})
+    for seconds in (0.01,) * 90 + (0.2,) * 10:
+        watched.step({"a": 1}, seconds=seconds)
+    watched.finish("a")
+    watch.beat()
+    watched.serve("b")
+    watch.beat()
+    told = watch.history.columns(900, 10)
+    assert told["inter_token_us_p50"][0] == pytest.approx(10_000, rel=0.2)  # with what a step takes beside
+    assert told["inter_token_us_p99"][0] == pytest.approx(200_000, rel=0.05)
+    assert told["inter_token_us_p99"][1] < 100_000  # of its own point
+    assert told["queue_us_p95"][0] == pytest.approx(1_000_000, rel=0.1)
+    assert told["e2e_us_p50"][0] == told["e2e_us_p99"][0] > 3_900_000
 
 
 # --- the webhook

@@ -1,19 +1,23 @@
-/** SLO objectives, alerts and time series. */
+/** Time series of the last minutes, alerts, and SLO objectives. */
 import { useSignal } from "@preact/signals";
 import { Fragment } from "preact";
 import type { Alert, History, Series, Slo } from "../../lib/api";
-import { clock, count, duration, percent, seconds, short } from "../../lib/format";
+import { bytes, clock, count, duration, percent, seconds, short } from "../../lib/format";
 import { usePolling } from "../../lib/frames";
 import { fetchJson, errorMessage } from "../../lib/http";
 import { stats, wallClock } from "../../lib/live";
 import { CAUSES } from "../../lib/labels";
-import { Badge, Card, Empty, PageHeader, Problem, Segmented, Stat, Table } from "../../parts/basics";
-import { Chart, type Line } from "../../parts/chart";
+import { Badge, Card, PageHeader, Problem, Segmented, Stat, Table } from "../../parts/basics";
+import { Charts } from "./charts";
 
 const SPANS = [
   ["300", "5 min"],
   ["900", "15 min"],
   ["3600", "1 h"],
+] as const;
+const SCALES = [
+  ["linear", "Linear"],
+  ["log", "Log"],
 ] as const;
 
 export function Dashboard() {
@@ -21,6 +25,7 @@ export function Dashboard() {
   const history = useSignal<History | null>(null);
   const problem = useSignal("");
   const span = useSignal<string>("900");
+  const scale = useSignal<string>("linear");
   usePolling(
     async (signal) => {
       try {
@@ -38,22 +43,31 @@ export function Dashboard() {
   );
   return (
     <>
-      <PageHeader title="Dashboard" terms="dashboard" lead="Service-level objectives (SLO), alerts and recent metrics.">
+      <PageHeader title="Dashboard" terms="dashboard" lead="Recent metrics, alerts and service-level objectives (SLO). Click a moment in a chart to list its requests.">
+        <Segmented label="Scale of latencies" value={scale.value} options={SCALES} onChange={(next) => (scale.value = next)} />
         <Segmented label="Time span" value={span.value} options={SPANS} onChange={(next) => (span.value = next)} />
       </PageHeader>
       <div class="stack">
         {problem.value && <Problem message={problem.value} />}
-        <Now />
+        <Now history={history.value} />
+        {slo.value && slo.value.alerts.length > 0 && (
+          <Card title="Open alerts">
+            {slo.value.alerts.map((alert) => (
+              <AlertLine key={alert.id} alert={alert} />
+            ))}
+          </Card>
+        )}
+        {history.value && <Charts history={history.value} log={scale.value === "log"} />}
         {slo.value && <Objectives slo={slo.value} />}
-        {history.value && <Charts history={history.value} />}
         {slo.value && slo.value.recent.length > 0 && <Past alerts={slo.value.recent} />}
       </div>
     </>
   );
 }
 
-function Now() {
+function Now({ history }: { history: History | null }) {
   const now = stats.value;
+  const last = (name: string): number | null => (history?.[name] as Series | undefined)?.at(-1) ?? null;
   return (
     <Card>
       <dl class="stats">
@@ -62,7 +76,9 @@ function Now() {
         <Stat name="TTFT p50" value={duration(now?.ttft_us_p50)} detail={`p95 ${duration(now?.ttft_us_p95)}`} />
         <Stat name="KV cache usage" value={percent(now?.kv_use)} detail="of all blocks" />
         <Stat name="Errors" value={count(now?.errors)} tone={now?.errors ? "bad" : undefined} detail="since start" />
-        {now?.gpu && <Stat name="GPU" value={percent(now.gpu.utilisation, 0)} detail={percent(now.gpu.memory_used / now.gpu.memory_total, 0) + " of memory"} />}
+        {last("cpu") !== null && <Stat name="CPU" value={percent(last("cpu"), 0)} detail={`${percent(last("server_cpu"), 0)} by this server`} />}
+        {last("server_memory") !== null && <Stat name="Memory" value={bytes(last("server_memory"))} detail={`of ${bytes(last("memory_total"))}, by this server`} />}
+        {now?.gpu && <Stat name="GPU" value={percent(now.gpu.utilisation, 0)} detail={`${bytes(now.gpu.memory_used)} of ${bytes(now.gpu.memory_total)} in use`} />}
       </dl>
     </Card>
   );
@@ -76,14 +92,20 @@ function shown(value: number | null, unit: string): string {
   return unit === "tokens/s" ? `${short(value)} tok/s` : count(value);
 }
 
+/** Folded while no target is set. */
 function Objectives({ slo }: { slo: Slo }) {
   const set = slo.objectives.filter((one) => one.target !== null).length;
   return (
-    <Card
-      title="Objectives (SLO)"
-      aside={<span>over the last {seconds(slo.window_s)}</span>}
-      note={set ? undefined : "No target is set: see --slo-ttft-p95 and the other --slo-* settings."}
-    >
+    <section class="card">
+      <details class="objectives" open={set > 0}>
+        <summary>
+          <h2>Objectives (SLO)</h2> <span class="muted">{set ? `over the last ${seconds(slo.window_s)}` : "no target is set"}</span>
+        </summary>
+        {!set && (
+          <p class="note">
+            <code>--slo-ttft-p95</code> and the other <code>--slo-*</code> settings set targets. An objective that is missed raises an alert.
+          </p>
+        )}
       <Table label="Objectives">
         <thead>
           <tr>
@@ -112,10 +134,8 @@ function Objectives({ slo }: { slo: Slo }) {
           ))}
         </tbody>
       </Table>
-      {slo.alerts.map((alert) => (
-        <AlertLine key={alert.id} alert={alert} />
-      ))}
-    </Card>
+      </details>
+    </section>
   );
 }
 
@@ -147,53 +167,5 @@ function Past({ alerts }: { alerts: Alert[] }) {
         <AlertLine key={alert.id} alert={alert} />
       ))}
     </Card>
-  );
-}
-
-function Charts({ history }: { history: History }) {
-  const series = (name: string): Series => (Array.isArray(history[name]) ? (history[name] as Series) : history.t.map(() => null));
-  const line = (label: string, name: string, colour: string): Line => ({ label, colour, values: series(name) });
-  if (history.t.length < 2)
-    return (
-      <Card>
-        <Empty icon="dashboard" title="No data points yet">
-          The first ones arrive within seconds.
-        </Empty>
-      </Card>
-    );
-  const t = history.t.map(wallClock);
-  const gpu = series("gpu_utilisation").some((value) => value !== null);
-  return (
-    <div class="cards charts">
-      <Card>
-        <Chart title="TTFT" t={t} least={1000} format={duration} lines={[line("p50", "ttft_us_p50", "c-prefill"), line("p95", "ttft_us_p95", "c-wait")]} />
-      </Card>
-      <Card>
-        <Chart title="Generation throughput" t={t} format={short} lines={[line("tok/s", "tokens_per_s", "c-decode")]} />
-      </Card>
-      <Card>
-        <Chart title="Sequences in the engine" t={t} format={short} lines={[line("running", "running", "c-decode"), line("waiting", "waiting", "c-wait")]} />
-      </Card>
-      <Card>
-        <Chart
-          title="KV cache"
-          t={t}
-          max={1}
-          format={(value) => percent(value, 0)}
-          lines={[line("usage", "kv_use", "c-cached"), line("prefix cache hit rate", "prefix_hit_ratio", "c-decode")]}
-        />
-      </Card>
-      <Card>
-        <Chart title="Step time" t={t} least={1000} format={duration} lines={[line("mean", "step_us_mean", "accent")]} />
-      </Card>
-      <Card>
-        <Chart title="Errors" t={t} format={short} lines={[line("errors", "errors", "c-preempted")]} />
-      </Card>
-      {gpu && (
-        <Card>
-          <Chart title="GPU" t={t} max={1} format={(value) => percent(value, 0)} lines={[line("utilization", "gpu_utilisation", "c-prefill")]} />
-        </Card>
-      )}
-    </div>
   );
 }

@@ -88,8 +88,16 @@ function Body({ request }: { request: RequestDetail }) {
   );
 }
 
+const SMALL_WAIT = 0.05; // of the time in the queue
+const SMALL = 0.01; // of the latency
+
+/** Stages on the critical path. Those below 1% are folded into one line, unless there is but one. */
 function Stages({ request }: { request: RequestDetail }) {
+  const all = useSignal(false);
   const sum = request.stages.reduce((all, stage) => all + stage.us, 0);
+  const small = request.stages.filter((stage) => stage.us < SMALL * sum);
+  const folded = small.length > 1 && !all.value;
+  const spent = small.reduce((all, stage) => all + stage.us, 0);
   return (
     <Card title="Latency by stage" note="Stages on the critical path; they add up to the end-to-end latency.">
       <div class="stage-bar" aria-hidden="true">
@@ -112,7 +120,7 @@ function Stages({ request }: { request: RequestDetail }) {
         </thead>
         <tbody>
           {request.stages.map((stage, place) => (
-            <tr key={place} data-stage={stage.name} data-us={stage.us}>
+            <tr key={place} data-stage={stage.name} data-us={stage.us} hidden={folded && small.includes(stage)}>
               <td>
                 <span class="swatch">
                   <i data-colour={STAGE_COLOURS[stage.name] ?? "output"} />
@@ -123,6 +131,17 @@ function Stages({ request }: { request: RequestDetail }) {
               <td class="num">{percent(stage.us / Math.max(1, sum))}</td>
             </tr>
           ))}
+          {small.length > 1 && (
+            <tr class="folded">
+              <td>
+                <button type="button" class="link" aria-expanded={!folded} onClick={() => (all.value = !all.value)}>
+                  {folded ? `${small.length} stages below 1%` : "Fold stages below 1%"}
+                </button>
+              </td>
+              <td class="num">{folded && duration(spent)}</td>
+              <td class="num">{folded && percent(spent / Math.max(1, sum))}</td>
+            </tr>
+          )}
         </tbody>
         <tfoot>
           <tr data-total={sum} data-e2e={request.e2e_us ?? ""}>
@@ -138,7 +157,11 @@ function Stages({ request }: { request: RequestDetail }) {
 
 function Sequence({ sequence, many, slow }: { sequence: SequenceDetail; many: boolean; slow: boolean }) {
   const { wait, preemptions, finish, stop, inter_token_us: gaps } = sequence;
-  const reasons = Object.entries(wait?.by_us ?? {}).filter(([, us]) => us > 0);
+  const waited = Object.values(wait?.by_us ?? {}).reduce((all, us) => all + us, 0);
+  const reasons = Object.entries(wait?.by_us ?? {})
+    .filter(([, us]) => us > 0 && us >= SMALL_WAIT * waited)
+    .sort((a, b) => b[1] - a[1]);
+  const rest = waited - reasons.reduce((all, [, us]) => all + us, 0);
   return (
     <Card title={many ? `Sequence ${sequence.seq} (prompt ${sequence.prompt + 1}, choice ${sequence.choice + 1})` : "Scheduling and finish"}>
       <dl class="why">
@@ -151,6 +174,7 @@ function Sequence({ sequence, many, slow }: { sequence: SequenceDetail; many: bo
                 <b>{duration(us)}</b>: {WAITS[reason] ?? reason}
               </p>
             ))}
+            {rest > 0 && <p class="muted">{duration(rest)} for other reasons.</p>}
             {wait && wait.ahead > 0 && <p class="muted">{count(wait.ahead)} sequences were ahead in the queue.</p>}
           </dd>
         </div>

@@ -2,15 +2,16 @@
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Summary } from "../../lib/api";
+import { clock } from "../../lib/format";
 import { fetchJson, errorMessage } from "../../lib/http";
-import { addRequests, connection, requests, requestsVersion } from "../../lib/live";
+import { addRequests, connection, requests, requestsVersion, wallClock } from "../../lib/live";
 import { go, route } from "../../lib/router";
 import { useShortcuts } from "../../lib/shortcuts";
 import { FINISHES } from "../../lib/labels";
 import { Button, Empty, Legend, PageHeader, Problem, Segmented } from "../../parts/basics";
 import { VirtualList } from "../../parts/virtual";
 import { Detail } from "./detail";
-import { ROW_HEIGHT, Row, RowHead, SHARES } from "./row";
+import { barScale, DESCENDING, NEWEST, ROW_HEIGHT, Row, RowHead, SHARES, SORTS, type Sort } from "./row";
 
 interface Filters {
   state: "all" | "open" | "done";
@@ -18,6 +19,8 @@ interface Filters {
   finish: string;
   text: string;
   minMs: string;
+  /** In µs since the server's start; only requests that were open then. */
+  window: { from: number; to: number } | null;
 }
 
 interface Page {
@@ -28,8 +31,16 @@ interface Page {
 
 const KINDS = ["chat", "completion", "response", "message", "ollama", "embedding", "lab"];
 const ENDS = Object.keys(FINISHES);
+const PAGE_SIZE = 500;
 
-function passes(one: Summary, { state, kind, finish, minMs }: Filters): boolean {
+/** The window that the address names: the dashboard links to the requests of a moment. */
+function windowOf(query: URLSearchParams): Filters["window"] {
+  const [from, to] = [Number(query.get("from")), Number(query.get("to"))];
+  return query.has("from") && Number.isFinite(from) && Number.isFinite(to) ? { from, to } : null;
+}
+
+function passes(one: Summary, { state, kind, finish, minMs, window }: Filters): boolean {
+  if (window && (one.t > window.to || (one.end !== null && one.end < window.from))) return false;
   if (state !== "all" && (state === "done") !== (one.state === "done")) return false;
   if (kind && one.kind !== kind) return false;
   if (finish && one.finish !== finish) return false;
@@ -37,7 +48,8 @@ function passes(one: Summary, { state, kind, finish, minMs }: Filters): boolean 
 }
 
 export function Requests() {
-  const filters = useSignal<Filters>({ state: "all", kind: "", finish: "", text: "", minMs: "" });
+  const filters = useSignal<Filters>({ state: "all", kind: "", finish: "", text: "", minMs: "", window: windowOf(route.value.query) });
+  const sort = useSignal<Sort>(NEWEST);
   const matched = useSignal<Set<number> | null>(null); // by the server's search, which includes stored texts
   const paused = useSignal<Summary[] | null>(null);
   const problem = useSignal("");
@@ -47,7 +59,7 @@ export function Requests() {
 
   const load = async (query = ""): Promise<Page | null> => {
     try {
-      const page = await fetchJson<Page>(`/observe/requests?limit=500${query}`);
+      const page = await fetchJson<Page>(`/observe/requests?limit=${PAGE_SIZE}${query}`);
       addRequests(page.requests);
       problem.value = "";
       return page;
@@ -62,6 +74,13 @@ export function Requests() {
   useEffect(() => {
     void load().then((page) => (more.value = page?.more ?? false));
   }, [live]);
+  const query = route.value.query;
+  useEffect(() => {
+    const window = windowOf(query);
+    if (!window) return;
+    set({ window });
+    void load(`&since=${window.from}&until=${window.to}`);
+  }, [query]);
   const text = filters.value.text.trim();
   useEffect(() => {
     if (!text) {
@@ -80,9 +99,14 @@ export function Requests() {
     requestsVersion.value;
     const all = paused.value ?? [...requests.values()].sort((a, b) => b.number - a.number);
     const found = matched.value;
-    return all.filter((one) => passes(one, filters.value) && (!found || found.has(one.number)));
+    const listed = all.filter((one) => passes(one, filters.value) && (!found || found.has(one.number)));
+    const { by, down } = sort.value;
+    if (by === NEWEST.by && down) return listed;
+    const value = SORTS[by]!;
+    return listed.sort((a, b) => compare(value(a), value(b), down) || b.number - a.number);
   });
   const shown = items.value;
+  const scale = useMemo(() => barScale(shown), [shown]);
   const selected = route.value.rest[0] ?? "";
   const place = useMemo(
     () => shown.findIndex((one) => String(one.number) === selected || one.id === selected),
@@ -93,6 +117,20 @@ export function Requests() {
     loading.value = true;
     const oldest = Math.min(...requests.keys());
     void load(`&before=${oldest}`).then((page) => (more.value = page?.more ?? false));
+  };
+  /** Another order needs all recorded requests. */
+  const sortBy = (by: string): void => {
+    const down = sort.value.by === by ? !sort.value.down : DESCENDING.has(by);
+    sort.value = { by, down };
+    const all = async (): Promise<void> => {
+      while (more.value) {
+        const before = Math.min(...requests.keys());
+        const page = await load(`&before=${before}`);
+        more.value = page?.more ?? false;
+        if (!page?.requests.length) return;
+      }
+    };
+    void all();
   };
   const move = (by: number): void => {
     const next = shown[Math.max(0, Math.min(shown.length - 1, place < 0 ? 0 : place + by))];
@@ -120,6 +158,12 @@ export function Requests() {
           </Button>
         </PageHeader>
         <FilterBar filters={filters.value} set={set} search={search} />
+        {filters.value.window && (
+          <p class="window-filter">
+            Open between {clock(wallClock(filters.value.window.from))} and {clock(wallClock(filters.value.window.to))}
+            <Button icon="close" kind="quiet" label="Show all times" onClick={() => (set({ window: null }), go("requests"))} />
+          </p>
+        )}
         {problem.value && <Problem message={problem.value} onRetry={() => void load()} />}
         {shown.length === 0 ? (
           !loading.value && !problem.value && (
@@ -131,14 +175,14 @@ export function Requests() {
           <>
             <Legend entries={SHARES} />
             <div class="list-box">
-              <RowHead />
+              <RowHead sort={sort.value} scale={scale} onSort={sortBy} />
               <VirtualList
-                label="Requests, newest first"
+                label={`Requests by ${sort.value.by}`}
                 items={shown}
                 rowHeight={ROW_HEIGHT}
                 reveal={place}
                 onScrollEnd={older}
-                render={(one) => <Row key={one.number} one={one} selected={one.number === shown[place]?.number} />}
+                render={(one) => <Row key={one.number} one={one} scale={scale} selected={one.number === shown[place]?.number} />}
               />
             </div>
           </>
@@ -147,6 +191,13 @@ export function Requests() {
       {selected && <Detail key={selected} id={selected} />}
     </div>
   );
+}
+
+/** What is not known comes last in either direction. */
+function compare(a: number | string | null, b: number | string | null, down: boolean): number {
+  if (a === null || b === null) return Number(a === null) - Number(b === null);
+  const order = typeof a === "string" || typeof b === "string" ? String(a).localeCompare(String(b)) : a - b;
+  return down ? -order : order;
 }
 
 function FilterBar({

@@ -29,29 +29,64 @@ export function placeOf({ model, replica }: Summary): string {
   return replica === null ? (model ?? "") : `${model}/${replica}`;
 }
 
-export function RowHead() {
+export interface Sort {
+  by: string;
+  down: boolean;
+}
+
+/** What the columns sort by. */
+export const SORTS: Record<string, (one: Summary) => number | string | null> = {
+  arrival: (one) => one.number,
+  prompt: (one) => one.prompt_tokens,
+  output: (one) => one.output_tokens,
+  TTFT: (one) => one.ttft_us,
+  total: elapsed,
+  state: stateOf,
+};
+export const DESCENDING = new Set(["arrival", "prompt", "output", "TTFT", "total"]);
+export const NEWEST: Sort = { by: "arrival", down: true };
+
+const OUTLIER = 3;
+
+/** Microseconds of a full bar: the longest request, unless few are much longer than all others; those are cut. */
+export function barScale(shown: readonly Summary[]): number {
+  const times = shown.map(elapsed).sort((a, b) => a - b);
+  const most = times.at(-1) ?? 1;
+  const usual = times[Math.floor(times.length * 0.95)] ?? most;
+  return Math.max(1, most > OUTLIER * usual ? 1.2 * usual : most);
+}
+
+export function RowHead({ sort, scale, onSort }: { sort: Sort; scale: number; onSort: (by: string) => void }) {
+  const head = (by: string, text: string, detail = "", name = "") => (
+    <span class={name}>
+      <button type="button" aria-label={`Sort by ${by}`} aria-pressed={sort.by === by} onClick={() => onSort(by)}>
+        {text} {sort.by === by && <i aria-hidden="true">{sort.down ? "↓" : "↑"}</i>}
+      </button>
+      {detail && <small>{detail}</small>}
+    </span>
+  );
   return (
-    <div class="request-row head" aria-hidden="true">
-      <span>Request</span>
-      <span class="num">Prompt</span>
-      <span class="num">Output</span>
-      <span class="num">TTFT</span>
-      <span>Total</span>
-      <span>State</span>
+    <div class="request-row head">
+      {head("arrival", "Request")}
+      {head("prompt", "Prompt", "", "num")}
+      {head("output", "Output", "", "num")}
+      {head("TTFT", "TTFT", "", "num")}
+      {head("total", "Total", `0–${duration(scale)}`)}
+      {head("state", "State")}
     </div>
   );
 }
 
-export function Row({ one, selected }: { one: Summary; selected: boolean }) {
+export function Row({ one, scale, selected }: { one: Summary; scale: number; selected: boolean }) {
   if (one.state !== "done") stats.value; // re-render as time passes
   const total = elapsed(one);
   return (
     <a class="request-row" href={`#/requests/${one.number}`} aria-current={selected ? "true" : undefined}>
       <span class="title">
-        <b>#{one.number}</b> {one.kind}
+        <b>#{one.number}</b> {one.kind} {one.opening && <time>{clock(wallClock(one.t))}</time>}
         <small>
           {several.value && one.model !== null && `${placeOf(one)} · `}
-          {clock(wallClock(one.t))}
+          {one.opening ? <q dir="auto">{one.opening}</q> : clock(wallClock(one.t))}
         </small>
       </span>
       <span class="num">
@@ -65,7 +100,7 @@ export function Row({ one, selected }: { one: Summary; selected: boolean }) {
       <span class="num">{duration(one.ttft_us)}</span>
       <span>
         {duration(total)}
-        <Split one={one} total={total} />
+        <Split one={one} total={total} scale={scale} />
       </span>
       <span>
         <Badge tone={finishTone(one.finish)} title={one.error?.message ?? FINISHES[one.finish ?? ""]}>{stateOf(one)}</Badge>
@@ -75,24 +110,25 @@ export function Row({ one, selected }: { one: Summary; selected: boolean }) {
   );
 }
 
-/** Shares of queue, prefill (to the first token) and decode. A rejected request has only intake; one without output (an
- * embedding) ends with prefill. */
-function Split({ one, total }: { one: Summary; total: number }) {
-  if (one.finish === "rejected") {
-    return (
-      <i class="split-bar">
-        <i data-colour="intake" style={{ width: "100%" }} />
-      </i>
-    );
-  }
+/** Queue, prefill (to the first token) and decode, on the time scale that all rows share. A rejected request has only
+ * intake; one without output (an embedding) ends with prefill. */
+function Split({ one, total, scale }: { one: Summary; total: number; scale: number }) {
   const queue = one.queue_us ?? (one.state === "queued" ? total : 0);
   const first = one.ttft_us ?? (one.state === "running" || !one.output_tokens ? total : queue);
-  const share = (us: number): string => `${Math.max(0, Math.min(100, (us / Math.max(1, total)) * 100))}%`;
+  const parts: [string, number][] =
+    one.finish === "rejected"
+      ? [["intake", total]]
+      : [
+          ["wait", queue],
+          ["prefill", first - queue],
+          ["decode", total - first],
+        ];
+  const share = (us: number): string => `${Math.max(0, Math.min(100, (us / scale) * 100))}%`;
   return (
-    <i class="split-bar">
-      <i data-colour="wait" style={{ width: share(queue) }} />
-      <i data-colour="prefill" style={{ width: share(first - queue) }} />
-      <i data-colour="decode" style={{ width: share(total - first) }} />
+    <i class="split-bar" data-cut={total > scale}>
+      {parts.map(([colour, us]) => (
+        <i key={colour} data-colour={colour} style={{ width: share(us) }} />
+      ))}
     </i>
   );
 }
