@@ -5,7 +5,6 @@ import select
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,25 +75,59 @@ def test_bad_requests_do_not_reach_the_engine(llm: LLM) -> None:
     llm.check_integrity()
 
 
-def test_the_engine_ends_with_its_frontend(tiny: Path) -> None:
-    """Also when the frontend is killed and cannot say goodbye."""
-    script = textwrap.dedent(
-        f"""
-        from penstock import LLM
-        llm = LLM({str(tiny)!r}, isolate=True, threads=1)
-        print(llm._driver.engine.process.pid, flush=True)
-        input()
-        """
-    )
+FRONTEND = """
+import os, sys, time
+from penstock import LLM, SamplingParams, settings
+from penstock.engine.process import ProcessEngine
+{body}
+"""
+IDLE = """
+llm = LLM({tiny!r}, isolate=True, threads=1)
+pid = llm._driver.engine.process.pid
+"""
+SITUATIONS = {
+    "loading": """
+engine = ProcessEngine(settings.load({{"model": {tiny!r}}}, environ={{}}), b"secret")
+print(engine.process.pid, flush=True)
+time.sleep(600)
+""",
+    "idle": IDLE
+    + """
+print(pid, flush=True)
+time.sleep(600)
+""",
+    "busy": IDLE
+    + """
+print(pid, flush=True)
+while True:
+    llm.generate([[5, 6]] * 8, SamplingParams(max_tokens=64, ignore_eos=True))
+""",
+    # What it has forked holds its open files, the engine's lifeline among them.
+    "forked": IDLE
+    + """
+if os.fork() == 0:
+    sys.stdin.read()
+    os._exit(0)
+print(pid, flush=True)
+time.sleep(600)
+""",
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_the_engine_ends_with_its_frontend(tiny: Path, situation: str) -> None:
+    """Also when the frontend is killed and cannot say goodbye, whatever the engine does."""
+    script = FRONTEND.format(body=SITUATIONS[situation].format(tiny=str(tiny)))
     frontend = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert frontend.stdout is not None
-    pid = int(frontend.stdout.readline())
-    watch = os.pidfd_open(pid)
+    watch = os.pidfd_open(int(frontend.stdout.readline()))
     frontend.kill()
+    frontend.wait()
+    ended = select.select([watch], [], [], PATIENCE_S)[0]
     frontend.communicate()
-    assert select.select([watch], [], [], PATIENCE_S)[0], "the engine process outlived its frontend"
+    assert ended, "the engine process outlived its frontend"
     os.close(watch)
 
 

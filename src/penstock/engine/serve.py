@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from penstock.engine.ipc import IpcLink, PeerGone
+from penstock.engine.ipc import IpcLink
 from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.flow import Cancel, Delta, Failure, FinishReason, Frame, Query, Ready, Reply, Start, Submit
@@ -22,15 +22,12 @@ Build = Callable[[Settings, bytes, Report], tuple[EngineLoop, dict[str, Any]]]
 
 
 def serve(link: IpcLink[ToEngine], build: Build) -> int:
-    """Runs until the end; returns the exit code of the process."""
-    try:
-        host = _start(link, build)
-        if host is None:
-            return 1
-        while _turn(link, host):
-            pass
-    except PeerGone:
-        logger.info("the frontend is gone; ending")
+    """Runs until it is told to stop; returns the exit code of the process. Raises PeerGone."""
+    host = _start(link, build)
+    if host is None:
+        return 1
+    while _turn(link, host):
+        pass
     return 0
 
 

@@ -7,8 +7,9 @@ import sys
 from typing import Any
 
 from penstock import assemble
-from penstock.engine.ipc import open_engine_link
+from penstock.engine.ipc import PeerGone, open_engine_link
 from penstock.engine.loop import EngineLoop
+from penstock.engine.orphan_watch import end_orphan, watch_frontend
 from penstock.engine.serve import Report, serve
 from penstock.observe.logs import configure
 from penstock.settings import Settings
@@ -22,7 +23,13 @@ def main() -> int:
     # and sends Stop; when the frontend ends, so does this process.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    return serve(open_engine_link(sys.argv[1], lifeline=sys.stdin.fileno()), build)
+    lifeline = sys.stdin.fileno()
+    watch_frontend(lifeline)
+    try:
+        return serve(open_engine_link(sys.argv[1], lifeline), build)
+    except PeerGone:
+        end_orphan()
+        raise
 
 
 def build(settings: Settings, secret: bytes, report: Report) -> tuple[EngineLoop, dict[str, Any]]:

@@ -1,0 +1,39 @@
+"""Ends an engine process whose frontend is gone, whatever the engine is doing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # between two looks at the parent process
+GRACE_S = 10.0  # in which the engine may notice by itself
+
+
+def watch_frontend(lifeline: int) -> None:
+    """In a thread: the loop of the engine notices by itself between two steps, but not while it loads, computes or
+    hangs. `lifeline` closes with the frontend, unless a process that the frontend has forked holds a copy of it; the
+    parent of this process changes in any case."""
+    parent = os.getppid()
+    threading.Thread(target=_watch, args=(lifeline, parent), name="frontend watch", daemon=True).start()
+
+
+def end_orphan() -> None:
+    """End this process at once: nobody is left to hand anything to, and an orderly exit may wait for threads."""
+    logger.info("the frontend is gone; ending")
+    logging.shutdown()
+    os._exit(0)
+
+
+def _watch(lifeline: int, parent: int) -> None:
+    poll = select.poll()
+    poll.register(lifeline, 0)  # hang-ups alone
+    while not poll.poll(LOOK_S * 1000) and os.getppid() == parent:
+        pass
+    if poll.poll(0):  # then the loop notices, too
+        time.sleep(GRACE_S)
+    end_orphan()
