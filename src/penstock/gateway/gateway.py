@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.deployment.local_model import LocalModel
-from penstock.deployment.protocol import Call, ServedModel
+from penstock.deployment.protocol import Call, ServedModel, State
 from penstock.deployment.ticket import Ticket
 from penstock.errors import ModelNotFound
 from penstock.flow import Request
@@ -94,6 +94,13 @@ class Gateway:
         if self.safety is not None:
             self.safety.review_answer(ticket, requests[0].tenant)
         return ticket
+
+    def waits_for_others(self, model: ServedModel, requests: Sequence[Request]) -> bool:
+        """Whether other requests, other servers, hooks or a load come before these are submitted, so that a client may
+        lose patience meanwhile."""
+        plain = isinstance(model, LocalModel) and model.state is State.READY and not self.chains.get(model.card.name)
+        assembled = any(self.context_builder.concerns(model, request) for request in requests)
+        return assembled or not plain or self.safety is not None
 
     async def _submit(self, model: ServedModel, requests: list[Request], account: RequestAccount | None) -> Ticket:
         targets, decision = self._targets(model, requests)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from msgspec.structs import replace
+from starlette.types import Receive
 
 from penstock.batch.manager import BatchManager
 from penstock.deployment.local_model import LocalModel
@@ -27,6 +28,7 @@ from penstock.gateway.keys.manager import KeyManager
 from penstock.gateway.keys.tiers import TIERS
 from penstock.gateway.keys.token_limits import limit_output
 from penstock.http.background import BATCH, LINE
+from penstock.http.client_watch import while_connected
 from penstock.http.response_warnings import WarningLog
 from penstock.observe import events
 from penstock.observe.events import Emit
@@ -104,8 +106,9 @@ class Service:
         """The models that a key may use: for it there are no others."""
         return self.models.allowed(identity.models)
 
-    async def submit(self, model: ServedModel, requests: list[Request], identity: Identity) -> Ticket:
-        """Submits all requests or none, as those of `identity`. The caller must call `finish` with the ticket."""
+    async def submit(self, model: ServedModel, requests: list[Request], identity: Identity, receive: Receive) -> Ticket:
+        """Submits all requests or none, as those of `identity`. The caller must call `finish` with the ticket. Raises
+        ClientDisconnect if the client of `receive` hangs up while others are asked for it."""
         self._check_open()
         if identity.models is not None:
             model = self.models_of(identity).find(model.card.name)
@@ -117,7 +120,9 @@ class Service:
         self.open += 1  # preparing it may take long, and a server that stops waits for it
         try:
             account = self.accounting.open(identity, events.http_request_id(requests[0].id), LINE.get())
-            ticket = await self.gateway.submit(model, owned, account)
+            submitting = self.gateway.submit(model, owned, account)
+            waits = self.gateway.waits_for_others(model, owned)
+            ticket = await (while_connected(receive, submitting) if waits else submitting)
         except BaseException:
             self.open -= 1
             raise

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.deployment.ticket import Chunks, Ticket
 from penstock.errors import LedgerUnavailable
 from penstock.flow import Chunk, Completion, Vocabulary
+from penstock.http.client_watch import wait_for_disconnect
 from penstock.http.direct_stream import DirectWriter, TextLane
 from penstock.http.error_body import RenderedError
 from penstock.http.error_response import error_response, report_error
@@ -324,7 +325,7 @@ def server_timing(ticket: Ticket) -> str:
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
     """Do the work as long as the client is there; whether it was done."""
     doing = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_gone(receive))
+    watching = asyncio.ensure_future(wait_for_disconnect(receive))
     try:
         await asyncio.wait({doing, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
@@ -334,11 +335,6 @@ async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> boo
     finally:
         for task in (doing, watching):
             task.cancel()
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _stream_headers(ticket: Ticket, content_type: str) -> list[tuple[bytes, bytes]]:

@@ -465,3 +465,16 @@ async def test_a_route_without_models_is_an_error() -> None:
     world = World(FakeModel("a", ["Hi"]))
     with pytest.raises(ModelNotFound):
         await world.ask(RouteModel("auto", ["x", "y"], "size", world.find, world.router))
+
+
+@test
+async def test_helper_requests_end_with_the_request_that_needs_them() -> None:
+    model = FakeModel("m", [3600.0, "late"])
+    world = World(model)
+    asked = asyncio.ensure_future(world.gateway._run_helper(world.models["m"], [request()], None))  # type: ignore[arg-type]
+    await asyncio.sleep(1)
+    assert model.cancelled == []
+    asked.cancel()
+    await asyncio.wait({asked})
+    assert asked.cancelled()
+    assert len(model.cancelled) == 1

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from helpers.key_stores import BOSS, Clock, load_keys, open_store
 from penstock.deployment.protocol import ModelCard, ServedModel
@@ -40,9 +41,20 @@ class StubGateway:
     def __init__(self) -> None:
         self.deployment = Deployment()
         self.requests: list[Request] = []
+        self.waiting: asyncio.Event | None = None  # for others, who never answer
+        self.cancelled = False
+
+    def waits_for_others(self, model: ServedModel, requests: list[Request]) -> bool:
+        return self.waiting is not None
 
     async def submit(self, model: ServedModel, requests: list[Request], account: Any) -> Ticket:
         self.requests += requests
+        if self.waiting is not None:
+            self.waiting.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.cancelled = True
         ticket = Ticket([], cast(Any, self.deployment))
         ticket.num_open = 1
         return ticket
@@ -65,9 +77,14 @@ def made(store: KeyStore | None = None, clock: Clock | None = None, **options: A
 MODELS = (("small", ("mini",)), ("large", ()))
 
 
-async def submit(service: Service, identity: Identity, model: str = "small") -> Ticket:
+async def submit(service: Service, identity: Identity, model: str = "small", receive: Any = None) -> Ticket:
     request = Request(id="r-0", params=SamplingParams(max_tokens=None), text="hi")
-    return await service.submit(service.models.find(model), [request], identity)
+    return await service.submit(service.models.find(model), [request], identity, receive or stays)
+
+
+async def stays() -> Any:
+    """The messages of a client that never hangs up."""
+    await asyncio.Event().wait()
 
 
 def run(work: Any) -> Any:
@@ -80,6 +97,24 @@ def test_a_request_carries_what_its_key_has() -> None:
     (request,) = gateway.requests
     assert (request.tenant, request.tier, request.weight) == ("acme", TIERS["bulk"], 2.5)
     assert request.params.max_tokens == 7
+
+
+def test_a_client_that_hangs_up_while_others_are_asked_cancels_that() -> None:
+    async def work() -> None:
+        service, gateway = made()
+        gateway.waiting = asyncio.Event()
+
+        async def leaves() -> Any:
+            assert gateway.waiting is not None
+            await gateway.waiting.wait()
+            return {"type": "http.disconnect"}
+
+        with pytest.raises(ClientDisconnect):
+            await submit(service, Identity(), receive=leaves)
+        assert gateway.cancelled
+        assert service.open == 0
+
+    run(work())
 
 
 @pytest.mark.parametrize(("allowed", "names"), [(None, 2), ({"mini"}, 1), ({"small:latest"}, 1), ({"other"}, 0)])

@@ -45,7 +45,7 @@ def add(app: App, service: Service) -> None:
                     inspect=body.top or sampling_lab.DEFAULT_TOP,
                 )
                 events.validated([inspection])
-                ticket = await service.submit(model, [inspection], events.identity)
+                ticket = await service.submit(model, [inspection], events.identity, request.receive)
 
             def write(active_requests: Sequence[ActiveRequest]) -> bytes:
                 return sampling_lab.encode_inspection(

@@ -43,7 +43,7 @@ def add(app: App, service: Service) -> None:
                     variables=model.template_variables,
                 )
                 events.validated([generation])
-                ticket = await service.submit(model, [generation], events.identity)
+                ticket = await service.submit(model, [generation], events.identity, request.receive)
             return generation_response(service, ticket, writer, stream=body.stream)
 
     @inference.post("/v1/messages/count_tokens", **_route_docs(messages.COUNT, messages.COUNTED))

@@ -121,7 +121,7 @@ def _add_generation(app: App, service: Service) -> None:
                     remote=model.card.capabilities if model.card.remote else (),
                 )
                 events.validated([generation])
-                ticket = await service.submit(model, [generation], events.identity)
+                ticket = await service.submit(model, [generation], events.identity, request.receive)
             return generation_response(service, ticket, write, stream=body.streamed, content_type=NDJSON)
 
     @inference.post("/api/chat", **_route_docs(OllamaChatRequest, OllamaChatAnswer, lines=OllamaChatAnswer))
@@ -206,7 +206,9 @@ def _add_embeddings(app: App, service: Service) -> None:
                 events.validated(generation)
                 if embedding.may_need_truncation(body, context):
                     generation = await asyncio.to_thread(embedding.truncate, generation, model.tokenizer, context)
-                return FullResponse(service, await service.submit(model, generation, events.identity), finish)
+                return FullResponse(
+                    service, await service.submit(model, generation, events.identity, request.receive), finish
+                )
 
     def several(body: Any, vectors: Sequence[bytes], count: int, accepted: float, cost: float | None) -> bytes:
         spent = nanoseconds(time.monotonic() - accepted)

@@ -119,7 +119,7 @@ def add(app: App, service: Service) -> None:
                     max_document=body.max_tokens_per_doc,
                 )
                 events.validated(made)
-                ticket = await service.submit(model, made, events.identity)
+                ticket = await service.submit(model, made, events.identity, request.receive)
             return FullResponse(service, ticket, partial(_encode, body, events.name, ticket))
 
     for path in PATHS:

@@ -58,7 +58,7 @@ def add_generation(app: App, service: Service, store: ResponseStore) -> None:
             with client_field_names(body.client_names()):
                 requests = to_requests(body, request_id=events.name, recommended=model.sampling)
                 events.validated(requests)
-                ticket = await service.submit(model, requests, events.identity)
+                ticket = await service.submit(model, requests, events.identity, request.receive)
             return generation_response(service, ticket, writer, stream=body.stream)
 
     @inference.post("/v1/chat/completions", **route_docs(chat.REQUEST, chat.RESPONSE, chunk=chat.CHUNK))
@@ -95,7 +95,7 @@ def add_embeddings(app: App, service: Service) -> None:
             model = service.models_of(events.identity).find(body.model)
             requests = embeddings.to_requests(body, request_id=events.name)
             events.validated(requests)
-            return FullResponse(service, await service.submit(model, requests, events.identity), write)
+            return FullResponse(service, await service.submit(model, requests, events.identity, request.receive), write)
 
 
 def add_models(app: App, service: Service) -> None:

@@ -96,7 +96,7 @@ def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
                     store=None if body.store is False else partial(store.put, events.identity.tenant),
                     items=listed,
                 )
-                ticket = await service.submit(model, [generation], events.identity)
+                ticket = await service.submit(model, [generation], events.identity, request.receive)
             return generation_response(service, ticket, writer, stream=body.stream)
 
     @inference.post("/v1/responses/input_tokens", **route_docs(responses.COUNT, responses.COUNTED, not_found=not_found))
