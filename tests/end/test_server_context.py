@@ -94,6 +94,15 @@ def test_documents_are_reranked(server: Server, path: str) -> None:
     assert first["document"]["text"]
 
 
+def test_the_example_of_reranking_is_answered(server: Server) -> None:
+    """The server of `test_server_schema` has no room for it."""
+    document = httpx.get(f"{server.url}/openapi.json", timeout=PATIENCE_S).json()
+    (example,) = document["components"]["schemas"]["RerankRequest"]["examples"]
+    made = post(server, "/v1/rerank", example)
+    assert made.status_code == 200, made.text
+    assert len(made.json()["results"]) == example.get("top_n", len(example["documents"]))
+
+
 @pytest.mark.parametrize("rank", ["embedding", "reranker"])
 def test_a_served_model_ranks(server: Server, rank: str) -> None:
     context = {"rank": rank, "rank_model": server.model, "trace": True}

@@ -41,10 +41,11 @@ class UsageSum(msgspec.Struct, frozen=True):
 
     def row(self, name_of: Callable[[str], str] = lambda key: "") -> dict[str, Any]:
         """As clients see it, with the names of keys beside their ids."""
-        names = {"key_name": name_of(self.groups["key"])} if "key" in self.groups else {}
+        groups = {}
+        for name, value in self.groups.items():
+            groups |= {name: value, "key_name": name_of(value)} if name == "key" else {name: value}
         return {
-            **self.groups,
-            **names,
+            **groups,
             "requests": self.requests,
             "input_tokens": self.input,
             "cached_tokens": self.cached,
