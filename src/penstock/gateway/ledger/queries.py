@@ -41,7 +41,7 @@ class UsageSum(msgspec.Struct, frozen=True):
 
     def row(self, name_of: Callable[[str], str] = lambda key: "") -> dict[str, Any]:
         """As clients see it, with the names of keys beside their ids."""
-        groups = {}
+        groups: dict[str, str] = {}
         for name, value in self.groups.items():
             groups |= {name: value, "key_name": name_of(value)} if name == "key" else {name: value}
         return {
