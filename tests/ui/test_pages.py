@@ -376,13 +376,13 @@ def test_the_list_of_requests_sorts_and_shows_how_prompts_begin(visit: Visit, bu
     page.get_by_label("Kind").select_option("chat")
     tokens = "rows => rows.map(row => parseInt(row.children[2].firstChild.textContent.replaceAll(',', '')))"
     for sign in (-1, 1):
-        page.get_by_role("button", name="Sort by output").click()
+        page.get_by_role("button", name="Output", exact=True).click()
         until(
             lambda sign=sign: (found := rows.evaluate_all(tokens)) == sorted(found, key=lambda one: sign * one),
             "the rows being in order",
         )
     # All bars share one time scale.
-    page.get_by_role("button", name="Sort by total").click()
+    page.get_by_role("button", name="Total", exact=True).click()
     width = "bars => bars.map(bar => [...bar.children].reduce((all, part) => all + parseFloat(part.style.width), 0))"
     until(
         lambda: (

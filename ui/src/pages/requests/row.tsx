@@ -59,8 +59,8 @@ export function barScale(shown: readonly Summary[]): number {
 export function RowHead({ sort, scale, onSort }: { sort: Sort; scale: number; onSort: (by: string) => void }) {
   const head = (by: string, text: string, detail = "", name = "") => (
     <span class={name}>
-      <button type="button" aria-label={`Sort by ${by}`} aria-pressed={sort.by === by} onClick={() => onSort(by)}>
-        {text} {sort.by === by && <i aria-hidden="true">{sort.down ? "↓" : "↑"}</i>}
+      <button type="button" title={`Sort by ${by}`} aria-pressed={sort.by === by} data-down={sort.down} onClick={() => onSort(by)}>
+        {text}
       </button>
       {detail && <small>{detail}</small>}
     </span>
@@ -84,9 +84,9 @@ export function Row({ one, scale, selected }: { one: Summary; scale: number; sel
     <a class="request-row" href={`#/requests/${one.number}`} aria-current={selected ? "true" : undefined}>
       <span class="title">
         <b>#{one.number}</b> {one.kind} {one.opening && <time>{clock(wallClock(one.t))}</time>}
-        <small>
+        <small dir="auto">
           {several.value && one.model !== null && `${placeOf(one)} · `}
-          {one.opening ? <q dir="auto">{one.opening}</q> : clock(wallClock(one.t))}
+          {one.opening ? `“${one.opening}”` : clock(wallClock(one.t))}
         </small>
       </span>
       <span class="num">
