@@ -12,7 +12,6 @@ import pytest
 from helpers.native_paged_model import needs_library
 from helpers.recorded_drafts import draft_freely, draft_recorded
 from penstock import LLM, Constraint, SamplingParams
-from penstock.errors import InvalidSetting
 from penstock.flow import Completion
 from penstock.forward.draft_audit import DraftAudit
 
@@ -112,8 +111,8 @@ def test_an_audit_finds_a_wrong_token(
     """Were a wrong draft accepted, it would say so, and leave the sequence as it is."""
     draft_recorded(monkeypatch, expected, right=1.0)
 
-    def compare(audit: DraftAudit, model: Any, slots: Any, rows: Any, draws: Any, tokens: list[int], kept: Any) -> Any:
-        return honest(audit, model, slots, rows, draws, [tokens[0] + 1, *tokens[1:]], kept)
+    def compare(audit: DraftAudit, slots: Any, rows: Any, tokens: list[int], kept: Any, redraw: Any) -> Any:
+        return honest(audit, slots, rows, [tokens[0] + 1, *tokens[1:]], kept, redraw)
 
     honest = DraftAudit.compare
     monkeypatch.setattr(DraftAudit, "compare", compare)
@@ -145,8 +144,21 @@ def test_prompt_lookup(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(stats["drafted_by_position"]) == stats["drafted"]
 
 
-def test_a_backend_without_drafts_says_so(tiny: Path) -> None:
-    with pytest.raises(InvalidSetting, match="needs the native CPU kernels"):
-        open_model(tiny, speculate="lookup", dtype="bfloat16")
-    with open_model(tiny, speculate="auto", dtype="bfloat16") as llm:
-        assert llm.facts["speculation"] == "off"
+def test_torch(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference backend: the same, together and alone, audited; log-probabilities but for rounding."""
+    with open_model(tiny, dtype="float32") as llm:
+        before = llm.generate(PROMPTS, PARAMS)
+    draft_recorded(monkeypatch, before, 0.8)
+    with open_model(tiny, dtype="float32", speculate="lookup", speculate_audit=0.3) as llm:
+        results = llm.generate(PROMPTS, PARAMS)
+        results += [llm.generate(prompt, params) for prompt, params in zip(PROMPTS, PARAMS, strict=True)]
+        llm.check_integrity()
+        stats = llm.stats()["speculation"]
+    for result, plain in zip(results, before * 2, strict=True):
+        for choice, wanted in zip(result.choices, plain.choices, strict=True):
+            assert (choice.tokens, choice.finish, choice.stop) == (wanted.tokens, wanted.finish, wanted.stop)
+            logprobs = [[entry.logprob for entry in one.logprobs or ()] for one in (choice, wanted)]
+            assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
+    assert 200 < stats["accepted"] < stats["drafted"]
+    assert stats["audited"] > 50
+    assert stats["mismatches"] == 0

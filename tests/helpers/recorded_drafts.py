@@ -9,7 +9,7 @@ import pytest
 
 from penstock.flow import Admit, Completion
 from penstock.flow.step_costs import StepCosts
-from penstock.forward import native_backend
+from penstock.forward import native_backend, torch_backend
 from penstock.kernels.arrays import Array
 from penstock.speculate.proposer import DraftRow, Proposal
 
@@ -54,10 +54,12 @@ def draft_recorded(monkeypatch: pytest.MonkeyPatch, completions: Sequence[Comple
     def make(tokens: Array) -> RecordedDrafts:
         return RecordedDrafts(tokens, answers, Random(len(answers)), right)
 
-    monkeypatch.setattr(native_backend, "PromptLookup", make)
+    for backend in (native_backend, torch_backend):
+        monkeypatch.setattr(backend, "PromptLookup", make)
     draft_freely(monkeypatch)
 
 
 def draft_freely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines that are built from now on draft whatever they find, for it costs nothing."""
-    monkeypatch.setattr(native_backend, "step_costs", lambda *_, **__: FreeDrafts())
+    for backend in (native_backend, torch_backend):
+        monkeypatch.setattr(backend, "step_costs", lambda *_, **__: FreeDrafts())

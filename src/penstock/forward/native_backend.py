@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,8 +28,8 @@ from penstock.kernels.cpu.program import Pool
 from penstock.kernels.cpu.record import Recordable
 from penstock.kernels.interface import Pages, as_array
 from penstock.sample.logprobs import Logprobs
-from penstock.sample.native_sampler import NativeSampler
-from penstock.speculate.drafter import DraftedRows, Drafter, without_drafts
+from penstock.sample.native_sampler import NativeSampler, StepDraws
+from penstock.speculate.drafter import DraftedRows, Drafter, draws_at, without_drafts
 from penstock.speculate.lookup import PromptLookup
 from penstock.speculate.proposer import Proposer
 from penstock.startup import process_tuning
@@ -138,8 +139,7 @@ class NativeBackend:
 
     def _launch_drafted(self, drafter: Drafter, number: int, drafted: DraftedRows) -> None:
         rows = drafted.rows
-        draws_at = [(row.slot, row.start + row.count - back) for row in rows for back in reversed(range(row.draws))]
-        slots, positions = [slot for slot, _ in draws_at], [position for _, position in draws_at]
+        slots, positions = draws_at(rows)
         constraints = self._outputs.constraints(slots, positions, drafted.drafts)
         show = self._outputs.needs_hidden(rows)
         draws, kept = self._sampler.prepare(slots, positions, constraints), array("i", [0] * len(rows))
@@ -149,9 +149,13 @@ class NativeBackend:
         prompts, pooled = self._read_hidden(rows) if show else ({}, None)
         audit = (0, 0)
         if self._audit is not None and self._audit.is_due():
-            audit = self._audit.compare(self.model, self._slots.tokens, rows, draws, tokens, kept)
+            audit = self._audit.compare(self._slots.tokens, rows, tokens, kept, partial(self._redraw, draws))
         step = LaunchedStep(number, rows, tokens, reports, prompts, pooled, kept.tolist(), drafted.drafts, audit)
         self._outputs.push(step)
+
+    def _redraw(self, draws: StepDraws, rows: list[Row], at: list[int]) -> list[int]:
+        plain = StepDraws([row.slot for row in rows], draws.table.pick(at), None, None)
+        return self.model.run(rows, plain, show=False)
 
     def _read_hidden(self, rows: list[Row]) -> tuple[dict[int, list[Logprobs]], Pooled | None]:
         starts = list(accumulate((row.count for row in rows), initial=0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,23 +10,34 @@ import torch
 from torch import Tensor
 
 from penstock.flow import Row, StepPlan, StepResult
+from penstock.flow.step_costs import StepCosts
 from penstock.forward.backend import BackendConfig, BuiltBackend, EndPhase, Model
+from penstock.forward.draft_audit import DraftAudit
 from penstock.forward.inputs import gather
 from penstock.forward.launched_step import LaunchedStep
 from penstock.forward.loading import choose_cache_size
 from penstock.forward.slot_tensors import SlotTensors
+from penstock.forward.step_costs import step_costs
 from penstock.forward.step_outputs import StepOutputs
 from penstock.forward.torch_hidden_states import TorchHiddenStates
 from penstock.forward.torch_loading import allocate_pages, device_memory, load_model
+from penstock.kernels.arrays import Array
 from penstock.kernels.interface import Operations, Pages
 from penstock.kernels.torch_ops import TorchOperations
 from penstock.model.load_dense import TORCH_DTYPES
+from penstock.sample.constraints import NO_DRAFTS
 from penstock.sample.reference.draws import Draws
 from penstock.sample.torch_sampler import TorchSampler
+from penstock.speculate.drafter import DraftedRows, Drafter, count_kept, draws_at, without_drafts
+from penstock.speculate.lookup import PromptLookup
+from penstock.speculate.proposer import Proposer
 from penstock.startup import process_tuning, torch_process
 
 if TYPE_CHECKING:
     from penstock.grammar.grammar_cache import GrammarCache
+
+# How much logits may differ by rounding: a share of the largest.
+ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 
 def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPhase) -> BuiltBackend:
@@ -38,10 +49,22 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
     end_phase("weights")
     size = choose_cache_size(config, device_memory(device))
     pages = allocate_pages(config.spec, size, TORCH_DTYPES[config.kv_dtype], device)
+    limits = config.limits
     backend = TorchBackend(
-        model, pages, context=size.context, max_sequences=config.limits.max_sequences, grammars=grammars
+        model,
+        pages,
+        context=size.context,
+        max_sequences=limits.max_sequences,
+        grammars=grammars,
+        most_drafts=limits.step_tokens if config.speculates else 0,
     )
-    return BuiltBackend(backend, model.num_bytes, size)
+    costs: StepCosts | None = None
+    if config.speculates:
+        what = (config.files.name, model.num_bytes, "torch", config.dtype, config.threads)
+        groups = len(config.spec.cache_groups)
+        costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups)
+        backend.draft_with(PromptLookup, costs, config.audit)
+    return BuiltBackend(backend, model.num_bytes, size, costs)
 
 
 class TorchBackend:
@@ -56,30 +79,58 @@ class TorchBackend:
         max_sequences: int,
         grammars: GrammarCache | None = None,
         ops: Operations | None = None,
+        most_drafts: int = 0,
     ) -> None:
-        """`ops`: other operations than torch's, for tests."""
+        """`ops`: other operations than torch's, for tests. `most_drafts`: of a step."""
         spec, device = model.spec, pages[0].keys.device
         self._model, self._pages, self._ops = model, pages, ops or TorchOperations()
         self._slots = SlotTensors(max_sequences, context, pages[0].keys.shape[1], len(spec.cache_groups), device)
-        self._sampler = TorchSampler(spec.vocab_size, self._slots.tokens)
+        self._sampler = TorchSampler(spec.vocab_size, self._slots.tokens, most_drafts)
         self._outputs = StepOutputs(spec.vocab_size, grammars)
+        self._drafter: Drafter | None = None
+        self._audit: DraftAudit | None = None
+
+    def draft_with(self, make: Callable[[Array], Proposer], costs: StepCosts, audit: float = 0.0) -> None:
+        """As of the native backend. Logits depend on the number of tokens in a step, by rounding: a token may differ
+        from the one drawn without drafts where two are equally likely."""
+        tokens = self._slots.tokens.numpy()
+        self._drafter = Drafter(make(tokens), costs, tokens)
+        self._audit = DraftAudit(audit) if audit else None
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> None:
+        if self._drafter is not None:
+            for admit in plan.admits:
+                self._drafter.admit(admit)
         self._slots.apply(plan.admits, plan.extends)
         for admit in plan.admits:
             self._sampler.admit(admit)
             self._outputs.admit(admit)
-        hidden, starts = self._compute(plan.rows)
+        drafted = None if self._drafter is None else self._draft(self._drafter, plan.rows)
+        rows = without_drafts(plan.rows) if drafted is None else drafted.rows
+        hidden, starts, drawn_at = self._compute(rows)
 
         def logits(first: int, end: int) -> Tensor:
             return self._logits(hidden[first:end])
 
         states = TorchHiddenStates(hidden, self._slots.tokens, logits)
-        prompts, pooled = self._outputs.read(plan.rows, starts, states)
-        draws = self._sample(plan.rows, hidden, starts)
-        tokens = None if draws is None else draws.tokens.tolist()
-        self._outputs.push(LaunchedStep(plan.number, plan.rows, tokens, draws, prompts, pooled))
+        prompts, pooled = self._outputs.read(rows, starts, states)
+        if not drawn_at:
+            self._outputs.push(LaunchedStep(plan.number, rows, None, None, prompts, pooled))
+            return
+        drawn_logits = self._logits(hidden[drawn_at])
+        if self._drafter is None or drafted is None:
+            draws = self._sample(rows, drawn_logits, NO_DRAFTS)
+            self._outputs.push(LaunchedStep(plan.number, rows, draws.tokens.tolist(), draws, prompts, pooled))
+            return
+        before = drawn_logits.clone() if self._audit is not None and self._audit.is_due() else None
+        draws = self._sample(rows, drawn_logits, drafted.drafts)
+        tokens = draws.tokens.tolist()
+        kept = count_kept(drafted, tokens)
+        self._drafter.settle(drafted, kept)
+        audit = (0, 0) if before is None else self._compare(rows, draws, kept, before)
+        step = LaunchedStep(plan.number, rows, tokens, draws, prompts, pooled, kept, drafted.drafts, audit)
+        self._outputs.push(step)
 
     def collect(self) -> StepResult:
         return self._outputs.collect()
@@ -93,23 +144,43 @@ class TorchBackend:
     def restore_memory(self) -> None:
         raise AssertionError("nothing was released")
 
-    def _compute(self, rows: Sequence[Row]) -> tuple[Tensor, Sequence[int]]:
-        """Hidden states [tokens, hidden], and where each row begins in them, [rows + 1]."""
+    def _draft(self, drafter: Drafter, rows: list[Row]) -> DraftedRows | None:
+        if self._sampler.inspects([row.slot for row in rows]):
+            return None
+        return drafter.draft(rows, self._outputs.allowed_length)
+
+    def _compute(self, rows: Sequence[Row]) -> tuple[Tensor, Sequence[int], list[int]]:
+        """Hidden states [tokens, hidden], where each row begins in them, [rows + 1], and those that tokens are drawn
+        from, [draws]."""
         batch = gather(rows, self._slots)
         starts: Sequence[int] = batch.host_starts
-        # Beyond the last attention only the last token of each row matters, unless a request reads all of them.
-        if batch.num_single < batch.num_rows and not self._outputs.needs_hidden(rows):
-            batch, starts = replace(batch, logits_indices=batch.starts[1:] - 1), range(len(rows) + 1)
-        return self._model.forward(self._ops, batch, self._pages), starts
+        drawn_at = [end - back for row, end in zip(rows, starts[1:], strict=True) for back in range(row.draws, 0, -1)]
+        # Beyond the last attention only tokens that are drawn from matter, unless a request reads all of them.
+        if drawn_at and len(drawn_at) < starts[-1] and not self._outputs.needs_hidden(rows):
+            batch, drawn_at = replace(batch, logits_indices=torch.tensor(drawn_at)), list(range(len(drawn_at)))
+        return self._model.forward(self._ops, batch, self._pages), starts, drawn_at
 
-    def _sample(self, rows: Sequence[Row], hidden: Tensor, starts: Sequence[int]) -> Draws | None:
-        sampled = [index for index, row in enumerate(rows) if row.draws]
-        if not sampled:
-            return None
-        slots = [rows[index].slot for index in sampled]
-        positions = [rows[index].start + rows[index].count for index in sampled]
-        logits = self._logits(hidden[[starts[index + 1] - 1 for index in sampled]])
-        return self._sampler.sample(logits, slots, positions, self._outputs.constraints(slots, positions))
+    def _sample(self, rows: Sequence[Row], logits: Tensor, drafts: Mapping[int, list[int]]) -> Draws:
+        slots, positions = draws_at(rows)
+        return self._sampler.sample(logits, slots, positions, self._outputs.constraints(slots, positions, drafts))
+
+    def _compare(self, rows: Sequence[Row], draws: Draws, kept: list[int], logits: Tensor) -> tuple[int, int]:
+        """The audit of a step with drafts, which drew from `logits`."""
+        assert self._audit is not None
+        tokens, masks = draws.tokens.tolist(), self._sampler.mask_rows(draws_at(rows)[0], draws.constraints)
+
+        def redraw(plain: list[Row], at: list[int]) -> list[int]:
+            hidden, _, drawn_at = self._compute(plain)
+            own = self._logits(hidden[drawn_at])
+            tolerance = ROUNDING[hidden.dtype] * logits[at].abs().amax(1)
+            alike = ((own - logits[at]).abs().amax(1) <= tolerance).tolist()
+            slots, positions = draws_at(plain)
+            mask_rows = {place: masks[row] for place, row in enumerate(at) if row in masks}
+            drawn = self._sampler.draw(own, slots, positions, mask_rows).tolist()
+            pairs = zip(at, alike, drawn, strict=True)
+            return [tokens[row] if same else token for row, same, token in pairs]
+
+        return self._audit.compare(self._slots.tokens.numpy(), rows, tokens, kept, redraw)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """[n, hidden] -> [n, vocab]"""

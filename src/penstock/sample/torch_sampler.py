@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,9 +60,11 @@ class StepGroups(NamedTuple):
 
 
 class TorchSampler:
-    def __init__(self, vocab_size: int, tokens: Tensor) -> None:
-        """`tokens` [slots, context]: the sequences. Drawn tokens are written there."""
-        self._requests = RequestTable(vocab_size, len(tokens))
+    def __init__(self, vocab_size: int, tokens: Tensor, num_drafts: int = 0) -> None:
+        """`tokens` [slots, context]: the sequences. Drawn tokens are written there. `num_drafts`: of a step, at
+        most."""
+        self._requests = RequestTable(vocab_size, len(tokens), num_drafts)
+        self.inspects = self._requests.inspects
         self._tokens = tokens
         self._hashes = noise.token_hashes(vocab_size, tokens.device)
         self._groups: StepGroups | None = None
@@ -79,19 +81,24 @@ class TorchSampler:
         constraints: StepConstraints | None = None,
     ) -> Draws:
         """Draw the token at `positions[r]` of the sequence in `slots[r]` from `logits[r]`, [rows, vocab] float32, which
-        is overwritten."""
+        is overwritten. A slot with drafts has a row more for each, in order."""
 
         def draw_tokens() -> Tensor:
-            return self._draw(logits, list(slots), positions, constraints)
+            self._requests.update_masks(slots, positions, constraints)
+            return self.draw(logits, list(slots), positions, self.mask_rows(slots, constraints))
 
         return report(self._requests, self._tokens, logits, slots, positions, constraints, draw_tokens)
 
-    def _draw(
-        self, logits: Tensor, slots: list[int], positions: Sequence[int], constraints: StepConstraints | None
-    ) -> Tensor:
+    def mask_rows(self, slots: Sequence[int], constraints: StepConstraints | None) -> dict[int, int]:
+        """Where the masks of constrained rows are, by row."""
+        if constraints is None:
+            return {}
+        return dict(zip(constraints.rows, self._requests.mask_rows(slots, constraints), strict=True))
+
+    def draw(self, logits: Tensor, slots: list[int], positions: Sequence[int], mask_rows: Mapping[int, int]) -> Tensor:
+        """As `sample`, with the masks that are there, and nothing but tokens."""
         at, groups = torch.tensor(positions), self._groups_of(slots)
-        self._requests.update_masks(slots, positions, constraints)
-        groups.adjustments.apply(logits, self._tokens, at, max(positions), self._requests.allowed)
+        groups.adjustments.apply(logits, self._tokens, at, max(positions), self._requests.allowed, mask_rows)
         tokens = torch.empty_like(at)
         for kind, group in groups.draws.items():
             part = self._draw_group(kind, group, group.pick(logits), group.pick(at))

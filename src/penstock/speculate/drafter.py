@@ -78,6 +78,24 @@ class Drafter:
         return next((tokens[:place] for place, token in enumerate(tokens) if token in ends), tokens)
 
 
+def draws_at(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
+    """Slot and position of every token that the rows draw."""
+    found = [(row.slot, row.start + row.count - back) for row in rows for back in reversed(range(row.draws))]
+    return [slot for slot, _ in found], [position for _, position in found]
+
+
+def count_kept(drafted: DraftedRows, tokens: Sequence[int]) -> list[int]:
+    """[rows] how many draws of each row count: those up to the first that differs from its draft, and that one.
+    `tokens` are those of all draws."""
+    kept, place = [], 0
+    for row in drafted.rows:
+        drafts = drafted.drafts.get(row.slot, []) if row.draws else []
+        wrong = (index for index, draft in enumerate(drafts) if tokens[place + index] != draft)
+        kept.append(next(wrong, row.draws - 1) + 1)
+        place += row.draws
+    return kept
+
+
 def with_drafts(row: Row, drafts: int) -> Row:
     """As it is computed: with this many drafts."""
     return row if row.draws <= 1 else Row(row.slot, row.start, row.count + drafts, 1 + drafts)

@@ -45,7 +45,7 @@ BACKENDS: dict[BackendKind, str] = {
     "native": "penstock.forward.native_backend",
     "cuda": "penstock.forward.cuda_startup",
 }
-DRAFTING: tuple[BackendKind, ...] = ("native",)  # backends that draft tokens
+DRAFTING: tuple[BackendKind, ...] = ("native", "torch")  # backends that draft tokens
 CPU_LIMITS = StepLimits(step_tokens=512, max_sequences=64, lookahead=0)
 GPU_LIMITS = StepLimits(step_tokens=8192, max_sequences=512, lookahead=1)
 # What begins when a phase of a backend's `build` ends.
@@ -183,7 +183,7 @@ def _kind(settings: Settings, device: DeviceKind) -> BackendKind:
 def _speculates(settings: Settings, kind: BackendKind) -> bool:
     how = settings.engine.speculate
     if how == "lookup" and kind not in DRAFTING:
-        raise InvalidSetting(f"speculate: {how} needs the native CPU kernels", param="speculate")
+        raise InvalidSetting(f"speculate: {how} does not run on a GPU yet, set off or auto", param="speculate")
     return how != "off" and kind in DRAFTING
 
 

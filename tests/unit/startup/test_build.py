@@ -11,7 +11,7 @@ import pytest
 from helpers.model_specs import small_spec
 from penstock.errors import InvalidSetting
 from penstock.kernels.cpu import library
-from penstock.settings import ModelSettings, Settings
+from penstock.settings import EngineSettings, ModelSettings, Settings
 from penstock.startup import build
 from penstock.system import extras
 
@@ -102,3 +102,10 @@ def test_torch_operations_need_torch(monkeypatch: pytest.MonkeyPatch, dtype: str
     with pytest.raises(InvalidSetting, match=r"needs torch, .*pip install 'penstock\[torch\]'") as caught:
         build._kind(Settings(model=ModelSettings(dtype=dtype)), "cpu")
     assert caught.value.param == param
+
+
+def test_speculation_on_a_gpu_is_refused_or_off() -> None:
+    with pytest.raises(InvalidSetting, match="GPU"):
+        build._speculates(Settings(engine=EngineSettings(speculate="lookup")), "cuda")
+    assert not build._speculates(Settings(engine=EngineSettings(speculate="auto")), "cuda")
+    assert build._speculates(Settings(engine=EngineSettings(speculate="auto")), "torch")

@@ -3,7 +3,7 @@ the CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,16 +36,25 @@ class Adjustments:
             masked=[(row, one.slot) for row, one in enumerate(requests) if one.draw_params["masked"]],
         )
 
-    def apply(self, logits: Tensor, slot_tokens: Tensor, positions: Tensor, longest: int, allowed: Bits) -> None:
+    def apply(
+        self,
+        logits: Tensor,
+        slot_tokens: Tensor,
+        positions: Tensor,
+        longest: int,
+        allowed: Bits,
+        mask_rows: Mapping[int, int],
+    ) -> None:
         """Change `logits` [rows, vocab] in place. Row r draws the token of `positions[r]`, at most `longest`;
-        `slot_tokens` [slots, context] are the sequences, `allowed` [slots, mask_bytes] the tokens that may be drawn."""
+        `slot_tokens` [slots, context] are the sequences, `allowed` [n, mask_bytes] the tokens that may be drawn, by
+        `mask_rows` or else by slot."""
         values = logits.numpy()
         for row, masks in self.biases:
             add_bias(values[row], masks)
         if self.penalties is not None:
             self.penalties.apply(logits, slot_tokens, positions, longest)
         for row, slot in self.masked:
-            apply_mask(values[row], allowed[slot])
+            apply_mask(values[row], allowed[mask_rows.get(row, slot)])
 
 
 def add_bias(values: np.ndarray[tuple[int], np.dtype[np.float32]], masks: TokenMasks) -> None:
