@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from penstock.flow import Admit
 from penstock.kernels.arrays import Array
-from penstock.speculate.ngram_index import NGRAMS, NgramIndex
+from penstock.speculate.ngram_index import NgramIndex
 from penstock.speculate.output_store import OutputStore
 from penstock.speculate.proposer import DraftRow, Proposal
 
@@ -17,6 +17,7 @@ from penstock.speculate.proposer import DraftRow, Proposal
 # sequence itself, then those of earlier outputs.
 RATES = (0.3, 0.5, 0.7, 0.85, 0.2, 0.4, 0.6, 0.8)
 LONG = 16  # tokens: such a match is good enough
+LEAD = 8  # tokens of the prompt that are kept with an output, so that its first tokens are found, too
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class PromptLookup:
     def admit(self, admit: Admit) -> None:
         before = self._sequences.get(admit.slot)
         if before is not None and before.length > before.prompt_length:
-            start = max(0, before.prompt_length - NGRAMS[0])  # so that the first tokens of an output are found, too
+            start = max(0, before.prompt_length - LEAD)
             self._outputs.add(before.scope, self._tokens[admit.slot, start : before.length])
         self._sequences[admit.slot] = IndexedSequence(admit.scope, admit.prompt_length)
 

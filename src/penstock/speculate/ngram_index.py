@@ -1,77 +1,92 @@
-"""Where tokens have occurred before. For each position the n-gram that ends there is remembered, for a long and a short
-n, with the position of its last occurrence. Many tokens are hashed by numpy, few one by one.
+"""Where tokens have occurred before: a chain for each pair of tokens, from its last occurrence to those before it, as
+compressors have them. Along the chain of the newest pair the longest match is found. Many tokens are added by numpy,
+few one by one.
 """
 
 from __future__ import annotations
+
+from array import array
 
 import numpy as np
 
 from penstock.kernels.arrays import Array
 
-NGRAMS = (8, 3)  # tokens, the longest first
-MULTIPLIER = 0x9E3779B97F4A7C15
-_WORD = (1 << 64) - 1
-_POWERS = np.array([pow(MULTIPLIER, power, 1 << 64) for power in range(NGRAMS[0])], dtype=np.uint64)
-FEW = 16  # tokens up to which hashing them one by one is faster
+LEAST = 2  # tokens of a match
+CANDIDATES = 16  # occurrences that are compared, the newest first: more find hardly anything better
+LONGEST = 32  # tokens that are compared
+FEW = 16  # tokens up to which adding them one by one is faster
+_BACK = np.arange(LONGEST)
 
 
 class NgramIndex:
-    """Where the n-grams of one sequence have ended. Holds no tokens."""
+    """Of one sequence. Holds no tokens."""
 
     def __init__(self) -> None:
-        self._ends: tuple[dict[int, int], ...] = tuple({} for _ in NGRAMS)  # hash -> position behind it
-        self._size = 0  # positions whose n-grams are there
+        self._last: dict[int, int] = {}  # pair -> position behind its last occurrence
+        self._before = array("i", [0, 0])  # by position: that of the occurrence before; 0: there is none
+        self._size = 1  # positions whose pairs are there
 
     def extend(self, known: Array, end: int) -> None:
-        """Add the n-grams that end before `end`."""
-        start = self._size
-        if end <= start:
+        """Add the pairs that end before `end`."""
+        first = self._size + 1  # positions behind the new pairs: first .. end
+        if first > end:
             return
         self._size = end
-        for n, ends in zip(NGRAMS, self._ends, strict=True):
-            first = max(start + 1, n)  # positions behind the n-grams: first .. end
-            if first > end:
-                continue
-            if end - first < FEW:
-                for position in range(first, end + 1):
-                    ends[_hash(known[position - n : position].tolist())] = position
-            else:
-                ends.update(zip(_hashes(known[first - n : end], n).tolist(), range(first, end + 1), strict=True))
+        if end - first < FEW:
+            tokens: list[int] = known[first - 2 : end].tolist()
+            for place in range(len(tokens) - 1):
+                pair = tokens[place] << 32 | tokens[place + 1]
+                self._before.append(self._last.get(pair, 0))
+                self._last[pair] = first + place
+        else:
+            self._extend_by_many(known[first - 2 : end].astype(np.int64), first)
+
+    def _extend_by_many(self, tokens: Array, first: int) -> None:
+        pairs = tokens[:-1] << 32 | tokens[1:]
+        order = pairs.argsort(kind="stable")  # occurrences of a pair one behind the other, in their order
+        ordered = pairs[order]
+        repeats = ordered[1:] == ordered[:-1]
+        before = np.zeros(len(pairs), dtype=np.int32)
+        before[order[1:][repeats]] = order[:-1][repeats] + first
+        begins = np.flatnonzero(np.concatenate(([True], ~repeats)))
+        ends = np.concatenate((begins[1:], [len(pairs)])) - 1
+        if self._last:
+            known = [self._last.get(pair, 0) for pair in ordered[begins].tolist()]
+            before[order[begins]] = known
+        self._before.frombytes(before.tobytes())
+        self._last.update(zip(ordered[ends].tolist(), (order[ends] + first).tolist(), strict=True))
 
     def find(self, known: Array, within: Array) -> tuple[int, int] | None:
-        """Where the tokens at the end of `known` have occurred in `within`, whose n-grams these are: the position
-        behind them, and how many are the same, looking back from there. Of a sequence itself, call `extend` with its
-        length - 1 before."""
+        """Where the tokens at the end of `known` have occurred in `within`, whose pairs these are: the position behind
+        them, and how many are the same, looking back from there. Of several that are as long, one that goes on as most
+        of them do, the first of those. Of a sequence itself, call `extend` with its length - 1 before."""
         length = len(known)
-        for n, ends in zip(NGRAMS, self._ends, strict=True):
-            if length < n:
-                continue
-            position = ends.get(_hash(known[length - n :].tolist()))
-            if position is not None and (same := _common(known, within, position)) >= n:
-                return position, same
-        return None
+        if length < LEAST:
+            return None
+        first, second = known[length - LEAST :].tolist()
+        position = self._last.get(first << 32 | second, 0)
+        if not position:
+            return None
+        places = [position]
+        while len(places) < CANDIDATES and (position := self._before[position]):
+            places.append(position)
+        if len(places) == 1:
+            return places[0], int(_common(known, within, np.array(places))[0])
+        found = np.array(places)
+        same = _common(known, within, found)
+        longest = int(same.max())
+        best = found[same == longest]
+        following = within[best]
+        tokens, counts = np.unique(following, return_counts=True)
+        chosen = best[counts[np.searchsorted(tokens, following)] == counts.max()]
+        return int(chosen[-1]), longest
 
 
-def _common(known: Array, within: Array, position: int, most: int = 64) -> int:
-    """How many tokens of `within` before `position` are the same as those at the end of `known`."""
-    length = min(most, position, len(known))
-    same = within[position - length : position] == known[len(known) - length :]
-    different = np.flatnonzero(~same)
-    return length if not len(different) else length - 1 - int(different[-1])
-
-
-def _hash(tokens: list[int]) -> int:
-    value = 0
-    for token in tokens:
-        value = (value * MULTIPLIER + token) & _WORD
-    return value
-
-
-def _hashes(tokens: Array, n: int) -> Array:
-    """Of all n-grams of `tokens` [n - 1 + count]: [count] uint64."""
-    words = tokens.astype(np.uint64)
-    count = len(tokens) - n + 1
-    sums = np.zeros(count, dtype=np.uint64)
-    for offset in range(n):
-        sums += words[offset : offset + count] * _POWERS[n - 1 - offset]
-    return sums
+def _common(known: Array, within: Array, positions: Array) -> Array:
+    """[positions] how many tokens of `within` before each are the same as those at the end of `known`."""
+    back = _BACK[: min(LONGEST, len(known))]
+    at = positions[:, None] - 1 - back
+    same = within[at.clip(0)] == known[len(known) - 1 - back]
+    same &= at >= 0
+    different = ~same
+    return np.where(different.any(1), different.argmax(1), len(back))

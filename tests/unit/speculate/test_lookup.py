@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.flow import Admit, SamplingParams
 from penstock.speculate.lookup import PromptLookup
-from penstock.speculate.ngram_index import FEW, NgramIndex
+from penstock.speculate.ngram_index import CANDIDATES, FEW, LEAST, LONGEST, NgramIndex
 from penstock.speculate.proposer import DraftRow
 
 
@@ -21,13 +23,15 @@ def propose(tokens: list[int], most: int = 4) -> tuple[list[int], int]:
 
 def test_proposes_what_followed_the_same_tokens() -> None:
     assert propose([9, 1, 2, 3, 4, 5, 6, 1, 2, 3]) == ([4, 5, 6, 1], 0)
-    assert propose([9, 1, 2, 3, 4, 5, 6, 7, 2, 3]) == ([], 0), "two tokens are too few"
+    assert propose([9, 1, 2, 3, 4, 5, 6, 7, 2, 3]) == ([4, 5, 6, 7], 0), "two tokens are enough"
+    assert propose([9, 1, 2, 3, 4, 5, 6, 7, 8, 3]) == ([], 0), "one is not"
 
 
-def test_the_last_occurrence_counts_unless_an_earlier_one_is_longer() -> None:
-    assert propose([1, 2, 3, 7, 1, 2, 3, 8, 1, 2, 3], 1) == ([8], 0)
+def test_the_longest_match_wins_and_then_what_follows_most_often() -> None:
+    assert propose([1, 2, 3, 7, 1, 2, 3, 8, 1, 2, 3], 1) == ([7], 0)
+    assert propose([1, 2, 3, 7, 1, 2, 3, 8, 1, 2, 3, 8, 0, 1, 2, 3], 1) == ([8], 0)
     long = [11, 12, 13, 14, 15, 1, 2, 3]
-    assert propose([*long, 7, 0, 1, 2, 3, 8, *long], 1) == ([7], 2)
+    assert propose([*long, 7, 0, 1, 2, 3, 8, 0, 1, 2, 3, 8, *long], 1) == ([7], 2)
 
 
 def test_a_repetition_goes_on() -> None:
@@ -59,11 +63,17 @@ def test_an_index_finds_the_same_however_it_grew(tokens: list[int], pieces: list
         index.extend(known, end)
     index.extend(known, len(tokens) - 1)
     found = index.find(known, known)
-    for n in (8, 3):
-        ends = [at for at in range(n, len(tokens)) if tokens[at - n : at] == tokens[len(tokens) - n :]]
-        if ends:
-            assert found is not None
-            assert found[0] == ends[-1]
-            assert found[1] >= n
-            return
-    assert found is None
+
+    def same(at: int) -> int:
+        """Tokens before `at` that are the same as the last ones."""
+        return next((n for n in range(min(at, LONGEST)) if tokens[at - 1 - n] != tokens[-1 - n]), min(at, LONGEST))
+
+    ends = [at for at in range(LEAST, len(tokens)) if same(at) >= LEAST][-CANDIDATES:]
+    if not ends:
+        assert found is None
+        return
+    assert found is not None
+    longest = [at for at in ends if same(at) == max(map(same, ends))]
+    following = Counter(tokens[at] for at in longest)
+    wanted = next(at for at in longest if following[tokens[at]] == max(following.values()))
+    assert found == (wanted, same(wanted))
