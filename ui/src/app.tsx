@@ -14,6 +14,7 @@ import { type Load, Lazy, preload } from "./parts/lazy";
 import { Starting } from "./parts/starting";
 
 const PAGES: { name: string; title: string; short: string; icon: IconName; load: Load }[] = [
+  { name: "pipeline", title: "Pipeline", short: "Pipe", icon: "pipeline", load: () => import("./pages/pipeline/pipeline").then((page) => page.Pipeline) },
   { name: "playground", title: "Playground", short: "Play", icon: "playground", load: () => import("./pages/playground/playground").then((page) => page.Playground) },
   { name: "requests", title: "Requests", short: "Requests", icon: "requests", load: () => import("./pages/requests/requests").then((page) => page.Requests) },
   { name: "batch", title: "Batch", short: "Batch", icon: "batch", load: () => import("./pages/batch/batch").then((page) => page.Batch) },
@@ -26,6 +27,7 @@ const PAGES: { name: string; title: string; short: string; icon: IconName; load:
   { name: "usage", title: "Usage", short: "Usage", icon: "usage", load: () => import("./pages/usage/usage").then((page) => page.Usage) },
 ];
 
+const PAGE_KEYS = "1234567890u";
 const PRELOAD_MS = 1500;
 
 const STATES = {
@@ -47,7 +49,7 @@ export function App() {
   const page = PAGES.find((other) => other.name === route.value.page) ?? PAGES[0]!;
   const main = useRef<HTMLElement>(null);
   useShortcuts("Everywhere", [
-    ...PAGES.map(({ name, title }, place) => ({ keys: String((place + 1) % 10), label: title, run: () => go(name) })),
+    ...PAGES.map(({ name, title }, place) => ({ keys: PAGE_KEYS[place]!, label: title, run: () => go(name) })),
     { keys: "?", label: "Show keyboard shortcuts", run: () => (helpShown.value = !helpShown.value) },
     { keys: "t", label: "Switch theme: system, light, dark", run: nextTheme },
   ]);
@@ -73,7 +75,7 @@ export function App() {
         Skip to content
       </a>
       <nav class="rail" aria-label="Pages">
-        <a class="brand" href="#/playground">
+        <a class="brand" href="#/pipeline">
           <Mark />
           <span>Penstock</span>
         </a>

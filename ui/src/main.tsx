@@ -6,6 +6,7 @@ import "./styles/tokens.css";
 import "./styles/base.css";
 import "./styles/shell.css";
 import "./styles/parts.css";
+import "./styles/pipeline.css";
 import "./styles/playground.css";
 import "./styles/answer.css";
 import "./styles/requests.css";

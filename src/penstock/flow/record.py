@@ -27,7 +27,7 @@ NONE, FULL, DIVERGED, EXTENDS, EVICTED, TOO_SHORT, NOTHING_ALIKE, OFF, NOT_READ 
 # bits from ACCEPTED_BIT on say how many drafts were right.
 DECODE = 1 << 31
 ACCEPTED_BIT = 15
-_TOKENS = (1 << ACCEPTED_BIT) - 1
+TOKENS_OF_DECODE = (1 << ACCEPTED_BIT) - 1
 LONGEST = 2**32 - 1  # span, in its unit
 
 # Counts that only grow have 64 bits: a busy engine evicts 2^32 blocks within days.
@@ -99,7 +99,7 @@ class StepRecord(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        return sum(word & _TOKENS if word & DECODE else word for word in self.words)
+        return sum(word & TOKENS_OF_DECODE if word & DECODE else word for word in self.words)
 
 
 def decode_word(drafted: int, accepted: int) -> int:
@@ -109,12 +109,12 @@ def decode_word(drafted: int, accepted: int) -> int:
 
 def tokens_of(word: int) -> int:
     """How many tokens the row computes."""
-    return word & _TOKENS if word & DECODE else word
+    return word & TOKENS_OF_DECODE if word & DECODE else word
 
 
 def drafts_of(word: int) -> tuple[int, int]:
     """How many tokens were drafted, and how many of those were right."""
-    return ((word & _TOKENS) - 1, (word & ~DECODE) >> ACCEPTED_BIT) if word & DECODE else (0, 0)
+    return ((word & TOKENS_OF_DECODE) - 1, (word & ~DECODE) >> ACCEPTED_BIT) if word & DECODE else (0, 0)
 
 
 def pack_admission(entry: Admission) -> bytes:

@@ -46,6 +46,7 @@ class RouteRecord(msgspec.Struct):
     failures: list[FailedAttempt] = []
     asked: str = ""  # the model that the client named
     reported: int = 0  # decisions that the journal has
+    spans: list[tuple[float, float]] = []  # when decisions were made, that the journal does not have
 
     def header(self) -> str:
         """All of it in one line; empty if there was nothing to decide."""

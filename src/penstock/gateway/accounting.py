@@ -172,6 +172,7 @@ class RequestAccount:
         limiter = self._accounting.limiter
         if limiter is None:
             return
+        start = time.monotonic()
         charge = most(card, call, limited=_limits_usage(self._identity))
         held = self._reservation
         if held is not None:
@@ -179,6 +180,7 @@ class RequestAccount:
                 return
             await self.release()
         self._reservation = await limiter.reserve(self._identity, self._request, charge)
+        self._tell("limits", start)
 
     async def release(self) -> None:
         """Nothing was dispatched, or another attempt reserves anew: a request counts once."""
@@ -228,9 +230,16 @@ class RequestAccount:
                     self._accounting.emit(events.Charged(self._request, time.monotonic(), cost))
         return self.record
 
+    def _tell(self, stage: str, start: float) -> None:
+        if self._accounting.emit is not None and self._parent is None:
+            self._accounting.emit(events.GatewayWork(self._request, time.monotonic(), start, stage))
+
     async def _complete(self, record: UsageRecord, *, awaited: bool) -> None:
+        start = time.monotonic()
         try:
             await self._accounting.write(record, awaited=awaited)
+            if self._accounting.ledger is not None:
+                self._tell("ledger", start)
         finally:
             held, limiter = self._reservation, self._accounting.limiter
             if held is not None and limiter is not None:

@@ -103,10 +103,11 @@ class Gateway:
         return assembled or not plain or self.safety is not None
 
     async def _submit(self, model: ServedModel, requests: list[Request], account: RequestAccount | None) -> Ticket:
+        start = time.monotonic()
         targets, decision = self._targets(model, requests)
         if len(targets) == 1 and decision is None and not model.card.remote:
             return await self._submit_local(model, requests, account)
-        name = requests[0].id
+        name, decided = requests[0].id, time.monotonic()
 
         def count_failure(failed: FailedAttempt) -> None:
             self._report(attempts.route, name)  # in the order in which they happened
@@ -127,6 +128,8 @@ class Gateway:
             account=account,
             prepare=partial(self._prepare, account=account),
         )
+        if decision is not None:
+            attempts.route.spans.append((start, decided))
         ticket = await attempts.submit()
         self._report(attempts.route, name)
         return ticket
@@ -221,4 +224,8 @@ class Gateway:
         """Tell the journal what was decided since the last time."""
         if self._emit is not None and (new := route.decisions[route.reported :]):
             route.reported = len(route.decisions)
-            self._emit(events.Routed(events.http_request_id(request), time.monotonic(), new))
+            name = events.http_request_id(request)
+            self._emit(events.Routed(name, time.monotonic(), new))
+            for start, end in route.spans:
+                self._emit(events.GatewayWork(name, end, start, "route"))
+            route.spans = []

@@ -64,6 +64,7 @@ class Router:
     def pick(self, deployments: Sequence[Deployment], call: Call) -> Deployment:
         """A `deployment.protocol.Pick` for the replicas of a model. One that is blocked is taken if all are: the model
         has no other."""
+        start = time.monotonic()
         keys = self._keys(deployments, call, self.policy)
         prompt = len(call.active_requests[0].submits[0].tokens) if keys else 0
         candidates = [self.candidate(one, keys, prompt) for one in deployments]
@@ -79,6 +80,7 @@ class Router:
         if keys and chosen.prefixes is not None:
             chosen.prefixes.add(keys)
         self.track(chosen.name).recent.add(candidates[place].uncached_tokens(demand))
+        call.route.spans.append((start, time.monotonic()))
         return chosen
 
     def demand(self, call: Call) -> Demand:

@@ -33,7 +33,8 @@ class RequestEvents:
         if emit is not None:
             state = scope["state"]
             accepted, request_id, trace = state["accepted"], state["request_id"], state["trace"]
-            emit(events.Accepted(self.name, accepted, request_id, kind, trace, self.identity.tenant, BATCH.get()))
+            tenant, auth_s = self.identity.tenant, state.get("auth_s", 0.0)
+            emit(events.Accepted(self.name, accepted, request_id, kind, trace, tenant, BATCH.get(), auth_s))
 
     def parsed(self, *, model: str | None = None, stream: bool = False) -> None:
         """`model`: as the client named it."""

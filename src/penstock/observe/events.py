@@ -44,6 +44,7 @@ class Accepted(Event, frozen=True, gc=False):
     trace: Trace | None = None
     tenant: str = ""
     batch: str | None = None  # the batch whose line it is
+    auth_s: float = 0.0  # how long its key took to check, before that
 
 
 class Parsed(Event, frozen=True, gc=False):
@@ -97,6 +98,13 @@ class AttemptFailed(Event, frozen=True):
     deployment: str
     code: str
     message: str
+
+
+class GatewayWork(Event, frozen=True, gc=False):
+    """A stage of the gateway is done: `limits`, `route` or `ledger`."""
+
+    start: float
+    stage: str
 
 
 class SafetyHit(Event, frozen=True, gc=False):

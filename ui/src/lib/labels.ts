@@ -3,6 +3,9 @@
 export const STAGE_COLOURS: Record<string, string> = {
   intake: "intake",
   validate: "intake",
+  context: "intake",
+  limits: "intake",
+  route: "intake",
   template: "intake",
   tokenize: "intake",
   submit: "intake",
@@ -15,11 +18,15 @@ export const STAGE_COLOURS: Record<string, string> = {
   deliver: "output",
   detokenize: "output",
   write: "output",
+  ledger: "output",
 };
 
 export const STAGES: Record<string, string> = {
   intake: "Read request",
   validate: "Validate",
+  context: "Context assembly",
+  limits: "Reserve limits",
+  route: "Route",
   template: "Chat template",
   tokenize: "Tokenize",
   submit: "Submit to engine",
@@ -31,6 +38,7 @@ export const STAGES: Record<string, string> = {
   deliver: "Deliver",
   detokenize: "Detokenize",
   write: "Write to socket",
+  ledger: "Ledger",
 };
 
 export const WAITS: Record<string, string> = {

@@ -16,7 +16,7 @@ function read(): Route {
       return part;
     }
   });
-  return { page: page || "playground", rest, query: new URLSearchParams(query) };
+  return { page: page || "pipeline", rest, query: new URLSearchParams(query) };
 }
 
 export const route = signal<Route>(read());

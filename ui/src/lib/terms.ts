@@ -3,6 +3,13 @@
 export type Term = readonly [name: string, meaning: string];
 
 export const TERMS = {
+  pipeline: [
+    ["Stage", "A part of the server that each request passes. The bar at the foot of a box is its share of the latency of late."],
+    ["Prefill, decode", "Prefill computes the prompt, many tokens per step; decode generates one token per sequence and step."],
+    ["Step", "One forward pass over all sequences of the batch."],
+    ["Critical path", "The stages that a request spent its time in, one after the other: they add up to its latency."],
+    ["Dots", "Requests on the way in, tokens behind the sampler. Beyond a dozen per second there are no more of them."],
+  ],
   playground: [
     ["Token", "A piece of text, often part of a word. The tokenizer splits the prompt into tokens; the model generates one token at a time."],
     ["TTFT", "Time to first token: network, queue and prefill."],

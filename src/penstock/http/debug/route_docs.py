@@ -74,6 +74,21 @@ HISTORY = DebugRoute(
         _integer(name="points", description="At most so many.", bounds=(1, 1800), default=300),
     ),
 )
+PIPELINE = DebugRoute(
+    description="The stages of the pipeline in their order, from auth to ledger, of all tenants together.",
+    members={
+        "t": "This instant.",
+        "window_s": "Seconds that the times are of.",
+        "requests": "Requests that ended in the window, at most the newest 256: the times are theirs.",
+        "open": "Requests that have not ended.",
+        "stages": "For each: `now` (requests or sequences in it at this instant), `count` (passes through it), mean "
+        "and percentiles of their times, `refused` (requests that ended there with an error of the client's).",
+        "path_us": "Where these requests spent their time: microseconds of their critical paths, by stage.",
+        "totals": "Counts since the server started: two answers make a rate.",
+        "active": "Whether stages that depend on settings are on.",
+    },
+    parameters=(_number(name="seconds", description="How far back.", bounds=(1, 600), default=60),),
+)
 SLO = DebugRoute(
     description="Objectives, alerts and their causes.",
     members={

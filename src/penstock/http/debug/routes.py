@@ -13,6 +13,7 @@ from penstock.gateway.keys.identity import Scope
 from penstock.http.debug import (
     cache_routes,
     lab_routes,
+    pipeline_routes,
     request_routes,
     route_docs,
     server_routes,
@@ -41,6 +42,7 @@ def add(app: App, service: Service, observer: Observer | None, settings: Setting
     step_routes.add(app, service, observer)
     cache_routes.add(app, service, observer)
     lab_routes.add(app, service)
+    pipeline_routes.add(app, service, observer, settings)
 
 
 def _add_not_found(app: App) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import Unauthorized
@@ -14,7 +16,7 @@ KEYLESS_PATHS = frozenset({"/health", "/ready"})  # for load balancers, which ha
 
 
 class ApiKeyMiddleware:
-    """Rejects requests without a valid key and sets `scope["state"]["identity"]`."""
+    """Rejects requests without a valid key and sets `scope["state"]["identity"]`, and how long that took."""
 
     def __init__(self, app: ASGIApp, keys: KeyDirectory) -> None:
         self.app = app
@@ -22,8 +24,10 @@ class ApiKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            start = time.perf_counter()
             try:
                 scope["state"]["identity"] = self._identity(scope)
+                scope["state"]["auth_s"] = time.perf_counter() - start
             except Unauthorized as error:
                 if not _needs_no_key(scope["path"]):  # keyless routes have no identity: they show nothing of a tenant
                     await error_response(error, scope)(scope, receive, send)

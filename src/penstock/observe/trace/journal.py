@@ -76,6 +76,7 @@ class Journal:
             events.Routed: self._routed,
             events.AttemptFailed: self._attempt_failed,
             events.SafetyHit: self._safety_hit,
+            events.GatewayWork: self._gateway_work,
             events.Requeued: self._requeued,
             events.Delivered: self._delivered,
             events.Flushed: self._flushed,
@@ -180,7 +181,7 @@ class Journal:
         number = self._accepted_requests
         request = RequestTrace(
             number, event.request, event.request_id, event.kind, event.t,
-            trace=event.trace, tenant=event.tenant, batch=event.batch, source=self.source,
+            trace=event.trace, tenant=event.tenant, batch=event.batch, source=self.source, auth_s=event.auth_s,
         )  # fmt: skip
         self.open[event.request] = self._requests[event.request] = request
         self._aliases[event.tenant, event.request_id] = event.request
@@ -196,6 +197,11 @@ class Journal:
     def _context_assembled(self, event: events.ContextAssembled) -> None:
         if request := self._of(event):
             request.context = event.trace
+            request.work.append(("context", event.start, event.t))
+
+    def _gateway_work(self, event: events.GatewayWork) -> None:
+        if request := self._of(event):
+            request.work.append((event.stage, event.start, event.t))
 
     def _rendered(self, event: events.Rendered) -> None:
         if request := self._of(event):
@@ -258,6 +264,7 @@ class Journal:
             for delta, t in zip(event.deltas, event.times, strict=True)
             if (sequence := by_id.get(delta.id)) is not None
         ]
+        replica.totals.text_s += max(event.t - start, 0.0)
         if event.record is not None:
             numbers = array("I", event.numbers)
             numbers.extend(sequence.number for sequence, _, _ in news)
@@ -349,10 +356,13 @@ class Journal:
     def _flushed(self, event: events.Flushed) -> None:
         if (request := self._requests.get(event.request)) is not None:
             request.add_write(event.start, event.t, event.num_bytes)
+            self.replica(request.source).count_writes(1, event.num_bytes)
 
     def _flushed_tokens(self, event: events.FlushedTokens) -> None:
         if (request := self._requests.get(event.request)) is not None:
-            request.add_writes(event.writes[::2], event.writes[1::2])
+            times, sizes = event.writes[::2], event.writes[1::2]
+            request.add_writes(times, sizes)
+            self.replica(request.source).count_writes(len(times), int(sum(sizes)))
 
     def _charged(self, event: events.Charged) -> None:
         if (request := self._requests.get(event.request)) is not None:

@@ -114,6 +114,8 @@ class RequestTrace:
     safety: list[SafetyHit] = field(default_factory=list)
     route: list[Decision | FailedAttempt] = field(default_factory=list)  # in the order in which they happened
     context: ContextTrace | None = None  # how the prompt was assembled, in the last attempt
+    auth_s: float = 0.0
+    work: list[tuple[str, float, float]] = field(default_factory=list)  # of the gateway: stage, start, end
     rendered: list[tuple[float, float]] = field(default_factory=list)
     tokenized: list[tuple[float, float]] = field(default_factory=list)
     queued: float | None = None

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field, fields
 
 from penstock.flow.identity import Source
-from penstock.flow.record import WAITS, Blocks, StepRecord
+from penstock.flow.record import DECODE, TOKENS_OF_DECODE, WAITS, Blocks, StepRecord, drafts_of
 from penstock.observe.histogram import BATCH_SIZES, STEP_S, TOKEN_LATENCY_S, TOKENS, Histogram
 from penstock.observe.trace.step_ring import StepRing
 
@@ -26,6 +26,15 @@ class Totals:
     steps: int = 0
     rows: int = 0
     step_s: float = 0.0
+    plan_s: float = 0.0  # of step_s: what the scheduler takes before the forward pass,
+    settle_s: float = 0.0  # and behind it
+    prefill_tokens: int = 0  # computed for prompts
+    decode_tokens: int = 0  # positions of rows that decode: the newest token and its drafts
+    drafted: int = 0
+    accepted: int = 0
+    text_s: float = 0.0  # of the frontend: from a frame to its text
+    writes: int = 0  # to sockets
+    written_bytes: int = 0
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
@@ -75,12 +84,25 @@ class ReplicaTrace:
         """Count a step that has been settled at `settled`."""
         totals, level = self.totals, self.level
         seconds, rows = step.settled_us * 1e-6, len(step.words)
+        decode_words = [word for word in step.words if word & DECODE]
+        tokens, decoded = step.tokens, sum(word & TOKENS_OF_DECODE for word in decode_words)
         totals.steps += 1
+        totals.plan_s += step.planned_us * 1e-6
+        totals.settle_s += max(step.settled_us - step.collected_us, 0) * 1e-6
+        totals.prefill_tokens += tokens - decoded
+        totals.decode_tokens += decoded
+        totals.drafted += decoded - len(decode_words)
+        if decoded > len(decode_words):
+            totals.accepted += sum(drafts_of(word)[1] for word in decode_words)
         totals.rows += rows
         totals.step_s += seconds
         totals.preemptions += len(step.preemptions)
         level.t, level.waiting, level.waits, level.blocked = settled, step.waiting, step.waits, step.blocked
         level.evictions, level.blocks = step.evictions, step.blocks
         self.step_s.add(seconds)
-        self.step_tokens.add(step.tokens)
+        self.step_tokens.add(tokens)
         self.batch_size.add(rows)
+
+    def count_writes(self, count: int, num_bytes: int) -> None:
+        self.totals.writes += count
+        self.totals.written_bytes += num_bytes

@@ -106,6 +106,7 @@ def spans(request: RequestTrace, journal: Journal) -> list[Span]:
     found: list[Span] = []
     marks = [("intake", request.accepted, request.parsed), ("validate", request.parsed, request.validated)]
     found += [Span(name, None, start, end) for name, start, end in marks if start is not None and end is not None]
+    found += [Span(stage, None, start, end) for stage, start, end in request.work]
     if request.tokenized and request.queued is not None:
         found.append(Span("submit", None, request.tokenized[-1][1], request.queued))
     found += [Span("template", None, start, end) for start, end in request.rendered]
