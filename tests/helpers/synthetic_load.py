@@ -4,14 +4,18 @@ return it."""
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from penstock.observe.pipeline_stages import PIPELINE_STAGES
+
 LANES = 64
 STEPS = 50_000
+STARTED = time.monotonic()
 CHUNK = 256  # prompt tokens per step
 SERIES = (
     "ttft_us_p50",
@@ -261,6 +265,30 @@ def history() -> dict[str, Any]:
     }
 
 
+def pipeline() -> dict[str, Any]:
+    """Every second: 40 requests, 64 steps, 4,000 tokens."""
+    seconds = time.monotonic() - STARTED
+    path_us = {name: 1000 * (place + 1) for place, name in enumerate(PIPELINE_STAGES)}
+    per_s = {
+        "requests": 40, "prompt_tokens": 9000, "hit_tokens": 1000, "output_tokens": 4000, "steps": 64, "rows": 4000,
+        "step_s": 1, "plan_s": 0.01, "settle_s": 0.01, "prefill_tokens": 8000, "decode_tokens": 4000, "drafted": 1000,
+        "accepted": 600, "text_s": 0.1, "writes": 4000, "written_bytes": 800_000,
+    }  # fmt: skip
+    return {
+        "t": round(seconds * 1e6),
+        "window_s": 60,
+        "requests": 256,
+        "open": LANES,
+        "stages": [
+            {"name": name, "now": LANES, "count": 256, "us_mean": us, "us_p50": us, "us_p95": 3 * us, "refused": 0}
+            for name, us in path_us.items()
+        ],
+        "path_us": path_us,
+        "totals": {name: rate * seconds for name, rate in per_s.items()},
+        "active": {},
+    }
+
+
 def ticks(made: SyntheticLoad, steps: bool) -> Iterator[dict[str, Any]]:
     """From the last recorded step on, 12 steps at a time."""
     for end in range(STEPS, STEPS + 4000, 12):
@@ -329,6 +357,9 @@ def facts(made: SyntheticLoad) -> dict[str, Any]:
         "settings": {},
         "sampling": {},
         "measured": {**measured, "decode_by_batch": []},
+        "scopes": [],
+        "replica": 0,
+        "models": [{"name": "recorded", "state": "ready", "replicas": [{"replica": 0, "state": "ready"}]}],
     }
 
 
@@ -383,6 +414,9 @@ def detail(made: SyntheticLoad, life: Lifetime) -> dict[str, Any]:
         "sequences": [],
         "events": [],
         "params": {},
+        "context": None,
+        "route": [],
+        "safety": [],
         "slow_client": False,
         "texts": None,
     }

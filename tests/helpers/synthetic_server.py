@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from helpers.synthetic_load import STEPS, SyntheticLoad, detail, facts, history, ticks, tree
+from helpers.synthetic_load import STEPS, SyntheticLoad, detail, facts, history, pipeline, ticks, tree
 
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -65,10 +65,12 @@ class Handler(BaseHTTPRequestHandler):
         if match := re.fullmatch(r"/observe/requests/(\d+)", path):
             return detail(load, load.lives[int(match[1]) - 1])
         fixed = {
+            "/health": lambda: {"status": "ok"},
             "/observe/facts": lambda: facts(load),
             "/observe/cache": lambda: load.page_map(STEPS),
             "/observe/cache/tree": tree,
             "/observe/history": history,
+            "/observe/pipeline": pipeline,
             "/slo": lambda: {"t": 0, "window_s": 300, "objectives": [], "alerts": [], "recent": [], "webhook": False},
             "/observe/replay": lambda: {
                 "computed": True,

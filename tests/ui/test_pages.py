@@ -94,6 +94,27 @@ def test_a_trace_adds_up_to_what_the_client_measured(visit: Visit, busy: Server)
     expect(page.get_by_text("The output reached max_tokens.")).to_be_visible()
 
 
+def test_the_front_page_shows_the_stages_as_the_server_tells_them(visit: Visit, busy: Server) -> None:
+    page = visit("")
+    told = get(busy, "/observe/pipeline")
+    stages = {one["name"]: one for one in told["stages"]}  # type: ignore[attr-defined]
+    expect(page.locator(".stage-box")).to_have_count(len(stages))
+    expect(page.locator("[data-stage=tokenize] .stage-figure")).not_to_have_text("–")
+    for name, active in told["active"].items():  # type: ignore[attr-defined]
+        expect(page.locator(f".stage-box[data-stage={name}]")).to_have_attribute("data-off", str(not active).lower())
+    page.locator(".stage-box[data-stage=prefill]").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Prefill", level=2)).to_be_visible()
+    expect(page.locator("[data-stage-figures=prefill]")).to_contain_text(
+        f"{told['totals']['prefill_tokens']:,}"  # type: ignore[index]
+    )
+    expect(page.get_by_role("link", name="Open Cache")).to_have_attribute("href", "#/cache")
+    until(lambda: colours(page, ".pipeline-diagram canvas") > 1, "the pipes being drawn")
+    with busy.client() as client:
+        client.completions.create(model=busy.model, prompt="flow", max_tokens=400, extra_body={"ignore_eos": True})
+    expect(page.locator(".time-parts")).to_contain_text("Decode")
+
+
 def test_the_list_is_live_and_filters(visit: Visit, busy: Server) -> None:
     page = visit("requests")
     rows = page.locator("a.request-row")

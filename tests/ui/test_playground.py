@@ -284,5 +284,5 @@ def test_hostile_output_does_nothing(visit: Visit, server: Server) -> None:
     # And the page is as alive as before.
     page.keyboard.press("Escape")
     page.locator("body").click(position={"x": 640, "y": 20})
-    page.keyboard.press("3")
+    page.keyboard.press("4")
     expect(page.get_by_role("heading", name="Batch", exact=True)).to_be_visible()

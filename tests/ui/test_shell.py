@@ -14,7 +14,10 @@ from helpers.browser import CLIPPED, SMALL_TEXT, PageErrors, violations
 from helpers.server_process import PATIENCE_S, Server, StartingServer
 
 Visit = Callable[..., Page]
-PAGES = ("playground", "requests", "batch", "cache", "lab", "planner", "dashboard", "models", "keys", "usage")
+PAGES = (
+    "pipeline", "playground", "requests", "batch", "cache", "lab", "planner", "dashboard", "models", "keys", "usage",
+)  # fmt: skip
+PAGE_KEYS = "1234567890u"
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +32,7 @@ def settle(page: Page, name: str) -> None:
     """Every part of the page that waits for an answer of the server has had it: a part that comes later would be laid
     out after it was looked at, or while it is."""
     ready = {
+        "pipeline": (".stage-box", "[data-stage-figures=decode] dd", ".time-parts"),
         "playground": ("[data-page=playground]", ".welcome h2, .bubble"),
         "requests": (".split-detail .stages", ".trace canvas"),
         "requests list": ("a.request-row",),
@@ -107,9 +111,9 @@ def test_a_plan_of_long_figures_is_no_wider_than_a_phone(opened: Visit, used: Se
 
 def test_escape_closes_what_lies_over_a_page_and_nothing_else(visit: Visit, used: Server) -> None:
     page = visit("requests/1")
-    for place in range(1, len(PAGES) + 1):
-        page.keyboard.press(str(place % 10))
-        page.wait_for_selector(f"[data-page={PAGES[place - 1]}] h1")
+    for key, name in zip(PAGE_KEYS, PAGES, strict=True):
+        page.keyboard.press(key)
+        page.wait_for_selector(f"[data-page={name}] h1")
         page.keyboard.press("?")
         expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
         page.keyboard.press("Escape")
@@ -127,21 +131,19 @@ def test_escape_closes_what_lies_over_a_page_and_nothing_else(visit: Visit, used
 
 def test_everything_can_be_reached_by_keyboard(visit: Visit, used: Server) -> None:
     page = visit("playground")
-    for place, title in enumerate(
-        (
-            "Playground", "Requests", "Batch", "Cache", "Sampling lab", "Planner", "Dashboard", "Models", "Keys",
-            "Usage",
-        ),
-        1,
-    ):  # fmt: skip
-        page.keyboard.press(str(place % 10))
+    titles = (
+        "Pipeline", "Playground", "Requests", "Batch", "Cache", "Sampling lab", "Planner", "Dashboard", "Models",
+        "Keys", "Usage",
+    )  # fmt: skip
+    for key, title in zip(PAGE_KEYS, titles, strict=True):
+        page.keyboard.press(key)
         expect(page.get_by_role("heading", name=title, level=1)).to_be_visible()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     assert violations(page) == []
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
-    page.keyboard.press("1")
+    page.keyboard.press("2")
     expect(page.get_by_label("Your message")).to_be_visible()
     page.keyboard.press("/")
     page.keyboard.type("2 and 3 are text here")  # and go nowhere
@@ -255,7 +257,7 @@ def test_it_says_that_the_connection_is_lost_and_finds_back(
     page.wait_for_selector(".timeline")
     page.wait_for_selector("[data-state=live]", state="attached")
     page.route("**/observe/**", lambda route: route.abort())
-    page.keyboard.press("2")  # needs no steps any more: the connection is made anew
+    page.keyboard.press("3")  # needs no steps any more: the connection is made anew
     page.wait_for_selector("[data-state=lost]", state="attached")
     expect(page.get_by_text("The server cannot be reached.")).to_be_visible()
     page.unroute("**/observe/**")
@@ -274,5 +276,5 @@ def test_a_server_that_starts_says_what_it_is_doing(
         server.let_start()
         expect(page.locator(".pulse")).to_contain_text("Live")
         expect(page.locator(".starting")).to_have_count(0)
-        page.wait_for_selector("[data-page=playground] .welcome h2")
+        page.wait_for_selector("[data-page=pipeline] .stage-box")
         page.close()

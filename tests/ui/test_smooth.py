@@ -29,6 +29,14 @@ def day() -> Iterator[SyntheticServer]:
         yield server
 
 
+def pipeline(page: Page) -> None:
+    page.wait_for_selector(".time-parts")
+    page.wait_for_timeout(4000)  # dots move at full rate
+    for stage in page.locator(".stage-box").all():
+        stage.click()
+        page.wait_for_timeout(100)
+
+
 def requests(page: Page) -> None:
     box = page.locator(".virtual")
     for _ in range(30):
@@ -70,7 +78,7 @@ def dashboard(page: Page) -> None:
     page.wait_for_timeout(4000)
 
 
-@pytest.mark.parametrize("use", [requests, batch, cache, dashboard], ids=lambda use: use.__name__)
+@pytest.mark.parametrize("use", [pipeline, requests, batch, cache, dashboard], ids=lambda use: use.__name__)
 def test_no_task_is_long(opened: Callable[..., Page], day: SyntheticServer, use: Callable[[Page], None]) -> None:
     page = opened(day.url)
     page.add_init_script(WATCH)

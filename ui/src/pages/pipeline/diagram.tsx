@@ -56,7 +56,7 @@ export function Diagram({ answer, rates, selected, onSelect }: Props) {
       <canvas ref={ref} aria-hidden="true" />
       {(Object.keys(LANES) as Lane[]).map((lane) => (
         <section key={lane} class="pipeline-lane" data-lane={lane} aria-label={LANES[lane]}>
-          <h3>{LANES[lane]}</h3>
+          <h2>{LANES[lane]}</h2>
           <div class="pipeline-stages">
             {STAGES.filter((stage) => stage.lane === lane).map((stage) => (
               <StageBox
