@@ -44,14 +44,28 @@ class Remote:
         self.url = _check_url(url if "://" in url else f"http://{url}")
         self.headers = {"authorization": f"Bearer {key.split(',')[0].strip()}"} if key else {}
 
-    def get(self, path: str) -> Any:
-        return self._decode(path, self._ask(path, None))
+    def get(self, path: str, timeout_s: float | None = None) -> Any:
+        return self._decode(path, self._ask(path, None, timeout_s))
 
-    def post(self, path: str, body: Any) -> Any:
-        return self._decode(path, self._ask(path, msgspec.json.encode(body)))
+    def post(self, path: str, body: Any, timeout_s: float | None = None) -> Any:
+        return self._decode(path, self._ask(path, msgspec.json.encode(body), timeout_s))
 
     def text(self, path: str) -> str:
         return self._ask(path, None).decode()
+
+    def stream(self, path: str, body: Any, timeout_s: float) -> Iterator[Any]:
+        """The events of a streamed answer in OpenAI's format, until [DONE]. Raises the error that ends one."""
+        with self._open_answer(path, msgspec.json.encode(body), timeout_s) as answer:
+            for line in answer:
+                data = line.removeprefix(b"data:").strip()
+                if not line.startswith(b"data:") or not data:
+                    continue
+                if data == b"[DONE]":
+                    return
+                event = self._decode(path, data)
+                if "error" in event:
+                    raise self._parse_refusal(0, path, data)
+                yield event
 
     def events(self, path: str) -> Iterator[tuple[str, Any]]:
         """Name and data of server-sent events, until the server ends the stream."""
@@ -64,22 +78,25 @@ class Remote:
                 elif field == "data":
                     yield name, self._decode(path, value.encode())
 
-    def _ask(self, path: str, body: bytes | None) -> bytes:
-        with self._open_answer(path, body) as answer:
+    def _ask(self, path: str, body: bytes | None, timeout_s: float | None = None) -> bytes:
+        with self._open_answer(path, body, timeout_s) as answer:
             return bytes(answer.read())
 
     @contextmanager
-    def _open_answer(self, path: str, body: bytes | None) -> Iterator[http.client.HTTPResponse]:
+    def _open_answer(
+        self, path: str, body: bytes | None, timeout_s: float | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        timeout_s = timeout_s or TIMEOUT_S
         headers = {**self.headers, **({"content-type": "application/json"} if body is not None else {})}
         request = urllib.request.Request(self.url + path, data=body, headers=headers)  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
                 yield answer
         except urllib.error.HTTPError as error:
             with error:
                 raise self._parse_refusal(error.code, path, error.read()) from None
         except TimeoutError:
-            raise ServerSilent(f"{self.url} has not answered within {TIMEOUT_S:.0f} s") from None
+            raise ServerSilent(f"{self.url} has not answered within {timeout_s:.3g} s") from None
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "reason", None) or error or type(error).__name__
             raise ServerSilent(f"no server at {self.url}: {why}. Start one with `penstock serve`") from None

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from penstock.cli.answer_display import Stopwatch, display
 from penstock.cli.options import (
     ENGINE,
     constraint_of,
@@ -16,9 +17,9 @@ from penstock.cli.options import (
     sampling_params,
     settings_options,
 )
-from penstock.cli.session import Shower, open_model, recommended_params
+from penstock.cli.session import TalkingModel, open_model, recommended_params, server_options
 from penstock.errors import InvalidRequest
-from penstock.flow import Completion, Message, SamplingParams
+from penstock.flow import Message, SamplingParams
 
 
 @click.command()
@@ -27,11 +28,16 @@ from penstock.flow import Completion, Message, SamplingParams
 @click.option("--raw", is_flag=True, help="Continue the prompt itself, without the chat template.")
 @click.option("--n", type=int, default=1, help="Number of answers.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+@click.option("--plain", is_flag=True, help="Show the text as it is, not as Markdown.")
+@server_options
 @constraint_options
 @sampling_options
 @settings_options(*ENGINE)
-def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, **values: Any) -> None:
-    """Answer PROMPT ("-" reads it from standard input)."""
+def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, plain: bool, **values: Any) -> None:
+    """Answer PROMPT ("-" reads it from standard input).
+
+    A Penstock server at the default address answers if it has the model (a line says so); else it is loaded here.
+    """
     text = _text_of(prompt)
     if not text.strip():
         raise InvalidRequest("the prompt is empty", param="prompt")
@@ -39,19 +45,27 @@ def run(prompt: str, system: str | None, raw: bool, n: int, as_json: bool, **val
         raise InvalidRequest("--system cannot be combined with --raw: a raw prompt has no messages", param="system")
     constraint = constraint_of(values)
     sampling_params({}, dict(values), n=n)  # errors come before anything is loaded
-    with open_model(values, constraint) as llm:
-        params = sampling_params(
-            recommended_params(llm, SamplingParams().max_tokens), values, n=n, constraint=constraint
-        )
-        question = text if raw or llm.pipeline.template is None else _conversation(system, text)
+    with open_model(values, constraint) as model:
+        defaults = recommended_params(model, SamplingParams().max_tokens)
+        params = sampling_params(defaults, values, n=n, constraint=constraint)
+        question = text if raw or not model.can_chat else _conversation(system, text)
         if as_json or n > 1:
-            result = llm.chat(question, params) if isinstance(question, list) else llm.generate(question, params)
-            _print_result(result, as_json)
+            texts, result = model.complete(question, params)
+            _print_result(texts, result, as_json)
         else:
-            show = Shower()
-            for chunk in llm.stream(question, params):
-                show(chunk)
-            click.echo()
+            _stream(model, question, params, plain=plain or constraint is not None)
+
+
+def _stream(model: TalkingModel, question: str | list[Message], params: SamplingParams, *, plain: bool) -> None:
+    watch = Stopwatch()
+    with display(plain) as show:
+        for chunk in model.stream(question, params):
+            watch.count(chunk)
+            show(chunk)
+    watch.tokens = model.output_tokens or watch.tokens
+    click.echo(nl=plain or not sys.stdout.isatty())
+    if sys.stderr.isatty():
+        click.echo(click.style(watch.line(), dim=True), err=True)
 
 
 def _text_of(prompt: str) -> str:
@@ -69,22 +83,9 @@ def _conversation(system: str | None, text: str) -> list[Message]:
     return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": text}]
 
 
-def _print_result(result: Completion, as_json: bool) -> None:
-    if not as_json:
-        for choice in result.choices:
-            click.echo(f"[{choice.index}] {choice.text}")
+def _print_result(texts: list[str], result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(result)).decode())
         return
-    report = msgspec.to_builtins(result)
-    for choice, shown in zip(result.choices, report["choices"], strict=True):
-        timings = choice.timings
-        shown["timings"] = timings and {
-            "queue_s": timings.queue_s,
-            "prefill_s": timings.prefill_s,
-            "first_token_s": timings.first_token_s,
-            "decode_s": timings.decode_s,
-            "per_token_s": choice.per_token_s,
-            "preemptions": timings.preemptions,
-            "drafted_tokens": timings.drafted,
-            "accepted_tokens": timings.accepted,
-        }
-    click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+    for index, text in enumerate(texts):
+        click.echo(f"[{index}] {text}")

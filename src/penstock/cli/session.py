@@ -1,39 +1,80 @@
-"""A model, loaded for the duration of a command, with progress on standard error."""
+"""The model of a command: of a running server, or loaded here for the duration of the command, with progress on
+standard error."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import click
+import msgspec
 
 from penstock.cli.options import given_settings
 from penstock.cli.progress import download_bar
+from penstock.cli.remote import Remote
+from penstock.cli.served_model import find, look_around
 from penstock.cli.text import context_note
-from penstock.flow import Chunk, Constraint
+from penstock.errors import InvalidRequest
+from penstock.flow import Chunk, Completion, Constraint, Message, SamplingParams
 from penstock.offline import LLM
+from penstock.settings import ENV_PREFIX
 
 if TYPE_CHECKING:
     from penstock.pipeline import Pipeline
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+Prompt = str | list[Message]
 
-class Shower:
-    """Prints one answer as it streams: reasoning dim and on standard error, so that a pipe receives the answer only."""
 
-    def __init__(self) -> None:
-        self.thinking = False
+class TalkingModel(Protocol):
+    """What `run` and `chat` need of a model."""
 
-    def __call__(self, chunk: Chunk) -> None:
-        if chunk.reasoning:
-            click.echo(click.style(chunk.reasoning, dim=True), nl=False, err=True)
-            self.thinking = True
-        if chunk.text:
-            if self.thinking:
-                click.echo("\n", err=True)
-            click.echo(chunk.text, nl=False)
-            self.thinking = False
+    name: str
+    can_chat: bool
+    recommended: dict[str, Any]  # sampling
+    max_tokens: int | None  # of an answer whose user names none
+    interrupts: Literal["now", "between chunks"]  # where Ctrl-C may stop an answer
+    output_tokens: int  # of the last answer; 0: count those of its chunks
+
+    def stream(self, prompt: Prompt, params: SamplingParams) -> Iterator[Chunk]: ...
+
+    def complete(self, prompt: Prompt, params: SamplingParams) -> tuple[list[str], dict[str, Any]]:
+        """The texts of all choices, and the whole result."""
+
+
+def server_options(command: Command) -> Command:
+    """--server, --local and --api-key: where the model is."""
+    options = [
+        click.option("--server", metavar="URL", help="Use this OpenAI-compatible server instead of loading a model."),
+        click.option("--local", is_flag=True, help="Load the model here, even if a server runs."),
+        click.option("--api-key", envvar="PENSTOCK_API_KEY", help="API key of the server, if it requires one."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+class LoadedModel:
+    interrupts: Literal["now", "between chunks"] = "between chunks"
+    output_tokens = 0
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
+        self.name = llm.model.name
+        self.can_chat = llm.pipeline.template is not None
+        self.recommended = llm.defaults
+        self.max_tokens = llm.model.max_tokens
+
+    def stream(self, prompt: Prompt, params: SamplingParams) -> Iterator[Chunk]:
+        return self._llm.stream(prompt, params)
+
+    def complete(self, prompt: Prompt, params: SamplingParams) -> tuple[list[str], dict[str, Any]]:
+        llm = self._llm
+        result = llm.chat(prompt, params) if isinstance(prompt, list) else llm.generate(prompt, params)
+        return [choice.text for choice in result.choices], _report(result)
 
 
 class _Checked(LLM):
@@ -52,21 +93,63 @@ class _Checked(LLM):
                 raise
 
 
-def recommended_params(llm: LLM, max_tokens: int | None) -> dict[str, Any]:
+def recommended_params(model: TalkingModel, max_tokens: int | None) -> dict[str, Any]:
     """What the model's authors recommend, for options that are not given; `max_tokens` if they do not name one."""
-    return {"max_tokens": llm.model.max_tokens or max_tokens, **llm.defaults}
+    return {"max_tokens": model.max_tokens or max_tokens, **model.recommended}
 
 
 @contextmanager
-def open_model(values: dict[str, Any], constraint: Constraint | None = None) -> Iterator[LLM]:
-    """`values` are those of settings_options; sampling values stay in it. `constraint`: of the coming request."""
-    config = values.get("config")
-    settings = given_settings(values)
+def open_model(values: dict[str, Any], constraint: Constraint | None = None) -> Iterator[TalkingModel]:
+    """`values` are those of server_options and settings_options; sampling values stay in it. `constraint`: of the
+    coming request."""
+    server, local, key = (values.pop(name) for name in ("server", "local", "api_key"))
+    settings = {name: value for name, value in given_settings(values).items() if value is not None}
+    name = settings.pop("model", None) or os.environ.get(f"{ENV_PREFIX}MODEL")
+    if server is not None:
+        if local or settings:
+            wrong = "--local" if local else f"--{min(settings).replace('_', '-')}"
+            raise InvalidRequest(f"--server excludes {wrong}: its model is loaded already", param="server")
+        served = find(Remote(server, key), name)
+        _note(f"{served.name} of {served.remote.url}")
+        yield served
+        return
+    asks_for_engine = local or settings or values.get("config") is not None
+    if not asks_for_engine and (near := look_around(name, key)) is not None:
+        _note(f"{near.name} of the server at {near.remote.url} (--local loads it here)")
+        yield near
+        return
+    with _load(values, constraint) as llm:
+        yield LoadedModel(llm)
+
+
+@contextmanager
+def _load(values: dict[str, Any], constraint: Constraint | None) -> Iterator[LLM]:
     started = time.monotonic()
     with download_bar() as pulling:
-        llm = _Checked(constraint, config=config, pulling=pulling, **settings)
+        llm = _Checked(constraint, config=values.get("config"), pulling=pulling, **given_settings(values))
     with llm:
         if note := context_note(llm.facts["context"], llm.model.spec.context, llm.settings):
-            click.echo(click.style(note, dim=True), err=True)
-        click.echo(click.style(f"{llm.model.name} ready in {time.monotonic() - started:.1f} s", dim=True), err=True)
+            _note(note)
+        _note(f"{llm.model.name} ready in {time.monotonic() - started:.1f} s")
         yield llm
+
+
+def _note(text: str) -> None:
+    click.echo(click.style(text, dim=True), err=True)
+
+
+def _report(result: Completion) -> dict[str, Any]:
+    report: dict[str, Any] = msgspec.to_builtins(result)
+    for choice, shown in zip(result.choices, report["choices"], strict=True):
+        timings = choice.timings
+        shown["timings"] = timings and {
+            "queue_s": timings.queue_s,
+            "prefill_s": timings.prefill_s,
+            "first_token_s": timings.first_token_s,
+            "decode_s": timings.decode_s,
+            "per_token_s": choice.per_token_s,
+            "preemptions": timings.preemptions,
+            "drafted_tokens": timings.drafted,
+            "accepted_tokens": timings.accepted,
+        }
+    return report
