@@ -25,6 +25,7 @@ GROUPS = {
         "pull": "Download a model.",
         "show": "Show what is known of a model.",
         "rm": "Remove a pulled model.",
+        "quantize": "Write a quantized copy of a model.",
     },
     "Servers": {
         "serve": "Serve models over HTTP: OpenAI, Anthropic and Ollama APIs.",

@@ -1,0 +1,75 @@
+"""penstock quantize: a quantized checkpoint from one of floats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.options import debug_option
+from penstock.cli.text import size_text
+from penstock.errors import InvalidSetting
+from penstock.store.resolve import resolve
+from penstock.system.extras import require_torch
+
+if TYPE_CHECKING:
+    from penstock.store.files import ModelFiles
+
+TARGETS = ("awq", "gptq", "int4", "int8", "fp8")
+CALIBRATED = ("awq", "gptq")
+CHUNK, MAX_CHUNKS = 512, 128  # tokens of a piece of the text, and pieces that are used
+
+
+@click.command()
+@click.argument("model")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(TARGETS),
+    required=True,
+    help="awq, gptq: 4 bits, chosen by the model's inputs on a text. int4, int8, fp8: rounded to nearest.",
+)
+@click.option("--text", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="For awq and gptq.")
+@click.option(
+    "--group", type=click.IntRange(min=8), default=128, show_default=True, help="Inputs with one 4-bit scale."
+)
+@debug_option
+def quantize(model: str, out: Path, target: str, text: Path | None, group: int) -> None:
+    """Write a quantized copy of MODEL to the folder OUT.
+
+    MODEL is a Hugging Face folder or hub id whose weights are floats. The linear layers of its decoder are quantized;
+    embeddings, output head and norms keep their type. awq and gptq need a --text of the kind the model will read, some
+    thousand words or more.
+    """
+    if target in CALIBRATED and text is None:
+        raise InvalidSetting(f"{target} needs --text, to see what the model's inputs look like", param="text")
+    require_torch("quantize")
+    from penstock.quantize.folder import quantize_folder
+
+    files = resolve(model)
+    chunks = _chunks(files, text) if text and target in CALIBRATED else []
+
+    def progress(what: str, done: int, count: int) -> None:
+        click.echo(f"\r{what} {done}/{count}", nl=done == count, err=True)
+
+    size = quantize_folder(files, out, target, group=group, chunks=chunks, progress=progress)  # type: ignore[arg-type]
+    before = sum(path.stat().st_size for path in files.weights)
+    click.echo(f"{out}: {target}, {size_text(size)} of weights ({size_text(before)} before)")
+
+
+def _chunks(files: ModelFiles, text: Path) -> list[list[int]]:
+    from penstock.tokenize import Tokenizer
+
+    if files.tokenizer is None:
+        raise InvalidSetting(f"{files.name} has no tokenizer to read --text with", param="text")
+    try:
+        tokens = Tokenizer.load(files.tokenizer).encode(text.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise InvalidSetting(f"{text} is not UTF-8: {error}", param="text") from None
+    size = min(CHUNK, files.spec.context)
+    chunks = [tokens[start : start + size] for start in range(0, len(tokens), size)][:MAX_CHUNKS]
+    if len(tokens) < 2 * size:
+        raise InvalidSetting(f"{text} has {len(tokens)} tokens; --text needs {2 * size} or more", param="text")
+    return [chunk for chunk in chunks if len(chunk) > 1]

@@ -1,0 +1,54 @@
+"""penstock quantize: what is asked for is checked before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from helpers import tiny_models
+from penstock.cli.quantize import CALIBRATED, TARGETS, quantize
+from penstock.errors import InvalidSetting
+from penstock.quantize import formats
+from penstock.store.hf_folder import read
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.make("llama", tmp_path_factory.mktemp("model"), num_hidden_layers=1)
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(quantize, [str(argument) for argument in arguments], catch_exceptions=False)
+    return result.output
+
+
+def test_the_choices_are_those_of_the_formats() -> None:
+    """Repeated, so that --help need not import torch."""
+    assert tuple(formats.TARGETS) == TARGETS
+    assert formats.CALIBRATED == CALIBRATED
+
+
+def test_a_text_calibrates(model: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("the tree has one hundred and three rings, and the stone is near the house. " * 40)
+    shown = run(model, tmp_path / "out", "--to", "gptq", "--text", text, "--group", "32")
+    assert "calibrating" in shown
+    assert "gptq" in shown.splitlines()[-1]
+    assert read(tmp_path / "out", "tiny").spec.weights == "gptq int4"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "gptq needs --text"), ("too short", "tokens; --text needs"), (b"\xff", "not UTF-8")]
+)
+def test_texts_that_do_not_do(model: Path, tmp_path: Path, content: str | bytes | None, message: str) -> None:
+    options: list[object] = []
+    if content is not None:
+        text = tmp_path / "text"
+        text.write_bytes(content if isinstance(content, bytes) else content.encode())
+        options = ["--text", text]
+    with pytest.raises(InvalidSetting, match=message) as caught:
+        run(model, tmp_path / "out", "--to", "gptq", *options)
+    assert caught.value.param == "text"
+    assert not (tmp_path / "out").exists()
