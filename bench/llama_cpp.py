@@ -55,7 +55,7 @@ class Build:
             (source,) = Path(folder).glob(f"*/{self.source}")
             _complete(source)
             options = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF"]
-            examples = f"-DLLAMA_BUILD_EXAMPLES={'ON' if self is IK_LLAMA_CPP else 'OFF'}"  # its tools are examples
+            examples = "-DLLAMA_BUILD_EXAMPLES=ON"  # some of the tools are examples
             without = [f"-DLLAMA_{part}=OFF" for part in ("CURL", "BUILD_TESTS", "BUILD_SERVER")]
             cores = str(os.cpu_count())
             subprocess.run(["cmake", "-S", source, "-B", self.folder, *options, *without, examples], check=True)
@@ -67,7 +67,7 @@ LLAMA_CPP = Build(
     "llama-cpp-python==0.3.36",
     "vendor/llama.cpp",
     "PENSTOCK_LLAMA_CPP",
-    ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-perplexity"),
+    ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-perplexity", "llama-lookup"),
 )
 IK_LLAMA_CPP = Build(
     "ik-llama-cpp-python==0.1.5",
@@ -173,6 +173,26 @@ def _run(build: Build, name: str, model: Path, threads: int, *options: object) -
         if status != 0:
             raise RuntimeError(f"{name} failed: {err.read().decode()[-500:]}")
         return (out.read().decode().strip() or err.read().decode()), used.ru_maxrss / 1024
+
+
+def lookup(
+    tool: str, weights: Path, prompt: str, *, drafts: int, tokens: int, threads: int
+) -> tuple[int, float, int, int]:
+    """llama.cpp's greedy answer to a prompt with its prompt lookup: tokens, the seconds of their decoding, how many
+    were drafted and how many of those accepted."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write(prompt)
+        file.flush()
+        command = [tool, "-m", str(weights), "-f", file.name, "-n", str(tokens), "--temp", "0", "-c", "4096"]
+        command += ["-t", str(threads), "-tb", str(threads), "--spec-draft-n-max", str(drafts), "--log-colors", "off"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    said = done.stderr + done.stdout
+    decoded = re.search(r"decoded +(\d+) tokens in +([\d.]+) seconds", said)
+    counts = {name: re.search(rf"{name} += +(\d+)", said) for name in ("n_drafted", "n_accept")}
+    if decoded is None or None in counts.values():
+        raise RuntimeError(f"{tool} said nothing of its speed: {said[-500:]}")
+    drafted, accepted = (int(found[1]) for found in counts.values() if found is not None)
+    return int(decoded[1]), float(decoded[2]), drafted, accepted
 
 
 if __name__ == "__main__":

@@ -1,76 +1,67 @@
 """Speculation on and off, in turns, by kind of text: how much sooner answers come, and how many drafts are right.
 
     python bench/speculation.py [--model smollm2] [--questions spec_bench_question.jsonl.gz] [--prompts 10]
-                                [--tokens 128] [--streams 1,8] [--only summarization,rag] [--json FILE]
+                                [--tokens 128] [--streams 1,8] [--only summarization,rag] [--peer]
+                                [--json FILE] [--seconds 180]
 
 Questions are those of Spec-Bench (one JSON object per line, with `category` and `turns`); without them there is only
-the set of code edits, which is in this file. Each prompt is answered with drafts and without, greedily, which comes
-first alternates; a figure is output tokens per second after the first token, over all prompts of a category. The
-answers must be the same. The last row is the worst case: text at random temperature, where hardly a draft is right.
+the set of code edits (bench/code_edits.py). Each prompt is answered with drafts and without, greedily; which comes
+first alternates. A figure is output tokens per second after the first token, over all prompts of a category. The
+answers must be the same. `worst_case` draws at a high temperature from text that repeats nothing.
 
-llama.cpp's own prompt lookup runs on the same prompts if its tool `llama-lookup` is found (bench/llama_cpp.py).
+With --peer, llama.cpp's own prompt lookup (bench/llama_cpp.py) answers the first prompts of each category: with up to 8
+drafts and, for its own ratio, with none.
+
+With --json, groups of prompts that the file has are not measured again, and --seconds ends a run after the group in
+which that time has passed: a long measurement can be made in slices.
 """
 
 import argparse
 import gzip
 import json
-import re
-import subprocess
-import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 import bytecode
 import llama_cpp
+from code_edits import code_edits
 from penstock import LLM, SamplingParams
-from penstock.flow import Completion
+from penstock.flow import Completion, Request
+from penstock.store.resolve import resolve
 
-EDITS = (
-    "rename the function to compute_result",
-    "add a docstring of one line",
-    "add type hints",
-    "print the result before it is returned",
-    "raise ValueError if the first argument is empty",
-)
-FUNCTIONS = (
-    """def summarize_orders(orders):
-    totals = {}
-    for order in orders:
-        customer = order["customer"]
-        amount = order["price"] * order["quantity"]
-        if customer not in totals:
-            totals[customer] = {"count": 0, "amount": 0.0}
-        totals[customer]["count"] += 1
-        totals[customer]["amount"] += amount
-    return sorted(totals.items(), key=lambda item: item[1]["amount"], reverse=True)
-""",
-    """def parse_config(lines):
-    settings = {}
-    section = None
-    for number, line in enumerate(lines, start=1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        if line.startswith("[") and line.endswith("]"):
-            section = line[1:-1]
-            settings[section] = {}
-        elif "=" in line and section is not None:
-            key, value = line.split("=", 1)
-            settings[section][key.strip()] = value.strip()
-        else:
-            raise SyntaxError(f"line {number}: {line}")
-    return settings
-""",
-)
+WORST_CASE = SamplingParams(temperature=1.5, min_p=0.02, seed=1)
+PEER_PROMPTS = 3  # of a category: it computes each prompt twice
 
 
 class Turn(NamedTuple):
-    tokens: int
+    """A group of prompts, answered at the same time in one of both ways."""
+
+    tokens: int  # after the first of each answer
     seconds: float
     drafted: int
     accepted: int
-    outputs: list[list[int]]
+
+
+class Results:
+    """Turns by model, category, streams, engine and group, kept in a file."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        known = json.loads(file.read_text()) if file is not None and file.exists() else {"turns": []}
+        self.turns: list[dict[str, Any]] = known["turns"]
+
+    def has(self, **key: Any) -> bool:
+        return any(key.items() <= turn.items() for turn in self.turns)
+
+    def add(self, off: Turn, on: Turn, **key: Any) -> None:
+        self.turns.append({**key, "off": off._asdict(), "on": on._asdict()})
+        if self._file is not None:
+            tables = {"figures": list(figures(self.turns)), "turns": self.turns}
+            self._file.write_text(json.dumps(tables, indent=1) + "\n")
 
 
 def main() -> None:
@@ -82,32 +73,26 @@ def main() -> None:
     parser.add_argument("--streams", default="1,8")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default="", help="categories, comma-separated")
+    parser.add_argument("--peer", action="store_true", help="llama.cpp's figures, too")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     options = parser.parse_args()
+    deadline = time.monotonic() + options.seconds
     bytecode.compile_all()
-    sets = dict(categories(options))
-    rows = []
-    with LLM(options.model, speculate="lookup", threads=options.threads, context=4096, kv_memory="1GB") as llm:
-        llm.chat([{"role": "user", "content": "Hello!"}], SamplingParams(max_tokens=8))
+    results, sets = Results(options.json), dict(categories(options))
+    for streams in map(int, options.streams.split(",")):
+        measure(options, sets, streams, results, deadline)
+    print(f"{'model':20} {'category':15} streams engine      off tok/s  on tok/s  ratio  right  tokens/step")
+    for row in figures(results.turns):
         print(
-            f"{'category':16} {'streams':>7} {'off tok/s':>10} {'on tok/s':>10} {'ratio':>6} {'right':>6} tokens/step"
+            f"{row['model']:20} {row['category']:15} {row['streams']:7} {row['engine']:10} {row['off']:10} "
+            f"{row['on']:9} {row['ratio']:6.2f} {row['right']:6.2f} {row['tokens_per_step']:12}"
         )
-        for streams in map(int, options.streams.split(",")):
-            for category, prompts in sets.items():
-                rows.append(row(llm, category, prompts, streams, options.tokens))
-    if tool := llama_cpp.LLAMA_CPP.tool("llama-lookup"):
-        for category, prompts in sets.items():
-            print(f"{category:16} llama.cpp: {lookup_of_llama_cpp(tool, options, prompts)}")
-    else:
-        print("llama.cpp's llama-lookup is not there")
-    if options.json:
-        options.json.write_text(json.dumps({"model": options.model, "tokens": options.tokens, "rows": rows}, indent=1))
 
 
 def categories(options: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
     chosen = [name for name in options.only.split(",") if name]
-    found = {"code_edit": [f"Rewrite this function: {edit}. Answer with the whole function.\n\n```python\n{code}```"
-                           for edit in EDITS for code in FUNCTIONS]}  # fmt: skip
+    found = {"code_edit": code_edits()}
     if options.questions:
         with gzip.open(options.questions, "rt") as lines:
             for question in map(json.loads, lines):
@@ -118,63 +103,91 @@ def categories(options: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
             yield category, prompts[: options.prompts]
 
 
-def row(llm: LLM, category: str, prompts: list[str], streams: int, tokens: int) -> dict[str, Any]:
-    """Both ways on the same prompts, `streams` at a time."""
-    turns: dict[bool, list[Turn]] = {False: [], True: []}
-    for number, start in enumerate(range(0, len(prompts), streams)):
-        group = prompts[start : start + streams]
-        for on in (number % 2 == 0, number % 2 == 1):
-            turns[on].append(answer(llm, category, group, tokens, on))
-        assert turns[True][-1].outputs == turns[False][-1].outputs, "speculation has changed an answer"
-    figures = {}
-    for on, own in turns.items():
-        figures[on] = sum(turn.tokens for turn in own) / sum(turn.seconds for turn in own)
-    drafted, accepted = sum(turn.drafted for turn in turns[True]), sum(turn.accepted for turn in turns[True])
-    produced = sum(turn.tokens for turn in turns[True])
-    result = {
-        "category": category, "streams": streams, "off": round(figures[False], 1), "on": round(figures[True], 1),
-        "ratio": round(figures[True] / figures[False], 3), "right": round(accepted / max(1, drafted), 3),
-        "tokens_per_step": round(produced / max(1, produced - accepted), 2),
-    }  # fmt: skip
-    print(
-        f"{category:16} {streams:7} {result['off']:10} {result['on']:10} {result['ratio']:6.2f} {result['right']:6.2f} "
-        f"{result['tokens_per_step']:11}",
-        flush=True,
-    )
-    return result
+def measure(
+    options: argparse.Namespace, sets: dict[str, list[str]], streams: int, results: Results, deadline: float
+) -> None:
+    """What `results` does not have yet. A new engine for each number of streams: it has not seen these answers."""
+    groups = [
+        (category, first, prompts[first : first + streams])
+        for category, prompts in sets.items()
+        for first in range(0, len(prompts), streams)
+    ]
+    tool = llama_cpp.LLAMA_CPP.tool("llama-lookup") if options.peer and streams == 1 else None
+    key = {"model": options.model, "streams": streams, "tokens": options.tokens}
+    with LLM(options.model, speculate="lookup", threads=options.threads, context=4096, kv_memory="1GB") as llm:
+        llm.chat([{"role": "user", "content": "Hello!"}], SamplingParams(max_tokens=8))
+        for category, first, prompts in groups:
+            own = {**key, "category": category, "first": first}
+            if time.monotonic() > deadline:
+                return
+            if not results.has(**own, engine="penstock"):
+                off, on = answer_twice(llm, category, prompts, options.tokens, on_first=bool(first // streams % 2))
+                results.add(off, on, **own, engine="penstock")
+            if (
+                tool
+                and first < PEER_PROMPTS
+                and category != "worst_case"
+                and not results.has(**own, engine="llama.cpp")
+            ):
+                results.add(*peer(options, tool, rendered(llm, prompts[0])), **own, engine="llama.cpp")
 
 
-def answer(llm: LLM, category: str, prompts: list[str], tokens: int, on: bool) -> Turn:
-    params = SamplingParams(temperature=0.0, max_tokens=tokens, speculation=on)
-    if category == "worst_case":
-        params = SamplingParams(temperature=1.5, min_p=0.02, seed=1, max_tokens=tokens, speculation=on)
-    found: list[Completion] = llm.chat([[{"role": "user", "content": prompt}] for prompt in prompts], params)
-    choices = [result.choices[0] for result in found]
+def answer_twice(llm: LLM, category: str, prompts: list[str], tokens: int, *, on_first: bool) -> tuple[Turn, Turn]:
+    """Without drafts, and with."""
+    found: dict[bool, tuple[Turn, list[list[int]]]] = {}
+    for on in (on_first, not on_first):
+        found[on] = answer(llm, category, prompts, tokens, on=on)
+    assert found[True][1] == found[False][1], "speculation has changed an answer"
+    return found[False][0], found[True][0]
+
+
+def answer(llm: LLM, category: str, prompts: list[str], tokens: int, *, on: bool) -> tuple[Turn, list[list[int]]]:
+    how = WORST_CASE if category == "worst_case" else SamplingParams(temperature=0.0)
+    params = msgspec.structs.replace(how, max_tokens=tokens, speculation=on)
+    results: list[Completion] = llm.chat([[{"role": "user", "content": prompt}] for prompt in prompts], params)
+    choices = [result.choices[0] for result in results]
     times = [choice.timings for choice in choices if choice.timings is not None]
-    first = [time.first_token for time in times if time.first_token is not None]
-    return Turn(
+    turn = Turn(
         tokens=sum(len(choice.tokens) - 1 for choice in choices),
-        seconds=max(time.finished for time in times) - min(first),
+        seconds=max(time.finished for time in times) - min(time.first_token or time.finished for time in times),
         drafted=sum(time.drafted for time in times),
         accepted=sum(time.accepted for time in times),
-        outputs=[choice.tokens for choice in choices],
     )
+    return turn, [choice.tokens for choice in choices]
 
 
-def lookup_of_llama_cpp(tool: str, options: argparse.Namespace, prompts: list[str]) -> str:
-    """Its decode speed and acceptance on the first prompt; it draws other tokens, and has no template here."""
-    from penstock.store.resolve import resolve
+def rendered(llm: LLM, prompt: str) -> str:
+    """As the model reads it, by its chat template."""
+    request = Request(id="rendered", params=SamplingParams(), messages=[{"role": "user", "content": prompt}])
+    return llm.pipeline.tokenizer.decode(llm.pipeline.accept(request).submits[0].tokens, skip_special=False)
 
+
+def peer(options: argparse.Namespace, tool: str, prompt: str) -> tuple[Turn, Turn]:
+    """llama.cpp's prompt lookup: without drafts, and with up to 8. Its tokens are its own."""
     (weights,) = resolve(options.model).weights
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write(prompts[0])
-        file.flush()
-        command = [tool, "-m", str(weights), "-f", file.name, "-n", str(options.tokens), "--temp", "0"]
-        command += ["-t", str(options.threads), "--draft", "8", "-c", "4096"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    speed = re.search(r"decoded .*speed: +([\d.]+) t/s", done.stderr + done.stdout)
-    right = re.search(r"accept += +([\d.]+)%", done.stderr + done.stdout)
-    return f"{speed[1] if speed else '?'} tok/s, {right[1] if right else '?'}% right"
+    off, on = (
+        llama_cpp.lookup(tool, weights, prompt, drafts=drafts, tokens=options.tokens, threads=options.threads)
+        for drafts in (0, 8)
+    )
+    return Turn(*off), Turn(*on)
+
+
+def figures(turns: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """By model, streams, category and engine, over all prompts."""
+    names = ("model", "streams", "category", "engine")
+    for key in dict.fromkeys(tuple(turn[name] for name in names) for turn in turns):
+        own = [turn for turn in turns if tuple(turn[name] for name in names) == key]
+        total = {way: Turn(*(sum(turn[way][name] for turn in own) for name in Turn._fields)) for way in ("off", "on")}
+        off, on = (total[way].tokens / total[way].seconds for way in ("off", "on"))
+        tokens, accepted = total["on"].tokens, total["on"].accepted
+        yield {
+            **dict(zip(names, key, strict=True)),
+            "off": round(off, 1),
+            "on": round(on, 1),
+            "ratio": round(on / off, 3),
+            "right": round(accepted / max(1, total["on"].drafted), 3),
+            "tokens_per_step": round(tokens / max(1, tokens - accepted), 2),
+        }
 
 
 if __name__ == "__main__":
