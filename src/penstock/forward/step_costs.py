@@ -15,7 +15,7 @@ from penstock.store.disk import cache_root
 
 logger = logging.getLogger(__name__)
 
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 REPETITIONS = 5
 ENOUGH_S = 1.0  # after this time every size is measured once more at most
 GOOD_FOR_S = 7 * 24 * 3600.0  # a measurement of a busy machine is not kept for ever

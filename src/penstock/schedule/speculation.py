@@ -29,7 +29,7 @@ class DraftBudget:
     """Of one sequence."""
 
     credit: float = FIRST_CREDIT
-    price: float = 0.0  # of a draft, when a step was last planned
+    price: float = 0.0  # of the cheapest drafts, when a step was last planned
     reserved: int = 0  # drafts of the row in flight
     drafted: int = 0  # tokens, so far
     accepted: int = 0  # of those, right ones
@@ -70,6 +70,7 @@ class CreditSpeculation:
         self._steps = 0  # with drafts
         self._saved_s = 0.0
         self._audited = self._mismatches = 0  # tokens
+        self._known_prices: dict[int, tuple[float, list[float]]] = {}  # by rows, at a scale of costs
 
     def budget_for(self, message: Submit) -> DraftBudget | None:
         return DraftBudget() if message.params.speculation and message.task == "generate" else None
@@ -78,11 +79,18 @@ class CreditSpeculation:
         budget = sequence.drafting
         if budget is None:
             return 0
-        budget.price = price = self._costs.draft_price(rows)
-        if price >= 1.0:  # not even a draft that is always right pays off
-            budget.price = float("inf")
-            return 0
-        return 0 if sequence.pending else min(MOST_DRAFTS, int(budget.credit / price))
+        prices = self._prices(rows)
+        # Drafts that cost more than they save if all are right are never made.
+        affordable = [drafts for drafts, price in enumerate(prices, 1) if price <= budget.credit and price < drafts]
+        budget.price = min((price for drafts, price in enumerate(prices, 1) if price < drafts), default=float("inf"))
+        return 0 if sequence.pending else max(affordable, default=0)
+
+    def _prices(self, rows: int) -> list[float]:
+        """Of 1, 2, ... drafts of one row: in units of the time per token."""
+        if (known := self._known_prices.get(rows)) is None or known[0] != self._costs.scale:
+            known = (self._costs.scale, [rows * self._costs.added(rows, n) for n in range(1, MOST_DRAFTS + 1)])
+            self._known_prices[rows] = known
+        return known[1]
 
     def settle(
         self, sequences: Items[Sequence], rows: Items[Row], results: Items[RowResult], seconds: float | None

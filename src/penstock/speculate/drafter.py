@@ -8,7 +8,7 @@ from typing import NamedTuple
 from penstock.flow import Admit, Row
 from penstock.flow.step_costs import StepCosts
 from penstock.kernels.arrays import Array
-from penstock.speculate.draft_length import Rates, choose_length
+from penstock.speculate.draft_length import Rates, choose_lengths
 from penstock.speculate.proposer import DraftRow, Proposer
 
 AllowedLength = Callable[[int, list[int]], int]  # slot and drafts -> how many of them its constraint allows
@@ -45,21 +45,21 @@ class Drafter:
         wanted = [DraftRow(row.slot, row.start + row.count, row.draws - 1) for row in rows if row.draws > 1]
         if not wanted:
             return None
-        num_drawing, num_drafts = sum(row.draws > 0 for row in rows), 0
+        proposals = [
+            (row, self._cut(row.slot, proposal.tokens[: row.most], allowed_length), proposal.kind)
+            for row, proposal in zip(wanted, self._proposer.propose(wanted), strict=True)
+        ]
+        lengths = choose_lengths(
+            self._costs,
+            sum(row.draws > 0 for row in rows),
+            [(self._slot_rates[row.slot].rate(kind, self._rates), len(tokens)) for row, tokens, kind in proposals],
+        )
         drafts: dict[int, list[int]] = {}
         kinds: dict[int, int] = {}
-        for row, (tokens, kind) in zip(wanted, self._proposer.propose(wanted), strict=True):
-            if not tokens:
-                continue
-            rate = self._slot_rates[row.slot].rate(kind, self._rates)
-            length = choose_length(self._costs, rate, min(row.most, len(tokens)), num_drawing, num_drafts)
-            chosen = self._cut(row.slot, tokens[:length])
-            if chosen:
-                chosen = chosen[: allowed_length(row.slot, chosen)]
-            if chosen:
-                drafts[row.slot], kinds[row.slot] = chosen, kind
-                num_drafts += len(chosen)
-                self._tokens[row.slot, row.length : row.length + len(chosen)] = chosen
+        for (row, tokens, kind), length in zip(proposals, lengths, strict=True):
+            if length:
+                drafts[row.slot], kinds[row.slot] = tokens[:length], kind
+                self._tokens[row.slot, row.length : row.length + length] = tokens[:length]
         if not drafts:
             return None
         return DraftedRows([with_drafts(row, len(drafts.get(row.slot, ()))) for row in rows], drafts, kinds)
@@ -72,10 +72,11 @@ class Drafter:
                 for rates in (self._rates, self._slot_rates[row.slot]):
                     rates.add(kind, row.draws - 1, count - 1)
 
-    def _cut(self, slot: int, tokens: list[int]) -> list[int]:
-        """Up to a token that would end the sequence: nothing follows it."""
+    def _cut(self, slot: int, tokens: list[int], allowed_length: AllowedLength) -> list[int]:
+        """Up to a token that would end the sequence, since nothing follows it, or that its constraint forbids."""
         ends = self._end_tokens[slot]
-        return next((tokens[:place] for place, token in enumerate(tokens) if token in ends), tokens)
+        tokens = next((tokens[:place] for place, token in enumerate(tokens) if token in ends), tokens)
+        return tokens[: allowed_length(slot, tokens)] if tokens else tokens
 
 
 def draws_at(rows: Sequence[Row]) -> tuple[list[int], list[int]]:

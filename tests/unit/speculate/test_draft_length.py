@@ -3,25 +3,35 @@
 import pytest
 
 from penstock.flow.step_costs import StepCosts
-from penstock.speculate.draft_length import MEMORY, Rates, choose_length
+from penstock.speculate.draft_length import MEMORY, Rates, choose_lengths
 
 STEEP = StepCosts({1: 1.0, 2: 1.25, 4: 1.75, 8: 2.75})  # a draft costs a quarter of a step
 
 
 @pytest.mark.parametrize(("rate", "length"), [(0.2, 0), (0.3, 1), (0.6, 2), (0.8, 6), (1.0, 16)])
 def test_drafts_as_long_as_the_next_one_pays(rate: float, length: int) -> None:
-    assert choose_length(STEEP, rate, 16, 1, 0) == length
+    assert choose_lengths(STEEP, 1, [(rate, 16)]) == [length]
 
 
 def test_a_large_batch_pays_for_no_drafts() -> None:
-    assert choose_length(STEEP, 0.9, 16, 1, 0) > 4
-    assert choose_length(StepCosts({1: 1.0, 2: 2.0}), 0.99, 16, 8, 0) == 0, "steps cost as much as their tokens"
+    assert choose_lengths(STEEP, 1, [(0.9, 16)])[0] > 4
+    assert choose_lengths(StepCosts({1: 1.0, 2: 2.0}), 8, [(0.99, 16)] * 8) == [0] * 8, "tokens cost as much as steps"
 
 
-def test_drafts_of_other_rows_count() -> None:
+def test_the_likeliest_tokens_of_all_rows_are_drafted() -> None:
     bent = StepCosts({1: 1.0, 8: 1.05, 9: 2.0, 16: 9.0})
-    assert choose_length(bent, 0.9, 4, 2, 0) == 4
-    assert choose_length(bent, 0.9, 4, 2, 6) == 0
+    assert choose_lengths(bent, 2, [(0.9, 4)]) == [4]
+    assert choose_lengths(bent, 2, [(0.6, 9), (0.9, 9), (0.2, 9)]) == [1, 5, 0], "eight tokens are cheap"
+
+
+def test_tokens_up_to_the_end_of_a_tile() -> None:
+    """One draft does not pay, and neither do two; three cost the same."""
+    tiles = StepCosts({1: 1.0, 2: 1.6, 3: 1.6, 4: 1.6, 5: 3.0})
+    assert choose_lengths(tiles, 1, [(0.5, 2)]) == [2]
+    assert choose_lengths(tiles, 1, [(0.5, 9)]) == [3]
+    assert choose_lengths(tiles, 1, [(0.35, 9)]) == [0]
+    assert choose_lengths(tiles, 1, [(0.55, 1)]) == [0]
+    assert choose_lengths(tiles, 2, [(0.5, 1), (0.5, 1)]) == [1, 1], "in a tile with another row's"
 
 
 def test_a_sequence_begins_where_others_are_and_has_its_own_rate_soon() -> None:
