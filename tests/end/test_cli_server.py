@@ -82,3 +82,25 @@ def test_ps_lists_the_models(server: Server) -> None:
     assert server.model in call("ps", "--server", server.url).stdout
     (listed,) = json.loads(call("ps", "--server", server.url, "--json").stdout)
     assert (listed["id"], listed["state"]) == (server.model, "ready")
+
+
+@pytest.mark.parametrize("pace", [("--concurrency", "2"), ("--rate", "200"), ("--completions",)])
+def test_bench_measures_every_request(server: Server, tmp_path: Path, pace: tuple[str, ...]) -> None:
+    page = tmp_path / "report.html"
+    lengths = ("--requests", "4", "--input-tokens", "8:12", "--output-tokens", "3")
+    done = call(
+        "bench", "--server", server.url, *lengths, *pace, "--e2e-target", "60000", "--html", str(page), "--json"
+    )
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["answered"], found["errors"]) == (0, 4, {})
+    assert found["output_tokens"] == 12  # answers go on to their planned length
+    assert found["good_share"] == 1.0
+    assert "TTFT" in page.read_text()
+
+
+def test_bench_counts_errors_and_shows_tables(server: Server) -> None:
+    lengths = ("--requests", "2", "--input-tokens", "4", "--output-tokens", "10000000")
+    done = call("bench", "--server", server.url, *lengths)
+    assert done.exit_code == 1
+    assert "2 x 400" in done.stdout
+    assert "milliseconds" in call("bench", "--server", server.url, "--requests", "2", "--output-tokens", "2").stdout

@@ -34,6 +34,7 @@ GROUPS = {
         "stop": "Unload a model of a running server.",
         "sleep": "Release the memory of a running server's model.",
         "wake": "Wake a model of a running server that sleeps.",
+        "bench": "Load-test an OpenAI-compatible server.",
         "usage": "Show tokens and cost of a running server's requests.",
     },
     "Planning": {

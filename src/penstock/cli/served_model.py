@@ -23,6 +23,7 @@ class ServedModel:
     def __init__(self, remote: Remote, card: dict[str, Any]) -> None:
         self.remote = remote
         self.name: str = card["id"]
+        self.context: int | None = card.get("max_model_len")
         # A server that does not say what it recommends gets only what differs from the neutral values.
         self.knows_sampling = "recommended" in card
         recommended = dict(card.get("recommended", {}))
