@@ -31,6 +31,7 @@ import httpx
 
 FLOOD, LIGHT, ADMIN = "flood", "light", "admin-key"  # two tenants, and a key
 FLOOD_REQUESTS = 200
+BACKLOG = 100  # requests of each tenant at once, while shares are measured
 WEIGHTS = (1.0, 3.0)
 TEXT = "The river runs over old stones and under the bridge, and nobody has counted how often it did so before. "
 
@@ -100,6 +101,12 @@ async def one_a_second(client: Client, seconds: int) -> list[float]:
     return list(await asyncio.gather(*tasks))
 
 
+async def one_after_another(client: Client, tenant: str, repeats: int, tokens: int) -> None:
+    """So that the tenant always has requests that wait."""
+    while True:
+        await client.first_token_s(tenant, repeats, tokens)
+
+
 async def step_times(client: Client, last: int) -> list[float]:
     window = await client.ask(f"/observe/steps?last={last}&columns={min(last, 5000)}&rows=0")
     return [us * 1e-6 / window["stride"] for us in window["steps"]["us"]]
@@ -146,8 +153,8 @@ async def measure_shares(client: Client, seconds: int, weight: float) -> dict[st
     """`weight`: of the first tenant; the other has 1."""
     await client.post(f"/admin/tenants/{FLOOD}", {"weight": weight})
     await asyncio.sleep(1.0)  # it acts within a second
-    work = [client.first_token_s(FLOOD, 4, 100) for _ in range(FLOOD_REQUESTS)]
-    work += [client.first_token_s(LIGHT, 1, 40) for _ in range(FLOOD_REQUESTS)]
+    work = [one_after_another(client, FLOOD, 4, 100) for _ in range(BACKLOG)]
+    work += [one_after_another(client, LIGHT, 1, 40) for _ in range(BACKLOG)]
     async with in_background(work):
         await asyncio.sleep(3.0)
         before = await client.served()
@@ -156,7 +163,7 @@ async def measure_shares(client: Client, seconds: int, weight: float) -> dict[st
         rows = (await client.ask("/observe/tenants"))["tenants"]
     served = {tenant: after[tenant] - before[tenant] for tenant in (FLOOD, LIGHT)}
     if not all(row["waiting"] for row in rows):
-        raise SystemExit("a tenant had nothing left to do: measure for fewer seconds")
+        raise SystemExit("a tenant had nothing left to do")
     return {f"ratio_at_weight_{weight:g}": served[FLOOD] / served[LIGHT]}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.deployment.protocol import Call, Deployment, ModelCard, State
+from penstock.deployment.protocol import Call, Deployment, ModelCard, PromptCount, State
 from penstock.deployment.replica_set import ReplicaSet
 from penstock.deployment.ticket import Ticket
 from penstock.errors import InvalidRequest
@@ -119,6 +119,10 @@ class LocalModel:
         if not tokens:
             raise InvalidRequest("the prompt is empty", param="prompt")
         return tokens
+
+    def count_prompt(self, request: Request) -> PromptCount:
+        tokens = self.pipeline.tokenize(request)
+        return PromptCount(len(tokens), tokens)
 
     def detokenize(self, tokens: list[int]) -> str:
         check_ids(tokens, self.files.spec.vocab_size, "tokens")

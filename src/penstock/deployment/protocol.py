@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 
@@ -131,6 +131,14 @@ class Call(msgspec.Struct):
     cached_tokens: int = 0  # of that prompt, as the router expects at the chosen deployment
 
 
+class PromptCount(NamedTuple):
+    """How many tokens a prompt has."""
+
+    num_tokens: int
+    tokens: Sequence[int] = ()  # none: they are not known
+    estimated: bool = False  # by what is known of an upstream
+
+
 class ServedModel(Protocol):
     """What the `model` field of a request names (`deployment.registry` finds it)."""
 
@@ -160,6 +168,9 @@ class ServedModel(Protocol):
     @property
     def vocabulary(self) -> Vocabulary:
         """The texts of token ids, for log-probabilities. An upstream that gives no token ids needs none."""
+
+    def count_prompt(self, request: Request) -> PromptCount:
+        """The tokens of its prompt. Blocks. Raises the errors of the prompt that `prepare` would."""
 
     async def prepare(self, requests: list[Request]) -> Call:
         """Check the requests and do what comes before a deployment is picked. Raises what is wrong with them."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.deployment.local_model import is_long
-from penstock.deployment.protocol import Call, Deployment, ModelCard, State
+from penstock.deployment.protocol import Call, Deployment, ModelCard, PromptCount, State
 from penstock.deployment.ticket import Ticket
 from penstock.deployment.upstream import Upstream
 from penstock.deployment.upstream_endpoint import Endpoint
 from penstock.deployment.upstream_request import UpstreamRequest
-from penstock.deployment.upstream_usage import TokenCounter
+from penstock.deployment.upstream_usage import TokenCounter, estimate_prompt
 from penstock.errors import InvalidRequest
 from penstock.flow import Request, Vocabulary
 from penstock.flow.identity import SequenceNumbers
@@ -63,6 +63,13 @@ class UpstreamModel:
     @property
     def vocabulary(self) -> Vocabulary:
         return self.upstream.vocabulary
+
+    def count_prompt(self, request: Request) -> PromptCount:
+        """With the named tokenizer, or as UTF-8 bytes; its template is not known."""
+        if self._tokenizer is not None and request.text is not None:
+            tokens = self._tokenizer.encode(request.text, add_special=False)
+            return PromptCount(len(tokens), tokens, estimated=True)
+        return PromptCount(estimate_prompt(request, self._tokenizer), estimated=True)
 
     async def prepare(self, requests: list[Request]) -> Call:
         if sum(request.params.n for request in requests) > MAX_CHOICES:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.deployment.protocol import Call, Capability, Deployment, ModelCard, ServedModel, State
+from penstock.deployment.protocol import Call, Capability, Deployment, ModelCard, PromptCount, ServedModel, State
 from penstock.deployment.ticket import Ticket
 from penstock.errors import ModelNotFound
 from penstock.flow import Request, Vocabulary
@@ -127,6 +127,10 @@ class RouteModel:
     @property
     def vocabulary(self) -> Vocabulary:
         return self.models[0].vocabulary
+
+    def count_prompt(self, request: Request) -> PromptCount:
+        """For the model that would be tried first; another one may answer."""
+        return self.rank([request])[0][0].count_prompt(request)._replace(estimated=True)
 
     async def prepare(self, requests: list[Request]) -> Call:
         return await self.rank(requests)[0][0].prepare(requests)

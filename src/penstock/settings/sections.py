@@ -273,4 +273,11 @@ def error_in_words(what: str) -> str:
     """Of "Expected `int` <= 65535": "must be a whole number <= 65535"."""
     names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
     text = re.sub(r"`(\w+)(?: \| null)?`", lambda match: names.get(match[1], match[1]), what)
-    return text.replace("Expected", "must be")
+    for found, said in (
+        ("Expected", "must be"),
+        ("Object contains unknown field", "has no setting"),
+        ("Object missing required field", "lacks"),
+        ("Invalid enum value", "cannot be"),
+    ):
+        text = text.replace(found, said)
+    return text

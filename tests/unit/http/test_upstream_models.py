@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -19,6 +19,7 @@ from penstock.deployment.upstream_endpoint import Endpoint
 from penstock.deployment.upstream_model import UpstreamModel
 from penstock.flow.identity import SequenceNumbers
 from penstock.gateway.gateway import ChainLink
+from penstock.gateway.route_model import RouteModel
 from penstock.http.service import Service
 
 CAPABILITIES: frozenset[Capability] = frozenset(("chat", "completion", "embedding", "tools", "reasoning", "logprobs"))
@@ -169,9 +170,49 @@ async def test_embeddings_and_completions() -> None:
         found = (await client.post("/v1/embeddings", json={"model": "big", "input": ["a", "b"]})).json()
         assert [one["embedding"] for one in found["data"]] == [pytest.approx([0.6, 0.8])] * 2
         assert found["usage"]["prompt_tokens"] == 10
+        ollama = {"model": "big", "input": ["a", "b"]}
+        found = (await client.post("/api/embed", json=ollama)).json()
+        assert found["embeddings"] == [pytest.approx([0.6, 0.8])] * 2
+        assert found["prompt_eval_count"] == 10
+        found = (await client.post("/api/embeddings", json={"model": "big", "prompt": "a"})).json()
+        assert found["embedding"] == pytest.approx([0.6, 0.8])
+        refused = await client.post("/api/embed", json={**ollama, "dimensions": 1})
+        assert (refused.status_code, "dimensions" in refused.text) == (400, True)
         found = (await client.post("/v1/completions", json={"model": "big", "prompt": "Once"})).json()
         assert found["choices"][0]["text"] == "and so"
         assert (found["choices"][0]["finish_reason"], found["usage"]["completion_tokens"]) == ("length", 2)
+
+
+class Words:
+    """A tokenizer that has one token per word."""
+
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        return list(range(len(text.split())))
+
+
+@run
+async def test_prompts_are_counted_by_what_is_known_and_that_is_said() -> None:
+    async with serving(big=hello) as (client, service, upstreams):
+        service.models.add(RouteModel("auto", ["big"], "size", service.models.find, service.gateway.router))
+        big = cast(UpstreamModel, service.models.find("big"))
+        message = {"messages": [{"role": "user", "content": "How are you?"}]}
+        for tokenizer, text, chat in ((None, 12, 36), (Words(), 3, 27)):  # bytes or words; 24 for the template
+            big._tokenizer = tokenizer
+            for name in ("big", "auto"):
+                for path, fields, field, count in (
+                    ("/v1/messages/count_tokens", message, "input_tokens", chat),
+                    ("/v1/responses/input_tokens", {"input": "How are you?"}, "input_tokens", chat),
+                    ("/tokenize", message, "count", chat),
+                    ("/tokenize", {"prompt": "How are you?"}, "count", text),
+                ):
+                    answered = await client.post(path, json={"model": name, **fields})
+                    assert answered.status_code == 200, answered.text
+                    assert (answered.json()[field], answered.json()["estimated"]) == (count, True), (path, name)
+        assert answered.json()["tokens"] == [0, 1, 2]
+        strings = {"model": "big", "prompt": "Hi", "return_token_strs": True}
+        for path, fields in (("/tokenize", strings), ("/detokenize", {"model": "big", "tokens": [1]})):
+            assert (await client.post(path, json=fields)).status_code == 400
+        assert upstreams["big"].requests == []
 
 
 @run

@@ -13,6 +13,8 @@ from starlette.responses import Response
 
 from penstock import flow
 from penstock.deployment.local_model import LocalModel
+from penstock.deployment.protocol import PromptCount, ServedModel
+from penstock.errors import InvalidRequest
 from penstock.flow.protocols import Vocabulary
 from penstock.gateway.keys.identity import Scope
 from penstock.http.api.chat_messages import ChatTemplateFields, Messages, to_template
@@ -67,9 +69,10 @@ class DetokenizeRequest(StrictModel):
 
 class Tokens(Body, kw_only=True, frozen=True):
     count: int
-    max_model_len: int  # tokens the context holds
-    tokens: list[int]
+    max_model_len: int | None  # tokens the context holds; null: that is not known of an upstream
+    tokens: list[int]  # none for the messages of an upstream, whose template is not known
     token_strs: list[str] | UnsetType = UNSET  # on request
+    estimated: bool | UnsetType = UNSET  # of an upstream or a route
 
 
 class AddedToken(Body, kw_only=True, frozen=True):
@@ -106,9 +109,12 @@ def add(app: App, service: Service) -> None:
     async def tokenize(request: Request) -> Response:
         """The token ids of a text or a conversation."""
         body = await read_body(TokenizeRequest, request)
-        model = service.models_of(identity_of(request.scope)).find_local(body.model)
-        ids = await asyncio.to_thread(_tokenize, model, body)
-        return json_response(encode_tokens(body, ids, context=model.pipeline.context, vocabulary=model.tokenizer))
+        model = service.models_of(identity_of(request.scope)).find(body.model)
+        counted = await asyncio.to_thread(_count, model, body)
+        local = model if isinstance(model, LocalModel) else None
+        context = model.card.context if local is None else local.pipeline.context
+        vocabulary = None if local is None else local.tokenizer
+        return json_response(encode_tokens(body, counted, context=context, vocabulary=vocabulary))
 
     @inference.get("/tokenizer_info", **route_docs(None, TokenizerInfo, may_reject=True, parameters=(MODEL_PARAMETER,)))
     async def tokenizer_info(request: Request) -> Response:
@@ -126,23 +132,35 @@ def add(app: App, service: Service) -> None:
         return json_response(encode_text(text))
 
 
-def _tokenize(model: LocalModel, body: TokenizeRequest) -> list[int]:
-    if body.messages is None:
-        return model.tokenize_text(body.prompt or "", add_special=body.add_special_tokens is not False)
-    messages = to_template(body.messages)
-    return model.pipeline.tokenize(
-        flow.Request(id="", params=flow.SamplingParams(), messages=messages, **body.template_options())
-    )
+def _count(model: ServedModel, body: TokenizeRequest) -> PromptCount:
+    if isinstance(model, LocalModel) and body.messages is None:
+        tokens = model.tokenize_text(body.prompt or "", add_special=body.add_special_tokens is not False)
+        return PromptCount(len(tokens), tokens)
+    if not isinstance(model, LocalModel) and body.return_token_strs:
+        raise InvalidRequest(
+            f"return_token_strs needs a model that runs here: {model.card.name} is an upstream or a route",
+            param="return_token_strs",
+        )
+    messages = None if body.messages is None else to_template(body.messages)
+    options = {} if messages is None else body.template_options()
+    request = flow.Request(id="", params=flow.SamplingParams(), text=body.prompt, messages=messages, **options)
+    return model.count_prompt(request)
 
 
-def encode_tokens(body: TokenizeRequest, tokens: list[int], *, context: int, vocabulary: Vocabulary) -> bytes:
-    texts = [vocabulary.token_bytes(token).decode(errors="replace") for token in tokens]
+def encode_tokens(
+    body: TokenizeRequest, counted: PromptCount, *, context: int | None, vocabulary: Vocabulary | None
+) -> bytes:
+    """`vocabulary`: of a model that runs here."""
+    texts: list[str] | UnsetType = UNSET
+    if body.return_token_strs and vocabulary is not None:
+        texts = [vocabulary.token_bytes(token).decode(errors="replace") for token in counted.tokens]
     return msgspec.json.encode(
         Tokens(
-            count=len(tokens),
+            count=counted.num_tokens,
             max_model_len=context,
-            tokens=tokens,
-            token_strs=texts if body.return_token_strs else UNSET,
+            tokens=list(counted.tokens),
+            token_strs=texts,
+            estimated=counted.estimated or UNSET,
         )
     )
 

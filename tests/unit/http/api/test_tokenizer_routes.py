@@ -6,6 +6,7 @@ from pathlib import Path
 from helpers import tiny_models
 from helpers.openai_samples import CHAT, raw
 from helpers.schema_tables import assert_matches_schema
+from penstock.deployment.protocol import PromptCount
 from penstock.http.api import tokenizer_routes
 from penstock.http.api.openai import chat
 from penstock.http.parse.schema import parse
@@ -18,9 +19,10 @@ def test_tokenized(vocabulary: Tokenizer) -> None:
     plain = parse(tokenizer_routes.TokenizeRequest, raw({"prompt": "ab c"}))
     spelt = parse(tokenizer_routes.TokenizeRequest, raw({"prompt": "ab c", "return_token_strs": True}))
     wanted = {"count": 4, "max_model_len": 128, "tokens": ids}
+    counted = PromptCount(4, ids)
 
-    assert json.loads(tokenizer_routes.encode_tokens(plain, ids, context=128, vocabulary=vocabulary)) == wanted
-    assert json.loads(tokenizer_routes.encode_tokens(spelt, ids, context=128, vocabulary=vocabulary)) == {
+    assert json.loads(tokenizer_routes.encode_tokens(plain, counted, context=128, vocabulary=vocabulary)) == wanted
+    assert json.loads(tokenizer_routes.encode_tokens(spelt, counted, context=128, vocabulary=vocabulary)) == {
         **wanted,
         "token_strs": ["<|start|>", "ab", " ", "c"],
     }

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET
 from pydantic import BaseModel
 
+from penstock.deployment.protocol import PromptCount
 from penstock.errors import InvalidRequest
 from penstock.flow import (
     CallDelta,
@@ -248,8 +249,8 @@ def _constraint(body: CountTokensRequest) -> Constraint | None:
     return Constraint.json_schema(body.output_config.format.json_schema)
 
 
-def encode_token_count(tokens: list[int]) -> bytes:
-    return _encode(TokenCount(input_tokens=len(tokens)))
+def encode_token_count(counted: PromptCount) -> bytes:
+    return _encode(TokenCount(input_tokens=counted.num_tokens, estimated=counted.estimated or UNSET))
 
 
 class MessageWriter:

@@ -71,6 +71,7 @@ class MessageAnswer(TaggedBody, kw_only=True, frozen=True, tag="message"):
 
 class TokenCount(Body, kw_only=True, frozen=True):
     input_tokens: int
+    estimated: bool | UnsetType = UNSET  # of an upstream or a route (extension)
 
 
 # --- events

@@ -50,8 +50,8 @@ def add(app: App, service: Service) -> None:
     async def count_tokens(request: Request) -> Response:
         """How many tokens a conversation has as a prompt."""
         body = await read_body(messages.COUNT, request)
-        model = service.models_of(identity_of(request.scope)).find_local(body.model)
+        model = service.models_of(identity_of(request.scope)).find(body.model)
         with client_field_names(messages.client_names(body)):
             prompt = messages.to_count(body, variables=model.template_variables)
-            tokens = await asyncio.to_thread(model.pipeline.tokenize, prompt)
-        return json_response(messages.encode_token_count(tokens))
+            counted = await asyncio.to_thread(model.count_prompt, prompt)
+        return json_response(messages.encode_token_count(counted))

@@ -35,13 +35,16 @@ def embed_requests(
     body: OllamaEmbedRequest | OllamaEmbeddingsRequest,
     *,
     request_id: str,
-    context: int,
-    hidden_size: int,
+    context: int | None,
+    hidden_size: int | None,
 ) -> list[Request]:
-    """One for each text, in order. Raises InvalidRequest."""
-    if isinstance(body, OllamaEmbedRequest) and (body.dimensions or 0) > hidden_size:
+    """One for each text, in order. `hidden_size` of an upstream or a route is not known. Raises InvalidRequest."""
+    dimensions = body.dimensions if isinstance(body, OllamaEmbedRequest) else None
+    if dimensions is not None and hidden_size is None:
+        raise InvalidRequest("dimensions needs a model that runs here", param="dimensions")
+    if dimensions is not None and hidden_size is not None and dimensions > hidden_size:
         raise InvalidRequest(
-            f"dimensions is {body.dimensions}, but this model's vectors have {hidden_size}", param="dimensions"
+            f"dimensions is {dimensions}, but this model's vectors have {hidden_size}", param="dimensions"
         )
     unload = (UNLOAD_WARNING,) if asks_to_unload(body.keep_alive) else ()
     return [

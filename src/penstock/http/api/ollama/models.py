@@ -52,11 +52,6 @@ def find_served(name: str, models: ModelRegistry) -> ServedModel:
         raise ModelNotFound(f'model "{name[:128]}" not found; this server has {here}', param="model") from None
 
 
-def find_local(name: str, models: ModelRegistry) -> LocalModel:
-    find_served(name, models)
-    return models.find_local(name)
-
-
 def encode_list(models: Iterable[ServedModel]) -> bytes:
     return msgspec.json.encode(OllamaModelList(models=[details_of(model).listed() for model in models]))
 

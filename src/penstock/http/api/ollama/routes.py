@@ -29,7 +29,6 @@ from penstock.http.api.ollama.models import (
     details_of,
     encode_list,
     encode_running,
-    find_local,
     find_served,
 )
 from penstock.http.api.ollama.pull import Pulls
@@ -192,20 +191,22 @@ def _add_embeddings(app: App, service: Service) -> None:
         with RequestEvents(request.scope, "embedding", service.emit) as events:
             body = await read_body(schema, request, any_type=True)
             events.parsed(model=body.model)
-            model = find_local(body.model, service.models_of(events.identity))
+            model = find_served(body.model, service.models_of(events.identity))
             if _apply_keep_alive(model, body.keep_alive, events.identity):
                 body = body.model_copy(update={"keep_alive": None})
             if not embedding.texts_of(body):
                 events.answered()
                 return json_response(write(body, [], 0, request.scope["state"]["accepted"], None))
-            context = model.pipeline.context
+            local = model if isinstance(model, LocalModel) else None
+            hidden_size = None if local is None else local.files.spec.hidden_size
+            context = model.card.context if local is None else local.pipeline.context
             with client_field_names(names):
                 generation = embedding.embed_requests(
-                    body, request_id=events.name, context=context, hidden_size=model.files.spec.hidden_size
+                    body, request_id=events.name, context=context, hidden_size=hidden_size
                 )
                 events.validated(generation)
-                if embedding.may_need_truncation(body, context):
-                    generation = await asyncio.to_thread(embedding.truncate, generation, model.tokenizer, context)
+                if local is not None and context is not None and embedding.may_need_truncation(body, context):
+                    generation = await asyncio.to_thread(embedding.truncate, generation, local.tokenizer, context)
                 return FullResponse(
                     service, await service.submit(model, generation, events.identity, request.receive), finish
                 )

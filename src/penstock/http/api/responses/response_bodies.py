@@ -151,6 +151,7 @@ class DeletedResponse(Body, kw_only=True, frozen=True):
 class InputTokens(Body, kw_only=True, frozen=True):
     object: Literal["response.input_tokens"] = "response.input_tokens"
     input_tokens: int
+    estimated: bool | UnsetType = UNSET  # of an upstream or a route (extension)
 
 
 class InputItems(Body, kw_only=True, frozen=True):

@@ -103,14 +103,14 @@ def _add_creation(app: App, service: Service, store: ResponseStore) -> None:
     async def count_input_tokens(request: Request) -> Response:
         """How many tokens the prompt of such a request has."""
         body = await read_body(responses.COUNT, request)
-        model = service.models_of(identity_of(request.scope)).find_local(body.model)
+        model = service.models_of(identity_of(request.scope)).find(body.model)
         previous = _previous(store, tenant_of(request.scope), body)
         turns = await _in_thread_if_long(
             request, previous, lambda: requests.conversation(body, previous.messages() if previous is not None else ())
         )
         with client_field_names(requests.CLIENT_NAMES):
-            tokens = await asyncio.to_thread(model.pipeline.tokenize, requests.to_count(body, turns))
-        return json_response(responses.encode_token_count(tokens))
+            counted = await asyncio.to_thread(model.count_prompt, requests.to_count(body, turns))
+        return json_response(responses.encode_token_count(counted))
 
 
 def _add_stored(app: App, store: ResponseStore) -> None:

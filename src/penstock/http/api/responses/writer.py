@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET
 from pydantic import BaseModel
 
+from penstock.deployment.protocol import PromptCount
 from penstock.flow import CallDelta, Choice, Chunk, Completion, Message, SamplingParams
 from penstock.flow.protocols import Vocabulary
 from penstock.http.api.conversation import ConversationBuilder
@@ -169,8 +170,8 @@ def encode_deleted(name: str) -> bytes:
     return _encode(DeletedResponse(id=name))
 
 
-def encode_token_count(tokens: Sequence[int]) -> bytes:
-    return _encode(InputTokens(input_tokens=len(tokens)))
+def encode_token_count(counted: PromptCount) -> bytes:
+    return _encode(InputTokens(input_tokens=counted.num_tokens, estimated=counted.estimated or UNSET))
 
 
 def has_logprobs(body: bytes) -> bool:

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from helpers.openai_samples import choice, completion
 from helpers.schema_tables import assert_matches_schema
+from penstock.deployment.protocol import PromptCount
 from penstock.errors import InvalidRequest
 from penstock.flow import CallDelta, Chunk, Constraint, FinishReason, Request, SamplingParams, Tool, ToolCall, ToolUse
 from penstock.http.api.anthropic import messages, response_bodies
@@ -450,6 +451,6 @@ def test_a_stream_that_breaks_off() -> None:
 
 
 def test_counted() -> None:
-    data = messages.encode_token_count([1, 2, 3])
+    data = messages.encode_token_count(PromptCount(3))
 
     assert MessageTokensCount.model_validate_json(data).input_tokens == 3

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from helpers.openai_samples import choice, completion
 from helpers.schema_tables import assert_matches_schema
+from penstock.deployment.protocol import PromptCount
 from penstock.flow import CallDelta, Chunk, FinishReason, SamplingParams, TokenLogprobs, ToolCall
 from penstock.http.api.response_store import StoredResponse
 from penstock.http.api.responses import requests, response_bodies, writer
@@ -390,4 +391,7 @@ def test_a_response_that_was_not_streamed_is_so_in_one_piece_per_item() -> None:
 
 
 def test_counted() -> None:
-    assert json.loads(writer.encode_token_count([1, 2])) == {"object": "response.input_tokens", "input_tokens": 2}
+    assert json.loads(writer.encode_token_count(PromptCount(2))) == {
+        "object": "response.input_tokens",
+        "input_tokens": 2,
+    }
