@@ -11,6 +11,7 @@ import openai
 import pytest
 from playwright.sync_api import Page, expect
 
+from helpers.browser import violations
 from helpers.server_process import PATIENCE_S, Server, until
 from helpers.tiny_models import LONG_CONTEXT
 from penstock.flow import FinishReason
@@ -113,6 +114,27 @@ def test_the_front_page_shows_the_stages_as_the_server_tells_them(visit: Visit, 
     with busy.client() as client:
         client.completions.create(model=busy.model, prompt="flow", max_tokens=400, extra_body={"ignore_eos": True})
     expect(page.locator(".time-parts")).to_contain_text("Decode")
+
+
+def test_a_request_is_followed_through_its_stages(visit: Visit, busy: Server) -> None:
+    page = visit("pipeline/follow", width=375)
+    page.get_by_label("Prompt").fill("<b>follow</b> me")
+    page.get_by_label("max_tokens").fill("5")
+    page.get_by_role("button", name="Send and follow").click()
+    body = page.locator(".follow-body")
+    expect(body).to_contain_text('"return_token_ids": true')
+    page.keyboard.press("j")
+    expect(body.locator("pre")).to_contain_text("<b>follow</b> me")
+    shown = get(busy, f"/observe/requests/{page.url.rsplit('/', 1)[1]}")
+    (sequence,) = shown["sequences"]  # type: ignore[misc]
+    for step, says in {
+        "tokens": f"{shown['prompt_tokens']} tokens", "queue": "Waited", "cache": "KV blocks",
+        "batch": f"#{sequence['first_step']}", "sample": "Its seed decides", "stream": "data: [DONE]", "end": "Total",
+    }.items():  # fmt: skip
+        page.locator(f"[data-step={step}]").click()
+        expect(body).to_contain_text(says)
+        assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
+    assert violations(page) == []
 
 
 def test_the_list_is_live_and_filters(visit: Visit, busy: Server) -> None:

@@ -12,6 +12,12 @@ import { TimeBar } from "./time-bar";
 
 const TABS: readonly { name: string; title: string; lead: string; load?: Load }[] = [
   { name: "", title: "Now", lead: "Every request passes these stages. The figures are of this server, now; select a stage for what it does." },
+  {
+    name: "follow",
+    title: "Follow one request",
+    lead: "Pick a request or send one, and go through its life with the data of each stage.",
+    load: () => import("./follow").then((page) => page.Follow),
+  },
 ];
 
 export function Pipeline() {
