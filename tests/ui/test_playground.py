@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from helpers.browser import PageErrors
+from helpers.scripted_chat import answer_with, text_stream
 from helpers.server_process import Server, until
 from helpers.tiny_models import ENDLESS_TOKENS
 
@@ -200,7 +201,7 @@ def test_presets_and_code_are_what_is_sent(visit: Visit, server: Server) -> None
     expect(page.get_by_text("2 / 2")).to_be_visible()
     ended(page)
     assert "temperature" not in sent[0]
-    assert sent[1]["temperature"] == 1.1
+    assert (sent[1]["temperature"], sent[1]["top_p"]) == (1, 0.95)
     assert sent[1]["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Preset"}]
     page.get_by_label("Copy as code").click()
     snippet = page.locator(".snippet").inner_text()
@@ -220,6 +221,9 @@ def test_a_refusal_names_the_field(visit: Visit, server: Server, watched: PageEr
     expect(page.locator("article.answer [role=alert]")).to_contain_text("min_tokens")
 
 
+DEEP: list[object] = []
+for _ in range(500):
+    DEEP = [DEEP]
 HOSTILE = (
     "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'><svg onload='window.hacked=3'>\n\n"
     "[click](javascript:window.hacked=4) [data](data:text/html,<script>window.hacked=5</script>) "
@@ -231,23 +235,6 @@ HOSTILE = (
 )
 
 
-def events(text: str) -> str:
-    """An answer as the server would stream it."""
-    size = max(1, len(text) // 50)
-    pieces = [text[place : place + size] for place in range(0, len(text), size)]
-    chunks = [
-        {
-            "id": "chatcmpl-x",
-            "choices": [{"index": 0, "delta": {"content": piece}, "logprobs": None, "finish_reason": None}],
-        }
-        for piece in pieces
-    ]
-    chunks.append(
-        {"id": "chatcmpl-x", "choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]}
-    )
-    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
-
-
 def test_hostile_output_does_nothing(visit: Visit, server: Server) -> None:
     page = visit("playground")
     answers = [
@@ -256,15 +243,14 @@ def test_hostile_output_does_nothing(visit: Visit, server: Server) -> None:
         "*_[(" * 25_000,
         "```\n" + "x" * 100_000,
         ("> " * 40 + "a\n") * 1200,
+        "```python\n" + "f'{\"\\\\'" * 2000 + "\n```\n\n```html\n<script>window.hacked = 7</script>\n```",  # coloured
+        json.dumps({"<img src=x onerror=window.hacked=8>": ["<script>"] * 3000, "deep": DEEP}),  # shown as a tree
     ]
-    page.route(
-        "**/v1/chat/completions",
-        lambda route: route.fulfill(content_type="text/event-stream", body=events(answers.pop(0))),
-    )
+    answer_with(page, [text_stream(answer) for answer in answers])
     dialogs: list[str] = []
     page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
     ask(page, "Be evil")
-    for count in range(1, 6):
+    for count in range(1, 8):
         if count > 1:
             page.get_by_label("Your message").fill("More")
             page.keyboard.press("Enter")
@@ -273,12 +259,13 @@ def test_hostile_output_does_nothing(visit: Visit, server: Server) -> None:
     assert page.evaluate("window.hacked") is None
     assert dialogs == []
     assert page.locator("article.answer :is(script, img, iframe, svg[onload], [onclick], [onerror])").count() == 0
-    links = page.locator("article.answer a").evaluate_all("links => links.map(link => link.href)")
+    links = page.locator("article.answer .markdown a").evaluate_all("links => links.map(link => link.href)")
     assert set(links) == {
         "https://example.com/page",
         "http://tracker.example/pixel.png",
     }  # there to be clicked, never fetched
     assert "<script>window.hacked = 1</script>" in page.locator("article.answer").first.inner_text()
+    expect(page.locator(".json-tree")).to_contain_text("<img src=x onerror=window.hacked=8>")
     # Its inner text would be empty while it is out of sight: so long a block is laid out where it is looked at.
     assert (page.locator("article.answer").nth(2).text_content() or "").count("*_[(") == 25_000
     # And the page is as alive as before.

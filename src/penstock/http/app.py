@@ -71,7 +71,7 @@ def _add_routes(app: App, service: Service, settings: Settings, observer: Observ
     capacity_routes.add(app, service, observer)
     operations.add(app, service)
     debug_routes.add(app, service, observer, settings)
-    ui.add(app, root_for_clients=ollama_routes.running)
+    ui.add(app, root_for_clients=ollama_routes.running, others=settings.serve.mcp_servers)
 
 
 def _add_middleware(app: App, service: Service, settings: Settings) -> ASGIApp:

@@ -37,7 +37,7 @@ def build(status: StartStatus, settings: Settings) -> ASGIApp:
     def raise_loading() -> Response:
         raise ModelLoading(f"the server is starting ({status.phase}); try again in a moment, or wait for /ready")
 
-    ui.add(app, root_for_clients=raise_loading)
+    ui.add(app, root_for_clients=raise_loading, others=settings.serve.mcp_servers)
 
     @app.public.api_route("/{path:path}", methods=METHODS)
     async def other() -> Response:

@@ -322,6 +322,11 @@ def _check(settings: Settings) -> None:
                 f"allow_host must be a host name such as penstock.lan, without a port, or *; got {host!r}",
                 param="allow_host",
             )
+    for server in settings.serve.mcp_servers:
+        if not _is_url(server) or re.search(r"[@;,'\"]", server):
+            raise InvalidSetting(
+                f"mcp_server must be an http or https URL without a user, got {server!r}", param="mcp_server"
+            )
     if settings.tenants.redis is not None:  # it may hold a password: not shown
         if not re.match(r"(rediss?|unix)://", settings.tenants.redis):
             raise InvalidSetting("redis must be a URL such as redis://host:6379/0", param="redis")

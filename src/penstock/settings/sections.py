@@ -161,6 +161,13 @@ class ServeSettings(Section, frozen=True):
             "localhost and IP addresses; comma-separated for several, * for any. [default: none]"
         ),
     ] = None
+    mcp_server: Annotated[
+        str | None,
+        Meta(
+            description="MCP server (Streamable HTTP) whose tools the playground may call, such as "
+            "http://127.0.0.1:9000/mcp; comma-separated for several. [default: none]"
+        ),
+    ] = None
     unprotected: Annotated[bool, Meta(description="Allow a non-loopback host without an API key.")] = False
     drain_s: Annotated[float, Meta(ge=0, description="Seconds for running requests to finish at shutdown.")] = 30.0
     max_loaded: Annotated[
@@ -200,6 +207,10 @@ class ServeSettings(Section, frozen=True):
     @property
     def hosts(self) -> tuple[str, ...]:
         return tuple(host.lower() for host in _split_list(self.allow_host))
+
+    @property
+    def mcp_servers(self) -> tuple[str, ...]:
+        return _split_list(self.mcp_server)
 
 
 class TenantSettings(Section, frozen=True):

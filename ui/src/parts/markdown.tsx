@@ -5,7 +5,7 @@
  */
 import MarkdownIt from "markdown-it";
 import { type ComponentChild, h } from "preact";
-import { useMemo } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { CopyButton } from "./basics";
 
 type Piece = ReturnType<InstanceType<typeof MarkdownIt>["parse"]>[number];
@@ -127,7 +127,25 @@ function Link({ href, children }: { href: string; children?: ComponentChild }) {
   );
 }
 
+const COLOURED = 20_000; // characters; longer code stays plain
+const COLOUR_MS = 120; // after the last change: code that streams is not coloured at every token
+
 function Code({ text, language }: { text: string; language: string }) {
+  const [coloured, setColoured] = useState<{ text: string; nodes: ComponentChild[] } | null>(null);
+  useEffect(() => {
+    if (!language || text.length > COLOURED) return;
+    let shown = true;
+    const timer = setTimeout(() => {
+      void import("./highlight").then(({ highlighted }) => {
+        const nodes = shown ? highlighted(text, language.toLowerCase()) : null;
+        if (nodes) setColoured({ text, nodes });
+      }, () => undefined);
+    }, COLOUR_MS);
+    return () => {
+      shown = false;
+      clearTimeout(timer);
+    };
+  }, [text, language]);
   return (
     <figure class="code">
       <figcaption>
@@ -135,7 +153,9 @@ function Code({ text, language }: { text: string; language: string }) {
         <CopyButton text={() => text} label="Copy the code" />
       </figcaption>
       <pre dir="ltr" tabIndex={0}>
-        <code>{text}</code>
+        <code>
+          {coloured && text.startsWith(coloured.text) ? [...coloured.nodes, text.slice(coloured.text.length)] : text}
+        </code>
       </pre>
     </figure>
   );

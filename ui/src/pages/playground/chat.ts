@@ -1,124 +1,113 @@
-/** The conversation, a tree of messages: regenerating and editing add branches. */
-import { computed, signal } from "@preact/signals";
-import { perFrame } from "../../lib/frames";
-import { request, errorMessage } from "../../lib/http";
+/** The conversation, a tree of messages: regenerating, editing and comparing add branches. */
+import { signal } from "@preact/signals";
+import { errorMessage, request } from "../../lib/http";
 import { serverEvents } from "../../lib/sse";
-import { fields, settings } from "./params";
+import { type Lane, lanes, main } from "./lanes";
+import { type Alternative, type Attachment, type DraftStep, Message, pathTo, type Timings, type Token, type Usage } from "./message";
+import { requestBody } from "./request";
+import type { ContextTrace } from "../../lib/api";
 
-export interface Alternative {
-  token: string;
-  logprob: number;
-  bytes: number[];
-}
-export interface Token extends Alternative {
-  top_logprobs: Alternative[];
-  /** Forced: copied from another branch, or selected by the user. */
-  given?: boolean;
-}
-export interface Usage {
-  prompt_tokens: number;
-  completion_tokens: number;
-  prompt_tokens_details: { cached_tokens: number };
-}
-export interface Timings {
-  queue_seconds: number;
-  prefill_seconds: number | null;
-  decode_seconds: number | null;
-  tokens_per_second: number | null;
-}
-
-export class Message {
-  static count = 0;
-  readonly key = ++Message.count;
-  /** Incremented at most once per frame when the message changes. */
-  readonly version = signal(0);
-  readonly changed = perFrame(() => (this.version.value += 1));
-  tokens: Token[] = [];
-  state: "streaming" | "done" | "stopped" | "failed" = "done";
-  error = "";
-  finish = "";
-  id = ""; // response id
-  sentAt = 0;
-  firstAt = 0;
-  lastAt = 0;
-  usage: Usage | null = null;
-  timings: Timings | null = null;
-
-  constructor(
-    readonly parent: Message | null,
-    readonly role: "user" | "assistant",
-    public content: string,
-  ) {}
+interface Delta {
+  content?: string | null;
+  reasoning_content?: string;
+  tool_calls?: { index: number; id?: string; function?: { name?: string; arguments?: string } }[];
 }
 
 interface Chunk {
   id: string;
+  model?: string;
   choices: {
     index: number;
-    delta: { content?: string };
+    delta: Delta;
     logprobs: { content: Token[] } | null;
     finish_reason: string | null;
+    drafts?: DraftStep[];
   }[];
   usage?: Usage | null;
   timings?: Timings;
+  context?: ContextTrace;
   error?: { message: string };
 }
 
-const ALTERNATIVES = 5;
-const all = signal<Message[]>([]);
-const chosen = signal<Map<Message | null, Message>>(new Map());
-const running = signal<AbortController | null>(null);
-
-export const busy = computed(() => running.value !== null);
-export const modelName = signal("");
-export const modelNames = signal<string[]>([]);
+/** All messages of the conversation, in the order in which they came. */
+export const all = signal<Message[]>([]);
+/** Called when the conversation has changed and should be stored. */
+const listeners = new Set<() => void>();
+export function onChange(listener: () => void): void {
+  listeners.add(listener);
+}
+const changed = (): void => listeners.forEach((listener) => listener());
 
 export function siblings(message: Message): Message[] {
   return all.value.filter((other) => other.parent === message.parent && other.role === message.role);
 }
 
-export const thread = computed(() => {
-  const path: Message[] = [];
-  for (let at: Message | undefined; (at = chosen.value.get(path.at(-1) ?? null)); ) path.push(at);
-  return path;
-});
-
-export function show(message: Message): void {
-  chosen.value = new Map(chosen.value).set(message.parent, message);
+export function show(lane: Lane, message: Message): void {
+  lane.chosen.value = new Map(lane.chosen.value).set(message.parent, message);
+  changed();
 }
 
-function add(...messages: Message[]): void {
+function add(lane: Lane, ...messages: Message[]): void {
   all.value = [...all.value, ...messages];
-  show(messages[0]!);
+  show(lane, messages[0]!);
 }
 
-export function clear(): void {
+/** Another conversation: its messages, and the branch that is shown. */
+export function replaceMessages(messages: Message[], last: Message | null): void {
   stop();
-  all.value = [];
-  chosen.value = new Map();
+  all.value = messages;
+  const chosen = new Map<Message | null, Message>();
+  for (const message of messages) chosen.set(message.parent, message); // the latest of each
+  for (const message of pathTo(last)) chosen.set(message.parent, message);
+  for (const lane of lanes.value) lane.chosen.value = chosen;
 }
 
 export function stop(): void {
-  running.value?.abort();
+  for (const lane of lanes.value) lane.running.value?.abort();
 }
 
-export function sendMessage(content: string, after: Message | null = thread.value.at(-1) ?? null): void {
-  const question = new Message(after, "user", content);
-  add(question);
-  void answer(question);
+/** Asks in every lane. Lanes that have gone the same way so far share the question. */
+export function sendMessage(content: string, attachments: Attachment[] = []): void {
+  const asked = new Map<Message | null, Message>();
+  for (const lane of lanes.value) {
+    const after = lane.thread.value.at(-1) ?? null;
+    const known = asked.get(after);
+    const question = known ?? Object.assign(new Message(after, "user", content), { attachments });
+    asked.set(after, question);
+    if (known) show(lane, question);
+    else add(lane, question);
+    void answer(lane, question);
+  }
 }
 
-export function regenerate(message: Message): void {
-  if (message.parent) void answer(message.parent);
+/** Asks something else at the same place. */
+export function editMessage(lane: Lane, message: Message, content: string): void {
+  const question = Object.assign(new Message(message.parent, "user", content), { attachments: message.attachments });
+  add(lane, question);
+  void answer(lane, question);
+}
+
+export function regenerate(lane: Lane, message: Message): void {
+  if (message.parent) void answer(lane, message.parent);
+}
+
+/** The results of an answer's tool calls, in their order, and the next answer. */
+export function sendResults(lane: Lane, message: Message, results: string[]): void {
+  let last = message;
+  for (const [place, call] of message.calls.entries()) {
+    last = Object.assign(new Message(last, "tool", results[place] ?? ""), { callId: call.id });
+    add(lane, last);
+  }
+  void answer(lane, last);
 }
 
 /** Regenerates a response from token `at`, with `other` in its place. */
-export function branch(message: Message, at: number, other: Alternative): boolean {
+export function branch(lane: Lane, message: Message, at: number, other: Alternative): boolean {
   const kept: Token[] = message.tokens.slice(0, at).map((token) => ({ ...token, given: true }));
   const taken: Token = { ...other, top_logprobs: message.tokens[at]?.top_logprobs ?? [], given: true };
   const text = decoded([...kept, taken]);
   if (text === null || !message.parent) return false;
-  void answer(message.parent, [...kept, taken], text);
+  void answer(lane, message.parent, [...kept, taken], text);
   return true;
 }
 
@@ -131,37 +120,22 @@ export function decoded(tokens: Alternative[]): string | null {
   }
 }
 
-export function requestBody(path: Message[], begun = ""): Record<string, unknown> {
-  const now = settings.value;
-  const messages = path.map(({ role, content }) => ({ role, content }));
-  if (now.system.trim()) messages.unshift({ role: "system" as never, content: now.system });
-  const body: Record<string, unknown> = { model: modelName.value, messages };
-  if (begun) {
-    messages.push({ role: "assistant", content: begun });
-    body.continue_final_message = true;
-  }
-  Object.assign(body, fields(now));
-  if (now.probabilities) Object.assign(body, { logprobs: true, top_logprobs: ALTERNATIVES });
-  return body;
-}
-
-export function pathTo(message: Message): Message[] {
-  return message.parent ? [...pathTo(message.parent), message] : [message];
-}
-
-async function answer(question: Message, given: Token[] = [], begun = ""): Promise<void> {
-  stop();
+async function answer(lane: Lane, question: Message, given: Token[] = [], begun = ""): Promise<void> {
+  lane.running.value?.abort();
   const abort = new AbortController();
-  running.value = abort;
-  const count = settings.value.numbers.n ?? 1;
+  lane.running.value = abort;
+  const settings = lane.settings.value;
+  const count = settings.numbers.n ?? 1;
   const answers = Array.from({ length: count }, () => {
     const message = new Message(question, "assistant", begun);
     message.tokens = [...given];
     message.state = "streaming";
+    message.model = lane.model.value;
+    message.schema = settings.format === "schema" ? settings.schema : "";
     message.sentAt = performance.now();
     return message;
   });
-  add(...answers);
+  add(lane, ...answers);
   const end = (state: Message["state"], error = ""): void => {
     for (const message of answers)
       if (message.state === "streaming") {
@@ -170,7 +144,7 @@ async function answer(question: Message, given: Token[] = [], begun = ""): Promi
       }
   };
   try {
-    const body = requestBody(pathTo(question), begun);
+    const body = requestBody(lane, pathTo(question), begun);
     const asked = { ...body, stream: true, stream_options: { include_usage: true }, include_timings: true };
     const response = await request("/v1/chat/completions", { body: asked, signal: abort.signal });
     for await (const { data } of serverEvents(response)) {
@@ -181,7 +155,8 @@ async function answer(question: Message, given: Token[] = [], begun = ""): Promi
   } catch (error) {
     end(abort.signal.aborted ? "stopped" : "failed", abort.signal.aborted ? "" : errorMessage(error));
   } finally {
-    if (running.value === abort) running.value = null;
+    if (lane.running.value === abort) lane.running.value = null;
+    changed();
   }
 }
 
@@ -192,22 +167,40 @@ function take(answers: Message[], chunk: Chunk): void {
     const message = answers[choice.index];
     if (!message) continue;
     message.id = chunk.id;
-    if (choice.delta.content || choice.logprobs?.content.length) {
+    const { content, reasoning_content: reasoning, tool_calls: calls } = choice.delta;
+    if (content || reasoning || calls || choice.logprobs?.content.length) {
       message.firstAt ||= now;
       message.lastAt = now;
-      message.content += choice.delta.content ?? "";
+      message.content += content ?? "";
+      message.reasoning += reasoning ?? "";
       if (choice.logprobs) message.tokens.push(...choice.logprobs.content);
+      for (const call of calls ?? []) takeCall(message, call);
     }
+    for (const step of choice.drafts ?? []) message.steps.push({ ...step, at: now - message.sentAt });
     if (choice.finish_reason) {
       message.finish = choice.finish_reason;
       message.state = "done";
     }
     message.changed();
   }
-  if (chunk.usage || chunk.timings)
+  if (chunk.usage || chunk.timings || chunk.context)
     for (const message of answers) {
       message.usage = chunk.usage ?? message.usage;
       message.timings = chunk.timings ?? message.timings;
+      message.context = chunk.context ?? message.context;
       message.changed();
     }
+}
+
+function takeCall(message: Message, { index, id, function: called }: NonNullable<Delta["tool_calls"]>[number]): void {
+  const call = (message.calls[index] ??= { id: "", name: "", arguments: "" });
+  call.id = id ?? call.id;
+  call.name += called?.name ?? "";
+  call.arguments += called?.arguments ?? "";
+}
+
+/** The messages as a request would send them: the shown branch without a last answer. */
+export function askedPath(): Message[] {
+  const path = main.thread.value;
+  return path.at(-1)?.role === "assistant" ? path.slice(0, -1) : path;
 }

@@ -1,6 +1,4 @@
 /** Sampling parameters and presets. Only set parameters are sent; the rest are the server's defaults. */
-import { effect, signal } from "@preact/signals";
-
 export interface NumberParam {
   name: string;
   label: string;
@@ -60,7 +58,7 @@ export const GROUPS: { title: string; open: boolean; params: NumberParam[] }[] =
     title: "Length",
     open: true,
     params: [
-      number("max_tokens", "max_tokens", 1, MANY, "Default: up to the context length."),
+      number("max_tokens", "max_tokens", 1, MANY, "Default: what the model recommends for a chat."),
       number("min_tokens", "min_tokens", 0, MANY, "Do not stop before this many."),
       number("timeout", "Timeout (s)", 1, 86400, "Returns the output so far."),
     ],
@@ -74,13 +72,6 @@ export const OTHER: NumberParam[] = [
 ];
 
 export type Values = Record<string, number>;
-export const PRESETS: Record<string, { label: string; values: Values }> = {
-  factual: { label: "Factual", values: { temperature: 0 } },
-  code: { label: "Code", values: { temperature: 0.2, top_p: 0.95 } },
-  chat: { label: "Chat", values: { temperature: 0.7, top_p: 0.9 } },
-  creative: { label: "Creative", values: { temperature: 1.1, min_p: 0.08, presence_penalty: 0.3 } },
-};
-const PRESET_NAMES = [...new Set(Object.values(PRESETS).flatMap((preset) => Object.keys(preset.values)))];
 
 export interface Settings {
   system: string;
@@ -91,53 +82,39 @@ export interface Settings {
   ignoreEos: boolean;
   salt: string;
   probabilities: boolean;
+  drafts: boolean; // speculation, where the server has it
+  format: "text" | "json" | "schema";
+  schema: string; // JSON
+  tools: Tool[];
+  toolChoice: "auto" | "required" | "none";
+  history: "" | "drop_oldest" | "keep_first" | "summarize"; // "": an error if the conversation is too long
+  budget: number | null; // tokens of prompt and answer together
 }
 
-const KEY = "penstock-playground";
-const FRESH: Settings = {
+/** A function that the user answers for by hand. */
+export interface Tool {
+  name: string;
+  description: string;
+  parameters: string; // JSON schema
+}
+
+export const FRESH: Settings = {
   system: "",
-  numbers: { max_tokens: 512 },
+  numbers: {},
   stop: "",
   stopTokens: "",
   bias: "",
   ignoreEos: false,
   salt: "",
   probabilities: true,
+  drafts: true,
+  format: "text",
+  schema: "",
+  tools: [],
+  toolChoice: "auto",
+  history: "",
+  budget: null,
 };
-
-function loadSettings(): Settings {
-  try {
-    return { ...FRESH, ...(JSON.parse(sessionStorage.getItem(KEY) ?? "{}") as Partial<Settings>) };
-  } catch {
-    return FRESH;
-  }
-}
-
-export const settings = signal<Settings>(loadSettings());
-effect(() => sessionStorage.setItem(KEY, JSON.stringify(settings.value)));
-
-export function set(change: Partial<Settings>): void {
-  settings.value = { ...settings.value, ...change };
-}
-
-export function setNumber(name: string, value: number | undefined): void {
-  const numbers = { ...settings.value.numbers };
-  if (value === undefined) delete numbers[name];
-  else numbers[name] = value;
-  set({ numbers });
-}
-
-export function applyPreset(name: string): void {
-  const numbers = { ...settings.value.numbers };
-  for (const other of PRESET_NAMES) delete numbers[other];
-  set({ numbers: { ...numbers, ...PRESETS[name]?.values } });
-}
-
-/** The preset that matches the parameters, if any. */
-export function activePreset({ numbers }: Settings): string {
-  const same = (values: Values): boolean => PRESET_NAMES.every((name) => numbers[name] === values[name]);
-  return Object.keys(PRESETS).find((name) => same(PRESETS[name]!.values)) ?? "";
-}
 
 /** Request fields of the settings. Throws an Error if an input is invalid. */
 export function fields(now: Settings): Record<string, unknown> {
@@ -150,7 +127,21 @@ export function fields(now: Settings): Record<string, unknown> {
   if (bias.length) body.logit_bias = Object.fromEntries(bias.map(parseBias));
   if (now.ignoreEos) body.ignore_eos = true;
   if (now.salt) body.cache_salt = now.salt;
+  if (!now.drafts) body.speculation = false;
+  if (now.format === "json") body.response_format = { type: "json_object" };
+  if (now.format === "schema" && now.schema.trim()) {
+    const schema = parseJson(now.schema, "JSON schema");
+    body.response_format = { type: "json_schema", json_schema: { name: "answer", schema, strict: true } };
+  }
   return body;
+}
+
+export function parseJson(text: string, what: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch (error) {
+    throw new Error(`${what}: ${error instanceof Error ? error.message : "not JSON"}`);
+  }
 }
 
 function unescapeLine(line: string): string {

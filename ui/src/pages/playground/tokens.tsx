@@ -3,7 +3,10 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { percent, visible } from "../../lib/format";
 import { useEscape } from "../../lib/shortcuts";
 import { Icon } from "../../parts/icons";
-import { type Alternative, branch, type Message, type Token } from "./chat";
+import { branch } from "./chat";
+import type { Lane } from "./lanes";
+import type { Alternative, Message, Token } from "./message";
+import { acceptedTokens } from "./steps";
 
 const CHUNK = 128; // tokens per memoized span
 const LEVELS = [0.1, 0.3, 0.5, 0.7, 0.9];
@@ -15,11 +18,14 @@ interface Shown {
   box: DOMRect;
 }
 
-export function TokenText({ message }: { message: Message }) {
+export function TokenText({ lane, message }: { lane: Lane; message: Message }) {
   const [shown, setShown] = useState<Shown | null>(null);
   const root = useRef<HTMLDivElement>(null);
   const popover = useRef<HTMLDivElement>(null);
-  const { tokens } = message;
+  const { tokens, steps } = message;
+  const given = tokens.findIndex((token) => !token.given);
+  const drafted = steps.length ? acceptedTokens(steps) : [];
+  const isDraft = (index: number): boolean => drafted[index - Math.max(0, given)] ?? false;
   const at = (index: number): void => {
     const element = root.current?.querySelector(`[data-i="${index}"]`);
     if (element) setShown({ index, box: element.getBoundingClientRect() });
@@ -65,6 +71,7 @@ export function TokenText({ message }: { message: Message }) {
         <Chunk
           key={chunk}
           tokens={tokens}
+          isDraft={isDraft}
           from={chunk * CHUNK}
           to={Math.min(tokens.length, (chunk + 1) * CHUNK)}
           shown={shown && Math.floor(shown.index / CHUNK) === chunk ? shown.index : -1}
@@ -75,8 +82,9 @@ export function TokenText({ message }: { message: Message }) {
           ref_={popover}
           shown={shown}
           token={tokens[shown.index]!}
+          draft={steps.length ? isDraft(shown.index) : null}
           onChoose={(other) => {
-            branch(message, shown.index, other);
+            branch(lane, message, shown.index, other);
             setShown(null);
           }}
         />
@@ -85,7 +93,15 @@ export function TokenText({ message }: { message: Message }) {
   );
 }
 
-function Chunk({ tokens, from, to, shown }: { tokens: Token[]; from: number; to: number; shown: number }) {
+interface ChunkProps {
+  tokens: Token[];
+  isDraft: (index: number) => boolean;
+  from: number;
+  to: number;
+  shown: number;
+}
+
+function Chunk({ tokens, isDraft, from, to, shown }: ChunkProps) {
   return useMemo(
     () => (
       <span class="chunk">
@@ -93,7 +109,7 @@ function Chunk({ tokens, from, to, shown }: { tokens: Token[]; from: number; to:
           <span
             key={place}
             data-i={from + place}
-            class={`tok p${level(token.logprob)} ${token.given ? "given" : ""} ${from + place === shown ? "on" : ""}`}
+            class={`tok p${level(token.logprob)} ${token.given ? "given" : ""} ${isDraft(from + place) ? "drafted" : ""} ${from + place === shown ? "on" : ""}`}
           >
             {token.token.includes("\n") ? token.token.replaceAll("\n", "⏎\n") : token.token}
           </span>
@@ -107,11 +123,13 @@ function Chunk({ tokens, from, to, shown }: { tokens: Token[]; from: number; to:
 function Popover({
   shown,
   token,
+  draft,
   onChoose,
   ref_,
 }: {
   shown: Shown;
   token: Token;
+  draft: boolean | null; // null: the stream tells no drafts
   onChoose: (other: Alternative) => void;
   ref_: { current: HTMLDivElement | null };
 }) {
@@ -132,7 +150,7 @@ function Popover({
     <div class="popover token-popover" ref={ref_}>
       <p class="head">
         <b class="mono">{visible(token.token)}</b>
-        <span>{token.given ? "forced" : `token ${shown.index + 1}`}</span>
+        <span>{token.given ? "forced" : `token ${shown.index + 1}`}{!token.given && draft !== null && (draft ? " · accepted draft" : " · own draw")}</span>
       </p>
       <ul>
         {others.map((other) => (

@@ -3,6 +3,7 @@ import { useSignal } from "@preact/signals";
 import { lock, lockReason, unlocked } from "../../lib/admin";
 import { count, percent, short, usd } from "../../lib/format";
 import { usePolling } from "../../lib/frames";
+import { saveFile } from "../../lib/files";
 import { errorMessage } from "../../lib/http";
 import { facts } from "../../lib/live";
 import { Unlock } from "../../parts/admin";
@@ -215,9 +216,5 @@ async function download(group: Group, span: number): Promise<void> {
   const query = queryOf(group, days);
   query.set("format", "csv");
   const file = await (await ask(query.toString())).blob();
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(file);
-  link.download = `usage-${group}-${dayName(days[0]!)}-${dayName(days.at(-1)!)}.csv`;
-  link.click();
-  URL.revokeObjectURL(link.href);
+  saveFile(file, `usage-${group}-${dayName(days[0]!)}-${dayName(days.at(-1)!)}.csv`);
 }
