@@ -129,7 +129,9 @@ def test_two_lanes_are_compared_and_one_is_continued(visit: Visit, server: Serve
 
 def test_documents_are_assembled_and_their_fate_is_shown(visit: Visit, server: Server, tmp_path: Path) -> None:
     page = visit("playground")
-    page.evaluate("sessionStorage.setItem('penstock-playground', JSON.stringify({numbers: {max_tokens: 4}, budget: 500}))")
+    page.evaluate(
+        "sessionStorage.setItem('penstock-playground', JSON.stringify({numbers: {max_tokens: 4}, budget: 500}))"
+    )
     page.reload()
     page.wait_for_selector("[data-state=live]", state="attached")
     (tmp_path / "pump.txt").write_text("The pump stops when the red button is pressed.")
