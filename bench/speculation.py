@@ -1,7 +1,7 @@
 """Speculation on and off, in turns, by kind of text: how much sooner answers come, and how many drafts are right.
 
     python bench/speculation.py [--model smollm2] [--questions spec_bench_question.jsonl.gz] [--prompts 10]
-                                [--tokens 128] [--streams 1,8] [--only summarization,rag] [--peer]
+                                [--tokens 128] [--streams 1,8] [--only summarization,rag] [--peer | --cpu-time]
                                 [--json FILE] [--seconds 180]
 
 Questions are those of Spec-Bench (one JSON object per line, with `category` and `turns`); without them there is only
@@ -11,6 +11,9 @@ answers must be the same. `worst_case` draws at a high temperature from text tha
 
 With --peer, llama.cpp's own prompt lookup (bench/llama_cpp.py) answers the first prompts of each category: with up to 8
 drafts and, for its own ratio, with none.
+
+With --cpu-time and --threads 1, seconds are CPU time of the process (bench/cpu_clock.py): on a busy machine that tells
+what steps cost, and the time that passes does not.
 
 With --json, groups of prompts that the file has are not measured again, and --seconds ends a run after the group in
 which that time has passed: a long measurement can be made in slices.
@@ -27,6 +30,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 import bytecode
+import cpu_clock  # noqa: F401 - before penstock
 import llama_cpp
 from code_edits import code_edits
 from penstock import LLM, SamplingParams
@@ -73,11 +77,14 @@ def main() -> None:
     parser.add_argument("--streams", default="1,8")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default="", help="categories, comma-separated")
+    parser.add_argument("--cpu-time", action="store_true", help="CPU time, with one thread: for a busy machine")
     parser.add_argument("--peer", action="store_true", help="llama.cpp's figures, too")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     options = parser.parse_args()
-    deadline = time.monotonic() + options.seconds
+    if options.cpu_time and (options.threads != 1 or options.peer):
+        parser.error("--cpu-time goes with --threads 1, and without --peer")
+    deadline = time.perf_counter() + options.seconds
     bytecode.compile_all()
     results, sets = Results(options.json), dict(categories(options))
     for streams in map(int, options.streams.split(",")):
@@ -118,7 +125,7 @@ def measure(
         llm.chat([{"role": "user", "content": "Hello!"}], SamplingParams(max_tokens=8))
         for category, first, prompts in groups:
             own = {**key, "category": category, "first": first}
-            if time.monotonic() > deadline:
+            if time.perf_counter() > deadline:
                 return
             if not results.has(**own, engine="penstock"):
                 off, on = answer_twice(llm, category, prompts, options.tokens, on_first=bool(first // streams % 2))
