@@ -6,13 +6,15 @@ do. A match ends the answer with CONTENT_FILTER, and nothing of it is shown.
 A filter sees what the client would see: answer and reasoning without their markers, and each call's arguments. A match
 does not span these parts. Token ids and log-probabilities follow their text: they are held back with it.
 
-Single tokens of text take a short way (`push_token`) where the filter knows the step that their text makes: it is two
-look-ups. A match is never such a step. The account of these tokens is made up when the next chunk comes.
+Single tokens of text take a short way (`push_token`) where the filter knows the step that their text makes: it is one
+look-up, as long as the tokens are of one vocabulary, else two. A match is never such a step. The account of these
+tokens is made up when the next chunk comes.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from penstock.flow import CallDelta, Chunk, FinishReason, TokenLogprobs
@@ -22,13 +24,23 @@ from penstock.stream.choice import NO_TEXTS, ChoiceStream
 class FilterState:
     """Where a filter of text stands, and what is known of the texts that may come next."""
 
-    __slots__ = ("num_held", "steps", "window")
+    __slots__ = ("num_held", "steps", "texts", "token_steps", "window")
 
     def __init__(self, window: str) -> None:
         """`window`: one character that stands for what came before, then what is held back."""
         self.window = window
         self.num_held = len(window) - 1
         self.steps: dict[str, tuple[str, FilterState]] = {}  # by text: what is shown then, and the next state
+        self.texts: Mapping[int, str] | None = None  # of the first vocabulary whose tokens came in this state,
+        self.token_steps: dict[int, tuple[str, FilterState]] = {}  # and the steps of these, by token
+
+    def forget(self) -> None:
+        self.steps.clear()
+        self.token_steps.clear()
+        self.texts = None
+
+
+CLOSED = FilterState("^")  # of a text that cannot take the short way: no step is ever known
 
 
 class PartFilter(Protocol):
@@ -81,6 +93,11 @@ class _Pending(NamedTuple):
 class OutputFilter:
     """Of one choice. Chunks of the choice go in, chunks for the client come out."""
 
+    __slots__ = (
+        "_append", "_choice", "_fixed_texts", "_hit", "_num_tokens", "_pending", "_rules", "_runs", "_seen",
+        "_shown_arguments", "_shown_reasoning", "_shown_text", "_shown_tokens", "_state", "_token_texts",
+    )  # fmt: skip
+
     def __init__(self, choice: ChoiceStream, rules: ChoiceFilter) -> None:
         self._choice = choice
         self._rules = rules
@@ -92,17 +109,33 @@ class OutputFilter:
         self._hit: str | None = None
         self._num_tokens = 0  # of the choice that are accounted for
         self._fixed_texts = NO_TEXTS  # of tokens that can take the short way now
-        self._state: FilterState | None = None  # of the text then
+        self._state = CLOSED  # of the text then
+        self._token_texts: Mapping[int, str] = {}  # the same texts while steps of tokens can be used
+        self._append = choice.tokens.append
 
     def push_token(self, token: int) -> str | None:
         """The short way of one further token: returns the text to show. None, with nothing changed: it needs `push`."""
+        state = self._state
+        if state.texts is self._token_texts and (step := state.token_steps.get(token)) is not None:
+            shown, self._state = step
+            self._append(token)
+            return shown
+        return self._push_text_of(token)
+
+    def _push_text_of(self, token: int) -> str | None:
+        """The same for a token whose step in this state is not known."""
         text = self._fixed_texts.get(token)
         if not text:
             if text is not None:  # of a special token
                 self._choice.tokens.append(token)
             return text
-        if self._state is None or (step := self._state.steps.get(text)) is None:
+        before = self._state
+        if (step := before.steps.get(text)) is None:
             return None
+        if before.texts is None:
+            before.texts = self._fixed_texts
+        if before.texts is self._fixed_texts:
+            before.token_steps[token] = step
         shown, state = step
         if (room := self._rules.room) is not None:
             if len(shown) > room:
@@ -154,13 +187,15 @@ class OutputFilter:
 
     def _open_short_way(self, *, settled: bool) -> None:
         run = self._runs.get("text") if settled and len(self._runs) == 1 and self._hit is None else None
-        self._state = None if run is None else run.filter.state
-        self._fixed_texts = NO_TEXTS if self._state is None else self._choice.fixed_texts
+        self._state = (None if run is None else run.filter.state) or CLOSED
+        self._fixed_texts = NO_TEXTS if self._state is CLOSED else self._choice.fixed_texts
+        self._token_texts = self._fixed_texts if self._rules.room is None else {}
+        self._append = self._choice.tokens.append
 
     def _account_for_tokens(self, end: int) -> None:
         """Of the tokens up to `end` that took the short way."""
         tokens = self._choice.tokens[self._num_tokens : end]
-        if not tokens or self._state is None:
+        if not tokens or self._state is CLOSED:
             return
         run, texts = self._runs["text"], self._fixed_texts
         lengths = [len(texts[token]) for token in tokens]

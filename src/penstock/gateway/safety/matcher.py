@@ -167,7 +167,7 @@ class Matcher:
     def _forget_steps(self) -> None:
         """Texts go on from states that are not among the new ones: each leaves its state with its next piece."""
         for state in self._states.values():
-            state.steps.clear()
+            state.forget()
         self._states, self._num_steps = {BEGINNING: self.beginning}, 0
 
     def _step(self, window: str, piece: str, *, ended: bool) -> Step:
