@@ -25,7 +25,7 @@ from typing import Any
 from penstock.engine import process
 from penstock.engine.ipc import IpcLink, PeerGone, open_engine_link
 from penstock.flow import Cancel, Delta, FinishReason, Frame, Query, Ready, Reply, Submit, Timings, record
-from penstock.flow.messages import Stop, ToEngine
+from penstock.flow.messages import Stop, ToEngine, TokenLogprobs
 from penstock.gateway.keys.stored_keys import StoredKeys
 from penstock.gateway.limits.local_limiter import LocalLimiter
 from penstock.http.api.response_store import ResponseStore
@@ -59,11 +59,15 @@ class Sequence:
         self.output += 1
         now = time.monotonic()
         self.first = self.first or now
+        wanted = self.submit.params.logprobs
+        logprobs = (
+            None if wanted is None else [TokenLogprobs(token, -1.0, 1, [(place, -1.0) for place in range(wanted)])]
+        )
         if self.output < self.submit.max_output:
-            number = self.submit.number if self.output > 1 else 0
-            return Delta(id=self.submit.id, tokens=[token], number=number)
+            number = self.submit.number if self.output > 1 and wanted is None else 0
+            return Delta(id=self.submit.id, tokens=[token], number=number, logprobs=logprobs)
         times = Timings(self.submit.arrival, self.received, self.first, now)
-        return Delta(id=self.submit.id, tokens=[token], finish=FinishReason.LENGTH, timings=times)
+        return Delta(id=self.submit.id, tokens=[token], finish=FinishReason.LENGTH, timings=times, logprobs=logprobs)
 
 
 class StubEngine:

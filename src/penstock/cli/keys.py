@@ -47,10 +47,10 @@ def create(tenant: str, as_json: bool, **values: Any) -> None:
 @database_options
 def list_keys(limit: int, after: str | None, as_json: bool, **values: Any) -> None:
     """List keys by tenant, oldest first, without the keys themselves."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from penstock.cli.tables import print_table
     from penstock.gateway.keys.records import Wanted
 
     wanted = Wanted(**{name: values.pop(name) for name in Wanted.__struct_fields__})
@@ -64,7 +64,7 @@ def list_keys(limit: int, after: str | None, as_json: bool, **values: Any) -> No
         for one in shown:
             state, scopes = one.state(time.time()), " ".join(sorted(one.scopes))
             table.add_row(one.id, one.tenant, escape(one.name), state, scopes, one.tier, time_text(one.expires))
-        Console().print(table)
+        print_table(table)
     if len(records) > limit:
         click.echo(f"there are more: --after {shown[-1].id}", err=True)
 

@@ -7,12 +7,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.options import debug_option
 from penstock.cli.remote import Remote, server_option
+from penstock.cli.tables import print_table
 
 HEADS = {
     "requests": "requests", "input_tokens": "input", "cached_tokens": "cached", "output_tokens": "output",
@@ -49,12 +49,14 @@ def usage(
     if as_json:
         click.echo(json.dumps(report, indent=2))
     else:
-        Console().print(_table(report))
+        print_table(_table(report))
 
 
 def _table(report: dict[str, Any]) -> Table:
     groups: list[str] = report["group_by"]
-    table = Table(*groups, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for name in groups:
+        table.add_column(name, overflow="fold")  # ids are copied from it
     for head in HEADS.values():
         table.add_column(head, justify="right")
     for row in report["data"]:

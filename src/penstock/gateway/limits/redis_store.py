@@ -25,7 +25,7 @@ from penstock.gateway.limits.reservation import Charge, Reservation
 logger = logging.getLogger(__name__)
 
 PREFIX = "penstock:limits:"
-TIMEOUT_S = 1.0
+TIMEOUT_S = 3.0  # of an operation, the wait for a connection in a burst included
 CONNECTIONS = 16
 SCRIPTS = ("reserve", "settle", "renew", "register", "seed", "use")
 LIMITS = ("requests_per_minute", "tokens_per_minute", "concurrent_requests", "microusd_per_day", "microusd_per_month")
