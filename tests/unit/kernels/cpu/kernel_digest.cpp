@@ -119,14 +119,14 @@ void product(const Matrix& weights, const std::vector<float>& x, int64_t tokens,
 }
 
 void linear(Kind kind, const char* name) {
-    const int64_t shapes[][2] = {{16, 32}, {48, 64}, {5, 96}, {33, 577}, {100, 33}, {17, 1}};
+    const int64_t shapes[][2] = {{16, 32}, {48, 64}, {5, 96}, {33, 577}, {100, 33}, {17, 1}, {40, 800}};
     Source source(100 + static_cast<uint64_t>(kind));
     Digest digest;
     for (const auto& [rows, cols] : shapes) {
         const Weights first(source, kind, rows, cols), second(source, U8, 20, cols);
         const std::vector<Segment> segments = {first.segment, second.segment};
         const Matrix weights = matrix(segments, cols);
-        for (const int64_t tokens : {1, 3, 14, 19}) {
+        for (const int64_t tokens : {1, 3, 14, 38}) {
             const std::vector<float> x = source.floats(tokens * cols, source.below(2) ? 1.0f : 0x1p-9f);
             const std::vector<float> bias = source.floats(weights.rows);
             std::vector<float> out(static_cast<size_t>(tokens * weights.rows));

@@ -63,10 +63,14 @@ def test_segments_of_different_kinds(native: ctypes.CDLL) -> None:
         assert linear(native, x, matrix, parts=parts).equal(whole)
 
 
-def test_more_tokens_than_one_pass(native: ctypes.CDLL) -> None:
-    matrix = random_matrix((Kind.U4,), (32,), 2048)
-    x = torch.randn(400, 2048)
-    assert_product(native, linear(native, x, matrix), x, matrix, None)
+@pytest.mark.parametrize("kind", [Kind.U4, Kind.U4_OFFSET, Kind.U8, Kind.U8_OFFSET])
+def test_more_tokens_than_one_pass(native: ctypes.CDLL, kind: Kind) -> None:
+    matrix = random_matrix((kind,), (56,), 2048)
+    x = torch.randn(301, 2048)
+    together = linear(native, x, matrix, parts=2)
+    assert_product(native, together, x, matrix, None)
+    for token in (0, 255, 256, 299, 300):
+        assert linear(native, x[token : token + 1], matrix).equal(together[token : token + 1])
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -403,20 +403,25 @@ void attend_many(const Heads& heads, const Scores& rule, const Pages& pages, con
     for (int64_t begin = first_seen(rule, queries.first) / TILE * TILE; begin <= last; begin += TILE) {
         int from, to;
         seen(rule, begin, queries.first, last, from, to);
-        const View<float> view = tiles.copied(begin, from, to);
-        for (int64_t row = 0; row < all_rows; row += SCORE_ROWS)
-            score_groups<float, SCORE_ROWS>(scratch.queries + row * dim, view, dim, scratch.scores + row * TILE);
-        for (int64_t row = 0; row < all_rows; ++row) {
-            const int64_t position = queries.first + row / group;
-            int row_from, row_to;
-            seen(rule, begin, position, position, row_from, row_to);
-            float peak, total;
-            to_weights(scratch.scores + row * TILE, rule, view, row_from, row_to, peak, total);
-            join(scratch.largest[row], scratch.sums[row], peak, total, scratch.old_share[row], scratch.new_share[row]);
+        View<float> view = tiles.copied(begin, from, to);
+        for (int64_t row = 0; row < all_rows; row += SCORE_ROWS) {
+            // Up to the last key that one of these rows sees: later ones would get weights of 0.
+            const int64_t latest = least(queries.first + (row + SCORE_ROWS - 1) / group, last);
+            view.to = static_cast<int>(least(latest + 1 - begin, TILE));
+            if (view.to <= view.from) continue;
+            score_groups<float, SCORE_ROWS>(scratch.queries + row * dim, view, dim, scratch.scores);
+            for (int64_t one = row; one < row + SCORE_ROWS; ++one) {
+                const int64_t position = queries.first + one / group;
+                int row_from, row_to;
+                seen(rule, begin, position, position, row_from, row_to);
+                float peak, total;
+                to_weights(scratch.scores + (one - row) * TILE, rule, view, row_from, row_to, peak, total);
+                join(scratch.largest[one], scratch.sums[one], peak, total, scratch.old_share[one], scratch.new_share[one]);
+            }
+            for (int64_t some = row; some < row + SCORE_ROWS; some += VALUE_ROWS)
+                weigh_dims<float, VALUE_ROWS>(scratch.scores + (some - row) * TILE, view, wide, scratch.old_share + some,
+                                              scratch.new_share + some, scratch.mixed + some * wide, wide);
         }
-        for (int64_t row = 0; row < all_rows; row += VALUE_ROWS)
-            weigh_dims<float, VALUE_ROWS>(scratch.scores + row * TILE, view, wide, scratch.old_share + row,
-                                          scratch.new_share + row, scratch.mixed + row * wide, wide);
     }
     for (int64_t query = 0; query < queries.count; ++query)
         finish(heads, queries, query, kv_head, scratch.mixed + query * group * wide, wide, scratch.sums + query * group);

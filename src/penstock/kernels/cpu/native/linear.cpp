@@ -6,11 +6,14 @@
 namespace penstock::PENSTOCK_ISA {
 namespace {
 
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
 constexpr float SMALLEST = 1e-30f;  // blocks of smaller numbers are zeros: the inverse of their scale would be infinite
 // Activations that one pass over a thread's panels works on; half of a usual L2 cache.
 constexpr int64_t PASS_BYTES = 512 * 1024;
 // Panels that are multiplied with all tokens of a pass together, if these are many.
-constexpr int64_t MANY_TOKENS = 32, MAX_GROUP = 8, GROUP_BYTES = 128 * 1024;
+constexpr int64_t MAX_GROUP = 8, GROUP_BYTES = 128 * 1024;
 
 float from_half(uint16_t half) {
     uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, rest = half & 0x7fff, bits;
@@ -81,11 +84,40 @@ inline void put_sums(Quantized& out, int32_t first, int32_t second) {
     }
 }
 
+// The arguments of one call of `linear`.
+struct Work {
+    const float* x;
+    const Quantized* quantized;
+    int64_t cols, blocks, tokens;
+    const float* bias;
+    float* out;
+    int64_t out_stride;
+    bool accumulate;
+};
+
+template <int WIDTH>
+inline void put(const Work& work, int64_t token, int64_t row, int64_t rows, const float* sums) {
+    float* out = work.out + token * work.out_stride + row;
+    const float* bias = work.bias ? work.bias + row : nullptr;
+    if (rows == WIDTH && !bias) {
+        for (int i = 0; i < WIDTH; ++i) out[i] = work.accumulate ? out[i] + sums[i] : sums[i];
+        return;
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+        float value = bias ? sums[i] + bias[i] : sums[i];
+        out[i] = work.accumulate ? out[i] + value : value;
+    }
+}
+
 }  // namespace
 }  // namespace penstock::PENSTOCK_ISA
 
 #if defined(__AVX512F__)
 #include "linear_avx512.h"
+#ifdef __AVX512VNNI__
+#define PENSTOCK_STRIPS
+#include "linear_strip.h"
+#endif
 #elif defined(__AVX2__)
 #include "linear_avx2.h"
 #elif defined(PENSTOCK_NEON)
@@ -109,30 +141,6 @@ void quantize(const float* x, int64_t tokens, int64_t cols, Quantized* out) {
     }
 }
 
-// The arguments of one call of `linear`.
-struct Work {
-    const float* x;
-    const Quantized* quantized;
-    int64_t cols, blocks, tokens;
-    const float* bias;
-    float* out;
-    int64_t out_stride;
-    bool accumulate;
-};
-
-void put(const Work& work, int64_t token, int64_t row, int64_t rows, const float* sums) {
-    float* out = work.out + token * work.out_stride + row;
-    const float* bias = work.bias ? work.bias + row : nullptr;
-    if (rows == PANEL && !bias) {
-        for (int i = 0; i < PANEL; ++i) out[i] = work.accumulate ? out[i] + sums[i] : sums[i];
-        return;
-    }
-    for (int64_t i = 0; i < rows; ++i) {
-        float value = bias ? sums[i] + bias[i] : sums[i];
-        out[i] = work.accumulate ? out[i] + value : value;
-    }
-}
-
 template <int KIND, int T>
 void tile(const Work& work, const Segment& segment, int64_t panel, int64_t first_row, int64_t token) {
     alignas(64) float sums[T * PANEL];
@@ -142,7 +150,7 @@ void tile(const Work& work, const Segment& segment, int64_t panel, int64_t first
         packed_tile<KIND, T>(segment, panel, work.blocks, work.quantized + token * work.blocks, work.blocks, sums);
     }
     int64_t left = segment.rows - panel * PANEL, rows = left < PANEL ? left : PANEL;
-    for (int t = 0; t < T; ++t) put(work, token + t, first_row + panel * PANEL, rows, sums + t * PANEL);
+    for (int t = 0; t < T; ++t) put<PANEL>(work, token + t, first_row + panel * PANEL, rows, sums + t * PANEL);
 }
 
 // Panels `begin` to `end` for tiles of `T` tokens while there are so many, then of half as many.
@@ -156,42 +164,48 @@ void tiles(const Work& work, const Segment& segment, int64_t begin, int64_t end,
     }
 }
 
-// Panels `begin` to `end` of a segment for tokens `from` to `to`. For many tokens some panels at a time, which stay in the
+// Panels `begin` to `end` of a segment for all tokens, in passes. For many tokens some panels at a time, which stay in the
 // cache: panel by panel, the results of one token are written in pieces that lie far apart.
 template <int KIND>
-void panels(const Work& work, const Segment& segment, int64_t begin, int64_t end, int64_t first_row, int64_t from,
-            int64_t to) {
+void panels(const Work& work, const Segment& segment, int64_t begin, int64_t end, int64_t first_row) {
+    const int64_t tokens = work.tokens, row_bytes = work.blocks * static_cast<int64_t>(sizeof(Quantized));
+#ifdef PENSTOCK_STRIPS
+    if constexpr (KIND > BF16 && KIND != U8_HALVES) {
+        if (tokens >= MANY_TOKENS) {
+            const int64_t pairs_end = begin + (end - begin) / STRIP * STRIP, rest = tokens % STRIP_TOKENS;
+            for (int64_t panel = begin; panel < pairs_end; panel += STRIP)
+                strip<KIND>(work, segment, panel, first_row, tokens - rest);
+            if (rest) tiles<KIND, STRIP_TOKENS / 2>(work, segment, begin, pairs_end, first_row, tokens - rest, tokens);
+            begin = pairs_end;
+        }
+    }
+#endif
+    const int64_t pass = larger(PASS_BYTES / row_bytes / MAX_TILE, 1) * MAX_TILE;
     int64_t group = 1;
-    while (to - from > MANY_TOKENS && group < MAX_GROUP && 2 * group * work.blocks * 512 <= GROUP_BYTES) group *= 2;
-    for (; begin < end; begin += group)
-        tiles<KIND, MAX_TILE>(work, segment, begin, end - begin < group ? end : begin + group, first_row, from, to);
+    while (tokens > MANY_TOKENS && group < MAX_GROUP && 2 * group * work.blocks * 512 <= GROUP_BYTES) group *= 2;
+    for (int64_t from = 0; from < tokens; from += pass)
+        for (int64_t panel = begin; panel < end; panel += group)
+            tiles<KIND, MAX_TILE>(work, segment, panel, smaller(panel + group, end), first_row, from,
+                                  smaller(from + pass, tokens));
 }
 
-using Panels = void (*)(const Work&, const Segment&, int64_t, int64_t, int64_t, int64_t, int64_t);
+using Panels = void (*)(const Work&, const Segment&, int64_t, int64_t, int64_t);
 constexpr Panels PANELS[NUM_KINDS] = {panels<F32>,       panels<F16>, panels<BF16>,      panels<U4>,
                                       panels<U4_OFFSET>, panels<U8>,  panels<U8_OFFSET>, panels<U8_HALVES>};
 
-int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 void linear(const Matrix& matrix, const float* x, const Quantized* quantized, int64_t tokens, const float* bias,
             float* out, int64_t out_stride, bool accumulate, int64_t part, int64_t parts) {
-    int64_t total = 0, blocks = num_blocks(matrix.cols);
-    Work work{x, quantized, matrix.cols, blocks, tokens, bias, out, out_stride, accumulate};
+    int64_t total = 0, first_panel = 0, first_row = 0;
+    Work work{x, quantized, matrix.cols, num_blocks(matrix.cols), tokens, bias, out, out_stride, accumulate};
     for (int32_t s = 0; s < matrix.num_segments; ++s) total += num_panels(matrix.segments[s].rows);
-    int64_t begin = total * part / parts, end = total * (part + 1) / parts;
-    int64_t row_bytes = blocks * static_cast<int64_t>(sizeof(Quantized));
-    int64_t pass = larger(PASS_BYTES / row_bytes / MAX_TILE, 1) * MAX_TILE;
-    for (int64_t from = 0; from < tokens; from += pass) {
-        int64_t to = smaller(from + pass, tokens), first_panel = 0, first_row = 0;
-        for (int32_t s = 0; s < matrix.num_segments; ++s) {
-            const Segment& segment = matrix.segments[s];
-            int64_t count = num_panels(segment.rows);
-            int64_t low = larger(begin - first_panel, 0), high = smaller(end - first_panel, count);
-            PANELS[segment.kind](work, segment, low, high, first_row, from, to);
-            first_panel += count;
-            first_row += segment.rows;
-        }
+    const int64_t together = panels_together(tokens), units = (total + together - 1) / together;
+    const int64_t begin = units * part / parts * together, end = units * (part + 1) / parts * together;
+    for (int32_t s = 0; s < matrix.num_segments; ++s) {
+        const Segment& segment = matrix.segments[s];
+        const int64_t count = num_panels(segment.rows);
+        PANELS[segment.kind](work, segment, larger(begin - first_panel, 0), smaller(end - first_panel, count), first_row);
+        first_panel += count;
+        first_row += segment.rows;
     }
 }
 

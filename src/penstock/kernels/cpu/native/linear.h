@@ -66,6 +66,10 @@ constexpr int HIGH_BITS = 4;          // a high code counts 1 << HIGH_BITS
 constexpr float MOST = 127.0f;        // the largest code of 8 bits
 constexpr float MOST_WIDE = 2032.0f;  // and of 12: MOST << HIGH_BITS
 
+// Products with so many tokens take panels two at a time, and shares of the panels are whole pairs.
+constexpr int64_t MANY_TOKENS = 32;
+static inline int64_t panels_together(int64_t tokens) { return tokens < MANY_TOKENS ? 1 : 2; }
+
 static inline int64_t num_blocks(int64_t cols) { return (cols + BLOCK - 1) / BLOCK; }
 static inline int64_t num_panels(int64_t rows) { return (rows + PANEL - 1) / PANEL; }
 
@@ -73,7 +77,7 @@ struct LinearKernels {
     // x [tokens][cols] -> out [tokens][num_blocks(cols)]
     void (*quantize)(const float* x, int64_t tokens, int64_t cols, Quantized* out);
     // out[t * out_stride + r] = bias[r] + sum over c of x[t][c] * matrix[r][c], or added to out where `accumulate`;
-    // for the `part`th of `parts` equal shares of the panels. Shares write different rows. `bias` may be null.
+    // for the `part`th of `parts` about equal shares of the panels. Shares write different rows. `bias` may be null.
     void (*linear)(const Matrix& matrix, const float* x, const Quantized* quantized, int64_t tokens, const float* bias,
                    float* out, int64_t out_stride, bool accumulate, int64_t part, int64_t parts);
     // out[i][c] = matrix[tokens[i]][c] * scale, for `count` tokens

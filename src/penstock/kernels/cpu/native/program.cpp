@@ -39,6 +39,17 @@ int32_t clamp_shares(int64_t cost, int64_t most, int threads) {
     return static_cast<int32_t>(std::max<int64_t>(1, std::min(even, most)));
 }
 
+// Up to `most` shares of `units`, so many that each thread gets about as many units as the others.
+int32_t even_shares(int64_t units, int32_t most, int threads) {
+    int32_t best = most;
+    const auto units_of_a_thread = [=](int64_t shares) {
+        return (units + shares - 1) / shares * ((shares + threads - 1) / threads);
+    };
+    for (int32_t shares = most - threads; shares >= threads; shares -= threads)
+        if (units_of_a_thread(shares) < units_of_a_thread(best)) best = shares;
+    return best;
+}
+
 // Memory that is not there until it is touched, and then in large pages where the system has them and all of it is used.
 float* reserve(int64_t floats, bool large_pages) {
     const size_t size = static_cast<size_t>(floats) * sizeof(float) + 4096;
@@ -202,9 +213,10 @@ int32_t Program::shares(const Op& op) {
         case LINEAR: {
             const Matrix& matrix = *static_cast<const Matrix*>(op.weight);
             const int64_t bytes = matrix_bytes(matrix), multiplications = matrix.rows * matrix.cols * rows;
-            int64_t most = num_panels(matrix.rows);
+            const int64_t together = panels_together(rows), units = (num_panels(matrix.rows) + together - 1) / together;
+            int64_t most = units;
             if (multiplications / 100 < bytes / 12) most = std::min(most, std::max<int64_t>(threads, bytes / STREAM_BYTES));
-            return clamp_shares(std::max(bytes / 12, multiplications / 100), most, threads);
+            return even_shares(units, clamp_shares(std::max(bytes / 12, multiplications / 100), most, threads), threads);
         }
         case ATTENTION: return tasks(op).shares();
         case GATE: return clamp_shares(rows * op.width / 2, rows > 1 ? rows : num_blocks(op.width), threads);

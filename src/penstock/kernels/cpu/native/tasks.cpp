@@ -10,7 +10,8 @@ namespace {
 
 // In multiplications; about a microsecond.
 constexpr int64_t SMALLEST_BUNDLE = 50'000;
-constexpr int64_t BUNDLES_PER_THREAD = 4;
+constexpr int64_t BUNDLES_PER_THREAD = 16;
+constexpr int64_t PARTS_PER_THREAD = 4;  // of single queries, whose results must be merged
 
 }  // namespace
 
@@ -42,7 +43,7 @@ void AttentionTasks::plan(const Heads& heads, int64_t window, const std::vector<
         if (span.count > 1) continue;
         const int64_t begin = (span.position + 1 - keys(span.position)) / TILE, end = span.position / TILE + 1;
         const int64_t tiles = end - begin;
-        const int64_t parts = std::min(tiles, (BUNDLES_PER_THREAD * threads + singles - 1) / singles);
+        const int64_t parts = std::min(tiles, (PARTS_PER_THREAD * threads + singles - 1) / singles);
         for (int32_t kv_head = 0; kv_head < heads.kv_heads; ++kv_head) {
             if (parts <= 1 || threads == 1) {
                 add({span, kv_head, 0, 0, -1}, per_key * keys(span.position));
