@@ -11,7 +11,7 @@ import openai
 import pytest
 from playwright.sync_api import Page, expect
 
-from helpers.browser import violations
+from helpers.browser import PageErrors, violations
 from helpers.server_process import PATIENCE_S, Server, until
 from helpers.tiny_models import LONG_CONTEXT
 from penstock.flow import FinishReason
@@ -136,6 +136,31 @@ def test_a_request_is_followed_through_its_stages(visit: Visit, busy: Server) ->
         assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
     page.set_viewport_size({"width": 1280, "height": 900})
     assert violations(page) == []
+
+
+def test_the_inside_of_the_model_is_shown_layer_by_layer(visit: Visit, busy: Server, watched: PageErrors) -> None:
+    watched.allowed = ("400 (Bad Request)",)
+    page = visit("pipeline/inside")
+    rows = page.locator(".inside-lens tbody tr")
+    expect(rows.first).to_be_visible()
+    told = httpx.post(f"{busy.url}/observe/model", json={"prompt": "a <i>b</i>", "layer": 1}, timeout=PATIENCE_S).json()
+    page.get_by_label("Prompt").fill("a <i>b</i>")
+    page.get_by_role("button", name="Look inside").click()
+    expect(page.locator(".follow-tokens button")).to_have_count(len(told["tokens"]))
+    expect(rows).to_have_count(told["num_layers"] + 1)
+    until(lambda: colours(page, ".inside-stream canvas") > 3, "the residual stream being drawn")
+    with page.expect_response("**/observe/model"):
+        page.get_by_label("Layer 1 of").press("ArrowRight")
+    expect(page.get_by_text(f"Layer 2 of {told['num_layers']}")).to_be_visible()
+    page.get_by_role("group", name="Head").get_by_role("button").nth(1).click()
+    head = told["attention"][1][-1]
+    expect(page.locator("[data-attends]")).to_contain_text(f"{100 * max(head):.1f}%")
+    assert violations(page) == []
+    page.set_viewport_size({"width": 360, "height": 720})
+    assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
+    page.get_by_label("Prompt").fill("word " * 79)
+    page.get_by_role("button", name="Look inside").click()
+    expect(page.get_by_role("alert")).to_contain_text("give 1 to 64")
 
 
 def test_the_list_is_live_and_filters(visit: Visit, busy: Server) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from penstock.engine.model_traces import ModelTraces, Trace
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.flow import Backend, Cancel, Constraint, Delta, Frame, Query, Reply, Submit
 from penstock.grammar.grammar_cache import GrammarCache
@@ -20,11 +21,19 @@ COMPILE_WAIT_S = 0.01  # how long an idle loop waits at a time for a constraint 
 class EngineLoop:
     """Owns the scheduler and the backend. Its owner (`local`, `serve`) hands it messages and calls `step`."""
 
-    def __init__(self, scheduler: Scheduler, backend: Backend, grammars: GrammarCache | None = None) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        backend: Backend,
+        grammars: GrammarCache | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        """`trace`: of the model's inside, on a thread beside the loop."""
         self.scheduler = scheduler
         self.backend = backend
         self.grammars = grammars
         self.held: dict[Constraint, list[str]] = {}  # sequences that wait for their constraints to be compiled
+        traces = ModelTraces(trace)
         self.queries: dict[str, Callable[..., Any]] = {
             "stats": scheduler.stats,
             "check": self._check,
@@ -32,6 +41,9 @@ class EngineLoop:
             "prefix_tree": scheduler.views.prefix_tree,
             "explain": scheduler.views.explain,
             "tenants": scheduler.views.tenants,
+            "trace_start": traces.start,
+            "trace_result": traces.result,
+            "trace_cancel": traces.cancel,
         }
 
     @property

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.flow import Backend
     from penstock.flow.step_costs import StepCosts
     from penstock.forward.memory import CacheSize
+    from penstock.forward.model_trace import MakeTracer
     from penstock.kernels.arrays import Dtype
     from penstock.kernels.interface import Batch, Operations, Pages
     from penstock.kernels.weight import Weight
@@ -65,6 +66,7 @@ class BuiltBackend(NamedTuple):
     weights_bytes: int
     cache: CacheSize
     costs: StepCosts | None = None  # of a backend that drafts tokens
+    tracer: MakeTracer | None = None  # of the model's inside; None: there is none for this device
 
 
 EndPhase = Callable[[str], None]  # reports that a phase of the start has ended

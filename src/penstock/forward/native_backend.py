@@ -17,6 +17,7 @@ from penstock.forward.loading import choose_cache_size, load_packed_model
 from penstock.forward.memory import host_memory
 from penstock.forward.native_model import NativeModel
 from penstock.forward.native_pages import allocate_native_pages
+from penstock.forward.native_trace import NativeTracer
 from penstock.forward.pooling import Pooled
 from penstock.forward.slot_arrays import SlotArrays
 from penstock.forward.step_costs import step_costs
@@ -60,7 +61,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         limits, groups = config.limits, len(config.spec.cache_groups)
         costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups)
         backend.draft_with(PromptLookup, costs, config.audit)
-    return BuiltBackend(backend, model.num_bytes, size, costs)
+    return BuiltBackend(backend, model.num_bytes, size, costs, lambda: NativeTracer(model))
 
 
 class Model(Recordable, Protocol):

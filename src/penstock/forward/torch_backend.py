@@ -21,6 +21,7 @@ from penstock.forward.step_costs import step_costs
 from penstock.forward.step_outputs import StepOutputs
 from penstock.forward.torch_hidden_states import TorchHiddenStates
 from penstock.forward.torch_loading import allocate_pages, device_memory, load_model
+from penstock.forward.torch_trace import TorchTracer
 from penstock.kernels.arrays import Array
 from penstock.kernels.interface import Operations, Pages
 from penstock.kernels.torch_ops import TorchOperations
@@ -64,7 +65,7 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         groups = len(config.spec.cache_groups)
         costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups)
         backend.draft_with(PromptLookup, costs, config.audit)
-    return BuiltBackend(backend, model.num_bytes, size, costs)
+    return BuiltBackend(backend, model.num_bytes, size, costs, lambda: TorchTracer(model))
 
 
 class TorchBackend:

@@ -19,6 +19,7 @@ from penstock.cache import CacheManager, EvictionHistory
 from penstock.engine.loop import EngineLoop
 from penstock.errors import InvalidSetting
 from penstock.forward.backend import BackendConfig, BackendKind, BuiltBackend, DeviceKind, StepLimits
+from penstock.forward.model_trace import lazy_trace
 from penstock.grammar.compiler import Compiler
 from penstock.grammar.grammar_cache import GrammarCache
 from penstock.kernels.arrays import Dtype
@@ -100,7 +101,8 @@ def engine_loop(
     timer.begin("preparing kernels" if config.kind == "cuda" else "loading weights")
     grammars = GrammarCache(Compiler(files.tokenizer, files.spec.vocab_size, files.spec.end_tokens))
     built: BuiltBackend = importlib.import_module(BACKENDS[config.kind]).build(config, grammars, timer.end)
-    loop = EngineLoop(_scheduler(config, built, secret), built.backend, grammars)
+    trace = None if built.tracer is None else lazy_trace(built.tracer)
+    loop = EngineLoop(_scheduler(config, built, secret), built.backend, grammars, trace)
     timer.end("rest")
     logger.debug("engine built in %.1f s: %s", timer.total, timer.seconds)
     return loop, _facts(config, built, timer)

@@ -74,6 +74,27 @@ HISTORY = DebugRoute(
         _integer(name="points", description="At most so many.", bounds=(1, 1800), default=300),
     ),
 )
+MODEL_TRACE = DebugRoute(
+    description="What the model computes for the prompt, layer by layer. Recomputed beside the engine's steps.",
+    members={
+        "tokens": "Of the prompt.",
+        "layer": "Whose attention is shown.",
+        "position": "Of the token that `values`, `lens` and `entropy_bits` are of.",
+        "num_layers": "Of the model.",
+        "num_heads": "Query heads of a layer.",
+        "num_kv_heads": "Heads of keys and values.",
+        "hidden_size": "Of the residual stream.",
+        "us": "What it took.",
+        "norms": "[layers + 1][tokens]: length of the residual stream, of the embeddings and after each layer.",
+        "values": "[layers + 1][48]: the first numbers of the residual stream at `position`.",
+        "lens": "[layers + 1]: the likeliest next tokens if the model ended there (logit lens).",
+        "entropy_bits": "[layers][heads]: of the attention at `position`. 0: it looks at one token.",
+        "attention": "[heads][tokens][tokens] of `layer`: how much each token attends to each earlier one.",
+    },
+    body=sampling_lab.ModelTraceRequest,
+    not_found="No such model, or it is not loaded.",
+    asks_engine=True,
+)
 PIPELINE = DebugRoute(
     description="The stages of the pipeline in their order, from auth to ledger, of all tenants together.",
     members={

@@ -13,6 +13,7 @@ from penstock.gateway.keys.identity import Scope
 from penstock.http.debug import (
     cache_routes,
     lab_routes,
+    model_routes,
     pipeline_routes,
     request_routes,
     route_docs,
@@ -42,6 +43,7 @@ def add(app: App, service: Service, observer: Observer | None, settings: Setting
     step_routes.add(app, service, observer)
     cache_routes.add(app, service, observer)
     lab_routes.add(app, service)
+    model_routes.add(app, service)
     pipeline_routes.add(app, service, observer, settings)
 
 

@@ -75,7 +75,17 @@ class ExplainRequest(PromptFields):
     replica: int | None = Field(None, ge=0, le=MAX_INT, description="Of the model, whose cache is asked. Default: 0.")
 
 
-REQUESTS = (LabRequest, ExplainRequest)
+class ModelTraceRequest(PromptFields):
+    layer: int | None = Field(None, ge=0, le=MAX_INT, description="Whose attention is shown. Default: 0.")
+    position: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_INT,
+        description="Of the token whose residual stream and logits are shown. Default: the last.",
+    )
+
+
+REQUESTS = (LabRequest, ExplainRequest, ModelTraceRequest)
 
 
 def sampling_params(body: LabRequest) -> SamplingParams:

@@ -184,15 +184,16 @@ class Program:
         draws: DrawTable | None = None,  # [wanted]
         logprobs: LogprobTable | None = None,  # [wanted]: of the drawn tokens; without `draws` of those in the table
         first: int = 0,
+        end: int | None = None,
         kept: array[int] | None = None,  # [rows] int32: rows have drafts; how many draws of each count is written here
     ) -> list[int]:
-        """Operations from `first` on; gives the drawn tokens, of all draws."""
+        """Operations from `first` on, up to `end`; gives the drawn tokens, of all draws."""
         step = self._step
         step.rows, step.num_rows = rows.buffer_info()[0], len(rows) // 4
         step.wanted, step.num_wanted = (None, 0) if wanted is None else wanted.buffer_info()
         step.draws, step.tables = (None, None) if draws is None else (draws.address, draws.slots.address)
         step.logprobs = None if logprobs is None else logprobs.address
-        step.first = first
+        step.first, step.end = first, len(self.recording.ops) if end is None else end
         step.kept = None if kept is None else kept.buffer_info()[0]
         if wrong := self._run(self._address, self._step_at):
             what = "tokens" if wrong == 1 else "logits"
@@ -201,18 +202,19 @@ class Program:
 
     def hidden(self, rows: int) -> Array:
         """[rows, hidden] after a run, until the next."""
-        return self._view(self.recording.hidden, rows, self.recording.hidden_size)
+        return self.view(self.recording.hidden, rows, self.recording.hidden_size)
 
     def logits(self, rows: int) -> Array:
         """[rows, vocab] after a run, until the next."""
-        return self._view(LOGITS, rows, self.recording.vocab)
+        return self.view(LOGITS, rows, self.recording.vocab)
 
     def profile(self, on: bool) -> dict[str, int]:
         """Nanoseconds by kind of operation so far. Timed apart, operations take a little longer."""
         spent = self._pool.library.penstock_program_profile(self._address, int(on))
         return {kind.name.lower(): spent[kind] for kind in OpKind}
 
-    def _view(self, buffer: int, rows: int, width: int) -> Array:
+    def view(self, buffer: int, rows: int, width: int) -> Array:
+        """A buffer of the recording, as the operations so far have left it."""
         at = self._pool.library.penstock_program_buffer(self._address, buffer)
         values = (ctypes.c_float * (rows * width)).from_address(at)
         return np.frombuffer(memoryview(values), dtype=np.float32).reshape(rows, width)

@@ -190,6 +190,11 @@ class ProgramRecorder:
         self._add_pending(source)
         return self._pick(source)
 
+    def settle(self, x: Tensor) -> int:
+        """Nothing is pending of x from here on. Gives the number of operations so far."""
+        self._add_pending(_value(x))
+        return len(self.ops)
+
     def recording(self, hidden: Value, head: int, vocab: int) -> Recording:
         assert not self._pending, "a sum that is never read"
         _drop_unread(self.ops, hidden)

@@ -18,6 +18,12 @@ const TABS: readonly { name: string; title: string; lead: string; load?: Load }[
     lead: "Pick a request or send one, and go through its life with the data of each stage.",
     load: () => import("./follow").then((page) => page.Follow),
   },
+  {
+    name: "inside",
+    title: "Inside the model",
+    lead: "From embeddings through layers and attention to logits: the tensors of the model that this server runs.",
+    load: () => import("./inside").then((page) => page.Inside),
+  },
 ];
 
 export function Pipeline() {
