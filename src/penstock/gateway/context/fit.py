@@ -16,6 +16,7 @@ from penstock.errors import ContextOverflow, InvalidRequest
 from penstock.flow import Request
 from penstock.flow.context import Document
 from penstock.gateway.context.documents import PlacedDocument, RankedDocument, block, choose_documents, cut_text
+from penstock.gateway.context.passages import PassageFinder
 from penstock.gateway.context.placement import SCHEMA, SUMMARY, Draft, Place, build, choose_place
 from penstock.gateway.context.prompt_model import PromptModel
 from penstock.gateway.context.turns import CHARS_PER_TOKEN, STEPS, Conversation, TurnCost, choose_turns, split
@@ -59,6 +60,7 @@ class ContextFitter:
         overflow is the pipeline's error."""
         self.request, self.settings, self.model, self.cuts = request, settings, model, cuts
         self.conversation = split(request.messages or [])
+        self.passages = PassageFinder(self.conversation.last.text)
         messages = request.messages or []
         has_user = any(messages[place].get("role") == "user" for place in self.conversation.last.places)
         self.place = choose_place(settings.placement, shows_documents=model.shows_documents, has_user=has_user)
@@ -117,7 +119,10 @@ class ContextFitter:
         if budget.documents is not None:
             share = min(share, budget.documents - sum(one.tokens for one in self.pinned))
         frame = self.model.count([FRAME])[0]
-        documents = choose_documents(free, share - frame, self.model.count, self.model.longest_text) if free else []
+        documents: list[PlacedDocument] = []
+        if free:
+            begin = self.passages.start
+            documents = choose_documents(free, share - frame, self.model.count, self.model.longest_text, begin)
         room -= sum(one.tokens for one in documents) + (frame if documents else 0)
         if fixed:
             return replace(least, documents=documents)

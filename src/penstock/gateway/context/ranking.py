@@ -49,12 +49,10 @@ def given_scores(documents: Sequence[Document]) -> Scores:
 def bm25_scores(query: str, documents: Sequence[Document]) -> Scores:
     """Zero for documents without a word of the query."""
     import bm25s  # 0.2 s
-    from bm25s.stopwords import STOPWORDS_EN_PLUS
 
     share = max(RANKED_CHARACTERS // max(len(documents), 1), MIN_CHARACTERS)
     terms = [_terms(f"{f'{one.title} ' * TITLE_WEIGHT if one.title else ''}{one.text[:share]}") for one in documents]
-    asked = [word for word in words(query[:RANKED_CHARACTERS]) if len(word) > 1]
-    wanted = sorted({stem(word) for word in [one for one in asked if one not in STOPWORDS_EN_PLUS] or asked})
+    wanted = query_terms(query)
     found = [place for place, own in enumerate(terms) if own]
     scores = [0.0] * len(documents)
     if not found or not wanted:
@@ -66,6 +64,14 @@ def bm25_scores(query: str, documents: Sequence[Document]) -> Scores:
         for place, score in zip(found, index.get_scores(known), strict=True):
             scores[place] = round(float(score), 4)
     return scores
+
+
+def query_terms(query: str) -> list[str]:
+    """Its words without endings; words that say nothing are left out, unless there are no others."""
+    from bm25s.stopwords import STOPWORDS_EN_PLUS
+
+    asked = [word for word in words(query[:RANKED_CHARACTERS]) if len(word) > 1]
+    return sorted({stem(word) for word in [one for one in asked if one not in STOPWORDS_EN_PLUS] or asked})
 
 
 def _terms(text: str) -> list[str]:

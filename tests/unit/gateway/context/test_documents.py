@@ -28,12 +28,12 @@ def test_all_have_room() -> None:
     assert chosen(100, "One.", "Two.", "Three.") == [("0", "One."), ("1", "Two."), ("2", "Three.")]
 
 
-def test_none_takes_more_than_a_third_while_others_could_use_it() -> None:
+def test_none_takes_more_than_a_fifth_while_others_could_use_it() -> None:
     long = "One two three. " * 10
     assert [name for name, _ in chosen(45, long, "Two.", "Three.")] == ["0", "1", "2"]
 
 
-def test_where_a_third_holds_nothing_one_takes_all() -> None:
+def test_where_a_fifth_holds_nothing_one_takes_all() -> None:
     assert chosen(9, "One two three four. Five six seven.", "Two two two two.", "Three.") == [
         ("0", "One two three four.")
     ]

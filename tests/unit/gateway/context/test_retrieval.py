@@ -2,9 +2,11 @@
 
 | questions | kept |
 |---|---|
-| `QUESTIONS`, with which the weight of titles, word endings and shares were chosen | 33 of 36 |
+| `QUESTIONS`, with which the weight of titles and word endings were chosen | 35 of 36 |
 | `IN_TERMS`, written later, in the terms of the documentation | 45 of 45 |
-| `PARAPHRASED`, written later, in other words than the documentation: BM25 finds words, not meanings | 30 of 60 |
+| `PARAPHRASED`, written later, in other words than the documentation: BM25 finds words, not meanings | 37 of 60 |
+
+The share of a long document was chosen with every other question, 60 of 71 kept; of the rest it is 57 of 70.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ DOCS = Path(__file__).parents[4] / "docs"
 FILES = (
     "BATCH", "CONTEXT", "DEPLOY", "OBSERVE", "PLANNER", "ROUTING", "SAFETY", "SERVER", "STRUCTURED", "TENANTS", "UI",
 )  # fmt: skip
-BUDGET, SHARE, PARAPHRASED_SHARE = 1000, 0.9, 0.45
+BUDGET, SHARE, PARAPHRASED_SHARE = 1000, 0.9, 0.55
 
 # The section that has the answer.
 QUESTIONS = {
