@@ -51,23 +51,19 @@ def test_only_so_much_of_a_document_is_read() -> None:
     assert PassageFinder("pump").start("Water. " * (SEARCHED // 7 + 10) + "A pump.", 100) == 0
 
 
-@given(st.lists(st.sampled_from(["A pump. ", "Water. ", "No stop here! ", "x\n"]), max_size=30), st.integers(1, 100))
-def test_it_is_the_first_window_with_the_most_words(pieces: list[str], size: int) -> None:
+@given(
+    st.lists(st.sampled_from(["A pump. ", "Water. ", "Nothing to see here! ", "x\n"]), max_size=30), st.integers(1, 100)
+)
+def test_it_is_the_first_window_that_has_the_word(pieces: list[str], size: int) -> None:
     text = "".join(pieces)
-    begins = [len("".join(sentences(text)[:place])) for place in range(len(sentences(text)))]
-    start = PassageFinder("stop the pump").start(text, size)
-    assert start == 0 or start in begins
+    parts = sentences(text)
 
-    def terms(begin: int) -> int:
-        """Of the whole sentences within the window, or of its first sentence."""
-        kept = [one for one in begins if one == begin or (one > begin and _end(text, one) - begin <= size)]
-        shown = "".join(text[one : _end(text, one)] for one in kept)
-        return ("pump" in shown) + ("stop" in shown)
+    def has_word(first: int) -> bool:
+        """Of the whole sentences within the window, or of its first one."""
+        ends = range(first + 1, len(parts) + 1)
+        return any(
+            "pump" in parts[end - 1] for end in ends if end == first + 1 or len("".join(parts[first:end])) <= size
+        )
 
-    if len({"pump" in text, "stop" in text}) == 1:  # otherwise weights decide
-        assert terms(start) == max(map(terms, begins), default=terms(start)) or "pump" in text
-
-
-def _end(text: str, begin: int) -> int:
-    ends = [len("".join(sentences(text)[: place + 1])) for place in range(len(sentences(text)))]
-    return next(end for end in ends if end > begin)
+    wanted = next((len("".join(parts[:first])) for first in range(len(parts)) if has_word(first)), 0)
+    assert PassageFinder("the pump").start(text, size) == wanted
