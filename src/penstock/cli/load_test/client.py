@@ -75,8 +75,8 @@ class LoadTest:
         connector = aiohttp.TCPConnector(limit=0)
         self._begun = time.perf_counter()
         tasks: set[asyncio.Task[None]] = set()
-        try:
-            async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+            try:
                 for one in self._planned:
                     if self._limit is not None:
                         await self._limit.acquire()
@@ -87,10 +87,11 @@ class LoadTest:
                     task.add_done_callback(tasks.discard)
                     task.add_done_callback(lambda _: on_change())
                 await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            self.seconds = self._now()
+            finally:  # interrupted: open requests are no errors of the server
+                self.seconds = self._now()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     def _now(self) -> float:
         return time.perf_counter() - self._begun
