@@ -9,10 +9,10 @@ MODEL ?= smollm2
 PARALLEL := $(if $(wildcard /dev/nvidia0),,--numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ui serve test databases proof speculation sanitize lint types format bench lock clean
+.PHONY: help setup ui serve test databases proof speculation sanitize lint types format bench docs screenshots wheel release-check lock clean
 
 help:  ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(INSTALLED)  ## create the virtual environment and install all dependencies
 
@@ -72,6 +72,19 @@ format: setup  ## ruff's formatter and fixes
 
 bench: setup  ## compare with transformers on the default model
 	$(BIN)/python bench/against_transformers.py
+
+docs: setup  ## build the documentation site into build/site; broken links are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+screenshots: ui  ## take the screenshots in docs/images anew, with the system's Chromium
+	$(BIN)/penstock pull smollm2
+	$(BIN)/python tools/screenshots.py
+
+wheel:  ## build the sdist and the manylinux wheel of HEAD from a clean clone, into dist/
+	$(PYTHON) tools/release.py build
+
+release-check:  ## install the wheel in dist/ into a clean environment, serve and ask; write the SBOM
+	$(PYTHON) tools/release.py check
 
 lock: setup  ## write constraints.txt from the installed packages
 	echo '# What a fresh `make setup` installs. Written by `make lock`.' > constraints.txt
