@@ -16,9 +16,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 BASES = (ROOT, PACKAGE, PACKAGE / "kernels" / "cpu", ROOT / "tests")
 # Files of others: models, examples, and what a start or a build leaves.
 FOREIGN = {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "file.json", "ui_dist"}
-FOREIGN |= {"training.json"}
+FOREIGN |= {"training.json", "constraints-hashed.txt"}
 GENERATED = {"docs/reference/settings.md", "docs/reference/api.md"}  # by tools/docs_site.py
-FOREIGN_FLAGS = {"--upgrade", "--inplace"}  # of pip and setuptools
+FOREIGN_FLAGS = {"--upgrade", "--inplace", "--require-hashes"}  # of pip and setuptools
 SUFFIXES = r"\.(?:py|tsx?|cpp|h|md|toml|json|yml|txt|service)"
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
