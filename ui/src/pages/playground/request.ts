@@ -29,6 +29,7 @@ export function requestBody(lane: Lane, path: Message[], begun = ""): Record<str
   const tools = [...now.tools.map(functionTool), ...mcpTools.value.map(({ definition }) => definition)];
   if (tools.length && now.toolChoice !== "none") {
     body.tools = tools;
+    body.parallel_tool_calls = false; // one call, one consent; small models would repeat it
     if (now.toolChoice === "required" && path.at(-1)?.role === "user") body.tool_choice = "required";
   }
   const documents = attachedDocuments(path);

@@ -1,4 +1,5 @@
 /** The tool calls of an answer: each is allowed, refused or answered by hand; then the model goes on. */
+import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { errorMessage } from "../../lib/http";
 import { Badge, Button } from "../../parts/basics";
@@ -11,15 +12,17 @@ import { type Message, pathTo, type ToolCall } from "./message";
 /** Answers in a row without a word of the user. */
 const MAX_STEPS = 8;
 const MAX_RESULT = 100_000; // characters that go back to the model
+/** Steps beyond that which the user allowed, by the message that began the loop. */
+const extended = signal(new Map<Message | undefined, number>());
 const REFUSED = "The user did not allow this call.";
 
 export function ToolCalls({ lane, message }: { lane: Lane; message: Message }) {
   message.version.value;
   const [results, setResults] = useState<(string | undefined)[]>([]);
-  const [more, setMore] = useState(0);
-  const step = stepOf(message);
+  const { step, asked } = stepOf(message);
+  const most = MAX_STEPS + (extended.value.get(asked) ?? 0);
   const open = message.state === "done" && !all.value.some((other) => other.parent === message);
-  const beyond = step > MAX_STEPS + more;
+  const beyond = step > most;
   useEffect(() => {
     const done = message.calls.every((_, place) => results[place] !== undefined);
     if (open && done && message.calls.length) sendResults(lane, message, results as string[]);
@@ -32,6 +35,7 @@ export function ToolCalls({ lane, message }: { lane: Lane; message: Message }) {
           call={call}
           step={step}
           open={open && !beyond && results[place] === undefined}
+          result={open ? results[place] : undefined}
           onResult={(text) =>
             setResults((now) => {
               const next = [...now];
@@ -43,22 +47,30 @@ export function ToolCalls({ lane, message }: { lane: Lane; message: Message }) {
       ))}
       {open && beyond && (
         <p class="row">
-          <span>{MAX_STEPS} steps without a word from you: the loop stops here.</span>
-          <Button onClick={() => setMore(more + MAX_STEPS)}>Go on</Button>
+          <span>{most} steps without a word from you: the loop stops here.</span>
+          <Button onClick={() => (extended.value = new Map(extended.value).set(asked, most))}>Go on</Button>
         </p>
       )}
     </div>
   );
 }
 
-/** Which answer in a row this is. */
-function stepOf(message: Message): number {
+/** Which answer in a row this is, to which message of the user. */
+function stepOf(message: Message): { step: number; asked: Message | undefined } {
   const path = pathTo(message);
   const since = path.findLastIndex(({ role }) => role === "user");
-  return path.slice(since).filter(({ role }) => role === "assistant").length;
+  return { step: path.slice(since).filter(({ role }) => role === "assistant").length, asked: path[since] };
 }
 
-function Call({ call, step, open, onResult }: { call: ToolCall; step: number; open: boolean; onResult: (text: string) => void }) {
+interface CallProps {
+  call: ToolCall;
+  step: number;
+  open: boolean;
+  result: string | undefined; // while others are waited for
+  onResult: (text: string) => void;
+}
+
+function Call({ call, step, open, result, onResult }: CallProps) {
   const [text, setText] = useState("");
   const [state, setState] = useState<"asked" | "running" | string>("asked");
   const abort = useRef<AbortController | null>(null);
@@ -82,6 +94,7 @@ function Call({ call, step, open, onResult }: { call: ToolCall; step: number; op
         {found && <span class="muted small">{found.client.name}</span>}
       </header>
       {given === undefined ? <pre class="as-is">{call.arguments}</pre> : <JsonTree value={given} />}
+      {result !== undefined && <pre class="as-is">{result || "(empty)"}</pre>}
       {open && (
         <>
           {state !== "asked" && state !== "running" && <p role="alert">{state}</p>}
