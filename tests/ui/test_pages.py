@@ -354,18 +354,62 @@ def test_the_lab_walks_and_changes_branches(visit: Visit, server: Server) -> Non
 def test_the_planner_plans_and_counts(visit: Visit, server: Server) -> None:
     page = visit("planner")
     expect(page.locator("[data-plan=kv_bytes_per_token]")).to_be_visible()
+    expect(page.get_by_label("Prompt tokens")).to_have_value("1024")  # defaults are values
     page.get_by_label("Model", exact=True).select_option("llama-3.1-70b")
-    page.get_by_label("Hardware").select_option("h100-sxm")
+    page.get_by_label("Hardware", exact=True).select_option("h100-sxm")
+    expect(page.get_by_label("KV cache", exact=True)).to_have_value("bfloat16")
     page.get_by_label("Prompt tokens").fill("3840")
     # 80 layers, 8 KV heads of 128, 16 bit, 4,096 tokens.
-    expect(page.get_by_text("1.25 GiB")).to_be_visible()
+    expect(page.locator(".formula")).to_contain_text("80 layers × 8 KV heads × 128 (head dim) × 2 bytes = 327,680")
+    expect(page.get_by_text("1.25 GiB").first).to_be_visible()
+    expect(page.locator("[data-plan=kv_all]")).to_have_text("10.0 GiB")  # of eight sequences
     expect(page.get_by_text("Does not fit: ")).to_be_visible()
+    page.get_by_role("button", name="int4", exact=True).click()
+    expect(page.locator("[role=note]")).to_contain_text("A KV cache in int4 on a GPU")
+    page.get_by_role("button", name="Defaults").click()
+    expect(page.locator("[role=note]")).to_have_count(0)
+    expect(page.get_by_label("Prompt tokens")).to_have_value("1024")
+
+
+def test_the_planner_calculates_latency_hardware_and_cost(visit: Visit, server: Server) -> None:
+    page = visit("planner/speed")
+    page.get_by_label("TTFT (ms)").fill("500")
+    page.get_by_label("TPS, one request").fill("50")
+    page.locator(".calculator").get_by_label("Output tokens").fill("100")
+    page.get_by_label("Concurrency").fill("10")
+    expect(page.locator("[data-plan=latency]")).to_have_text("2.50 s")  # 0.5 + 100 / 50
+    expect(page.locator("[data-plan=throughput]")).to_have_text("5 requests/s")  # 10 * 50 / 100
+    page.get_by_role("link", name="Hardware", exact=True).click()
+    page.get_by_label("Model", exact=True).select_option("llama-3.1-8b")
+    page.get_by_label("Hardware", exact=True).select_option("a100-80gb")
+    fits = page.locator("[data-option=fits] td")
+    expect(fits.nth(1)).to_have_text("fits")  # an H100
+    page.get_by_label("Hardware of option 3").select_option("t4")
+    expect(fits.nth(3)).to_contain_text("missing")  # 16 bit in 16 GB
+    page.get_by_label("Devices", exact=True).fill("2")  # the third of 1, 2, 4, 8, 16
+    expect(page.locator("[data-plan=bandwidth]")).to_contain_text("7.42 TiB/s")  # 4 * 2.039 TB/s
+    page.get_by_role("link", name="Load and cost").click()
+    page.get_by_label("API price, 1M input").fill("1")
+    page.get_by_label("API price, 1M output").fill("1")
+    expect(page.locator("[data-plan=api_blended]")).to_have_text("1.00")
+    page.get_by_role("link", name="Speculation", exact=True).click()
+    expect(page.get_by_role("row", name="0%", exact=False).first.locator("td").nth(1)).to_have_attribute(
+        "data-heat", re.compile("^-")
+    )
+
+
+def test_the_planner_counts_the_tokens_of_a_prompt(visit: Visit, server: Server) -> None:
+    page = visit("planner/tokens")
+    free = page.locator("[data-plan=counts_free]")
+    expect(free).to_have_text(f"{LONG_CONTEXT - 3800:,}")
+    page.get_by_label("Documents (tokens)").fill("3000")
+    expect(free).to_have_text(f"{LONG_CONTEXT - 4800:,}")
     page.get_by_label("Text to count").fill("count me")
     counted = httpx.post(
         f"{server.url}/tokenize", json={"prompt": "count me", "add_special_tokens": False}, timeout=PATIENCE_S
     )
     expect(page.locator("[data-plan=count]")).to_have_text(f"{counted.json()['count']} tokens")
-    page.get_by_label("Documents").fill("first document\n---\nsecond document")
+    page.get_by_label("Documents", exact=True).fill("first document\n---\nsecond document")
     page.wait_for_function("() => Number(document.querySelector('[data-part=documents]')?.dataset.tokens) > 0")
     parts = page.locator("[data-part]").evaluate_all(
         "parts => parts.reduce((all, part) => all + Number(part.dataset.tokens), 0)"
@@ -396,7 +440,7 @@ def test_a_request_shows_how_its_prompt_was_assembled(visit: Visit, server: Serv
 
 
 def test_the_planner_shows_what_was_measured_in_figures_to_be_read(visit: Visit, busy: Server) -> None:
-    page = visit("planner")
+    page = visit("planner/speed")
     row = page.get_by_role("row", name="KV cache, per token")
     # What a token takes is a mean, and seldom a whole number of bytes.
     expect(row.get_by_role("cell").nth(2)).to_have_text(re.compile(r"^\d+ B$"))

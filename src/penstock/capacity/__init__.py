@@ -7,6 +7,9 @@ question ──► planner ──► answer
               ├── parallel     the same split over several devices
               ├── speculation  the gain of draft tokens
               ├── load         requests per second, replicas, cost
+              ├── prices       the same load at an API's prices
+              ├── calibrate    efficiencies from rates measured elsewhere
+              ├── support      what of it Penstock cannot run yet
               └── measured     a running server's own figures beside the theory
 
 `shape` and `device` are the inputs, with presets of both; `budget` counts the parts of a prompt against the context.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.capacity.device import Device
+from penstock.capacity.question import Question
 from penstock.capacity.speed import Bound
 
 
@@ -45,7 +46,16 @@ class Memory(Answer, frozen=True, kw_only=True):
     formats: list[FormatBytes]
 
 
+class KvFormat(Answer, frozen=True, kw_only=True):
+    name: str
+    bits: float  # of a number, with its share of the scale
+    bytes_per_token: float
+    request_bytes: float
+    concurrent_requests: int
+
+
 class Kv(Answer, frozen=True, kw_only=True):
+    formula: str  # how bytes_per_token comes about
     bytes_per_token: float  # over all devices, each KV head counted once
     bytes_per_token_late: float  # of positions beyond every sliding window
     request_tokens: int
@@ -53,6 +63,7 @@ class Kv(Answer, frozen=True, kw_only=True):
     tokens: int  # that fit kv_bytes
     longest_context: int
     concurrent_requests: int
+    formats: list[KvFormat]
 
 
 class Prefill(Answer, frozen=True, kw_only=True):
@@ -94,6 +105,9 @@ class Degree(Answer, frozen=True, kw_only=True):
     prefill_s: float | None = None
     decode_s: float | None = None  # TPOT at batch 1
     tokens_per_s: float | None = None  # at the largest batch
+    bandwidth_bytes_s: float | None = None  # of all devices together
+    ceiling_tokens_per_s: float | None = None  # of one request, at full efficiency, all-reduces included
+    allreduce_share: float | None = None  # of that step's time
 
 
 class Gain(Answer, frozen=True, kw_only=True):
@@ -121,6 +135,7 @@ class Speculation(Answer, frozen=True, kw_only=True):
     best_speedup: float
     grid: list[Gain]
     by_batch: list[BatchGain]
+    note: str | None = None  # what Penstock cannot run of it yet
 
 
 class FleetSize(Answer, frozen=True, kw_only=True):
@@ -156,6 +171,19 @@ class Cost(Answer, frozen=True, kw_only=True):
     at_rate_per_million: float | None  # with the replicas that `rate` needs, idle time included
 
 
+class Prices(Answer, frozen=True, kw_only=True):
+    """The load at an API's prices per million tokens."""
+
+    input_price: float
+    output_price: float
+    per_request: float
+    blended_per_million: float
+    per_hour: float | None  # at the request rate
+    own_per_hour: float | None  # of the devices that the rate needs
+    break_even_rate: float | None  # requests per second at which one replica costs as much
+    break_even_utilisation: float | None  # of that replica; above 1 its own hardware never pays
+
+
 class Profile(Answer, frozen=True, kw_only=True):
     name: str
     batch: int
@@ -188,6 +216,8 @@ class Measured(Answer, frozen=True, kw_only=True):
 
 
 class Plan(Answer, frozen=True, kw_only=True):
+    question: Question  # with its defaults, and the efficiencies that were calibrated
+    not_run: list[str]  # what Penstock itself cannot run of this yet
     model: PlannedModel
     hardware: Device
     devices: int  # of one replica
@@ -199,6 +229,7 @@ class Plan(Answer, frozen=True, kw_only=True):
     speculation: Speculation
     replicas: Replicas | None
     cost: Cost | None
+    prices: Prices | None
     profiles: list[Profile]
     measured: Measured | None = None
     notes: list[str]

@@ -72,10 +72,10 @@ def _mean_bits(counts: Mapping[str, int]) -> float:
     return sum(PACKED_BITS[name] * count for name, count in counts.items()) / sum(counts.values())
 
 
-KV_FORMATS = {"float32": 32, "bfloat16": 16, "float16": 16, "fp8": 8, "int8": 8}
-KV_SCALE_BITS = 32  # int8 has a scale for each head of each token
+KV_FORMATS = {"float32": 32, "bfloat16": 16, "float16": 16, "fp8": 8, "int8": 8, "int4": 4}
+KV_SCALE_BITS = 32  # for each head of each token: int8 has a scale, int4 a scale and an offset of 16 bits each
 
 
 def kv_bits(name: str, head_dim: int) -> float:
     """Of a number in the KV cache, with its share of the scale where there is one."""
-    return KV_FORMATS[name] + (KV_SCALE_BITS / head_dim if name == "int8" else 0)
+    return KV_FORMATS[name] + (KV_SCALE_BITS / head_dim if name.startswith("int") else 0)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from msgspec.structs import asdict, replace
 
 from penstock.capacity import answer, load, memory, parallel, speculation
+from penstock.capacity.calibrate import calibrated
 from penstock.capacity.device import Device
-from penstock.capacity.formats import FORMATS, Format, kv_bits
+from penstock.capacity.formats import FORMATS, KV_FORMATS, Format, kv_bits
+from penstock.capacity.prices import at_prices
 from penstock.capacity.question import Question
 from penstock.capacity.shape import Shape
 from penstock.capacity.speed import Speed
+from penstock.capacity.support import not_run
 from penstock.errors import InvalidRequest
 
-ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
+ACCEPTANCES = (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 DRAFTS = range(1, 9)
 
 
@@ -31,10 +34,11 @@ class _Planner:
         self.device = device
         self.format = self._format(asked.weights)
         self.kv_bits = kv_bits(asked.kv, shape.head_dim)
-        self.speed = self._speed(asked.tensor_parallel)
         self.work = load.Workload(
             asked.prompt_tokens, asked.output_tokens, int(asked.prompt_tokens * asked.cached_share)
         )
+        self.asked = asked = calibrated(asked, self._speed(asked.tensor_parallel), self.work)
+        self.speed = self._speed(asked.tensor_parallel)
         self.replica = load.Replica(self.speed, self.work)
         self.request_tokens = asked.prompt_tokens + asked.output_tokens
         self.concurrent = self._concurrent(asked.tensor_parallel)
@@ -43,6 +47,8 @@ class _Planner:
     def plan(self) -> answer.Plan:
         replicas = self._replicas()
         return answer.Plan(
+            question=self.asked,
+            not_run=not_run(self.asked, self.device),
             model=self._model(),
             hardware=self.device,
             devices=self.asked.tensor_parallel,
@@ -54,6 +60,11 @@ class _Planner:
             speculation=self._speculation(),
             replicas=replicas,
             cost=self._cost(replicas),
+            prices=at_prices(
+                self.asked,
+                1 / self.replica.device_s(self.batch) if self.batch else None,
+                None if replicas is None else replicas.devices,
+            ),
             profiles=self._profiles(),
             notes=self._notes(),
         )
@@ -126,6 +137,7 @@ class _Planner:
         room = max(0.0, self._room(degree))
         full = replace(shape, windowed_layers=0, layers=shape.layers - shape.windowed_layers)
         return answer.Kv(
+            formula=kv_formula(shape, self.asked.kv),
             bytes_per_token=memory.kv_bytes(shape, self.kv_bits, 1),
             bytes_per_token_late=memory.kv_bytes(full, self.kv_bits, 1),
             request_tokens=self.request_tokens,
@@ -133,6 +145,18 @@ class _Planner:
             tokens=int(room // memory.kv_bytes(shape, self.kv_bits, 1, degree)),
             longest_context=memory.longest_context(shape, self.kv_bits, room, degree),
             concurrent_requests=self.concurrent,
+            formats=[self._kv_format(name, room) for name in KV_FORMATS],
+        )
+
+    def _kv_format(self, name: str, room_bytes: float) -> answer.KvFormat:
+        shape, bits, degree = self.shape, kv_bits(name, self.shape.head_dim), self.asked.tensor_parallel
+        fit = memory.concurrent(shape, bits, room_bytes, self.request_tokens, degree)
+        return answer.KvFormat(
+            name=name,
+            bits=bits,
+            bytes_per_token=memory.kv_bytes(shape, bits, 1),
+            request_bytes=memory.kv_bytes(shape, bits, self.request_tokens),
+            concurrent_requests=min(fit, self.asked.max_sequences),
         )
 
     # --- how fast
@@ -179,9 +203,13 @@ class _Planner:
             return answer.Degree(degree=degree, possible=False, problem=why)
         speed, most = self._speed(degree), self._concurrent(degree)
         context = self.work.context
+        alone = speed.ceiling.step(1, context).seconds
         return answer.Degree(
             degree=degree,
             possible=True,
+            bandwidth_bytes_s=degree * self.device.bandwidth_bytes_s,
+            ceiling_tokens_per_s=1 / alone,
+            allreduce_share=speed.link_s(1, 1) / alone,
             weights_bytes=memory.weights_bytes(self.shape, self.format, degree),
             kv_bytes_per_token=memory.kv_bytes(self.shape, self.kv_bits, 1, degree),
             fits=most > 0,
@@ -223,6 +251,7 @@ class _Planner:
                 answer.BatchGain(batch=batch, speedup=gain(asked.acceptance, asked.drafts, batch))
                 for batch in self._batches()
             ],
+            note=None if self.device.kind == "cpu" else "Penstock speculates on CPUs only, by prompt lookup.",
         )
 
     # --- under load
@@ -339,3 +368,14 @@ class _Planner:
             layers = f"{self.shape.windowed_layers} of {self.shape.layers} layers"
             notes.append(f"{layers} keep the last {self.shape.window:,} tokens only.")
         return notes
+
+
+def kv_formula(shape: Shape, name: str) -> str:
+    """The line of arithmetic behind the KV bytes of a token."""
+    bits = kv_bits(name, shape.head_dim)
+    scale = f" (with its share of the scale: {bits:g} bits)" if bits != KV_FORMATS[name] else ""
+    size = memory.kv_bytes(shape, bits, 1)
+    return (
+        f"2 (K and V) × {shape.layers} layers × {shape.kv_heads} KV heads × {shape.head_dim} (head dim) × "
+        f"{bits / 8:.4g} bytes{scale} = {size:,.0f} bytes per token"
+    )

@@ -21,7 +21,10 @@ Extent = Annotated[int, Meta(ge=1, le=10_000_000)]
 Count = Annotated[int, Meta(ge=1, le=100_000)]
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 Amount = Annotated[float, Meta(ge=1, le=1e21)]
-Share = Annotated[float, Meta(ge=0.001, le=1)]
+LEAST_SHARE = 0.001
+Share = Annotated[float, Meta(ge=LEAST_SHARE, le=1)]
+Rate = Annotated[float, Meta(ge=1e-6, le=1e12)]
+Price = Annotated[float, Meta(ge=0, le=1e9)]
 
 # msgspec's names of types -> JSON's
 WORDS = {"int": "an integer", "float": "a number", "str": "a string", "bool": "true or false", "object": "an object"}
@@ -89,6 +92,7 @@ class DeviceNumbers(_Part, frozen=True, kw_only=True):
     bandwidth_bytes_s: Amount
     flops: Amount
     link_bytes_s: Amount | None = None
+    fp8_flops: Amount | None = None
     name: Annotated[str, Meta(max_length=100)] = "custom"
 
     def device(self) -> Device:
@@ -116,6 +120,14 @@ class Question(_Part, frozen=True, kw_only=True):
     step_tokens: Annotated[Tokens, Meta(description="Most tokens one step computes.")] = 8192
     compute_efficiency: Annotated[Share, Meta(description="Share of the arithmetic's ceiling to expect.")] = 0.6
     bandwidth_efficiency: Annotated[Share, Meta(description="Share of the bandwidth's ceiling to expect.")] = 0.7
+    measured_tokens_per_s: Annotated[
+        Rate | None,
+        Meta(description="Measured tok/s of one request; takes the place of bandwidth_efficiency."),
+    ] = None
+    measured_prefill_tokens_per_s: Annotated[
+        Rate | None,
+        Meta(description="Measured prompt tok/s of a prefill; takes the place of compute_efficiency."),
+    ] = None
     rate: Annotated[
         Annotated[float, Meta(ge=1e-6, le=1e6)] | None, Meta(description="Requests a second, to find the replicas for.")
     ] = None
@@ -129,9 +141,11 @@ class Question(_Part, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=1e-6, le=1e9)] | None,
         Meta(description="Least tokens a second of each request; bounds the batch."),
     ] = None
-    hour_price: Annotated[
-        Annotated[float, Meta(ge=0, le=1e9)] | None, Meta(description="Price of one device for an hour.")
+    hour_price: Annotated[Price | None, Meta(description="Price of one device for an hour.")] = None
+    input_price: Annotated[
+        Price | None, Meta(description="An API's price of a million prompt tokens, to compare with.")
     ] = None
+    output_price: Annotated[Price | None, Meta(description="An API's price of a million output tokens.")] = None
     acceptance: Annotated[float, Meta(ge=0, le=1, description="Probability that a draft is right.")] = 0.7
     drafts: Annotated[int, Meta(ge=1, le=64, description="Tokens drafted before each verification.")] = 4
     draft_cost: Annotated[

@@ -23,16 +23,24 @@ from penstock.store.catalogue import DEFAULT
 from penstock.store.resolve import resolve
 
 # key on the command line -> field of capacity.question.DeviceNumbers
-DEVICE_FIELDS = {"memory": "memory_bytes", "bandwidth": "bandwidth_bytes_s", "flops": "flops", "link": "link_bytes_s"}
+DEVICE_FIELDS = {
+    "memory": "memory_bytes",
+    "bandwidth": "bandwidth_bytes_s",
+    "flops": "flops",
+    "fp8": "fp8_flops",
+    "link": "link_bytes_s",
+}
 
 
 @click.command()
 @click.argument("model", required=False)
 @click.option(
     "--hardware",
-    default=THIS,
+    multiple=True,
+    default=(THIS,),
     show_default=True,
-    help="A preset, `this` for this machine, or memory=80GB,bandwidth=2TB,flops=312T[,link=300GB].",
+    help="A preset, `this` for this machine, or memory=80GB,bandwidth=2TB,flops=312T[,fp8=624T][,link=300GB]; with "
+    "@PRICE, the price of an hour. Given several times, they are compared.",
 )
 @struct_options(Question)
 @click.option("--server", metavar="URL", help="Ask a running server, and show its measured figures beside the theory.")
@@ -42,7 +50,7 @@ DEVICE_FIELDS = {"memory": "memory_bytes", "bandwidth": "bandwidth_bytes_s", "fl
 @debug_option
 def plan(
     model: str | None,
-    hardware: str,
+    hardware: tuple[str, ...],
     server: str | None,
     api_key: str | None,
     listed: bool,
@@ -61,12 +69,15 @@ def plan(
         plan_report.show_presets()
         return
     given = {name: value for name, value in values.items() if value is not None}
-    asked = {**given, "hardware": _hardware(hardware)}
-    made = _asked_of(Remote(server, api_key), model, asked) if server else _here(model or DEFAULT, asked)
+    remote = Remote(server, api_key) if server else None
+    options = [{**given, **_hardware(one)} for one in hardware]
+    made = [_here(model or DEFAULT, one) if remote is None else _asked_of(remote, model, one) for one in options]
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode(made if len(made) > 1 else made[0])).decode())
+    elif len(made) > 1:
+        plan_report.show_options(made)
     else:
-        plan_report.show(made)
+        plan_report.show(made[0])
 
 
 def _here(model: str, asked: dict[str, Any]) -> Plan:
@@ -95,7 +106,13 @@ def _asked_of(remote: Remote, model: str | None, asked: dict[str, Any]) -> Plan:
     return msgspec.convert(remote.post("/plan", body), Plan)
 
 
-def _hardware(text: str) -> Any:
+def _hardware(text: str) -> dict[str, Any]:
+    """The fields of a question that an option says."""
+    text, at, price = text.partition("@")
+    return {"hardware": _device(text), **({"hour_price": price} if at else {})}
+
+
+def _device(text: str) -> Any:
     numbers = _numbers(text, "hardware")
     if numbers is None:
         return text

@@ -16,7 +16,7 @@ def show(made: Plan) -> None:
     several = f"{made.devices} × " if made.devices > 1 else ""
     console.print(Text(f"{made.model.name} on {several}{made.hardware.label}", style="bold"))
     tables = [_memory(made), _prefill(made), _decode(made), _parallel(made), _speculation(made), _profiles(made)]
-    tables += [_replicas(made)] if made.replicas is not None or made.cost is not None else []
+    tables += [_replicas(made)] if made.replicas or made.cost or made.prices else []
     tables += [_measured_table(made)] if made.measured is not None else []
     for table in tables:
         console.print()
@@ -24,6 +24,30 @@ def show(made: Plan) -> None:
     console.print()
     for note in made.notes:
         console.print(Text(note, style="dim"))
+    for sentence in (*made.not_run, *filter(None, [made.speculation.note])):
+        console.print(Text(f"Not in Penstock yet. {sentence}", style="yellow"))
+
+
+def show_options(plans: list[Plan]) -> None:
+    """Several devices side by side."""
+    console = Console(highlight=False)
+    console.print(Text(plans[0].model.name, style="bold"))
+    table = _table("hardware", "fits", "requests", "TTFT", "tok/s, one", "ceiling", "tok/s, all", "price/h", "per M")
+    for made in plans:
+        first, best = made.decode.curve[0], made.profiles[-1] if made.profiles else None
+        several = f"{made.devices} × " if made.devices > 1 else ""
+        table.add_row(
+            f"{several}{made.hardware.name}",
+            "yes" if made.memory.fits else Text(f"{size_text(made.memory.missing_bytes)} short", style="red"),
+            f"{made.kv.concurrent_requests:,}",
+            time_text(made.prefill.expected_s),
+            count_text(first.tokens_per_s),
+            count_text(first.ceiling_tokens_per_s),
+            "" if best is None else count_text(best.tokens_per_s),
+            "" if made.question.hour_price is None else f"{made.question.hour_price * made.devices:g}",
+            "" if best is None or best.cost_per_million is None else f"{best.cost_per_million:.3g}",
+        )
+    console.print(table)
 
 
 def show_presets() -> None:
@@ -33,11 +57,12 @@ def show_presets() -> None:
         table.add_row(one.name, count_text(one.parameters), str(one.layers), str(one.kv_heads), f"{one.context:,}")
     console.print(table)
     console.print()
-    table = _table("hardware", "memory", "bandwidth", "FLOP/s", "link", "")
+    table = _table("hardware", "memory", "bandwidth", "FLOP/s", "FP8", "link", "")
     for card in device.PRESETS.values():
         link = f"{size_text(card.link_bytes_s)}/s" if card.link_bytes_s else ""
-        sizes = size_text(card.memory_bytes), f"{size_text(card.bandwidth_bytes_s)}/s", count_text(card.flops), link
-        table.add_row(card.name, *sizes, card.label)
+        memory, bandwidth = size_text(card.memory_bytes), f"{size_text(card.bandwidth_bytes_s)}/s"
+        fp8 = count_text(card.fp8_flops) if card.fp8_flops else ""
+        table.add_row(card.name, memory, bandwidth, count_text(card.flops), fp8, link, card.label)
     console.print(table)
 
 
@@ -67,6 +92,7 @@ def _memory(made: Plan) -> Table:
         table.add_row("does not fit", Text(f"{size_text(memory.missing_bytes)} short", style="bold red"))
     over = f", over all {made.devices} devices" if made.devices > 1 else ""
     table.add_row("KV per token", f"{size_text(kv.bytes_per_token)}{over}")
+    table.add_row("", Text(kv.formula, style="dim"))
     table.add_row("KV of a request", f"{size_text(kv.request_bytes)} at {kv.request_tokens:,} tokens{over}")
     table.add_row("longest context", f"{kv.longest_context:,} tokens")
     table.add_row("concurrent requests", f"{kv.concurrent_requests:,}")
@@ -155,6 +181,12 @@ def _replicas(made: Plan) -> Table:
         table.add_row("cost of 1M tokens", f"{cost.input_per_million:.3g} in, {cost.output_per_million:.3g} out")
         if cost.at_rate_per_million is not None:
             table.add_row("at that rate", f"{cost.at_rate_per_million:.3g}, input and output alike")
+    if (prices := made.prices) is not None:
+        price = f"{prices.blended_per_million:.3g} per 1M tokens, {prices.per_request:.3g} a request"
+        table.add_row("at an API's prices", price)
+        if prices.break_even_rate is not None:
+            use = "" if prices.break_even_utilisation is None else f", {prices.break_even_utilisation:.0%} of a replica"
+            table.add_row("own hardware pays from", f"{prices.break_even_rate:.3g} requests/s{use}")
     return table
 
 

@@ -19,6 +19,7 @@ from penstock.capacity.formats import FORMATS, packed
 from penstock.capacity.memory import weights_bytes
 from penstock.capacity.question import CPU_DEFAULTS, Question, question_for
 from penstock.capacity.shape import PRESETS, Shape, shape_of
+from penstock.capacity.support import formats_not_run
 from penstock.errors import InvalidRequest, ModelNotFound, PenstockError
 
 NUMBERS = {"layers": 80, "hidden": 8192, "intermediate": 28672, "heads": 64, "vocab": 128256, "context": 131072}
@@ -164,6 +165,9 @@ def _numbers(device: Device) -> dict[str, Any]:
         ({"hardware": "h100"}, "hardware", "did you mean h100"),
         ({"hardware": {"memory_bytes": 1e9, "bandwidth_bytes_s": 1e9}}, "hardware.flops", "required"),
         ({"hardware": {"memory_bytes": 0, "bandwidth_bytes_s": 1e9, "flops": 1}}, "hardware.memory_bytes", ">= 1"),
+        ({"measured_tokens_per_s": 1000}, "measured_tokens_per_s", "above what this hardware can do, 24.03"),
+        ({"measured_prefill_tokens_per_s": 1e9}, "measured_prefill_tokens_per_s", "above what this hardware"),
+        ({"input_price": -1}, "input_price", ">= 0"),
         ({"rate": 1e6, "tensor_parallel": 4, "prompt_tokens": 100_000}, "rate", "replicas"),
     ],
 )
@@ -204,6 +208,97 @@ def test_a_file_of_mixed_formats_is_planned_as_it_is_where_it_stays_so() -> None
     assert sizes["q4_k"] == made.memory.weights_bytes
     assert sizes["q6_k"] == weights_bytes(mixed, FORMATS["q6_k"])
     assert plan(asked, mixed, there).memory.weights_bytes == weights_bytes(mixed, FORMATS["q4_k"])
+
+
+def test_measured_rates_take_the_place_of_efficiencies() -> None:
+    asked = {"model": "llama-3.1-8b", "measured_tokens_per_s": 100.0, "measured_prefill_tokens_per_s": 20_000.0}
+    for degree in (1, 4):  # the time on the link is no share of anything
+        made = planned(**asked, tensor_parallel=degree)
+        assert made.decode.curve[0].tokens_per_s == pytest.approx(100)
+        assert made.prefill.tokens_per_s == pytest.approx(20_000)
+    made = planned(**asked)
+    assert made.question.bandwidth_efficiency == pytest.approx(100 / made.decode.curve[0].ceiling_tokens_per_s)
+    assert planned(model="llama-3.1-8b").question.bandwidth_efficiency == 0.7  # with the defaults
+
+
+def test_prices_of_an_api_beside_hours() -> None:
+    priced = {
+        "model": "llama-3.1-8b",
+        "input_price": 0.5,
+        "output_price": 2.0,
+        "prompt_tokens": 1000,
+        "output_tokens": 500,
+    }
+    alone = planned(**priced).prices
+    assert alone is not None
+    assert alone.per_request == pytest.approx(0.0015)
+    assert alone.blended_per_million == pytest.approx(1.0)
+    assert (alone.per_hour, alone.own_per_hour, alone.break_even_rate) == (None, None, None)
+    made = planned(**priced, hour_price=5.4, rate=10)
+    assert made.prices is not None
+    assert made.replicas is not None
+    assert made.prices.per_hour == pytest.approx(54)
+    assert made.prices.own_per_hour == pytest.approx(5.4 * made.replicas.devices)
+    assert made.prices.break_even_rate == pytest.approx(1.0)  # 3,600 requests an hour
+    assert made.prices.break_even_utilisation == pytest.approx(1 / made.replicas.capacity_per_s)
+    assert planned(model="llama-3.1-8b").prices is None
+    free = planned(model="llama-3.1-8b", input_price=0, hour_price=1).prices
+    assert free is not None
+    assert free.break_even_rate is None
+
+
+def test_what_penstock_cannot_run_is_said() -> None:
+    plain = planned(model="llama-3.1-8b")
+    assert plain.not_run == []
+    assert plain.speculation.note is not None
+    made = planned(weights="q4_k_m", kv="int4", tensor_parallel=2, hardware="mi300x")
+    words = ("MI300X", "q4_k_m", "int4", "Tensor parallelism")
+    assert [word for word, sentence in zip(words, made.not_run, strict=True) if word in sentence] == list(words)
+    here = planned(model="smollm2-135m", hardware="ryzen-7950x", weights="q4_k_m", kv="int8")
+    assert (here.not_run, here.speculation.note) == ([], None)
+    assert planned(model="smollm2-135m", hardware="ryzen-7950x", weights="fp8", kv="float16").not_run != []
+    assert set(formats_not_run()["gpu"]["kv"]) == {"fp8", "int8", "int4"}
+
+
+def test_the_kv_cache_by_format_and_its_formula() -> None:
+    made = planned(model="llama-3.1-70b", tensor_parallel=4, kv="int8")
+    assert made.kv.formula == (
+        "2 (K and V) × 80 layers × 8 KV heads × 128 (head dim) × 1.031 bytes (with its share of the scale: 8.25 bits) "
+        "= 168,960 bytes per token"
+    )
+    by_name = {one.name: one for one in made.kv.formats}
+    assert by_name["int8"].bytes_per_token == made.kv.bytes_per_token == 168_960
+    assert by_name["int8"].concurrent_requests == made.kv.concurrent_requests
+    assert by_name["int4"].bits == 4.25
+    assert by_name["int4"].concurrent_requests > by_name["float16"].concurrent_requests
+
+
+def test_fp8_is_multiplied_in_fp8_where_a_card_can() -> None:
+    asked = {"model": "llama-3.1-8b", "prompt_tokens": 4096}
+    plain, small = planned(**asked), planned(**asked, weights="fp8")
+    assert plain.prefill.bound == small.prefill.bound == "compute"
+    assert 1.5 < plain.prefill.ceiling_s / small.prefill.ceiling_s < 2  # attention stays in 16 bit
+    older = {**asked, "hardware": "a100-80gb"}
+    assert planned(**older).prefill.ceiling_s == planned(**older, weights="fp8").prefill.ceiling_s
+
+
+def test_devices_add_their_bandwidth_up() -> None:
+    made = planned(model="llama-3.1-8b")
+    one, two = made.parallel[:2]
+    assert (one.bandwidth_bytes_s, two.bandwidth_bytes_s) == (3.35e12, 6.7e12)
+    assert one.ceiling_tokens_per_s == made.decode.curve[0].ceiling_tokens_per_s
+    assert one.allreduce_share == 0
+    assert two.allreduce_share is not None
+    assert 0 < two.allreduce_share < 0.5
+    assert two.ceiling_tokens_per_s is not None
+    assert one.ceiling_tokens_per_s < two.ceiling_tokens_per_s < 2 * one.ceiling_tokens_per_s
+
+
+def test_drafts_that_are_never_right_cost_time() -> None:
+    grid = {(one.acceptance, one.drafts): one.speedup for one in planned(model="llama-3.1-8b").speculation.grid}
+    assert grid[0.0, 4] == pytest.approx(1 / (1 + 4 * 0.05), rel=0.01)
+    assert grid[0.0, 8] < grid[0.0, 1] < 1
+    assert grid[1.0, 8] > grid[0.9, 8]
 
 
 def _finite(value: Any) -> bool:

@@ -43,6 +43,25 @@ def test_numbers_instead_of_names() -> None:
     assert numbers["kv"]["bytes_per_token"] == 131_072
 
 
+def test_devices_side_by_side() -> None:
+    options = (
+        "--hardware",
+        "h100-sxm@2.5",
+        "--hardware",
+        "t4",
+        "--hardware",
+        "memory=9GB,bandwidth=1TB,flops=9T,fp8=18T",
+    )
+    shown = run(plan, "llama-3.1-8b", *options).stdout
+    rows = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+    assert "yes" in rows["h100-sxm"]
+    assert "2.5" in rows["h100-sxm"]
+    assert "short" in rows["t4"]
+    assert "custom" in rows
+    first, second, _ = json.loads(run(plan, "llama-3.1-8b", *options, "--json").stdout)
+    assert (first["question"]["hour_price"], second["cost"]) == (2.5, None)
+
+
 def test_a_model_on_disk_and_the_machine_itself(tmp_path: Path) -> None:
     folder = tiny_models.make("gemma3", tmp_path / "tiny-gemma")
     made = json.loads(run(plan, str(folder), "--prompt-tokens", "100", "--json").stdout)

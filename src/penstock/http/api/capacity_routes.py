@@ -25,6 +25,7 @@ from penstock.capacity.measured import Observed, StepSeen, compare
 from penstock.capacity.planner import plan
 from penstock.capacity.probe import this_machine
 from penstock.capacity.question import CPU_DEFAULTS, Question, question, question_for
+from penstock.capacity.support import formats_not_run
 from penstock.deployment.local_model import LocalModel
 from penstock.deployment.registry import ModelRegistry
 from penstock.errors import NotFound
@@ -79,6 +80,7 @@ class Presets(msgspec.Struct, frozen=True, kw_only=True):
     kv_formats: list[str]
     defaults: dict[str, str | float | None]
     cpu_defaults: dict[str, str | float]  # instead, where the hardware is a CPU
+    not_run: dict[str, dict[str, list[str]]]  # formats that Penstock cannot run, by kind of device and field
 
 
 class BudgetRequest(StrictModel):
@@ -204,6 +206,7 @@ def encode_presets(models: ModelRegistry) -> bytes:
             kv_formats=list(KV_FORMATS),
             defaults=defaults,
             cpu_defaults=CPU_DEFAULTS,
+            not_run=formats_not_run(),
         )
     )
 

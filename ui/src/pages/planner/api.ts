@@ -4,15 +4,32 @@ import type { ContextTrace } from "../../lib/api";
 export interface Presets {
   model: string;
   models: { name: string; parameters: number; layers: number; hidden: number; intermediate: number; heads: number; kv_heads: number; head_dim: number; vocab: number; context: number }[];
-  hardware: { name: string; label: string; memory_bytes: number; bandwidth_bytes_s: number; flops: number; link_bytes_s: number }[];
+  hardware: Hardware[];
   formats: { name: string; bits: number }[];
   kv_formats: string[];
   defaults: Record<string, number | string | null>;
+  /** Formats that Penstock cannot run, by kind of device. */
+  not_run: Record<"cpu" | "gpu", { weights: string[]; kv: string[] }>;
+}
+
+export interface Hardware {
+  name: string;
+  label: string;
+  kind: "cpu" | "gpu";
+  memory_bytes: number;
+  bandwidth_bytes_s: number;
+  flops: number;
+  fp8_flops: number | null;
+  link_bytes_s: number | null;
 }
 
 export interface Plan {
+  /** With its defaults. */
+  question: Record<string, number | string | null>;
+  not_run: string[];
   model: { name: string; parameters: number; layers: number; heads: number; kv_heads: number; head_dim: number; context: number; weights_bytes: number };
-  hardware: { name: string; label: string; memory_bytes: number; bandwidth_bytes_s: number; flops: number };
+  hardware: Hardware;
+  devices: number;
   memory: {
     total_bytes: number;
     budget_bytes: number;
@@ -24,6 +41,8 @@ export interface Plan {
     formats: { name: string; bits: number; weights_bytes: number; fits: boolean }[];
   };
   kv: {
+    formula: string;
+    formats: { name: string; bits: number; bytes_per_token: number; request_bytes: number; concurrent_requests: number }[];
     bytes_per_token: number;
     bytes_per_token_late: number;
     request_tokens: number;
@@ -50,8 +69,12 @@ export interface Plan {
     prefill_s: number | null;
     decode_s: number | null;
     tokens_per_s: number | null;
+    bandwidth_bytes_s: number | null;
+    ceiling_tokens_per_s: number | null;
+    allreduce_share: number | null;
   }[];
   speculation: {
+    note: string | null;
     acceptance: number;
     drafts: number;
     draft_cost: number;
@@ -79,6 +102,16 @@ export interface Plan {
     sizes: { replicas: number; utilisation: number; stable: boolean; wait_p95_s: number | null }[];
   } | null;
   cost: { hour_price: number; input_per_million: number; output_per_million: number; blended_per_million: number; at_rate_per_million: number | null } | null;
+  prices: {
+    input_price: number;
+    output_price: number;
+    per_request: number;
+    blended_per_million: number;
+    per_hour: number | null;
+    own_per_hour: number | null;
+    break_even_rate: number | null;
+    break_even_utilisation: number | null;
+  } | null;
   profiles: {
     name: string;
     batch: number;

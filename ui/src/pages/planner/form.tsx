@@ -1,10 +1,10 @@
 /** Planner inputs: model, hardware, load. */
-import { useId } from "preact/hooks";
+import { useId, useState } from "preact/hooks";
 import { short } from "../../lib/format";
-import { Card, Field } from "../../parts/basics";
+import { Button, Card, Field } from "../../parts/basics";
 import * as state from "./state";
 
-interface Entry {
+export interface Entry {
   name: string;
   label: string;
   hint?: string;
@@ -20,6 +20,8 @@ const LOAD: Entry[] = [
   { name: "cached_share", label: "Prefix cache hit rate", min: 0, max: 1, step: 0.05 },
   { name: "rate", label: "Requests per second", min: 0, step: 0.1, none: "not set" },
   { name: "hour_price", label: "Device price per hour", min: 0, step: 0.1, none: "not set" },
+  { name: "input_price", label: "API price, 1M input", min: 0, step: 0.05, none: "not set" },
+  { name: "output_price", label: "API price, 1M output", min: 0, step: 0.05, none: "not set" },
   { name: "min_tokens_per_s", label: "Min tok/s per request", min: 0, step: 1, none: "no limit" },
 ];
 const MACHINE: Entry[] = [
@@ -29,6 +31,8 @@ const MACHINE: Entry[] = [
   { name: "step_tokens", label: "Max tokens per step", min: 1 },
   { name: "compute_efficiency", label: "Compute efficiency", min: 0.01, max: 1, step: 0.05, hint: "Expected share of the ceiling." },
   { name: "bandwidth_efficiency", label: "Bandwidth efficiency", min: 0.01, max: 1, step: 0.05 },
+  { name: "measured_tokens_per_s", label: "Measured tok/s, one request", min: 0, step: 1, none: "not set", hint: "Takes the place of the bandwidth efficiency." },
+  { name: "measured_prefill_tokens_per_s", label: "Measured prefill tok/s", min: 0, step: 1, none: "not set", hint: "Takes the place of the compute efficiency." },
   { name: "utilisation", label: "Max replica utilization", min: 0.05, max: 1, step: 0.05 },
   { name: "wait_p95_s", label: "Queue wait p95 (s)", min: 0.01, step: 0.1 },
 ];
@@ -52,8 +56,12 @@ const OWN_HARDWARE: Entry[] = [
 export function Form() {
   const { value: known } = state.presets;
   const model = known?.models.find((one) => one.name === state.model.value);
+  const set = Object.values({ ...state.numbers.value, ...state.choices.value }).some((value) => value !== null);
+  const kind = state.plan.value?.hardware.kind ?? "cpu";
+  const formats = (field: "weights" | "kv", names: string[]) =>
+    names.map((name) => [name, known?.not_run[kind][field].includes(name) ? `${name} (not in Penstock yet)` : name] as const);
   return (
-    <Card title="Inputs" class="planner-form">
+    <Card title="Inputs" class="planner-form" aside={set && <Button onClick={state.reset}>Defaults</Button>}>
       <div class="params">
         <Select
           label="Model"
@@ -84,8 +92,8 @@ export function Form() {
           <Entries entries={OWN_HARDWARE} values={state.ownHardware.value} onChange={(name, value) => value !== null && (state.ownHardware.value = { ...state.ownHardware.value, [name]: value })} />
         )}
         <div class="pair">
-          <Select label="Weights" value={choice("weights")} options={[usual, ...(known?.formats ?? []).map(({ name }) => [name, name] as const)]} onChange={(value) => choose("weights", value)} />
-          <Select label="KV cache" value={choice("kv")} options={[usual, ...(known?.kv_formats ?? []).map((name) => [name, name] as const)]} onChange={(value) => choose("kv", value)} />
+          <Select label="Weights" value={String(state.asked("weights") ?? "")} options={formats("weights", (known?.formats ?? []).map(({ name }) => name))} onChange={(value) => state.setChoice("weights", value)} />
+          <Select label="KV cache" value={String(state.asked("kv") ?? "")} options={formats("kv", known?.kv_formats ?? [])} onChange={(value) => state.setChoice("kv", value)} />
         </div>
       </div>
       <Part title="Load" entries={LOAD} open />
@@ -95,18 +103,12 @@ export function Form() {
   );
 }
 
-const usual = ["", "Default"] as const;
-const choice = (name: string): string => state.choices.value[name] ?? "";
-const choose = (name: string, value: string): void => {
-  state.choices.value = { ...state.choices.value, [name]: value };
-};
-
 function Part({ title, entries, open = false }: { title: string; entries: Entry[]; open?: boolean }) {
-  const defaults = state.presets.value?.defaults ?? {};
+  const values = Object.fromEntries(entries.map(({ name }) => [name, state.asked(name) as number | null]));
   return (
     <details open={open}>
       <summary>{title}</summary>
-      <Entries entries={entries} values={state.numbers.value} defaults={defaults} onChange={state.setNumber} />
+      <Entries entries={entries} values={values} onChange={state.setNumber} />
     </details>
   );
 }
@@ -114,25 +116,25 @@ function Part({ title, entries, open = false }: { title: string; entries: Entry[
 function Entries({
   entries,
   values,
-  defaults = {},
   onChange,
 }: {
   entries: Entry[];
   values: Record<string, number | null>;
-  defaults?: Record<string, number | string | null>;
   onChange: (name: string, value: number | null) => void;
 }) {
   return (
     <div class="entries">
       {entries.map((entry) => (
-        <NumberEntry key={entry.name} entry={entry} value={values[entry.name] ?? null} fallback={defaults[entry.name]} onChange={(value) => onChange(entry.name, value)} />
+        <NumberEntry key={entry.name} entry={entry} value={values[entry.name] ?? null} onChange={(value) => onChange(entry.name, value)} />
       ))}
     </div>
   );
 }
 
-function NumberEntry({ entry, value, fallback, onChange }: { entry: Entry; value: number | null; fallback?: number | string | null; onChange: (value: number | null) => void }) {
+/** A number; emptied, it goes back to its default when it loses the focus. */
+export function NumberEntry({ entry, value, onChange }: { entry: Entry; value: number | null; onChange: (value: number | null) => void }) {
   const id = useId();
+  const [typed, setTyped] = useState<string | null>(null);
   const wrong = state.problem.value?.param === entry.name;
   return (
     <div class="entry" data-wrong={wrong}>
@@ -145,10 +147,14 @@ function NumberEntry({ entry, value, fallback, onChange }: { entry: Entry; value
         min={entry.min}
         max={entry.max}
         step={entry.step ?? 1}
-        placeholder={fallback != null ? String(fallback) : (entry.none ?? "")}
+        placeholder={entry.none ?? ""}
         aria-invalid={wrong}
-        value={value ?? ""}
-        onInput={({ currentTarget: field }) => onChange(field.value === "" || !Number.isFinite(field.valueAsNumber) ? null : field.valueAsNumber)}
+        value={typed ?? (value === null ? "" : Number(value.toPrecision(6)))}
+        onInput={({ currentTarget: field }) => {
+          setTyped(field.value);
+          onChange(field.value === "" || !Number.isFinite(field.valueAsNumber) ? null : field.valueAsNumber);
+        }}
+        onBlur={() => setTyped(null)}
       />
     </div>
   );

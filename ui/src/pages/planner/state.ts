@@ -10,6 +10,7 @@ export const problem = signal<{ message: string; param: string | null } | null>(
 
 export const model = signal("");
 export const hardware = signal("");
+/** What was set by hand; everything else has the planner's default. */
 export const choices = signal<Record<string, string>>({}); // weights, kv
 export const numbers = signal<Record<string, number | null>>({});
 export const ownModel = signal<Record<string, number>>({ layers: 80, hidden: 8192, intermediate: 28672, heads: 64, kv_heads: 8, head_dim: 128, vocab: 128256, context: 131072 });
@@ -17,6 +18,20 @@ export const ownHardware = signal<Record<string, number>>({ memory_gb: 80, bandw
 
 export function setNumber(name: string, value: number | null): void {
   numbers.value = { ...numbers.value, [name]: value };
+}
+
+export function setChoice(name: string, value: string): void {
+  choices.value = { ...choices.value, [name]: value };
+}
+
+export function reset(): void {
+  choices.value = {};
+  numbers.value = {};
+}
+
+/** A field of the question as it was planned: set by hand, or the default for this model and hardware. */
+export function asked(name: string): number | string | null {
+  return numbers.value[name] ?? choices.value[name] ?? plan.value?.question[name] ?? null;
 }
 
 export async function loadPresets(): Promise<void> {
@@ -31,7 +46,8 @@ export async function loadPresets(): Promise<void> {
   }
 }
 
-function question(): Record<string, unknown> {
+/** The form as the server takes it. */
+export function question(): Record<string, unknown> {
   const own = ownHardware.value;
   const set = Object.fromEntries(Object.entries({ ...choices.value, ...numbers.value }).filter(([, value]) => value !== null && value !== ""));
   return {

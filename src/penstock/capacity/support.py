@@ -1,0 +1,38 @@
+"""What a plan assumes that Penstock itself cannot run yet. The arithmetic holds for other engines."""
+
+from __future__ import annotations
+
+from penstock.capacity.device import Device
+from penstock.capacity.formats import FORMATS, KV_FORMATS
+from penstock.capacity.question import Question
+
+# By kind of device: the formats that stay as they are in its memory (docs/QUANTIZATION.md). Others are dequantized.
+WEIGHTS = {"gpu": ("float32", "bfloat16", "float16"), "cpu": tuple(name for name in FORMATS if name != "fp8")}
+KV = {"gpu": ("float32", "bfloat16", "float16"), "cpu": ("float32", "float16", "int8")}
+DEQUANTIZED = {"gpu": "the compute dtype", "cpu": "float16"}
+
+
+def formats_not_run() -> dict[str, dict[str, list[str]]]:
+    """By kind of device and field of a question."""
+    return {
+        kind: {
+            "weights": [name for name in FORMATS if name not in WEIGHTS[kind]],
+            "kv": [name for name in KV_FORMATS if name not in KV[kind]],
+        }
+        for kind in WEIGHTS
+    }
+
+
+def not_run(asked: Question, device: Device) -> list[str]:
+    """One sentence for each assumption of the plan that Penstock does not meet."""
+    kind, found = device.kind, []
+    place = "a GPU" if kind == "gpu" else "a CPU"
+    if device.maker != "NVIDIA" and kind == "gpu":
+        found.append(f"{device.label}: Penstock runs on NVIDIA GPUs and on CPUs.")
+    if asked.weights not in WEIGHTS[kind]:
+        found.append(f"Weights in {asked.weights} on {place}: Penstock dequantizes them to {DEQUANTIZED[kind]}.")
+    if asked.kv not in KV[kind]:
+        found.append(f"A KV cache in {asked.kv} on {place}: Penstock has {', '.join(KV[kind])} there.")
+    if asked.tensor_parallel > 1:
+        found.append("Tensor parallelism: an engine of Penstock uses one device.")
+    return found
