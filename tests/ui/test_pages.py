@@ -163,6 +163,28 @@ def test_the_inside_of_the_model_is_shown_layer_by_layer(visit: Visit, busy: Ser
     expect(page.get_by_role("alert")).to_contain_text("give 1 to 64")
 
 
+def test_why_measures_here_and_marks_what_is_computed(visit: Visit, busy: Server) -> None:
+    page = visit("pipeline/why", width=360, height=720)
+    page.get_by_role("button", name="Measure here").click()
+    rows = page.locator(".why-measured tr[data-tokens]")
+    expect(rows).to_have_count(7)
+    expect(page.locator(".why-scaling tr[data-degree='8']")).to_be_visible()
+    told = httpx.post(f"{busy.url}/plan", json={"model": "llama-3.1-70b", "hardware": "h100-sxm"}, timeout=PATIENCE_S)
+    shown = page.locator(".why-scaling tr[data-degree='8'] td").nth(4)
+    degree = next(one for one in told.json()["parallel"] if one["degree"] == 8)
+    expect(shown).to_have_text(f"{degree['decode_s'] * 1e3:.2f} ms")
+    page.get_by_label("Of those cached").press("End")
+    expect(page.get_by_text("1 prefill step, 1 tokens computed.")).to_be_visible()
+    page.get_by_role("button", name="Next slice").click()
+    expect(page.get_by_text("1 of 4 slices")).to_be_visible()
+    assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
+    assert page.locator(".card header, .card h3").filter(has_text="Computed").count() >= 4
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert violations(page) == []
+    page.emulate_media(color_scheme="dark")
+    assert violations(page) == []
+
+
 def test_the_list_is_live_and_filters(visit: Visit, busy: Server) -> None:
     page = visit("requests")
     rows = page.locator("a.request-row")

@@ -24,6 +24,12 @@ const TABS: readonly { name: string; title: string; lead: string; load?: Load }[
     lead: "From embeddings through layers and attention to logits: the tensors of the model that this server runs.",
     load: () => import("./inside").then((page) => page.Inside),
   },
+  {
+    name: "why",
+    title: "Why",
+    lead: "Why servers are built like this: with and without, side by side, measured here or computed by the planner.",
+    load: () => import("./why").then((page) => page.Why),
+  },
 ];
 
 export function Pipeline() {
