@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from helpers.key_stores import BOSS, Clock, load_keys, open_store
+from helpers.key_stores import BOSS, Clock, fill_store, load_keys, open_store
 from helpers.postgresql import PostgresServer
 from penstock.errors import InvalidRequest, NotFound
 from penstock.gateway.keys.identity import Limits, Scope
-from penstock.gateway.keys.records import Wanted
+from penstock.gateway.keys.records import EVERYTHING, KeyRecord, Wanted
 from penstock.gateway.keys.store import KeyStore
 
 ALL_FIELDS: dict[str, Any] = {
@@ -184,6 +184,35 @@ def test_changes_are_seen_once(store: KeyStore) -> None:
     second, _ = store.create_key("acme", {}, BOSS)
     later = store.changes_since(seen.number)
     assert ([one.id for one in later.keys], later.tenants) == ([second.id], [])
+
+
+def read_pages(store: KeyStore, limit: int) -> list[tuple[str, str]]:
+    """All keys, a page at a time."""
+    found: list[tuple[str, str]] = []
+    while page := store.keys(after=found[-1][1] if found else None, limit=limit):
+        assert len(page) <= limit
+        found += [(one.tenant, one.id) for one in page]
+    return found
+
+
+@pytest.mark.databases
+def test_pages_over_postgresql(postgres_server: PostgresServer) -> None:
+    """Whose order of names may be another one than Python's."""
+    names = ("B", "a", "a-b", "a.b", "ab", "C")
+    with open_store(postgres_server.url("pages")) as store:
+        ids = fill_store(store, dict.fromkeys(names, 7))
+        everything = [(one.tenant, one.id) for one in store.keys(EVERYTHING)]
+        assert sorted(everything) == sorted(ids)
+        assert read_pages(store, 4) == everything
+        owners: list[str] = []
+        while page := store.owners(EVERYTHING, after=owners[-1] if owners else None, limit=5):
+            owners += [f"{one.tenant}/{one.id}" if isinstance(one, KeyRecord) else one.name for one in page]
+        assert [one for one in owners if "/" in one] == [f"{tenant}/{key}" for tenant, key in everything]
+        assert [one for one in owners if "/" not in one] == [one.name for one in store.tenants()]
+        assert sorted(owners) == sorted([*names, *(f"{tenant}/{key}" for tenant, key in ids)])
+        assert len(store.keys(Wanted(search="A-"))) == 7
+        with pytest.raises(InvalidRequest, match="search"):
+            store.keys(Wanted(search="a\x00b"))
 
 
 @pytest.mark.databases
