@@ -11,6 +11,8 @@ from penstock.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
+MAX_KEPT = 4  # results that nobody has asked for: their clients may have gone
+
 # trace(tokens, layer, position, stopped): what it found, or None if it was stopped.
 Trace = Callable[[list[int], int, int, Callable[[], bool]], dict[str, Any] | None]
 
@@ -23,7 +25,7 @@ class ModelTraces:
         self._trace = trace
         self._number = 0
         self._stop = threading.Event()
-        self._outcome: dict[str, Any] | None = None  # of the last that was started
+        self._outcomes: dict[int, dict[str, Any]] = {}  # by number, until they are asked for; the newest MAX_KEPT
         self._thread: threading.Thread | None = None
 
     def start(self, tokens: list[int], layer: int, position: int) -> int | None:
@@ -33,29 +35,32 @@ class ModelTraces:
         if self._thread is not None and self._thread.is_alive():
             return None
         self._number += 1
-        self._stop, self._outcome = threading.Event(), None
-        call = (self._trace, self._stop, tokens, layer, position)
+        self._stop = threading.Event()
+        call = (self._number, self._trace, self._stop, tokens, layer, position)
         self._thread = threading.Thread(target=self._run, args=call, name="model-trace", daemon=True)
         self._thread.start()
         return self._number
 
     def result(self, number: int) -> dict[str, Any] | None:
-        """None: it is still running. Otherwise `found` or `error`."""
-        if number != self._number:
-            return {"error": "another trace was started meanwhile"}
-        if self._thread is not None and self._thread.is_alive():
+        """None: it is still running. Otherwise `found` or `error`, once."""
+        if number == self._number and self._thread is not None and self._thread.is_alive():
             return None
-        return self._outcome or {"error": "the trace was cancelled"}
+        return self._outcomes.pop(number, None) or {"error": "the trace was cancelled"}
 
     def cancel(self, number: int) -> None:
         if number == self._number:
             self._stop.set()
 
-    def _run(self, trace: Trace, stop: threading.Event, tokens: list[int], layer: int, position: int) -> None:
+    def _run(
+        self, number: int, trace: Trace, stop: threading.Event, tokens: list[int], layer: int, position: int
+    ) -> None:
         try:
             found = trace(tokens, layer, position, stop.is_set)
             outcome: dict[str, Any] | None = None if found is None else {"found": found}
         except Exception as error:
             logger.exception("tracing the model failed")
             outcome = {"error": f"tracing the model failed: {type(error).__name__}"}
-        self._outcome = outcome
+        if outcome is not None:
+            self._outcomes[number] = outcome
+        while len(self._outcomes) > MAX_KEPT:
+            del self._outcomes[min(self._outcomes)]

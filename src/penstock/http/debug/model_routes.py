@@ -42,8 +42,6 @@ def add(app: App, service: Service) -> None:
         position = len(tokens) - 1 if body.position is None else body.position
         if not 0 < len(tokens) <= most:
             raise InvalidRequest(f"the prompt has {len(tokens)} tokens: give 1 to {most}", param="prompt")
-        if any(token >= spec.vocab_size for token in tokens):
-            raise InvalidRequest(f"tokens must be below {spec.vocab_size}", param="tokens")
         if layer >= spec.num_layers:
             raise InvalidRequest(f"layer must be below {spec.num_layers}, got {layer}", param="layer")
         if position >= len(tokens):

@@ -38,7 +38,7 @@ export function Pipeline() {
     <>
       <PageHeader title="Pipeline" terms="pipeline" lead={tab.lead}>
         {TABS.length > 1 && (
-          <nav class="tabs" aria-label="Pipeline">
+          <nav class="page-tabs" aria-label="Pipeline">
             {TABS.map(({ name, title }) => (
               <a key={name} href={`#/pipeline${name && `/${name}`}`} aria-current={name === tab.name ? "page" : undefined}>
                 {title}
