@@ -100,7 +100,7 @@ class Gateway:
         lose patience meanwhile."""
         plain = isinstance(model, LocalModel) and model.state is State.READY and not self.chains.get(model.card.name)
         assembled = any(self.context_builder.concerns(model, request) for request in requests)
-        return assembled or not plain or self.safety is not None
+        return assembled or not plain or (self.safety is not None and bool(self.safety.rules.hooks))
 
     async def _submit(self, model: ServedModel, requests: list[Request], account: RequestAccount | None) -> Ticket:
         start = time.monotonic()
