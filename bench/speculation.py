@@ -19,6 +19,9 @@ With --json, groups of prompts that the file has are not measured again, and --s
 which that time has passed: a long measurement can be made in slices.
 """
 
+import cpu_clock  # noqa: F401 - before penstock is imported
+
+# isort: split
 import argparse
 import gzip
 import json
@@ -30,7 +33,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 import bytecode
-import cpu_clock  # noqa: F401 - before penstock
 import llama_cpp
 from code_edits import code_edits
 from penstock import LLM, SamplingParams

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from penstock.flow.step_costs import StepCosts
 
 MEMORY = 48.0  # tokens of the past that count; older ones fade
-PRIOR = 4.0  # what a sequence takes over from the others counts as this many tokens of its own
+PRIOR = 8.0  # what a sequence takes over from the others counts as this many tokens of its own
 
 
 class Rates:

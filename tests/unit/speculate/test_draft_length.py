@@ -40,7 +40,7 @@ def test_a_sequence_begins_where_others_are_and_has_its_own_rate_soon() -> None:
     for _ in range(20):
         everyone.add(0, 4, 4)
     assert own.rate(0, everyone) > 0.9
-    for _ in range(10):
+    for _ in range(24):
         own.add(0, 4, 0)
     assert own.rate(0, everyone) < 0.3
     assert everyone.rate(0) > 0.9
