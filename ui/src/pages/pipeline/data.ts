@@ -2,6 +2,7 @@
 import { signal } from "@preact/signals";
 import { fetchJson } from "../../lib/http";
 import { usePolling } from "../../lib/frames";
+import { connection } from "../../lib/live";
 
 export interface StageFigures {
   name: string;
@@ -53,12 +54,14 @@ const EVERY_MS = 1000;
 const STALE_US = 5e6; // of answers that make no rate: the page was hidden meanwhile
 
 export function usePipeline(): void {
+  const live = connection.value === "live";
   usePolling(async (abort) => {
+    if (!live) return;
     const before = answer.value;
     const now = await fetchJson<PipelineAnswer>("/observe/pipeline?seconds=60", { signal: abort });
     if (before && now.t > before.t) rates.value = now.t - before.t < STALE_US ? difference(before, now) : null;
     answer.value = now;
-  }, EVERY_MS);
+  }, EVERY_MS, [live]);
 }
 
 function difference(before: PipelineAnswer, now: PipelineAnswer): Rates {

@@ -3,7 +3,7 @@ import { useSignal } from "@preact/signals";
 import { count, duration, short } from "../../lib/format";
 import { connection, stats } from "../../lib/live";
 import { route } from "../../lib/router";
-import { Card, PageHeader, Stat } from "../../parts/basics";
+import { Card, PageHeader, Problem, Stat } from "../../parts/basics";
 import { Lazy, type Load } from "../../parts/lazy";
 import { answer, rates, usePipeline } from "./data";
 import { Diagram } from "./diagram";
@@ -62,6 +62,7 @@ function Now() {
   return (
     <div class="stack pipeline">
       <Card>
+        {connection.value === "off" && <Problem message="This server records no events (--no-events): there are no figures to show." />}
         <LoadLine />
         <Diagram answer={told} rates={rates.value} selected={selected.value || "decode"} onSelect={select} />
       </Card>
