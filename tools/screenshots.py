@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 ROOT = Path(__file__).resolve().parent.parent
 PENSTOCK = Path(sys.executable).with_name("penstock")
 PAGES = ("pipeline", "playground", "requests", "batch", "cache", "lab", "dashboard", "planner", "models", "usage")
+SLOW_MS = {"lab": 8000, "planner": 5000}  # pages that ask the engine first
 SIZE = {"width": 1280, "height": 800}
 LENGTHS = ("--input-tokens", "40:300", "--output-tokens", "20:120", "--shared-tokens", "32")
 PROMPT = "Why is the sky blue? Answer in one sentence."
@@ -37,7 +38,7 @@ def main(folder: Path) -> None:
         try:
             url = _address(log, server)
             load = subprocess.Popen(
-                [PENSTOCK, "bench", "--server", url, "--rate", "3", "--requests", "2000", *LENGTHS],
+                [PENSTOCK, "bench", "--server", url, "--rate", "1", "--requests", "2000", *LENGTHS],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
@@ -58,17 +59,20 @@ def take(browser: Browser, url: str, folder: Path) -> None:
     time.sleep(10)  # some requests, for the curves
     for name in PAGES:
         page.goto(f"{url}/ui/#/{name}")
-        page.wait_for_timeout(2500)
+        page.wait_for_timeout(SLOW_MS.get(name, 2500))
         if name == "playground":
             _ask(page)
+        if name == "requests":
+            page.get_by_role("row").nth(1).click()
+            page.wait_for_timeout(1500)
         page.screenshot(path=folder / f"ui-{name}.png")
         print(name, flush=True)
 
 
 def _ask(page: Page) -> None:
-    page.get_by_role("textbox").last.fill(PROMPT)
-    page.get_by_role("textbox").last.press("Enter")
-    page.wait_for_timeout(5000)
+    page.get_by_placeholder("Message").fill(PROMPT)
+    page.get_by_placeholder("Message").press("Enter")
+    page.wait_for_timeout(6000)
 
 
 def _address(log: Path, server: subprocess.Popen[bytes]) -> str:
