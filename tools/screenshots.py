@@ -63,7 +63,7 @@ def take(browser: Browser, url: str, folder: Path) -> None:
         if name == "playground":
             _ask(page)
         if name == "requests":
-            page.get_by_role("row").nth(1).click()
+            page.locator("a.request-row").first.click()
             page.wait_for_timeout(1500)
         page.screenshot(path=folder / f"ui-{name}.png")
         print(name, flush=True)
