@@ -94,8 +94,9 @@ class OutputFilter:
     """Of one choice. Chunks of the choice go in, chunks for the client come out."""
 
     __slots__ = (
-        "_append", "_choice", "_fixed_texts", "_hit", "_num_tokens", "_pending", "_rules", "_runs", "_seen",
+        "_choice", "_fixed_texts", "_hit", "_num_tokens", "_pending", "_rules", "_runs", "_seen",
         "_shown_arguments", "_shown_reasoning", "_shown_text", "_shown_tokens", "_state", "_token_texts",
+        "_tokens",
     )  # fmt: skip
 
     def __init__(self, choice: ChoiceStream, rules: ChoiceFilter) -> None:
@@ -111,14 +112,14 @@ class OutputFilter:
         self._fixed_texts = NO_TEXTS  # of tokens that can take the short way now
         self._state = CLOSED  # of the text then
         self._token_texts: Mapping[int, str] = {}  # the same texts while steps of tokens can be used
-        self._append = choice.tokens.append
+        self._tokens = choice.tokens
 
     def push_token(self, token: int) -> str | None:
         """The short way of one further token: returns the text to show. None, with nothing changed: it needs `push`."""
         state = self._state
         if state.texts is self._token_texts and (step := state.token_steps.get(token)) is not None:
             shown, self._state = step
-            self._append(token)
+            self._tokens.append(token)
             return shown
         return self._push_text_of(token)
 
@@ -190,7 +191,7 @@ class OutputFilter:
         self._state = (None if run is None else run.filter.state) or CLOSED
         self._fixed_texts = NO_TEXTS if self._state is CLOSED else self._choice.fixed_texts
         self._token_texts = self._fixed_texts if self._rules.room is None else {}
-        self._append = self._choice.tokens.append
+        self._tokens = self._choice.tokens
 
     def _account_for_tokens(self, end: int) -> None:
         """Of the tokens up to `end` that took the short way."""
