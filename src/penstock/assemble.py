@@ -23,7 +23,7 @@ from penstock.settings import ObserveSettings, Settings
 from penstock.startup import process_tuning
 from penstock.store.files import ModelFiles
 from penstock.store.progress import Progress
-from penstock.store.resolve import resolve
+from penstock.store.resolve import resolve, resolve_draft_model
 from penstock.store.spec_check import chosen_context
 from penstock.system.heap import trim_heap
 
@@ -61,6 +61,9 @@ def model(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
     if settings.models:
         raise InvalidSetting("[[models]] is for penstock serve: name one model", param="models")
     files = _resolve(settings, pulling)
+    drafts, _, draft_model = settings.engine.speculate.partition(":")
+    if drafts == "draft":
+        resolve_draft_model(draft_model, progress=pulling)
     sampling = {}
     for name, value in files.sampling.items():
         try:

@@ -7,30 +7,50 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
+from helpers import tiny_models
 from helpers.model_specs import small_spec
 from penstock.kernels.arrays import Array
 from penstock.store.spec import ModelSpec, Rope
 
 HIDDEN, FFN, HEADS, KV_HEADS, HEAD, VOCAB, LAYERS = 32, 48, 4, 2, 8, 96, 8
-CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": HIDDEN,
-    "intermediate_size": FFN,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "num_hidden_layers": 1,
-    "vocab_size": VOCAB,
-    "max_position_embeddings": 128,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10_000.0,
-}
 Tensors = dict[str, Array]
+
+
+class Sizes(NamedTuple):
+    """Of a head and its target."""
+
+    hidden: int = HIDDEN
+    ffn: int = FFN
+    heads: int = HEADS
+    kv_heads: int = KV_HEADS
+    head: int = HEAD
+    vocab: int = VOCAB
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_size": self.hidden,
+            "intermediate_size": self.ffn,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "num_hidden_layers": 1,
+            "vocab_size": self.vocab,
+            "max_position_embeddings": 128,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10_000.0,
+        }
+
+
+SMALL = Sizes()
+OF_TINY_MODELS = Sizes(64, 96, 4, 2, 16, tiny_models.VOCAB)
+CONFIG = SMALL.config
 
 
 def target_spec(**changes: Any) -> ModelSpec:
@@ -53,8 +73,8 @@ def target_spec(**changes: Any) -> ModelSpec:
 class Drawn:
     """Random tensors that are far from trivial."""
 
-    def __init__(self, seed: int = 0) -> None:
-        self._random = np.random.default_rng(seed)
+    def __init__(self, seed: int = 0, sizes: Sizes = SMALL) -> None:
+        self._random, self._sizes = np.random.default_rng(seed), sizes
 
     def matrix(self, rows: int, columns: int) -> Array:
         return (self._random.standard_normal((rows, columns)) * columns**-0.5).astype(np.float32)
@@ -62,19 +82,21 @@ class Drawn:
     def vector(self, size: int, around: float = 0.0) -> Array:
         return (around + 0.2 * self._random.standard_normal(size)).astype(np.float32)
 
-    def layer(self, prefix: str, *, input_size: int = HIDDEN, norms: tuple[str, ...], bias: bool = False) -> Tensors:
-        q, kv = HEADS * HEAD, KV_HEADS * HEAD
+    def layer(self, prefix: str, *, inputs: int = 1, norms: tuple[str, ...], bias: bool = False) -> Tensors:
+        """`inputs`: of the size of the hidden states, side by side."""
+        hidden, ffn, heads, kv_heads, head, _ = self._sizes
+        q, kv, input_size = heads * head, kv_heads * head, inputs * hidden
         shapes = {
             "self_attn.q_proj": (q, input_size),
             "self_attn.k_proj": (kv, input_size),
             "self_attn.v_proj": (kv, input_size),
-            "self_attn.o_proj": (HIDDEN, q),
-            "mlp.gate_proj": (FFN, HIDDEN),
-            "mlp.up_proj": (FFN, HIDDEN),
-            "mlp.down_proj": (HIDDEN, FFN),
+            "self_attn.o_proj": (hidden, q),
+            "mlp.gate_proj": (ffn, hidden),
+            "mlp.up_proj": (ffn, hidden),
+            "mlp.down_proj": (hidden, ffn),
         }
         tensors = {f"{prefix}{name}.weight": self.matrix(*shape) for name, shape in shapes.items()}
-        tensors |= {f"{prefix}{name}.weight": self.vector(HIDDEN, 1.0) for name in norms}
+        tensors |= {f"{prefix}{name}.weight": self.vector(hidden, 1.0) for name in norms}
         if bias:
             names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
             tensors |= {f"{prefix}{name}.bias": self.vector(shapes[name][0]) for name in names}
@@ -88,38 +110,65 @@ def write(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path:
     return folder
 
 
-def eagle1(folder: Path, *, change: Tensors | None = None, without: tuple[str, ...] = (), **config: Any) -> Path:
-    drawn = Drawn(1)
-    tensors = {"fc.weight": drawn.matrix(HIDDEN, 2 * HIDDEN), "fc.bias": drawn.vector(HIDDEN)}
+def eagle1(
+    folder: Path, *, sizes: Sizes = SMALL, change: Tensors | None = None, without: tuple[str, ...] = (), **config: Any
+) -> Path:
+    drawn, hidden = Drawn(1, sizes), sizes.hidden
+    tensors = {"fc.weight": drawn.matrix(hidden, 2 * hidden), "fc.bias": drawn.vector(hidden)}
     tensors |= drawn.layer("layers.0.", norms=("post_attention_layernorm",))
-    tensors["embed_tokens.weight"] = drawn.matrix(VOCAB, HIDDEN)
-    return write(folder, CONFIG | config, _without(tensors | (change or {}), without))
+    tensors["embed_tokens.weight"] = drawn.matrix(sizes.vocab, hidden)
+    return write(folder, sizes.config | config, _without(tensors | (change or {}), without))
 
 
-def eagle3(folder: Path, *, change: Tensors | None = None, without: tuple[str, ...] = (), **config: Any) -> Path:
+def eagle3(
+    folder: Path, *, sizes: Sizes = SMALL, change: Tensors | None = None, without: tuple[str, ...] = (), **config: Any
+) -> Path:
     """Drafts every third token of the vocabulary."""
-    drawn, drafted = Drawn(3), VOCAB // 3
-    tensors = {"fc.weight": drawn.matrix(HIDDEN, 3 * HIDDEN), "norm.weight": drawn.vector(HIDDEN, 1.0)}
+    drawn, hidden, drafted = Drawn(3, sizes), sizes.hidden, sizes.vocab // 3
+    tensors = {"fc.weight": drawn.matrix(hidden, 3 * hidden), "norm.weight": drawn.vector(hidden, 1.0)}
     norms = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
-    tensors |= drawn.layer("midlayer.", input_size=2 * HIDDEN, norms=norms)
-    tensors["lm_head.weight"] = drawn.matrix(drafted, HIDDEN)
+    tensors |= drawn.layer("midlayer.", inputs=2, norms=norms)
+    tensors["lm_head.weight"] = drawn.matrix(drafted, hidden)
     tensors["d2t"] = 2 * np.arange(drafted)
-    tensors["t2d"] = np.arange(VOCAB) % 3 == 0
+    tensors["t2d"] = np.arange(sizes.vocab) % 3 == 0
     named = {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": drafted}
-    return write(folder, CONFIG | named | config, _without(tensors | (change or {}), without))
+    return write(folder, sizes.config | named | config, _without(tensors | (change or {}), without))
 
 
-def medusa(folder: Path, *, change: Tensors | None = None, without: tuple[str, ...] = (), **config: Any) -> Path:
+def medusa(
+    folder: Path, *, sizes: Sizes = SMALL, change: Tensors | None = None, without: tuple[str, ...] = (), **config: Any
+) -> Path:
     """Three heads of two blocks."""
-    drawn = Drawn(5)
+    drawn, hidden = Drawn(5), sizes.hidden
     tensors: Tensors = {}
     for head in range(3):
         for block in range(2):
-            tensors[f"{head}.{block}.linear.weight"] = drawn.matrix(HIDDEN, HIDDEN)
-            tensors[f"{head}.{block}.linear.bias"] = drawn.vector(HIDDEN)
-        tensors[f"{head}.2.weight"] = drawn.matrix(VOCAB, HIDDEN)
+            tensors[f"{head}.{block}.linear.weight"] = drawn.matrix(hidden, hidden)
+            tensors[f"{head}.{block}.linear.bias"] = drawn.vector(hidden)
+        tensors[f"{head}.2.weight"] = drawn.matrix(sizes.vocab, hidden)
     named = {"medusa_num_heads": 3, "medusa_num_layers": 2, "base_model_name_or_path": "some/model"}
     return write(folder, named | config, _without(tensors | (change or {}), without))
+
+
+def mtp_tensors(prefix: str, sizes: Sizes = SMALL) -> Tensors:
+    """Of one MTP layer."""
+    drawn, hidden = Drawn(7, sizes), sizes.hidden
+    tensors = drawn.layer(prefix, norms=("input_layernorm", "post_attention_layernorm"), bias=True)
+    norms = ("token_layernorm", "hidden_layernorm", "final_layernorm")
+    tensors |= {f"{prefix}{name}.weight": drawn.vector(hidden, 1.0) for name in norms}
+    tensors[f"{prefix}input_proj.weight"] = drawn.matrix(hidden, 2 * hidden)
+    return tensors
+
+
+def with_mtp(folder: Path) -> Path:
+    """A tiny MiMo: a Qwen2 with an MTP layer in its checkpoint."""
+    tiny_models.make("qwen2", folder)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | mtp_tensors("model.mtp_layers.0.", OF_TINY_MODELS), folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    named = {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_nextn_predict_layers": 1}
+    (folder / "config.json").write_text(json.dumps(config | named))
+    return folder
 
 
 def _without(tensors: Tensors, names: tuple[str, ...]) -> Tensors:

@@ -7,10 +7,11 @@ from random import Random
 
 import pytest
 
-from penstock.flow import Admit, Completion
+from penstock.flow import Admit, Completion, Row
 from penstock.flow.step_costs import StepCosts
 from penstock.forward import native_backend, torch_backend
 from penstock.kernels.arrays import Array
+from penstock.speculate import lookup
 from penstock.speculate.proposer import DraftRow, Proposal
 
 
@@ -28,6 +29,8 @@ class RecordedDrafts:
     """Implements `Proposer`."""
 
     kinds = (0.95,)
+    computes = False
+    taps = None
 
     def __init__(self, tokens: Array, answers: list[list[int]], random: Random, right: float) -> None:
         self._tokens, self._answers, self._random, self._right = tokens, answers, random, right
@@ -35,6 +38,9 @@ class RecordedDrafts:
 
     def admit(self, admit: Admit) -> None:
         self._prompts[admit.slot] = admit.prompt_length
+
+    def follow(self, rows: Sequence[Row], states: Array) -> None:
+        raise AssertionError("it reads no states")
 
     def propose(self, rows: Sequence[DraftRow]) -> list[Proposal]:
         return [Proposal(self._propose(row)) for row in rows]
@@ -54,8 +60,8 @@ def draft_recorded(monkeypatch: pytest.MonkeyPatch, completions: Sequence[Comple
     def make(tokens: Array) -> RecordedDrafts:
         return RecordedDrafts(tokens, answers, Random(len(answers)), right)
 
-    for backend in (native_backend, torch_backend):
-        monkeypatch.setattr(backend, "PromptLookup", make)
+    for module in (lookup, torch_backend):
+        monkeypatch.setattr(module, "PromptLookup", make)
     draft_freely(monkeypatch)
 
 

@@ -19,7 +19,7 @@ from draft_training.target import Target
 from penstock import LLM
 from penstock.store.resolve import resolve
 
-SAMPLED_AT = 0.8  # temperature
+TEMPERATURES = (0.8, 0.5, 0.3)  # of the sampled answers to a prompt, in turn
 SEQUENCES = {"cpu": 32, "cuda": 256}  # that the engine generates at the same time
 
 
@@ -33,7 +33,7 @@ class Data(NamedTuple):
 
 def prepare(options: Options, report: Callable[[str], None]) -> Data:
     device = torch.device(options.device)
-    folder = options.work / options.key("texts", "target", "invented", "max_tokens", "max_prompt", "seed")
+    folder = options.work / options.key("texts", "target", "invented", "samples", "max_tokens", "max_prompt", "seed")
     folder.mkdir(parents=True, exist_ok=True)
     sequences = dict(zip(("training", "held_out"), _generate(options, folder, report), strict=True))
     files = resolve(options.target)
@@ -77,7 +77,9 @@ def _generate(
         made = generator.answers("greedy answers", training, 0.0, options.max_prompt)
         invented = generator.invent_prompts(options.invented)
         made += generator.answers("greedy answers to invented prompts", invented, 0.0, options.max_prompt)
-        made += generator.answers("sampled answers", training, SAMPLED_AT, options.max_prompt)
+        for number in range(options.samples):
+            temperature = TEMPERATURES[number % len(TEMPERATURES)]
+            made += generator.answers(f"sampled answers {number}", training, temperature, options.max_prompt, number)
     if not made or not measured:
         raise SystemExit("the texts have too few prompts: training and evaluation need at least one each")
     for path, sequences in zip(paths, (made, measured), strict=True):

@@ -14,6 +14,7 @@ from penstock.flow import Request
 PLACEHOLDER = "PLACEHOLDER"
 GREEDY = SamplingParams(temperature=0.0)
 BATCH = 256  # prompts between two progress lines
+SEEDS = 1_000_003  # between the answers to one prompt
 
 
 class Generation(NamedTuple):
@@ -28,14 +29,18 @@ class Generator:
     def __init__(self, llm: LLM, *, max_tokens: int, seed: int, report: Callable[[str], None]) -> None:
         self._llm, self._max_tokens, self._seed, self._report = llm, max_tokens, seed, report
 
-    def answers(self, what: str, prompts: Sequence[str], temperature: float, max_prompt: int) -> list[Generation]:
-        """Prompts of more than `max_prompt` tokens are left out."""
+    def answers(
+        self, what: str, prompts: Sequence[str], temperature: float, max_prompt: int, number: int = 0
+    ) -> list[Generation]:
+        """One answer each; `number` tells several answers to a prompt apart. Prompts of more than `max_prompt` tokens
+        are left out."""
         made: list[Generation] = []
         for first in range(0, len(prompts), BATCH):
             conversations = [[{"role": "user", "content": prompt}] for prompt in prompts[first : first + BATCH]]
             short = [turns for turns in conversations if len(self._tokens(turns)) <= max_prompt]
+            seed = self._seed + first + number * SEEDS
             params = [
-                SamplingParams(temperature=temperature, max_tokens=self._max_tokens, seed=self._seed + first + place)
+                SamplingParams(temperature=temperature, max_tokens=self._max_tokens, seed=seed + place)
                 for place in range(len(short))
             ]
             for completion in self._llm.chat(short, params, progress=False):  # type: ignore[arg-type]

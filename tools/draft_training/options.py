@@ -21,6 +21,7 @@ class Options:
     output: Path
     work: Path
     invented: int
+    samples: int
     max_tokens: int
     max_prompt: int
     window: int
@@ -54,6 +55,7 @@ def parse(description: str, given: Sequence[str] | None = None) -> Options:
     add("--output", type=Path, default=Path("drafts"), help="folder of the results [drafts]")
     add("--work", type=Path, help="folder of intermediate results, about 5 kB per token [OUTPUT/work]")
     add("--invented", type=int, default=600, help="prompts that the target makes up [600]")
+    add("--samples", type=int, default=1, help="sampled answers to each prompt of the files, beside a greedy one [1]")
     add("--max-tokens", type=int, default=192, help="of an answer [192]")
     add("--max-prompt", type=int, default=640, help="tokens; training leaves out longer prompts [640]")
     add("--window", type=int, default=512, help="tokens of a sequence that are read in training [512]")

@@ -22,7 +22,7 @@ from penstock.store.spec import ModelSpec, Rope
 
 # Options that determine a network; others only say what is measured, or where.
 DETERMINING = (
-    *("texts", "target", "invented", "max_tokens", "max_prompt", "seed"),
+    *("texts", "target", "invented", "samples", "max_tokens", "max_prompt", "seed"),
     *("window", "draft_vocabulary", "epochs", "steps", "depth", "layers", "learning_rate", "batch_tokens"),
     *("feature_weight", "dtype"),
 )
@@ -118,11 +118,11 @@ class Trainer:
         for name, one in found.items():
             joint, conditional = (" ".join(f"{share:.3f}" for share in two) for two in (one.joint, one.conditional))
             self._report(f"{kind}, {name}, {one.steps} steps: joint {joint}; conditional {conditional}")
-        names = ("epochs", "steps", "learning_rate", "batch_tokens", "window", "invented", "max_tokens", "seed")
+        names = ("epochs", "steps", "learning_rate", "batch_tokens", "window", "invented", "samples", "max_tokens")
         return {
             "target": options.target,
             "texts": [path.name for path in options.texts],
             "training_tokens": self._data.training.num_tokens,
-            "options": {name: getattr(options, name) for name in names},
+            "options": {name: getattr(options, name) for name in (*names, "seed")},
             "acceptance": {name: one.facts() for name, one in found.items()},
         }

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.kernels.interface import Batch, Operations, Pages
     from penstock.kernels.weight import Weight
     from penstock.settings import Settings
+    from penstock.speculate.proposer import DraftSource
     from penstock.store.files import ModelFiles
     from penstock.store.spec import ModelSpec
 
@@ -53,7 +54,7 @@ class BackendConfig:
     kv_dtype: Dtype
     limits: StepLimits
     threads: int
-    speculates: bool = False  # tokens are drafted, by prompt lookup
+    drafts: DraftSource | None = None  # what proposes draft tokens; None: nothing does
     audit: float = 0.0  # share of steps with drafts that are computed again without
 
     @property

@@ -27,4 +27,5 @@ def choose_cache_size(config: BackendConfig, memory: DeviceMemory) -> CacheSize:
         context=config.settings.model.context,
         max_sequences=config.limits.max_sequences,
         step_tokens=config.limits.step_tokens,
+        drafting=None if config.drafts is None else config.drafts.layers,
     )

@@ -57,10 +57,12 @@ def size_cache(
     context: int | None,
     max_sequences: int,
     step_tokens: int,
+    drafting: ModelSpec | None = None,
 ) -> CacheSize:
     """As many blocks as the settings allow and the sequences can use. Call it once the weights are in memory.
 
-    `context` None: the longest that fits, up to the model's own; any other must fit.
+    `context` None: the longest that fits, up to the model's own; any other must fit. `drafting`: layers of a proposer
+    that have keys and values beside each block of full attention, in the same memory.
 
     All groups get blocks for equally many tokens, which is what short sequences need. A group with a window gets at
     most what `max_sequences` can hold at once; the rest goes to the others.
@@ -70,6 +72,8 @@ def size_cache(
         check_most(budget, memory.free)
     block_size = settings.block_size
     block_bytes = tuple(block_bytes_of(spec, group, block_size, dtype) for group in spec.cache_groups)
+    if drafting is not None:
+        budget = budget * block_bytes[0] // (block_bytes[0] + draft_block_bytes(drafting, block_size, dtype))
 
     def one_sequence(context: int) -> CacheSize:
         held = (group.most_blocks(context, step_tokens, block_size) + 1 for group in spec.cache_groups)
@@ -135,3 +139,8 @@ def _budget(settings: CacheSettings, memory: DeviceMemory) -> tuple[int, str]:
 
 def block_bytes_of(spec: ModelSpec, group: CacheGroup, block_size: int, dtype: Dtype) -> int:
     return spec.block_bytes(group, block_size, ITEMSIZES[dtype], 4 if dtype == "int8" else 0)
+
+
+def draft_block_bytes(spec: ModelSpec, block_size: int, dtype: Dtype) -> int:
+    """Of a proposer's layers, which all have blocks of full attention."""
+    return block_bytes_of(spec, CacheGroup(0, tuple(range(spec.num_layers))), block_size, dtype)

@@ -34,9 +34,11 @@ class NativeModel:
         *,
         step_tokens: int,
         max_draws: int | None = None,
+        taps: tuple[int, ...] | None = None,
     ) -> None:
-        """`max_draws`: of a step; None: one of each slot."""
+        """`max_draws`: of a step; None: one of each slot. `taps`: of `states`; None: they are not read."""
         self._model, self._spec, self._pool, self._pages = model, spec, pool, pages
+        self._taps = taps
         self._layout = Layout(
             heads=spec.num_heads,
             kv_heads=spec.num_kv_heads,
@@ -48,7 +50,7 @@ class NativeModel:
             max_tokens=step_tokens,
             max_wanted=max_draws or len(slots.tokens),
         )
-        self._sampling = self._last = self._program(wanted_only=True)
+        self._sampling = self._last = self._program(wanted_only=taps != ())
         self._showing: Program | None = None  # recorded at its first use
         self._rows = array("i")  # of the last step
 
@@ -72,6 +74,10 @@ class NativeModel:
     def hidden(self, count: int) -> Array:
         """[count, hidden] of the tokens of the last step, run with `show`."""
         return self._last.hidden(count)
+
+    def states(self, count: int) -> Array:
+        """[count, hidden] of the tokens of the last step, after the final norm; or [count, taps * hidden]."""
+        return np.concatenate(self._last.taps(count), axis=1) if self._taps else self._last.hidden(count)
 
     def logits(self, first: int, end: int, logprobs: LogprobTable | None = None) -> Array:
         """[n, vocab] of tokens first .. end - 1 of the last step, run with `show`. Overwrites `sampled_logits`.
@@ -109,5 +115,6 @@ class NativeModel:
             head_dim=spec.head_dim,
             softcap=spec.logit_softcap,
             wanted_only=wanted_only,
+            taps=self._taps or (),
         )
         return Program(self._pool, recording, self._layout)

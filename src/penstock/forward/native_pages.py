@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
-from penstock.forward.memory import CacheSize, allocation_error
+from penstock.forward.memory import CacheSize, allocation_error, draft_block_bytes
 from penstock.kernels.arrays import Array, Dtype
 from penstock.kernels.cpu.arena import Arena
 from penstock.kernels.interface import Pages, as_tensor
@@ -25,6 +26,12 @@ def allocate_native_pages(spec: ModelSpec, size: CacheSize, dtype: Dtype) -> lis
     except (OverflowError, OSError, ValueError) as error:
         raise allocation_error(size, error) from None
     return [pages[layer] for layer in range(spec.num_layers)]
+
+
+def allocate_draft_pages(spec: ModelSpec, blocks: int, block_size: int, dtype: Dtype) -> list[Pages]:
+    """Of a proposer's layers, each with as many blocks as the target has of full attention."""
+    size = CacheSize(block_size, (blocks,), (draft_block_bytes(spec, block_size, dtype),))
+    return allocate_native_pages(msgspec.structs.replace(spec, windows=()), size, dtype)
 
 
 def _pages(spec: ModelSpec, block_size: int, dtype: Dtype, memory: Array) -> Pages:

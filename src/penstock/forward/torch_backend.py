@@ -57,10 +57,10 @@ def build(config: BackendConfig, grammars: GrammarCache | None, end_phase: EndPh
         context=size.context,
         max_sequences=limits.max_sequences,
         grammars=grammars,
-        most_drafts=limits.step_tokens if config.speculates else 0,
+        most_drafts=limits.step_tokens if config.drafts is not None else 0,
     )
     costs: StepCosts | None = None
-    if config.speculates:
+    if config.drafts is not None:
         what = (config.files.name, model.num_bytes, "torch", config.dtype, config.threads)
         groups = len(config.spec.cache_groups)
         costs = step_costs(backend, what, max_rows=limits.max_sequences, num_groups=groups)

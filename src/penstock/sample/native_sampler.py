@@ -60,6 +60,7 @@ class NativeSampler:
         self._requests = RequestTable(vocab_size, len(tokens), num_drafts)
         self._tables = SlotTables.blank(tokens, MAX_BIASES, self._requests.allowed)
         self._cached: StepDraws | None = None
+        self._drafts: tuple[list[int], DrawTable] | None = None  # slots, and how they draw drafts
         self.inspects = self._requests.inspects
 
     def admit(self, admit: Admit) -> None:
@@ -68,7 +69,16 @@ class NativeSampler:
         if masks is not None and masks.bias_tokens is not None and masks.bias is not None:
             self._tables.bias_tokens[admit.slot, : len(masks.bias)] = masks.bias_tokens
             self._tables.biases[admit.slot, : len(masks.bias)] = masks.bias
-        self._cached = None
+        self._cached = self._drafts = None
+
+    def draw_table(self, slots: list[int], positions: list[int]) -> DrawTable:
+        """How a proposer draws a draft of each slot: as its request does, but without masks of constraints."""
+        if self._drafts is None or self._drafts[0] != slots:
+            requests = [self._requests.by_slot[slot] for slot in slots]
+            params = [one.draw_params | {"masked": one.has_static_bans} for one in requests]
+            self._drafts = slots, DrawTable(params, self._tables)
+        self._drafts[1].positions[:] = positions
+        return self._drafts[1]
 
     def prepare(self, slots: list[int], positions: list[int], constraints: StepConstraints | None) -> StepDraws:
         """How the program draws the token at `positions[r]` of the sequence in `slots[r]`; a slot with drafts has a row

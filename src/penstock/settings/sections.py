@@ -101,10 +101,11 @@ class EngineSettings(Section, frozen=True):
         Positive | None, Meta(description="CPU threads of the model. [default: the available cores]")
     ] = None
     speculate: Annotated[
-        Literal["off", "auto", "lookup"],
+        str,
         Meta(
-            description="Draft tokens that occurred before (prompt lookup), and verify several in one step; the output "
-            "stays the same. auto: lookup, where the backend has it."
+            description="Draft tokens and verify several in one step; the output is the same. lookup: what occurred "
+            "before (prompt lookup); draft:MODEL: a smaller model with the same vocabulary; eagle:FOLDER, "
+            "medusa:FOLDER: a trained head; mtp: the model's own MTP layers; auto: lookup where the backend can; off.",
         ),
     ] = "off"
     speculate_audit: Annotated[

@@ -43,6 +43,9 @@ class Drafter:
     def draft(self, rows: Sequence[Row], allowed_length: AllowedLength) -> DraftedRows | None:
         """None: the step has no drafts."""
         wanted = [DraftRow(row.slot, row.start + row.count, row.draws - 1) for row in rows if row.draws > 1]
+        num_drawing = sum(row.draws > 0 for row in rows)
+        if self._proposer.computes:
+            wanted = self._worthwhile(wanted, num_drawing)
         if not wanted:
             return None
         proposals = [
@@ -51,7 +54,7 @@ class Drafter:
         ]
         lengths = choose_lengths(
             self._costs,
-            sum(row.draws > 0 for row in rows),
+            num_drawing,
             [(self._slot_rates[row.slot].rate(kind, self._rates), len(tokens)) for row, tokens, kind in proposals],
         )
         drafts: dict[int, list[int]] = {}
@@ -63,6 +66,13 @@ class Drafter:
         if not drafts:
             return None
         return DraftedRows([with_drafts(row, len(drafts.get(row.slot, ()))) for row in rows], drafts, kinds)
+
+    def _worthwhile(self, rows: Sequence[DraftRow], num_drawing: int) -> list[DraftRow]:
+        """With no more tokens to propose than are likely to be worth their price; before there are any, all proposals
+        are of the first kind."""
+        chances = [(self._slot_rates[row.slot].rate(0, self._rates), row.most) for row in rows]
+        lengths = choose_lengths(self._costs, num_drawing, chances)
+        return [row._replace(most=most) for row, most in zip(rows, lengths, strict=True) if most]
 
     def settle(self, drafted: DraftedRows, kept: Sequence[int]) -> None:
         """`kept` [rows]: how many draws of each row count."""
@@ -105,3 +115,17 @@ def with_drafts(row: Row, drafts: int) -> Row:
 def without_drafts(rows: list[Row]) -> list[Row]:
     """The rows of a step in which nothing is drafted."""
     return [with_drafts(row, 0) for row in rows] if any(row.draws > 1 for row in rows) else rows
+
+
+def without_wrong_drafts(rows: Sequence[Row], kept: Sequence[int]) -> tuple[list[Row], list[int]]:
+    """Rows of a step as they count: without the drafts that were wrong; and the packed tokens that are left. `kept`
+    [rows]: how many draws of each count."""
+    counted: list[Row] = []
+    places: list[int] = []
+    first = 0
+    for row, count in zip(rows, kept, strict=True):
+        right = row.count - (row.draws - count)
+        counted.append(Row(row.slot, row.start, right, count))
+        places += range(first, first + right)
+        first += row.count
+    return counted, places

@@ -7,17 +7,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.flow import Admit
+from penstock.flow import Admit, Row
 from penstock.kernels.arrays import Array
 from penstock.speculate.ngram_index import NgramIndex
 from penstock.speculate.output_store import OutputStore
-from penstock.speculate.proposer import DraftRow, Proposal
+from penstock.speculate.proposer import DraftRow, Host, Proposal
+from penstock.store.files import ModelFiles
 
 # How likely a token is right, by the number of tokens that are the same: up to 4, 7, 15, or more. First those of the
 # sequence itself, then those of earlier outputs.
 RATES = (0.3, 0.5, 0.7, 0.85, 0.2, 0.4, 0.6, 0.8)
 LONG = 16  # tokens: such a match is good enough
 LEAD = 8  # tokens of the prompt that are kept with an output, so that its first tokens are found, too
+
+
+def prepare(argument: str, target: ModelFiles) -> LookupSource:
+    return LookupSource()
+
+
+class LookupSource:
+    """Implements `DraftSource`."""
+
+    taps = None
+    layers = None
+
+    def build(self, host: Host) -> PromptLookup:
+        return PromptLookup(host.tokens)
 
 
 @dataclass(slots=True)
@@ -32,6 +47,8 @@ class PromptLookup:
     """Implements `Proposer`."""
 
     kinds = RATES
+    computes = False
+    taps = None
 
     def __init__(self, tokens: Array) -> None:
         """`tokens` [slots, context] int32: the sequences."""
@@ -45,6 +62,9 @@ class PromptLookup:
             start = max(0, before.prompt_length - LEAD)
             self._outputs.add(before.scope, self._tokens[admit.slot, start : before.length])
         self._sequences[admit.slot] = IndexedSequence(admit.scope, admit.prompt_length)
+
+    def follow(self, rows: Sequence[Row], states: Array) -> None:
+        raise AssertionError("it reads no states")
 
     def propose(self, rows: Sequence[DraftRow]) -> list[Proposal]:
         return [self._propose(row) for row in rows]

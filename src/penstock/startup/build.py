@@ -29,6 +29,8 @@ from penstock.schedule import Scheduler
 from penstock.schedule.queue_policy import PolicyOptions
 from penstock.schedule.speculation import CreditSpeculation
 from penstock.settings import Settings
+from penstock.speculate.proposer import DraftSource
+from penstock.speculate.registry import prepare as prepare_drafts
 from penstock.startup import process_tuning
 from penstock.startup.gpu_warmup import wake_device
 from penstock.startup.preflight import has_driver
@@ -122,7 +124,7 @@ def _decide(settings: Settings, files: ModelFiles) -> BackendConfig:
         kv_dtype=_kv_dtype(settings, dtype, kind),
         limits=_limits(settings, files.spec, device, dtype),
         threads=settings.engine.threads or cores(),
-        speculates=_speculates(settings, kind),
+        drafts=_drafts(settings, files, kind),
         audit=settings.engine.speculate_audit,
     )
 
@@ -182,11 +184,19 @@ def _kind(settings: Settings, device: DeviceKind) -> BackendKind:
     return "torch"
 
 
-def _speculates(settings: Settings, kind: BackendKind) -> bool:
+def _drafts(settings: Settings, files: ModelFiles, kind: BackendKind) -> DraftSource | None:
+    """Reads what drafts tokens, so that all that is wrong with it is said before the model is loaded."""
     how = settings.engine.speculate
-    if how == "lookup" and kind not in DRAFTING:
+    if how == "off" or (how == "auto" and kind not in DRAFTING):
+        return None
+    if kind not in DRAFTING:
         raise InvalidSetting(f"speculate: {how} does not run on a GPU yet, set off or auto", param="speculate")
-    return how != "off" and kind in DRAFTING
+    if kind == "torch" and how not in ("auto", "lookup"):
+        raise InvalidSetting(
+            f"speculate: {how} needs the native CPU kernels (dtype auto); this engine can draft by lookup",
+            param="speculate",
+        )
+    return prepare_drafts("lookup" if how == "auto" else how, files)
 
 
 def _kv_dtype(settings: Settings, dtype: Dtype, kind: BackendKind) -> Dtype:
@@ -229,11 +239,16 @@ def _facts(config: BackendConfig, built: BuiltBackend, timer: PhaseTimer) -> dic
         "kv_tokens": (size.blocks[0] - 1) * size.block_size,
         "max_sequences": limits.max_sequences,
         "step_tokens": limits.step_tokens,
-        "speculation": "lookup" if config.speculates else "off",
+        "speculation": _speculation(config),
         "load_s": timer.seconds["weights"],
         "start_s": timer.total,
         "start_parts_s": timer.seconds,
     }
+
+
+def _speculation(config: BackendConfig) -> str:
+    how = config.settings.engine.speculate
+    return "off" if config.drafts is None else "lookup" if how == "auto" else how
 
 
 def _kernels(kind: BackendKind) -> str:

@@ -6,6 +6,7 @@ The engine checks again with exact figures (`startup.build`, `forward.memory`); 
 from __future__ import annotations
 
 import ctypes
+import re
 
 from penstock.errors import InvalidSetting, OutOfMemory
 from penstock.settings import CacheSettings, Settings, parse_bytes
@@ -15,6 +16,7 @@ from penstock.system import resources
 from penstock.system.extras import require_torch
 
 DRIVER = "libcuda.so.1"
+SPECULATE = re.compile(r"off|auto|lookup|mtp|(draft|eagle|medusa):.+")
 LEAST_CONTEXT = 256  # tokens: the context is never shortened below this to fit memory
 LEAST_KV_ITEMSIZE = {"auto": 2, "float32": 4, "float16": 2, "int8": 1}
 
@@ -37,6 +39,12 @@ def check(settings: Settings, spec: ModelSpec) -> None:
         require_torch("device cuda", "device")
     if dtype != "auto":
         require_torch(f"dtype {dtype}", "dtype")
+    if not SPECULATE.fullmatch(settings.engine.speculate):
+        raise InvalidSetting(
+            f"speculate: {settings.engine.speculate!r} is none of off, auto, lookup, mtp, draft:MODEL, eagle:FOLDER and "
+            "medusa:FOLDER",
+            param="speculate",
+        )
     if settings.cache.kv_memory is not None:
         asked = parse_bytes(settings.cache.kv_memory, "kv_memory")
         _check_least(asked, settings, spec)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.errors import ModelNotFound
+from penstock.errors import ModelNotFound, PenstockError
 from penstock.store import hf_folder, hub, package, pull, sidecar
 from penstock.store.catalogue import CATALOGUE, Entry, find_entry
 from penstock.store.disk import cache_root, key_of, writing_to
@@ -49,6 +49,15 @@ def resolve(
         folder = hub.ensure(name, root, progress, offline=offline, weights=weights, fetch=fetch)
         return hf_folder.read(folder, name, weights=weights)
     raise _not_found(name)
+
+
+def resolve_draft_model(name: str, progress: Progress | None = None) -> ModelFiles:
+    """The same, of a model that the setting `speculate` names."""
+    try:
+        return resolve(name, progress=progress)
+    except PenstockError as error:
+        error.message, error.param = f"speculate: {error.message}", "speculate"
+        raise
 
 
 def check_name(name: str) -> None:

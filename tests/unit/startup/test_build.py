@@ -105,7 +105,11 @@ def test_torch_operations_need_torch(monkeypatch: pytest.MonkeyPatch, dtype: str
 
 
 def test_speculation_on_a_gpu_is_refused_or_off() -> None:
-    with pytest.raises(InvalidSetting, match="GPU"):
-        build._speculates(Settings(engine=EngineSettings(speculate="lookup")), "cuda")
-    assert not build._speculates(Settings(engine=EngineSettings(speculate="auto")), "cuda")
-    assert build._speculates(Settings(engine=EngineSettings(speculate="auto")), "torch")
+    files = ModelFiles(name="small", format="safetensors", weights=(), spec=small_spec())
+    for how in ("lookup", "eagle:head", "mtp"):
+        with pytest.raises(InvalidSetting, match="GPU"):
+            build._drafts(Settings(engine=EngineSettings(speculate=how)), files, "cuda")
+    assert build._drafts(Settings(engine=EngineSettings(speculate="auto")), files, "cuda") is None
+    assert build._drafts(Settings(engine=EngineSettings(speculate="auto")), files, "torch") is not None
+    with pytest.raises(InvalidSetting, match="mtp needs the native CPU kernels"):
+        build._drafts(Settings(engine=EngineSettings(speculate="mtp")), files, "torch")

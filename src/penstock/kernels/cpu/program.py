@@ -30,6 +30,9 @@ class OpKind(IntEnum):
     PICK = 7
     CAP = 8
     DRAW = 9
+    INPUT = 10
+    COPY = 11
+    SCATTER = 12
 
 
 class PageType(IntEnum):
@@ -99,6 +102,7 @@ class NativeLayout(ctypes.Structure):
 class NativeStep(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("rows", "wanted", "draws", "tables", "logprobs", "drawn", "kept")),
+        ("inputs", ctypes.c_void_p),
         *((name, ctypes.c_int32) for name in ("num_rows", "num_wanted", "first", "end")),
     )
 
@@ -115,6 +119,7 @@ class Recording:
     offsets: list[int]  # of the buffers, in floats per token
     row_floats: int
     kept: list[object]  # what the operations point to
+    taps: tuple[int, ...] = ()  # buffers of the residual stream before some layers, [tokens, hidden_size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,7 @@ class Layout:
     head_dim: int
     block_size: int
     page_type: PageType
-    tokens: Array  # [slots, tokens] int32
+    tokens: Array  # [slots, tokens] int32; may be a view of some columns
     tables: Sequence[Array]  # [groups], each [slots, blocks] int32
     max_tokens: int  # of a step
     max_wanted: int
@@ -157,7 +162,7 @@ class Program:
         native = NativeLayout(
             heads,
             layout.tokens.ctypes.data,
-            layout.tokens.shape[1],
+            layout.tokens.strides[0] // layout.tokens.itemsize,
             tables,
             layout.tables[0].shape[1],
             len(layout.tables),
@@ -186,6 +191,7 @@ class Program:
         first: int = 0,
         end: int | None = None,
         kept: array[int] | None = None,  # [rows] int32: rows have drafts; how many draws of each count is written here
+        inputs: Array | None = None,  # [tokens, width] float32, of a program with an input
     ) -> list[int]:
         """Operations from `first` on, up to `end`; gives the drawn tokens, of all draws."""
         step = self._step
@@ -195,6 +201,7 @@ class Program:
         step.logprobs = None if logprobs is None else logprobs.address
         step.first, step.end = first, len(self.recording.ops) if end is None else end
         step.kept = None if kept is None else kept.buffer_info()[0]
+        step.inputs = None if inputs is None else inputs.ctypes.data
         if wrong := self._run(self._address, self._step_at):
             what = "tokens" if wrong == 1 else "logits"
             raise ValueError(f"a step has more {what} than there is room for")
@@ -203,6 +210,10 @@ class Program:
     def hidden(self, rows: int) -> Array:
         """[rows, hidden] after a run, until the next."""
         return self.view(self.recording.hidden, rows, self.recording.hidden_size)
+
+    def taps(self, rows: int) -> list[Array]:
+        """[rows, hidden] each, after a run, until the next."""
+        return [self._view(buffer, rows, self.recording.hidden_size) for buffer in self.recording.taps]
 
     def logits(self, rows: int) -> Array:
         """[rows, vocab] after a run, until the next."""

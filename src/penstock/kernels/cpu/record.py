@@ -10,15 +10,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
+from penstock.kernels.arrays import Array
+from penstock.kernels.cpu.buffers import Op, Value, drop_unread, native, place
 from penstock.kernels.cpu.packed import BLOCK, PackedMatrix
-from penstock.kernels.cpu.program import LOGITS, NO_BUFFER, NativeOp, NativePages, NativeRotation, OpKind, Recording
+from penstock.kernels.cpu.program import LOGITS, NativePages, NativeRotation, OpKind, Recording
 from penstock.kernels.interface import (
     Batch,
     BlockMap,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 TOKENS, WANTED = 0, 1  # which rows a value has, as in native/program.h
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
-ALIGNMENT = 16  # floats
 QUANTIZED_FLOATS = 14  # of a block: 56 bytes
 
 
@@ -46,53 +45,61 @@ class Recordable(Protocol):
 
     head: Weight
 
-    def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor: ...
-
-
-@dataclass(slots=True, eq=False)
-class Value:
-    """Rows of `floats` numbers in a buffer that is assigned later. Stands for a Tensor in the model's code."""
-
-    recorder: ProgramRecorder
-    rows: int
-    width: int
-    floats: int
-    maker: Op | None = None
-    quantized: Value | None = None
-    buffer: int = NO_BUFFER
-
-    def __getitem__(self, wanted: Value) -> Value:
-        return self.recorder.pick(self)
-
-
-@dataclass(slots=True, eq=False)
-class Op:
-    """A native operation whose buffers are assigned later."""
-
-    kind: OpKind
-    rows: int
-    width: int
-    input: Value | None = None
-    added: Value | None = None
-    output: Value | None = None
-    quantized: Value | None = None
-    fields: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def values(self) -> list[Value]:
-        return [value for value in (self.input, self.added, self.output, self.quantized) if value is not None]
+    def forward(
+        self, ops: Operations, batch: Batch, pages: Sequence[Pages], tap: Callable[[int, Tensor], None] | None = None
+    ) -> Tensor: ...
 
 
 def record(
-    model: Recordable, pages: Sequence[Pages], *, groups: int, head_dim: int, softcap: float, wanted_only: bool
+    model: Recordable,
+    pages: Sequence[Pages],
+    *,
+    groups: int,
+    head_dim: int,
+    softcap: float,
+    wanted_only: bool,
+    taps: Sequence[int] = (),
 ) -> Recording:
     """The model up to the drawn token. `wanted_only`: hidden states of `Batch.logits_indices` alone, all that a step
-    needs that only draws tokens; otherwise hidden states of all tokens, and logits of the wanted ones."""
+    needs that only draws tokens; otherwise hidden states of all tokens, and logits of the wanted ones. `taps`: layers
+    before which the residual stream is kept, of all tokens."""
     recorder = ProgramRecorder(head_dim)
-    hidden = _value(model.forward(recorder, recorder.batch(groups, wanted_only), pages))
+    tapped: dict[int, Value] = {}
+
+    def tap(layer: int, x: Tensor) -> None:
+        if layer in taps:
+            tapped[layer] = recorder.copy(_value(x))
+
+    hidden = _value(model.forward(recorder, recorder.batch(groups, wanted_only), pages, tap if taps else None))
     body = len(recorder.ops)
     recorder.head(hidden, model.head, softcap)
-    return recorder.recording(hidden, body, model.head.shape[0])
+    return recorder.recording(hidden, body, model.head.shape[0], [tapped[layer] for layer in taps])
+
+
+def record_network(
+    forward: Callable[[ProgramRecorder, Batch, Tensor], Tensor], *, width: int, head_dim: int
+) -> Recording:
+    """A network that reads inputs [tokens, width] beside the tokens, up to its hidden states of `Batch.logits_indices`:
+    draws none."""
+    recorder = ProgramRecorder(head_dim)
+    hidden = _value(forward(recorder, recorder.batch(1, True), recorder.input(width)))
+    return recorder.recording(hidden, len(recorder.ops), 0)
+
+
+def record_head(
+    forward: Callable[[ProgramRecorder, Tensor], Tensor],
+    weight: Weight,
+    places: Array | None,
+    *,
+    width: int,
+    vocab: int,
+) -> Recording:
+    """From inputs [tokens, width] to drawn tokens. `places` [rows of the weight]: the token ids of the logits."""
+    recorder = ProgramRecorder(BLOCK)
+    hidden = _value(forward(recorder, recorder.input(width)))
+    body = len(recorder.ops)
+    recorder.head(hidden, weight, 0.0, places, vocab)
+    return recorder.recording(hidden, body, vocab)
 
 
 class ProgramRecorder:
@@ -138,6 +145,7 @@ class ProgramRecorder:
             source = self._norm(source, norm)
         output = self._value(source.rows, matrix.shape[0]) if onto is None else _value(onto)
         self._linear(source, matrix, bias, output, adds=onto is not None)
+        output.quantized = None
         if activation is None:
             return _tensor(output)
         gated = self._value(output.rows, output.width // 2)
@@ -174,10 +182,39 @@ class ProgramRecorder:
     def logits(self, x: Tensor, weight: Weight, softcap: float, out: Tensor | None = None) -> Tensor:
         raise NotImplementedError("the head is recorded by `head`")
 
-    def head(self, hidden: Value, weight: Weight, softcap: float) -> None:
+    def input(self, width: int) -> Tensor:
+        """[tokens, width] that the caller of a run gives."""
+        output = self._value(TOKENS, width)
+        self._add(OpKind.INPUT, output)
+        return _tensor(output)
+
+    def copy(self, source: Value) -> Value:
+        """It as it is now; later sums do not change it."""
+        self._add_pending(source)
+        output = self._value(source.rows, source.width)
+        self._add(OpKind.COPY, output, source)
+        return output
+
+    def add(self, x: Tensor, onto: Tensor) -> Tensor:
+        """`onto` with x added, in place."""
+        self._add(OpKind.COPY, _value(onto), _value(x), option=1)
+        _value(onto).quantized = None
+        return onto
+
+    def head(
+        self, hidden: Value, weight: Weight, softcap: float, places: Array | None = None, vocab: int | None = None
+    ) -> None:
+        """`places` [rows of the weight]: the token ids of the logits, of `vocab`; None: all, in order."""
         source = self._pick(hidden) if hidden.rows == TOKENS else hidden
-        logits = Value(self, WANTED, weight.shape[0], 0, buffer=LOGITS)
-        self._linear(source, self._matrix(weight), None, logits)
+        logits = Value(self, WANTED, vocab or weight.shape[0], 0, buffer=LOGITS)
+        if places is None:
+            self._linear(source, self._matrix(weight), None, logits)
+        else:
+            some = self._value(WANTED, weight.shape[0])
+            self._linear(source, self._matrix(weight), None, some)
+            indices = np.ascontiguousarray(places, dtype=np.int32)
+            self._references.append(indices)
+            self._add(OpKind.SCATTER, logits, some, weight=indices.ctypes.data, window=some.width)
         if softcap:
             self._add(OpKind.CAP, logits, scale=softcap)
         self._add(OpKind.DRAW, logits)
@@ -195,12 +232,12 @@ class ProgramRecorder:
         self._add_pending(_value(x))
         return len(self.ops)
 
-    def recording(self, hidden: Value, head: int, vocab: int) -> Recording:
+    def recording(self, hidden: Value, head: int, vocab: int, taps: Sequence[Value] = ()) -> Recording:
         assert not self._pending, "a sum that is never read"
-        _drop_unread(self.ops, hidden)
-        offsets, row_floats = _place(self.ops, hidden)
+        drop_unread(self.ops, hidden)
+        offsets, row_floats = place(self.ops, (hidden, *taps))
         return Recording(
-            ops=[_native(op) for op in self.ops],
+            ops=[native(op) for op in self.ops],
             head=head,
             hidden=hidden.buffer,
             hidden_size=hidden.width,
@@ -208,6 +245,7 @@ class ProgramRecorder:
             offsets=offsets,
             row_floats=row_floats,
             kept=self._references,
+            taps=tuple(tap.buffer for tap in taps),
         )
 
     def _pick(self, source: Value) -> Value:
@@ -281,56 +319,6 @@ class ProgramRecorder:
 
     def _group(self, block_map: BlockMap) -> int:
         return next(index for index, known in enumerate(self._maps) if known is block_map)
-
-
-def _drop_unread(ops: Sequence[Op], hidden: Value) -> None:
-    """Norms and gates whose result is only read quantized need no buffer for its floats."""
-    uses = Counter(id(value) for op in ops for value in op.values)
-    for op in ops:
-        if op.kind in (OpKind.NORM, OpKind.GATE) and op.quantized is not None and op.output is not hidden:
-            op.output = op.output if uses[id(op.output)] > 1 else None
-
-
-def _place(ops: Sequence[Op], hidden: Value) -> tuple[list[int], int]:
-    """Assign each value a buffer. Buffers overlap where their values are never live at the same time. Gives where they
-    begin and the total size, in floats per token."""
-    last: dict[int, int] = {id(value): number for number, op in enumerate(ops) for value in op.values}
-    last[id(hidden)] = len(ops)  # read after the run
-    offsets: list[int] = []
-    living: list[tuple[int, int, int]] = []  # begin, end, last use
-    most = 0
-    for number, op in enumerate(ops):
-        living = [piece for piece in living if piece[2] >= number]
-        for value in op.values:
-            if value.buffer != NO_BUFFER:
-                continue
-            size = -(-value.floats // ALIGNMENT) * ALIGNMENT
-            begin = 0
-            for other_begin, other_end, _ in sorted(living):
-                if begin + size <= other_begin:
-                    break
-                begin = max(begin, other_end)
-            living.append((begin, begin + size, last[id(value)]))
-            most = max(most, begin + size)
-            value.buffer = len(offsets)
-            offsets.append(begin)
-    return offsets, most
-
-
-def _native(op: Op) -> NativeOp:
-    def buffer(value: Value | None) -> int:
-        return NO_BUFFER if value is None else value.buffer
-
-    return NativeOp(
-        kind=op.kind,
-        rows=op.rows,
-        width=op.width,
-        input=buffer(op.input),
-        added=buffer(op.added),
-        output=buffer(op.output),
-        quantized=buffer(op.quantized),
-        **op.fields,
-    )
 
 
 def _value(tensor: Tensor) -> Value:

@@ -51,12 +51,17 @@ class Decoder:
             for number in range(spec.num_layers)
         ]
 
-    def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor:
+    def forward(
+        self, ops: Operations, batch: Batch, pages: Sequence[Pages], tap: Callable[[int, Tensor], None] | None = None
+    ) -> Tensor:
         """Hidden states after the final norm, [tokens, hidden], of all tokens or of `batch.logits_indices` alone.
-        `pages` is by layer; keys and values are written."""
+        `pages` is by layer; keys and values are written. `tap` is given the residual stream before each layer, which
+        the layer may write to."""
         x = ops.embed(batch.tokens, self.embedding, self.embedding_scale)
         last = len(self.layers) - 1
         for number, (layer, layer_pages) in enumerate(zip(self.layers, pages, strict=True)):
+            if tap is not None:
+                tap(number, x)
             indices = batch.logits_indices if number == last else None
             x = layer.forward(ops, x, LayerStep(batch, layer_pages, indices))
         return ops.norm(x, self.norm)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.errors import ModelInvalid
 from penstock.speculate.heads.checkpoint import HeadCheckpoint
 from penstock.speculate.heads.layer import read_layer, read_projection
@@ -42,7 +44,8 @@ def read_mtp(files: ModelFiles, layer: int = 0) -> tuple[ChainHeadSpec, ChainHea
     )
     checkpoint.skip(*(name for name in checkpoint.names if not name.startswith(prefix)))
     checkpoint.finish("an MTP layer")
-    spec = ChainHeadSpec(kind="mtp", layers=target, target_hidden_size=hidden, draft_vocab_size=target.vocab_size)
+    one_layer = msgspec.structs.replace(target, num_layers=1, windows=())
+    spec = ChainHeadSpec(kind="mtp", layers=one_layer, target_hidden_size=hidden, draft_vocab_size=target.vocab_size)
     return spec, weights
 
 

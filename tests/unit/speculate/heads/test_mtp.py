@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import Qwen2Config
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer, Qwen2RMSNorm, Qwen2RotaryEmbedding
 
-from helpers import draft_heads, tiny_models
+from helpers import draft_heads
 from helpers.draft_heads import HIDDEN, VOCAB, Drawn, target_spec
 from penstock.errors import ModelInvalid
 from penstock.model import PackedForm, load, open_source
@@ -27,14 +26,8 @@ TOKENS = np.random.default_rng(5).integers(0, VOCAB, 9)
 
 
 def make(folder: Path, change: draft_heads.Tensors | None = None, **config: Any) -> ModelFiles:
-    drawn = Drawn(7)
-    tensors = drawn.layer(PREFIX, norms=("input_layernorm", "post_attention_layernorm"), bias=True)
-    tensors |= {
-        f"{PREFIX}{name}.weight": drawn.vector(HIDDEN, 1.0)
-        for name in ("token_layernorm", "hidden_layernorm", "final_layernorm")
-    }
-    tensors[f"{PREFIX}input_proj.weight"] = drawn.matrix(HIDDEN, 2 * HIDDEN)
-    tensors["model.layers.0.mlp.up_proj.weight"] = drawn.matrix(4, 4)  # of the model itself: not looked at
+    tensors = draft_heads.mtp_tensors(PREFIX)
+    tensors["model.layers.0.mlp.up_proj.weight"] = Drawn(7).matrix(4, 4)  # of the model itself: not looked at
     fields = {"architectures": ["MiMoForCausalLM"], "num_nextn_predict_layers": 1} | config
     draft_heads.write(folder, fields, tensors if change is None else change)
     spec = target_spec(architecture="qwen2", attention_bias=True)
@@ -100,23 +93,11 @@ def test_there_must_be_such_a_layer(tmp_path: Path) -> None:
 
 
 def test_a_model_loads_beside_its_mtp_layers(tmp_path: Path) -> None:
-    folder = tiny_models.make("qwen2", tmp_path)
-    config = json.loads((folder / "config.json").read_text())
-    hidden, ffn = config["hidden_size"], config["intermediate_size"]
-    weights = folder / "model.safetensors"
-    tensors = load_file(weights)
-    layer = {name: tensor for name, tensor in tensors.items() if name.startswith("model.layers.0.")}
-    tensors |= {name.replace("model.layers.0.", PREFIX): tensor.clone() for name, tensor in layer.items()}
-    for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
-        tensors[f"{PREFIX}{name}.weight"] = torch.ones(hidden)
-    tensors[f"{PREFIX}input_proj.weight"] = torch.ones(hidden, 2 * hidden)
-    save_file(tensors, weights)
-    mimo = {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_nextn_predict_layers": 1}
-    (folder / "config.json").write_text(json.dumps(config | mimo))
-    files = resolve(str(folder))
+    sizes = draft_heads.OF_TINY_MODELS
+    files = resolve(str(draft_heads.with_mtp(tmp_path)))
     assert files.spec.architecture == "qwen2"
     load(files.spec, open_source(files.weights, files.format), PackedForm(), context=32)
     spec, head = read_mtp(files)
-    assert spec.hidden_size == hidden
-    assert head.layers[0].gate.weight.shape == (ffn, hidden)
+    assert spec.hidden_size == sizes.hidden
+    assert head.layers[0].gate.weight.shape == (sizes.ffn, sizes.hidden)
     assert head.layers[0].q.bias is not None

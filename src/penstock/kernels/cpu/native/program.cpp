@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 
 #include "kernels.h"
 #include "penstock.h"
@@ -274,6 +275,22 @@ void Program::execute(const Op& op, int share, int shares, int thread) {
             for (; from < to; ++from)
                 std::memcpy(output + from * width, input + wanted_[static_cast<size_t>(from)] * width,
                             static_cast<size_t>(width) * sizeof(float));
+            break;
+        case INPUT:
+            std::memcpy(output + from * width, step_.inputs + from * width,
+                        static_cast<size_t>((to - from) * width) * sizeof(float));
+            break;
+        case COPY:
+            for (int64_t index = from * width; index < to * width; ++index)
+                output[index] = op.option != 0 ? output[index] + input[index] : input[index];
+            break;
+        case SCATTER:
+            for (; from < to; ++from) {
+                const int32_t* places = static_cast<const int32_t*>(op.weight);
+                std::fill_n(output + from * width, width, -std::numeric_limits<float>::infinity());
+                for (int64_t index = 0; index < op.window; ++index)
+                    output[from * width + places[index]] = input[from * op.window + index];
+            }
             break;
         case CAP: kernel.rows.cap(output + from * width, (to - from) * width, op.scale); break;
         case DRAW:

@@ -15,7 +15,9 @@
 
 namespace penstock {
 
-enum OpKind : int32_t { EMBED, NORM, QUANTIZE, LINEAR, ROTATE_STORE, ATTENTION, GATE, PICK, CAP, DRAW, NUM_OPS };
+enum OpKind : int32_t {
+    EMBED, NORM, QUANTIZE, LINEAR, ROTATE_STORE, ATTENTION, GATE, PICK, CAP, DRAW, INPUT, COPY, SCATTER, NUM_OPS
+};
 
 // Which rows an operation has: all tokens of the step, or those that are wanted (whose logits are asked for).
 enum Rows : int32_t { TOKENS, WANTED };
@@ -28,13 +30,13 @@ struct Op {
     int32_t added;      // buffer: NORM adds it to its input first
     int32_t output;     // buffer; LOGITS: that of the logits; -1 of NORM and GATE whose result is only read quantized
     int32_t quantized;  // buffer: of QUANTIZE, NORM, GATE and ATTENTION the result, of LINEAR the input
-    int32_t option;     // LINEAR: accumulate; GATE: Activation
+    int32_t option;     // LINEAR, COPY: accumulate; GATE: Activation
     int32_t group;      // of the cache
     int64_t width;      // of the output; of ROTATE_STORE the input's
-    int64_t window;
+    int64_t window;     // of ATTENTION; of SCATTER the input's width
     float scale;        // EMBED, ATTENTION; NORM: eps; CAP: the cap
     float softcap;      // ATTENTION
-    const void* weight;  // Matrix of EMBED and LINEAR, float of NORM
+    const void* weight;  // Matrix of EMBED and LINEAR, float of NORM, int32_t of SCATTER: where each input goes
     const float* bias;
     Pages pages;
     Rotation rotation;
@@ -69,6 +71,7 @@ struct Step {
     int32_t* drawn;         // [wanted]
     int32_t* kept;  // [rows]: how many draws of each row count, those up to the first that differs from the draft in its
                     // slot; null: no row has drafts
+    const float* inputs;  // [tokens][width of INPUT], or null
     int32_t num_rows, num_wanted;
     int32_t from, to;  // operations
 };
