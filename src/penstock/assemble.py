@@ -62,7 +62,7 @@ def model(settings: Settings, pulling: Progress | None = None) -> ModelFiles:
         raise InvalidSetting("[[models]] is for penstock serve: name one model", param="models")
     files = _resolve(settings, pulling)
     drafts, _, draft_model = settings.engine.speculate.partition(":")
-    if drafts == "draft":
+    if drafts == "draft" and draft_model:
         resolve_draft_model(draft_model, progress=pulling)
     sampling = {}
     for name, value in files.sampling.items():

@@ -39,10 +39,9 @@ def check(settings: Settings, spec: ModelSpec) -> None:
         require_torch("device cuda", "device")
     if dtype != "auto":
         require_torch(f"dtype {dtype}", "dtype")
-    if not SPECULATE.fullmatch(settings.engine.speculate):
+    if not SPECULATE.fullmatch(how := settings.engine.speculate):
         raise InvalidSetting(
-            f"speculate: {settings.engine.speculate!r} is none of off, auto, lookup, mtp, draft:MODEL, eagle:FOLDER and "
-            "medusa:FOLDER",
+            f"speculate: {how!r} is none of off, auto, lookup, mtp, draft:MODEL, eagle:FOLDER and medusa:FOLDER",
             param="speculate",
         )
     if settings.cache.kv_memory is not None:

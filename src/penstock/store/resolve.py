@@ -56,8 +56,7 @@ def resolve_draft_model(name: str, progress: Progress | None = None) -> ModelFil
     try:
         return resolve(name, progress=progress)
     except PenstockError as error:
-        error.message, error.param = f"speculate: {error.message}", "speculate"
-        raise
+        raise type(error)(f"speculate: {error.message}", param="speculate") from None
 
 
 def check_name(name: str) -> None:
