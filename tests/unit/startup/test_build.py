@@ -13,6 +13,7 @@ from penstock.errors import InvalidSetting
 from penstock.kernels.cpu import library
 from penstock.settings import EngineSettings, ModelSettings, Settings
 from penstock.startup import build
+from penstock.store.files import ModelFiles
 from penstock.system import extras
 
 

@@ -23,7 +23,7 @@ class Packer:
     def matrix(self, values: Array) -> Weight:
         """[rows, cols]"""
         quantize = self._quantize
-        made = pack_quantized(values, quantize, self._arena) if quantize else pack_floats(values, self._arena)
+        made = pack_quantized(values, quantize, self._arena) if quantize else pack_floats(values, "F32", self._arena)
         return Weight.from_packed(PackedMatrix([made], values.shape[1]))
 
     def linear(self, *parts: Projection, norm: Array | None = None, gate: Activation | None = None) -> Linear:
