@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from draft_training.generations import Generation
-from draft_training.target import Target
 
 TOKENS_AT_ONCE = 2048  # of the target's forward pass
 
@@ -84,12 +84,23 @@ class Corpus:
         return Batch(*(tensor.to(device) for tensor in (tokens, states, generated, real)))
 
 
+class States(Protocol):
+    """What computes hidden states."""
+
+    def hidden_states(self, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
+        """For each sequence [tokens, 1 + taps, hidden]: after the final norm, and at the taps."""
+
+
 def compute_states(
-    target: Target, generations: Sequence[Generation], path: Path, report: Callable[[str], None]
+    target: States,
+    state_shape: tuple[int, int],
+    generations: Sequence[Generation],
+    path: Path,
+    report: Callable[[str], None],
 ) -> Tensor:
     """[all tokens, 1 + taps, hidden] bfloat16, mapped from `path`. What an earlier run has computed is kept."""
     lengths = [len(one.tokens) for one in generations]
-    shape = (sum(lengths), 1 + len(target.taps), target.spec.hidden_size)
+    shape = (sum(lengths), *state_shape)
     size = shape[0] * shape[1] * shape[2]
     done_path = path.with_suffix(".done")
     done = int(done_path.read_text()) if path.exists() and done_path.exists() else 0

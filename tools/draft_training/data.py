@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 
 from draft_training import generations
-from draft_training.corpus import Corpus, compute_states
+from draft_training.corpus import Corpus, States, compute_states
 from draft_training.fit import Teacher
 from draft_training.generations import Generation, Generator
+from draft_training.native_states import NativeStates
 from draft_training.options import Options
 from draft_training.prompts import read_prompts
 from draft_training.target import Target
 from penstock import LLM
+from penstock.kernels.cpu import library
 from penstock.store.resolve import resolve
+from penstock.system.resources import cores
 
 TEMPERATURES = (0.8, 0.5, 0.3)  # of the sampled answers to a prompt, in turn
 SEQUENCES = {"cpu": 32, "cuda": 256}  # that the engine generates at the same time
@@ -40,10 +43,13 @@ def prepare(options: Options, report: Callable[[str], None]) -> Data:
     layers, vocab = files.spec.num_layers, files.spec.vocab_size
     context = max(len(one.tokens) for made in sequences.values() for one in made)
     taps = (2, layers // 2, layers - 3) if "eagle3" in options.kinds else ()
-    dtype = getattr(torch, options.dtype)
-    target = Target(files, taps=taps, context=context, device=device, dtype=dtype)
+    target = Target(files, taps=taps, context=context, device=device, dtype=getattr(torch, options.dtype))
+    source: States = target
+    if native := device.type == "cpu" and library.load() is not None:
+        source = NativeStates(files, taps=taps, context=context, threads=options.threads or cores())
+    shape, suffix = (1 + len(taps), files.spec.hidden_size), "native" if native else options.dtype
     states = {
-        name: compute_states(target, made, folder / f"{name}-{options.dtype}-{len(taps)}.states", report)
+        name: compute_states(source, shape, made, folder / f"{name}-{suffix}-{len(taps)}.states", report)
         for name, made in sequences.items()
     }
     training = Corpus(sequences["training"], states["training"], options.window)
@@ -56,7 +62,8 @@ def prepare(options: Options, report: Callable[[str], None]) -> Data:
         f"{len(chosen)} drafted tokens cover {float(seen[chosen].sum() / seen.sum()):.1%} of those held out"
     )
     vocabulary = chosen.to(device)
-    teacher = Teacher(target.embedding, target.head[vocabulary].contiguous(), options.feature_weight)
+    head = target.head[vocabulary].contiguous()
+    teacher = Teacher(target.embedding, head, vocabulary, counts, options.feature_weight)
     return Data(target, training, held_out, vocabulary, teacher)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from draft_training.layers import Attention, DecoderLayer, LayerCache, Mlp, Norm, ScaledLinear
@@ -33,8 +34,8 @@ class ChainHead(Protocol):
     def advance(self, embedded: Tensor, feature: Tensor, step: int, cache: LayerCache) -> Tensor:
         """The next features, of tokens [batch, tokens, hidden] and the features before them."""
 
-    def logits(self, feature: Tensor) -> Tensor:
-        """Over the draft's vocabulary."""
+    def logits(self, feature: Tensor, places: Tensor | None = None) -> Tensor:
+        """Over the draft's vocabulary, or over these places of it."""
 
 
 class Eagle1(nn.Module):
@@ -57,8 +58,8 @@ class Eagle1(nn.Module):
         out: Tensor = self.layers[0](fused, step, cache)
         return out
 
-    def logits(self, feature: Tensor) -> Tensor:
-        return feature @ self.head.T
+    def logits(self, feature: Tensor, places: Tensor | None = None) -> Tensor:
+        return feature @ (self.head if places is None else self.head[places]).T
 
     @torch.no_grad()
     def start_from(self, linear: LinearMap) -> None:
@@ -112,9 +113,9 @@ class Eagle3(nn.Module):
         out: Tensor = self.midlayer(embedded, feature, step, cache)
         return out
 
-    def logits(self, feature: Tensor) -> Tensor:
-        out: Tensor = self.lm_head(self.norm(feature))
-        return out
+    def logits(self, feature: Tensor, places: Tensor | None = None) -> Tensor:
+        head = self.lm_head.weight
+        return F.linear(self.norm(feature), head if places is None else head[places])
 
     @torch.no_grad()
     def start_from(self, linear: LinearMap) -> None:

@@ -38,6 +38,13 @@ class Medusa(nn.Module):
         """states [..., hidden] after the final norm -> logits of each head."""
         return [head(states) for head in self.heads]
 
+    def logits(self, place: int, states: Tensor, places: Tensor) -> Tensor:
+        """Of one head, over some places of the draft's vocabulary."""
+        *blocks, output = self.heads[place]
+        for block in blocks:
+            states = block(states)
+        return F.linear(states / output.input_scale, output.weight[places])
+
     @torch.no_grad()
     def start_from(self, scale: Tensor) -> None:
         """`scale` [hidden]: of the channels of hidden states."""

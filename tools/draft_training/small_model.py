@@ -27,8 +27,8 @@ class SmallModel(nn.Module):
         out: Tensor = self.norm(x)
         return out
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        return hidden @ self.head.T
+    def logits(self, hidden: Tensor, places: Tensor | None = None) -> Tensor:
+        return hidden @ (self.head if places is None else self.head[places]).T
 
     @torch.no_grad()
     def start_from(self, layers: list[dict[str, Tensor]]) -> None:

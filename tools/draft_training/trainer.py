@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from draft_training import acceptance, fit, save
 from draft_training.corpus import Batch
 from draft_training.data import Data
-from draft_training.eagle import Eagle1, Eagle3
+from draft_training.eagle import ChainHead, Eagle1, Eagle3
 from draft_training.medusa import Medusa
 from draft_training.options import Options
 from draft_training.small_model import SmallModel
@@ -65,7 +65,7 @@ class Trainer:
         options, data = self._options, self._data
         head = Eagle1(self._head_spec, data.teacher.head).to(self._device)
         head.start_from(feature_map(data.training, data.teacher.embedding, self._device))
-        self._fit("eagle", head, lambda batch: fit.chain_loss(head, batch, data.teacher, options.steps))
+        self._fit("eagle", head, self._chain_loss(head))
         drafts = acceptance.chain_drafts(head, data.teacher.embedding, data.vocabulary, options.depth)
         save.save_eagle1(folder, head, self._head_spec, data.vocabulary, self._measure("eagle", head, drafts))
 
@@ -73,7 +73,7 @@ class Trainer:
         options, data = self._options, self._data
         head = Eagle3(self._head_spec, data.teacher.head, data.target.norm).to(self._device)
         head.start_from(tap_map(data.training, data.target.norm, self._device))
-        self._fit("eagle3", head, lambda batch: fit.chain_loss(head, batch, data.teacher, options.steps))
+        self._fit("eagle3", head, self._chain_loss(head))
         drafts = acceptance.chain_drafts(head, data.teacher.embedding, data.vocabulary, options.depth)
         facts = self._measure("eagle3", head, drafts)
         save.save_eagle3(folder, head, self._head_spec, data.vocabulary, list(data.target.taps), facts)
@@ -83,7 +83,7 @@ class Trainer:
         spec = data.target.spec
         heads = Medusa(spec.hidden_size, data.teacher.head, heads=options.depth, blocks=1).to(self._device)
         heads.start_from(feature_map(data.training, data.teacher.embedding, self._device).output_scale)
-        self._fit("medusa", heads, lambda batch: fit.medusa_loss(heads, batch, data.teacher))
+        self._fit("medusa", heads, lambda batch, _: fit.medusa_loss(heads, batch, data.teacher))
         drafts = acceptance.medusa_drafts(heads, data.vocabulary, options.depth)
         save.save_medusa(folder, heads, spec, data.vocabulary, self._measure("medusa", heads, drafts))
 
@@ -93,13 +93,20 @@ class Trainer:
         last = data.target.spec.num_layers - 1
         chosen = [round(place * last / max(1, options.layers - 1)) for place in range(options.layers)]
         model.start_from([data.target.layer_tensors(number) for number in chosen])
-        self._fit("model", model, lambda batch: fit.small_model_loss(model, batch, data.teacher))
+        self._fit("model", model, lambda batch, _: fit.small_model_loss(model, batch, data.teacher))
         drafts = acceptance.small_model_drafts(model, data.teacher.embedding, data.vocabulary, options.depth)
         facts, target = self._measure("model", model, drafts), data.target
         tokenizer = resolve(options.target).tokenizer
         save.save_small_model(folder, model, self._model_spec, target.embedding, target.head, tokenizer, facts)
 
-    def _fit(self, kind: str, network: nn.Module, loss: Callable[[Batch], Tensor]) -> None:
+    def _chain_loss(self, head: ChainHead) -> Callable[[Batch, float], Tensor]:
+        def loss(batch: Batch, done: float) -> Tensor:
+            steps = 1 if done < fit.ONE_STEP else self._options.steps
+            return fit.chain_loss(head, batch, self._data.teacher, steps)
+
+        return loss
+
+    def _fit(self, kind: str, network: nn.Module, loss: Callable[[Batch, float], Tensor]) -> None:
         options = self._options
         parameters = sum(parameter.numel() for parameter in network.parameters())
         self._report(f"train {kind}: {parameters / 1e6:.1f}M parameters")
