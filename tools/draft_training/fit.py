@@ -1,5 +1,5 @@
 """The training loop, and the losses of each kind of network. All learn the target's distribution over the draft's
-vocabulary (`Teacher`), at every position: those of prompts teach, too."""
+vocabulary (`Teacher`), at the positions the target generated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from draft_training.medusa import Medusa
 from draft_training.small_model import SmallModel
 
 STEP_WEIGHTS = (1.0, 0.8, 0.64, 0.5)  # of the draft steps: later ones matter only where earlier ones are right
-ONE_STEP = 0.5  # share of the updates in which chain heads learn the first draft only
+ONE_STEP = 0.6  # share of the updates in which chain heads learn the first draft only, before they learn all
 WARM_UP = 0.05  # share of the updates
 VECTOR_RATE = 5e-4  # learning rate of norms and biases
 REPORT_S = 20.0
@@ -73,7 +73,7 @@ def chain_loss(head: ChainHead, batch: Batch, teacher: Teacher, steps: int) -> T
     for step in range(steps):
         embedded = F.embedding(shift(batch.tokens, step + 1), teacher.embedding)
         feature = head.advance(embedded, feature, step, cache)
-        learned = shift(batch.real, step + 1)
+        learned = shift(batch.generated, step + 1)
         got, wanted = feature[learned], shift(states, step + 1)[learned]
         loss = teacher.loss(head.logits(got, candidates), wanted, candidates)
         if head.feature_scale is not None:
@@ -87,7 +87,7 @@ def medusa_loss(heads: Medusa, batch: Batch, teacher: Teacher) -> Tensor:
     states, candidates = batch.states[:, :, 0], teacher.candidates(batch)
     total = states.new_zeros(())
     for place, weight in enumerate(STEP_WEIGHTS[: len(heads.heads)]):
-        learned = shift(batch.real, place + 1)
+        learned = shift(batch.generated, place + 1)
         logits = heads.logits(place, states[learned], candidates)
         total = total + weight * teacher.loss(logits, shift(states, place + 1)[learned], candidates)
     return total / sum(STEP_WEIGHTS[: len(heads.heads)])
@@ -96,8 +96,8 @@ def medusa_loss(heads: Medusa, batch: Batch, teacher: Teacher) -> Tensor:
 def small_model_loss(model: SmallModel, batch: Batch, teacher: Teacher) -> Tensor:
     embedded, candidates = F.embedding(batch.tokens, teacher.embedding), teacher.candidates(batch)
     hidden = model.advance(embedded, 0, [LayerCache() for _ in model.layers])
-    logits = model.logits(hidden[batch.real], candidates)
-    return teacher.loss(logits, batch.states[:, :, 0][batch.real], candidates)
+    logits = model.logits(hidden[batch.generated], candidates)
+    return teacher.loss(logits, batch.states[:, :, 0][batch.generated], candidates)
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,17 @@ class Schedule:
     dtype: str  # of products; parameters and sums are float32
 
     @staticmethod
-    def share(update: int, updates: int) -> float:
-        """Of the highest learning rate: linear warm-up, then a cosine down to zero."""
-        warm = max(1, int(WARM_UP * updates))
-        if update < warm:
-            return (update + 1) / warm
-        return 0.5 * (1 + math.cos(math.pi * (update - warm) / max(1, updates - warm)))
+    def share(update: int, updates: int, phases: Sequence[float]) -> float:
+        """Of the highest learning rate: in each phase linear warm-up, then a cosine down to zero. `phases`: where they
+        end, as shares of the updates."""
+        begin = 0
+        for end in (round(phase * updates) for phase in phases):
+            if update < end:
+                break
+            begin = end
+        place, count = update - begin, max(1, end - begin)
+        warm = max(1, int(WARM_UP * count))
+        return (place + 1) / warm if place < warm else 0.5 * (1 + math.cos(math.pi * (place - warm) / (count - warm)))
 
 
 class Optimizers:
@@ -153,6 +158,7 @@ def fit(
     schedule: Schedule,
     checkpoint: Path,
     report: Callable[[str], None],
+    phases: Sequence[float] = (1.0,),
 ) -> None:
     """Trains `network` in place. `loss` is given a batch and the share of the updates that is done. Continues after the
     last whole epoch that `checkpoint` has."""
@@ -176,7 +182,7 @@ def fit(
             batch = corpus.batch(group, device)
             with torch.autocast(device.type, torch.bfloat16, enabled=schedule.dtype == "bfloat16"):
                 value = loss(batch, update / updates)
-            optimizers.step(value, schedule.share(update, updates))
+            optimizers.step(value, schedule.share(update, updates, phases))
             seen += int(batch.real.sum())
             mean = float(value.detach()) if math.isnan(mean) else 0.98 * mean + 0.02 * float(value.detach())
             if time.monotonic() - reported > REPORT_S:

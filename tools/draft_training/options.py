@@ -60,7 +60,7 @@ def parse(description: str, given: Sequence[str] | None = None) -> Options:
     add("--max-prompt", type=int, default=640, help="tokens; training leaves out longer prompts [640]")
     add("--window", type=int, default=384, help="tokens of a sequence that are read in training [384]")
     add("--draft-vocabulary", type=int, default=16384, help="most frequent tokens that are drafted at all [16384]")
-    add("--epochs", type=int, default=3, help="passes over the training tokens [3]")
+    add("--epochs", type=int, default=4, help="passes over the training tokens [4]")
     add("--steps", type=int, default=3, help=f"draft steps that an EAGLE head is trained for, 1 to {MOST_STEPS} [3]")
     add("--depth", type=int, default=4, help="draft steps that are measured, and Medusa heads [4]")
     add("--layers", type=int, default=2, help="of the draft model [2]")

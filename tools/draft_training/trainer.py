@@ -65,7 +65,7 @@ class Trainer:
         options, data = self._options, self._data
         head = Eagle1(self._head_spec, data.teacher.head).to(self._device)
         head.start_from(feature_map(data.training, data.teacher.embedding, self._device))
-        self._fit("eagle", head, self._chain_loss(head))
+        self._fit("eagle", head, self._chain_loss(head), (fit.ONE_STEP, 1.0))
         drafts = acceptance.chain_drafts(head, data.teacher.embedding, data.vocabulary, options.depth)
         save.save_eagle1(folder, head, self._head_spec, data.vocabulary, self._measure("eagle", head, drafts))
 
@@ -73,7 +73,7 @@ class Trainer:
         options, data = self._options, self._data
         head = Eagle3(self._head_spec, data.teacher.head, data.target.norm).to(self._device)
         head.start_from(tap_map(data.training, data.target.norm, self._device))
-        self._fit("eagle3", head, self._chain_loss(head))
+        self._fit("eagle3", head, self._chain_loss(head), (fit.ONE_STEP, 1.0))
         drafts = acceptance.chain_drafts(head, data.teacher.embedding, data.vocabulary, options.depth)
         facts = self._measure("eagle3", head, drafts)
         save.save_eagle3(folder, head, self._head_spec, data.vocabulary, list(data.target.taps), facts)
@@ -106,7 +106,13 @@ class Trainer:
 
         return loss
 
-    def _fit(self, kind: str, network: nn.Module, loss: Callable[[Batch, float], Tensor]) -> None:
+    def _fit(
+        self,
+        kind: str,
+        network: nn.Module,
+        loss: Callable[[Batch, float], Tensor],
+        phases: tuple[float, ...] = (1.0,),
+    ) -> None:
         options = self._options
         parameters = sum(parameter.numel() for parameter in network.parameters())
         self._report(f"train {kind}: {parameters / 1e6:.1f}M parameters")
@@ -114,7 +120,7 @@ class Trainer:
             options.epochs, options.learning_rate, options.batch_tokens, options.seed, options.dtype
         )
         checkpoint = options.work / f"{kind}-{options.key(*DETERMINING)}.pt"
-        fit.fit(kind, network, loss, self._data.training, schedule, checkpoint, self._report)
+        fit.fit(kind, network, loss, self._data.training, schedule, checkpoint, self._report, phases)
 
     def _measure(self, kind: str, network: nn.Module, drafts: acceptance.Drafts) -> dict[str, Any]:
         """What it was trained on, and its acceptance."""
