@@ -117,7 +117,7 @@ class Part:
     table: Weight
     head: Weight
 
-    def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages], tap: object = None) -> Tensor:
+    def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor:
         return run_part(self.name, self.layer, ops, ops.embed(batch.tokens, self.table, 1.0), batch, pages)
 
     def in_torch(self, ops: Operations) -> Tensor:

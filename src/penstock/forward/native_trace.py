@@ -13,8 +13,9 @@ from penstock.forward.model_trace import MAX_TOKENS, TracedLayer, attention_prob
 from penstock.forward.native_pages import allocate_native_pages
 from penstock.forward.slot_arrays import SlotArrays
 from penstock.kernels.arrays import Array
+from penstock.kernels.cpu.buffers import Value
 from penstock.kernels.cpu.program import Layout, NativeOp, OpKind, PageType, Pool, Program
-from penstock.kernels.cpu.record import ProgramRecorder, Value, record
+from penstock.kernels.cpu.record import ProgramRecorder, record
 from penstock.kernels.interface import Batch, Operations, Pages, as_array
 from penstock.model import Decoder
 from penstock.model.layers.step import LayerStep

@@ -213,7 +213,7 @@ class Program:
 
     def taps(self, rows: int) -> list[Array]:
         """[rows, hidden] each, after a run, until the next."""
-        return [self._view(buffer, rows, self.recording.hidden_size) for buffer in self.recording.taps]
+        return [self.view(buffer, rows, self.recording.hidden_size) for buffer in self.recording.taps]
 
     def logits(self, rows: int) -> Array:
         """[rows, vocab] after a run, until the next."""

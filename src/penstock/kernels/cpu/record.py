@@ -45,8 +45,14 @@ class Recordable(Protocol):
 
     head: Weight
 
+    def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor: ...
+
+
+class Tapped(Protocol):
+    """A `Recordable` that shows its residual stream before each layer."""
+
     def forward(
-        self, ops: Operations, batch: Batch, pages: Sequence[Pages], tap: Callable[[int, Tensor], None] | None = None
+        self, ops: Operations, batch: Batch, pages: Sequence[Pages], tap: Callable[[int, Tensor], None]
     ) -> Tensor: ...
 
 
@@ -70,7 +76,11 @@ def record(
         if layer in taps:
             tapped[layer] = recorder.copy(_value(x))
 
-    hidden = _value(model.forward(recorder, recorder.batch(groups, wanted_only), pages, tap if taps else None))
+    batch = recorder.batch(groups, wanted_only)
+    if taps:
+        hidden = _value(cast(Tapped, model).forward(recorder, batch, pages, tap))
+    else:
+        hidden = _value(model.forward(recorder, batch, pages))
     body = len(recorder.ops)
     recorder.head(hidden, model.head, softcap)
     return recorder.recording(hidden, body, model.head.shape[0], [tapped[layer] for layer in taps])

@@ -1,6 +1,7 @@
 """Draft heads: small networks that draft tokens from the target's hidden states. Readers of the published checkpoint
 formats (`eagle`, `medusa`, `mtp`, over `checkpoint`), typed descriptions of what they read (`spec`, `weights`), and the
-reference forward passes in numpy (`chain`, `medusa_heads`), which define what a head computes.
+reference forward passes in numpy (`chain`, `medusa_heads`), which define what a head computes. On the native kernels it
+is wired from a model's operations (`chain_network`, `packing`).
 
     folder ──open_checkpoint──► HeadCheckpoint ──read_eagle──► ChainHeadSpec, ChainHeadWeights ──► ChainHead
 

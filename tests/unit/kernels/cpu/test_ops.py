@@ -52,7 +52,7 @@ class OneOperation:
         self.head = packed(torch.zeros(1, width))
         self._forward = forward
 
-    def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages], tap: object = None) -> Tensor:
+    def forward(self, ops: Operations, batch: Batch, pages: Sequence[Pages]) -> Tensor:
         return self._forward(ops, ops.embed(batch.tokens, self.embedding, 1.0), batch, pages)
 
 
