@@ -187,6 +187,7 @@ def local_model(
         name=files.name,
         context=pipeline.context,
         capabilities=frozenset(capabilities),
+        drafts=settings.engine.speculate.partition(":")[0],  # not from where: that is a path of the server
         recommended={**files.sampling, **({} if files.max_tokens is None else {"max_tokens": files.max_tokens})},
         created=int(time.time()),
     )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from helpers import draft_heads
+from helpers.draft_heads import Sizes
 from helpers.native_paged_model import needs_library
 from helpers.recorded_drafts import draft_freely, draft_recorded
 from penstock import LLM, Constraint, SamplingParams
@@ -120,3 +124,46 @@ def test_every_request(smollm2: ModelFiles, way: str, monkeypatch: pytest.Monkey
         assert outputs(alone) == outputs(expected[::8])
         assert outputs(together) == outputs(expected)
         assert outputs(preempted) == outputs(expected[::3])
+
+
+SIZES = Sizes(hidden=576, ffn=1536, heads=9, kv_heads=3, head=64, vocab=49152)
+SOME_TOKENS: dict[str, Any] = {"truncated_vocab_size": 8192, "change": {"token_map": np.arange(8192)}}
+
+
+def proposer_setting(name: str, folder: Path) -> str:
+    """SmolLM2 itself, which is always right, and random heads, which hardly ever are."""
+    if name == "draft":
+        return "draft:smollm2"
+    if name == "eagle3":
+        return f"eagle:{draft_heads.eagle3(folder, sizes=SIZES)}"
+    make = {"eagle1": draft_heads.eagle1, "medusa": draft_heads.medusa}[name]
+    without = ("embed_tokens.weight",) if name == "eagle1" else tuple(f"{head}.2.weight" for head in range(3))
+    shared = {"original_lm_head": True} if name == "medusa" else {}
+    return f"{name.rstrip('1')}:{make(folder, sizes=SIZES, without=without, **SOME_TOKENS, **shared)}"
+
+
+@pytest.mark.speculation
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("proposer", ["draft", "eagle1", "eagle3", "medusa"])
+def test_every_proposer(smollm2: ModelFiles, proposer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All prompts, in all ways in turn: alone, together with prefix hits, and preempted."""
+    chats, params = requests(PROMPTS, 48)
+    with open_model() as llm:
+        expected = llm.chat(chats, params)
+    draft_freely(monkeypatch)
+    speculate = proposer_setting(proposer, tmp_path)
+    with open_model(speculate=speculate) as llm:
+        alone = [llm.chat(chat, own) for chat, own in zip(chats[::8], params[::8], strict=True)]
+        together = llm.chat(chats, params)
+        llm.check_integrity()
+        stats = llm.stats()["speculation"]
+    with open_model(speculate=speculate, context=512, kv_memory="28MB", prefix_caching=False) as llm:
+        preempted = llm.chat(chats[::3], params[::3])
+        assert llm.stats()["preemptions"] > 0
+        llm.check_integrity()
+    print(f"\n{proposer}: {stats}")
+    assert stats["drafted"] > 1000
+    assert proposer != "draft" or stats["accepted"] > 0.9 * stats["drafted"]  # constraints forbid some
+    assert outputs(alone) == outputs(expected[::8])
+    assert outputs(together) == outputs(expected)
+    assert outputs(preempted) == outputs(expected[::3])

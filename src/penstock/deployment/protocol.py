@@ -60,6 +60,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
     capabilities: frozenset[Capability] = frozenset()
     recommended: dict[str, float | int] = {}  # sampling, by its authors, and `max_tokens` for a chat
+    drafts: str | None = None  # what drafts tokens: "off", "lookup", "eagle", …; None: not known
     region: str | None = None
     remote: bool = False  # an upstream's
     owner: str = "penstock"  # `owned_by` in /v1/models; an upstream's host

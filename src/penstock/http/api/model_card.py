@@ -22,6 +22,7 @@ class Model(Body, kw_only=True, frozen=True):
     capabilities: list[str]
     aliases: list[str]
     price: Price | None  # per million tokens
+    drafts: str | None  # what drafts tokens (`--speculate`): "off", "lookup", "eagle", …; null: not known
     recommended: dict[str, float | int]  # sampling, by the model's authors, and `max_tokens` for a chat
 
 
@@ -41,6 +42,7 @@ def describe(model: ServedModel) -> Model:
         capabilities=sorted(card.capabilities),
         aliases=list(card.aliases),
         price=card.price,
+        drafts=card.drafts,
         recommended=card.recommended,
     )
 

@@ -15,6 +15,7 @@ CARD = ModelCard(
     context=128,
     price=Price(input=0.5, output=1.5),
     capabilities=frozenset({"tools", "chat"}),
+    drafts="lookup",
     recommended={"temperature": 0.2, "max_tokens": 512},
     created=1_700_000_000,
 )
@@ -35,6 +36,7 @@ def test_models() -> None:
         "capabilities": ["chat", "tools"],
         "aliases": ["small"],
         "price": {"input": 0.5, "output": 1.5, "cached_input": None},
+        "drafts": "lookup",
         "recommended": {"temperature": 0.2, "max_tokens": 512},
     }
     assert json.loads(model_card.encode_models([MODEL])) == {"object": "list", "data": [json.loads(one)]}
