@@ -193,7 +193,7 @@ function Sums({ title, sums, total }: { title: string; sums: Sum[]; total: Sum }
             <tr key={one.name} data-group={one.name}>
               <td class="key-name">
                 {one.label || <span class="muted">none</span>}
-                {one.label !== one.name && <code class="muted">{one.name}</code>}
+                {one.label !== one.name && <code class="muted"> {one.name}</code>}
               </td>
               {cells(one)}
             </tr>
