@@ -99,12 +99,17 @@ def smollm2(cache: Path) -> Path:
     """Its GGUF, dequantized by transformers."""
     out = cache / "smollm2-dequantized"
     if not (out / "config.json").is_file():
+        from safetensors.torch import save_file
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         gguf = cpu_models.MODELS["SmolLM2-135M Q4_1"]()
-        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        model.save_pretrained(out)
+        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype="float32")
         AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(out)
+        weights = {name: weight for name, weight in model.state_dict().items() if name != "lm_head.weight"}  # tied
+        save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
+        config = model.config.to_dict()
+        config.pop("quantization_config", None)
+        (out / "config.json").write_text(json.dumps(config, default=str))
     return out
 
 

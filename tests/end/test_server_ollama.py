@@ -217,7 +217,7 @@ def test_pull(server: Server, client: ollama.Client) -> None:
     assert [part.status for part in client.pull(server.model, stream=True)][-1] == "success"
     assert client.pull(server.model).status == "success"
     with pytest.raises(ollama.ResponseError, match="not in the catalogue") as caught:
-        client.pull("llama3.2")
+        client.pull("no-such-model")
     assert caught.value.status_code == 404
 
 

@@ -138,7 +138,8 @@ def test_a_request_is_its_tenants(alice: httpx.Client, bob: httpx.Client) -> Non
 
 
 def test_what_runs_is_seen_by_its_tenant_alone(alice: httpx.Client, bob: httpx.Client) -> None:
-    body = {"prompt": PIN, "max_tokens": ENDLESS_TOKENS, "ignore_eos": True, "stream": True}
+    secret = "My other PIN is 0815."  # bob's own requests have her first one
+    body = {"prompt": secret + PIN, "max_tokens": ENDLESS_TOKENS, "ignore_eos": True, "stream": True}
     with alice.stream("POST", "/v1/completions", json=body) as stream:
         lines = stream.iter_lines()
         chunk = json.loads(next(lines).removeprefix("data: "))
@@ -149,7 +150,8 @@ def test_what_runs_is_seen_by_its_tenant_alone(alice: httpx.Client, bob: httpx.C
             found = bob.get(path)
             assert found.status_code == 200
             shown.append(found.text)
-        assert not any(name in text or PIN in text for text in shown)
+        assert not any(name in text or secret in text for text in shown)
+        assert secret in alice.get("/observe/requests").text, "her own list has it"
         own, other = get(alice, "/observe/cache"), get(bob, "/observe/cache")
         assert [one["id"].startswith(name) for one in own["sequences"].values()] == [True]
         assert other["sequences"] == {}
