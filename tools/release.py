@@ -54,9 +54,7 @@ def build() -> None:
         clone = Path(folder) / "penstock"
         run("git", "clone", "--quiet", ROOT, clone)
         run(sys.executable, "build_ui.py", cwd=clone)  # so that the sdist has it, and its users need no Node.js
-        # The wheel is built from the sdist. With its own C++ library inside, it runs on systems with older ones.
-        compiler = {"CXX": "g++ -static-libstdc++ -static-libgcc"} if shutil.which("g++") else {}
-        run(tool("pyproject-build"), "--outdir", folder, cwd=clone, **compiler)
+        run(tool("pyproject-build"), "--outdir", folder, cwd=clone)  # the wheel is built from the sdist
         (sdist,) = Path(folder).glob("*.tar.gz")
         (wheel,) = Path(folder).glob("*.whl")
         DIST.mkdir()
