@@ -80,6 +80,13 @@ def test_drafts_are_seen_everywhere(speculating: Server) -> None:
     assert metrics["penstock_spec_decode_num_accepted_tokens_per_pos_total{position=0}"] <= first
 
     with httpx.Client(base_url=speculating.url, timeout=PATIENCE_S) as http:
+        totals = http.get("/observe/speculation").json()
+        assert totals["on"] is True
+        assert (sum(totals["drafted_by_position"]), sum(totals["accepted_by_position"])) == (
+            totals["drafted"],
+            totals["accepted"],
+        )
+        assert totals["drafted"] == speculating.metrics()["penstock_spec_decode_num_draft_tokens_total"]
         request = http.get("/observe/requests").json()["requests"][0]
         sequence = http.get(f"/observe/requests/{request['number']}").json()["sequences"][0]
         assert (sequence["drafted_tokens"], sequence["accepted_tokens"]) == (drafted, accepted)

@@ -193,7 +193,7 @@ def test_a_saved_system_prompt_comes_back(visit: Visit, server: Server) -> None:
 
 
 def with_lookup(facts: dict[str, Any]) -> None:
-    facts["settings"]["engine"]["speculate"] = "lookup"
+    facts["engine"]["speculation"] = "lookup"
 
 
 def test_drafts_are_seen_step_by_step(opened: Visit, server: Server) -> None:

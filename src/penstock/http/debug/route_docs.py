@@ -55,6 +55,23 @@ CHECK = DebugRoute(
     not_found="No such model or replica.",
     asks_engine=True,
 )
+SPECULATION = DebugRoute(
+    description="Speculation of an engine since it started.",
+    members={
+        "on": "Whether the engine drafts; if not, the other members are missing.",
+        "steps": "Steps with drafted tokens.",
+        "drafted": "Tokens that were drafted.",
+        "accepted": "Of those, tokens that the model drew itself.",
+        "saved_s": "Seconds of steps that drafts have saved, estimated.",
+        "audited": "Tokens drawn again without drafts, to compare them (`--speculate-audit`).",
+        "mismatches": "Of those, tokens that were others then: a defect.",
+        "drafted_by_position": "Tokens drafted, by position in the draft.",
+        "accepted_by_position": "Of those, tokens that were right.",
+    },
+    parameters=REPLICA,
+    not_found="No such model or replica.",
+    asks_engine=True,
+)
 TENANTS = DebugRoute(
     description="How the tenants share an engine.",
     members={

@@ -1,4 +1,4 @@
-"""Engine steps: the batch timeline."""
+"""Engine steps: the batch timeline, and what speculation made of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from penstock.errors import InvalidRequest
 from penstock.gateway.keys.identity import Scope
 from penstock.http.debug import route_docs
-from penstock.http.debug.queries import source_of_query
+from penstock.http.debug.queries import ask_engine, replica_of_query, source_of_query
 from penstock.http.json_response import encode_response
 from penstock.http.middleware.tenants import tenant_of
 from penstock.http.routing import App
@@ -38,6 +38,13 @@ def add(app: App, service: Service, observer: Observer) -> None:
             step_window, observer.journal, first, end, query["columns"], rows=rows, tenant=tenant, source=source
         )
         return encode_response(shown)
+
+    @observe.get("/observe/speculation", **route_docs.SPECULATION.docs)
+    async def speculation(request: Request) -> Response:
+        """Drafted and accepted tokens by position, time saved, and what the audit found."""
+        replica = replica_of_query(service, request, route_docs.SPECULATION.read_query(request))
+        totals = (await ask_engine(replica, "stats")).get("speculation")
+        return encode_response({"on": totals is not None, **(totals or {})})
 
 
 def _step_range(query: JsonObject, newest: int) -> tuple[int, int]:

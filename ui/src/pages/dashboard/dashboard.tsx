@@ -9,6 +9,7 @@ import { stats, wallClock } from "../../lib/live";
 import { CAUSES } from "../../lib/labels";
 import { Badge, Card, PageHeader, Problem, Segmented, Stat, Table } from "../../parts/basics";
 import { Charts } from "./charts";
+import { Speculation } from "./speculation";
 
 const SPANS = [
   ["300", "5 min"],
@@ -58,6 +59,7 @@ export function Dashboard() {
           </Card>
         )}
         {history.value && <Charts history={history.value} log={scale.value === "log"} />}
+        <Speculation />
         {slo.value && <Objectives slo={slo.value} />}
         {slo.value && slo.value.recent.length > 0 && <Past alerts={slo.value.recent} />}
       </div>

@@ -224,11 +224,11 @@ function Figures({ message }: { message: Message }) {
           </dd>
         </div>
       )}
-      {drafts.drafted > 0 && (
+      {drafts.drafts > 0 && (
         <div title="Drafted tokens that the model drew itself, of all drafted tokens">
           <dt>drafts accepted</dt>
           <dd data-figure="drafts">
-            {count(drafts.accepted)} / {count(drafts.drafted)}
+            {count(drafts.hits)} / {count(drafts.drafts)}
           </dd>
         </div>
       )}

@@ -10,8 +10,8 @@ const ALTERNATIVES = 5;
 
 /** Whether the server drafts tokens: then streams can say which ones. */
 export function speculates(): boolean {
-  const engine = facts.value?.settings.engine as { speculate?: string } | undefined;
-  return engine?.speculate !== undefined && engine.speculate !== "off";
+  const engine = facts.value?.engine.speculation;
+  return engine !== undefined && engine !== "off";
 }
 
 export function requestBody(lane: Lane, path: Message[], begun = ""): Record<string, unknown> {

@@ -1,6 +1,7 @@
 /** Speculation live: each step's draft, what was accepted of it, and the model's own token. */
 import { useMemo } from "preact/hooks";
 import { percent, visible } from "../../lib/format";
+import { Acceptance } from "../../parts/acceptance";
 import type { DraftStep, Message } from "./message";
 
 const SHOWN = 400; // newest steps
@@ -20,13 +21,13 @@ export function StepsView({ message }: { message: Message }) {
       <dl class="figures" aria-label="Speculation so far">
         <Figure name="steps" value={steps.length} />
         <Figure name="tokens" value={all.tokens} />
-        <Figure name="drafted" value={all.drafted} />
-        <Figure name="accepted" value={`${all.accepted} (${percent(all.drafted ? all.accepted / all.drafted : null, 0)})`} />
+        <Figure name="drafted" value={all.drafts} />
+        <Figure name="accepted" value={`${all.hits} (${percent(all.drafts ? all.hits / all.drafts : null, 0)})`} />
         <Figure name="tokens per step" value={steps.length ? (all.tokens / steps.length).toFixed(2) : "–"} />
         {faster !== null && <Figure name="speed-up (estimate)" value={`${faster.toFixed(2)}×`} />}
         <Figure name="steps saved" value={all.tokens ? percent(1 - steps.length / all.tokens, 0) : "–"} />
       </dl>
-      <Positions steps={steps} />
+      <Acceptance {...byPosition(steps)} />
       <p class="small muted">
         A step computes the drafted tokens behind the newest one, and the model draws its own token at each position. Drafts that equal these draws are{" "}
         <span class="draft accepted">accepted</span>; the first <s class="draft rejected">wrong one</s> gives way to the model’s <b class="draft own">own draw</b>;{" "}
@@ -75,29 +76,6 @@ function Step({ number, step }: { number: number; step: DraftStep }) {
   }, [number, step]);
 }
 
-/** How often the first, second, … token of a draft was right, of all that were drafted there. */
-function Positions({ steps }: { steps: DraftStep[] }) {
-  const longest = Math.min(16, Math.max(0, ...steps.slice(-4000).map(({ drafted }) => drafted.length)));
-  if (!longest) return null;
-  return (
-    <dl class="positions" aria-label="Acceptance by position in the draft">
-      {Array.from({ length: longest }, (_, place) => {
-        const there = steps.filter(({ drafted }) => drafted.length > place);
-        const share = there.filter(({ accepted }) => accepted > place).length / Math.max(1, there.length);
-        return (
-          <div key={place} title={`Position ${place + 1}: ${there.length} drafted`}>
-            <dt>{place + 1}</dt>
-            <dd>
-              <i style={{ height: `${Math.round(share * 100)}%` }} />
-              <span>{percent(share, 0)}</span>
-            </dd>
-          </div>
-        );
-      })}
-    </dl>
-  );
-}
-
 /** Of the decode so far, against steps without drafts at the median time between such steps of this answer; null: too few. */
 function speedUp(steps: DraftStep[]): number | null {
   const gaps = steps.slice(1).flatMap(({ drafted, at = 0 }, place) => {
@@ -120,14 +98,25 @@ function Figure({ name, value }: { name: string; value: string | number }) {
   );
 }
 
-export function figures(steps: DraftStep[]): { tokens: number; drafted: number; accepted: number } {
-  const sum = { tokens: 0, drafted: 0, accepted: 0 };
+export function figures(steps: DraftStep[]): { tokens: number; drafts: number; hits: number } {
+  const sum = { tokens: 0, drafts: 0, hits: 0 };
   for (const step of steps) {
     sum.tokens += step.tokens.length;
-    sum.drafted += step.drafted.length;
-    sum.accepted += step.accepted;
+    sum.drafts += step.drafted.length;
+    sum.hits += step.accepted;
   }
   return sum;
+}
+
+/** Drafted and accepted tokens by position in the draft. */
+function byPosition(steps: DraftStep[]): { drafted: number[]; accepted: number[] } {
+  const [drafted, accepted]: [number[], number[]] = [[], []];
+  for (const step of steps)
+    for (let place = 0; place < step.drafted.length; place += 1) {
+      drafted[place] = (drafted[place] ?? 0) + 1;
+      accepted[place] = (accepted[place] ?? 0) + (place < step.accepted ? 1 : 0);
+    }
+  return { drafted, accepted };
 }
 
 /** Of each token of the answer: whether it had been drafted. Empty if the stream told no drafts. */
