@@ -162,7 +162,7 @@ def test_every_proposer(smollm2: ModelFiles, proposer: str, tmp_path: Path, monk
         assert llm.stats()["preemptions"] > 0
         llm.check_integrity()
     print(f"\n{proposer}: {stats}")
-    assert stats["drafted"] > 1000
+    assert stats["drafted"] > (1000 if proposer == "draft" else 300)
     assert proposer != "draft" or stats["accepted"] > 0.9 * stats["drafted"]  # constraints forbid some
     assert outputs(alone) == outputs(expected[::8])
     assert outputs(together) == outputs(expected)
