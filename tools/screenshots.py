@@ -33,7 +33,18 @@ def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as data:
         log = Path(data) / "log"
         with log.open("wb") as output:
-            options = ("--port", "0", "--keep-texts", "--ledger", "--data-dir", data, "--kv-memory", "150MB")
+            options = (
+                "--port",
+                "0",
+                "--keep-texts",
+                "--ledger",
+                "--data-dir",
+                data,
+                "--kv-memory",
+                "150MB",
+                "--speculate",
+                "lookup",
+            )
             server = subprocess.Popen([PENSTOCK, "serve", "smollm2", *options], stderr=output)
         try:
             url = _address(log, server)
@@ -66,6 +77,8 @@ def take(browser: Browser, url: str, folder: Path) -> None:
             page.locator("a.request-row").first.click()
             page.wait_for_timeout(1500)
         page.screenshot(path=folder / f"ui-{name}.png")
+        if name == "playground":
+            _show_drafts(page, folder)
         print(name, flush=True)
 
 
@@ -73,6 +86,14 @@ def _ask(page: Page) -> None:
     page.get_by_placeholder("Message").fill(PROMPT)
     page.get_by_placeholder("Message").press("Enter")
     page.wait_for_timeout(6000)
+
+
+def _show_drafts(page: Page, folder: Path) -> None:
+    page.get_by_label("New conversation").click()
+    page.get_by_text("Rewrite a text").click()
+    page.get_by_role("button", name="Steps", exact=True).click()
+    page.wait_for_timeout(6000)
+    page.screenshot(path=folder / "ui-speculation.png")
 
 
 def _address(log: Path, server: subprocess.Popen[bytes]) -> str:
