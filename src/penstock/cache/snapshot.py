@@ -64,10 +64,13 @@ def _strongest(states: np.ndarray[Any, Any], per_cell: int) -> np.ndarray[Any, A
     return np.argsort(order)[strongest]
 
 
-def tree(cache: CacheManager, tenant: str, own: Sequence[bytes], limit: int) -> dict[str, Any]:
+def tree(
+    cache: CacheManager, tenant: str, own: Sequence[bytes], limit: int, *, with_tokens: bool = False
+) -> dict[str, Any]:
     """A tenant's prefixes in the first group; blocks that follow each other without a branch are one node.
 
-    `own` are the keys of a sequence's blocks: its nodes are marked. There are no texts.
+    `own` are the keys of a sequence's blocks: its nodes are marked. `with_tokens`: nodes have the tokens of their first
+    block.
     """
     pool, history = cache.pools[0], cache.history
     if history is None:
@@ -80,7 +83,9 @@ def tree(cache: CacheManager, tenant: str, own: Sequence[bytes], limit: int) -> 
             break
         holders = pool.references(block)
         state = "held" if holders else "cached"
-        entries[link.key] = {"parent": link.parent, "hits": pool.hits(block), "state": state, "holders": holders}
+        entries[link.key] = {
+            "parent": link.parent, "hits": pool.hits(block), "state": state, "holders": holders, "link": link,
+        }  # fmt: skip
     now = history.clock()
     for ghost in history.ghosts():
         if ghost.link.tenant != tenant or not ghost.evicted:
@@ -88,11 +93,14 @@ def tree(cache: CacheManager, tenant: str, own: Sequence[bytes], limit: int) -> 
         if ghost.link.key not in entries and len(entries) < MAX_TREE_BLOCKS:
             entries[ghost.link.key] = {
                 "parent": ghost.link.parent, "hits": ghost.hits, "state": "evicted", "holders": 0,
-                "idle_s": round(now - ghost.since, 3),
+                "link": ghost.link, "idle_s": round(now - ghost.since, 3),
             }  # fmt: skip
     nodes = _join(entries, set(own), cache.block_size)
     nodes.sort(key=lambda node: (node["state"] == "evicted", not node["own"], -node["hits"], node["depth"]))
     shown = _with_ancestors(nodes, limit)
+    for node in nodes:
+        link = node.pop("link")
+        node["first_tokens"] = link.tokens if with_tokens else None
     return {"nodes": shown, "total": len(nodes), "shown": len(shown)}
 
 
@@ -113,6 +121,7 @@ def _join(entries: dict[bytes, dict[str, Any]], own: set[bytes], block_size: int
         nodes.append(
             {
                 "id": name,
+                "link": entry["link"],
                 "parent": parent,
                 "depth": depth,
                 "blocks": blocks,

@@ -48,7 +48,7 @@ class Views:
             "hit_tokens": self._planner.prefix_hit_tokens,
         }
 
-    def prefix_tree(self, tenant: str, limit: int, numbers: list[int]) -> dict[str, Any]:
+    def prefix_tree(self, tenant: str, limit: int, numbers: list[int], *, with_tokens: bool = False) -> dict[str, Any]:
         """What is cached for the tenant, or was lately; nodes of its sequences with these numbers are marked."""
         marked = set(numbers)
         own = [
@@ -57,7 +57,7 @@ class Views:
             if sequence.message.number in marked and sequence.message.tenant == tenant
             for link in sequence.chain.links
         ]
-        return snapshot.tree(self._queues.cache, tenant, own, limit)
+        return snapshot.tree(self._queues.cache, tenant, own, limit, with_tokens=with_tokens)
 
     def tenants(self) -> dict[str, Any]:
         """What each tenant was served and what it waits for, by tier; under policies other than `fair` only how many

@@ -88,3 +88,13 @@ def test_a_tenant_sees_its_own_prefixes_and_evictions_among_the_totals() -> None
     told = [snapshot.evictions(cache, tenant) for tenant in ("alice", "bob")]
     assert [len(one.pop("recent")) for one in told] == [3, 0]
     assert told[0] == told[1] == {"total": 3, "last_60_s": 3, "ghosts": 3}
+
+
+def test_nodes_have_the_tokens_of_their_first_block_where_they_are_wanted_and_the_tenants_own() -> None:
+    cache = CacheManager([CacheGroup(0, (0,))], [20], SIZE, True, EvictionHistory())
+    start(cache, [1, 2, 3, 4, 5, 6, 7, 8, 9], "mine")
+    start(cache, [7, 7, 7, 7, 7], "other")
+    (node,) = snapshot.tree(cache, "mine", [], 10, with_tokens=True)["nodes"]
+    assert node["first_tokens"] == [1, 2, 3, 4]
+    (node,) = snapshot.tree(cache, "mine", [], 10)["nodes"]
+    assert node["first_tokens"] is None

@@ -307,6 +307,7 @@ export interface TreeNode {
   holders: number;
   own: boolean;
   idle_s: number | null; // since eviction; null if not evicted
+  text: string | null; // of its first block, with --keep-texts
 }
 
 export interface LabToken {

@@ -12,7 +12,7 @@ from penstock.flow import SamplingParams
 from penstock.flow.record import Finding
 from penstock.gateway.keys.identity import Scope
 from penstock.http.debug import route_docs, sampling_lab
-from penstock.http.debug.queries import ask_engine, find_replica, find_request, replica_of_query
+from penstock.http.debug.queries import ask_engine, find_replica, find_request, model_of_query, replica_of_query
 from penstock.http.json_response import encode_response
 from penstock.http.middleware.tenants import identity_of, tenant_of
 from penstock.http.parse.body import read_body
@@ -20,6 +20,7 @@ from penstock.http.routing import App
 from penstock.http.service import Service
 from penstock.observe.observer import Observer
 from penstock.observe.trace.prefix_explanation import explain_prefix
+from penstock.observe.trace.views import Texts
 
 JsonObject = dict[str, Any]
 
@@ -44,11 +45,12 @@ def add(app: App, service: Service, observer: Observer) -> None:
         numbers = (
             [] if name is None else [sequence.number for sequence in find_request(observer, name, request).sequences]
         )
-        tenant = tenant_of(request.scope)
-        replica = replica_of_query(service, request, query)
-        return encode_response(
-            await ask_engine(replica, "prefix_tree", tenant=tenant, limit=query["limit"], numbers=numbers)
+        tenant, keep_texts = tenant_of(request.scope), journal.keep_texts
+        model, replica = model_of_query(service, request, query), replica_of_query(service, request, query)
+        found = await ask_engine(
+            replica, "prefix_tree", tenant=tenant, limit=query["limit"], numbers=numbers, with_tokens=keep_texts
         )
+        return encode_response(await asyncio.to_thread(_with_texts, found, model.tokenizer))
 
     @observe.post("/observe/cache/explain", **route_docs.EXPLAIN.docs)
     async def explain(request: Request) -> Response:
@@ -66,6 +68,14 @@ def add(app: App, service: Service, observer: Observer) -> None:
             lambda part: model.tokenizer.decode(list(part), skip_special=False),
         )  # fmt: skip
         return encode_response({**(explained or {}), "t": journal.at(journal.clock())})
+
+
+def _with_texts(tree: JsonObject, tokenizer: Texts) -> JsonObject:
+    """Each node with the text of its first block, where texts are kept: the tenant's own."""
+    for node in tree["nodes"]:
+        tokens = node.pop("first_tokens")
+        node["text"] = None if tokens is None else tokenizer.decode(tokens, skip_special=False)
+    return tree
 
 
 def _page_map(observer: Observer, found: JsonObject) -> JsonObject:

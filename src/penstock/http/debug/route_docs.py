@@ -262,7 +262,11 @@ CACHE = DebugRoute(
 )
 TREE = DebugRoute(
     description="The prefixes that are cached, or lately were.",
-    members={"nodes": "Runs of blocks without a branch.", "total": "How many there are.", "shown": "Of those, here."},
+    members={
+        "nodes": "Runs of blocks without a branch; with keep_texts, the text of the first block.",
+        "total": "How many there are.",
+        "shown": "Of those, here.",
+    },
     parameters=(
         _integer(name="limit", description="At most so many leaves.", bounds=(1, 2000), default=400),
         Parameter(name="request", description="Mark the nodes of this one, if it runs."),

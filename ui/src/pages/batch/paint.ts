@@ -146,7 +146,7 @@ function row(
     context.fillStyle = ink("surface-2");
     context.fillRect(0, top, width, tall);
   }
-  context.fillStyle = ink(on ? "text" : "text-3");
+  context.fillStyle = ink(lane.about ? "accent" : "text-3"); // like a link: a click opens the request
   context.font = font(13, on ? 600 : 400);
   context.textAlign = "left";
   context.fillText(lane.about ? `#${lane.about.request}` : `seq ${lane.seq}`, 0, top + tall / 2, LEFT - 8);

@@ -135,10 +135,11 @@ export function TimelineCard() {
   ]);
   const point = (event: PointerEvent): void => {
     const canvas = ref.current;
-    if (!canvas || event.offsetX < LEFT) return setHover(null);
-    const step = view.from + ((event.offsetX - LEFT) / (canvas.clientWidth - LEFT)) * view.span;
+    if (!canvas) return;
+    const step = view.from + (Math.max(0, event.offsetX - LEFT) / (canvas.clientWidth - LEFT)) * view.span;
     const place = Math.floor((event.offsetY - TOP + (scroller.current?.scrollTop ?? 0)) / row.current);
     const lane = event.offsetY > TOP ? (lanes.current[place] ?? null) : null;
+    if (event.offsetX < LEFT && !lane) return setHover(null);
     setHover({ x: event.clientX, y: event.clientY, at: { step, lane } });
   };
   useEffect(redraw, [hover, follow]);
@@ -178,6 +179,7 @@ export function TimelineCard() {
             <canvas
               ref={ref}
               role="img"
+              data-clickable={hover?.at.lane?.about !== undefined}
               aria-label="Timeline of the engine's steps"
               onPointerMove={point}
               onPointerLeave={() => setHover(null)}
@@ -235,6 +237,7 @@ function Pointer({ hover: { x, y, at }, model }: { hover: { x: number; y: number
             ? "preempted"
             : "–";
     rows.push([`request #${lane.about?.request ?? "?"}`, doing]);
+    if (lane.about) rows.push(["click", "opens the request"]);
   }
   const steps = model.stride > 1 ? `Steps #${column.number}–${column.number + model.stride - 1}` : `Step #${column.number}`;
   return (

@@ -20,6 +20,8 @@ const STATES = [
 ] as const;
 const INKS = ["c-free", "c-decode", "c-shared", "c-cached", "c-wait"];
 const TALLEST = 420;
+const LEAST_TAIL = 512; // free blocks at the end that are folded
+const SHOWN_TAIL = 128;
 
 /** Hue of a sequence: consecutive numbers get distant hues. */
 export const hue = (seq: number): number => Math.round((seq * 137.508) % 360);
@@ -52,15 +54,20 @@ export function PageMap({
   const [by, setBy] = useState<"state" | "request">("state");
   const [hover, setHover] = useState<{ x: number; y: number; cell: number; state: number; seq: number } | null>(null);
   const grid = useRef<Grid>({ side: 14, columns: 1, height: 14 });
-  const cells = group.runs.reduce((all, [length]) => all + length, 0);
+  const [whole, setWhole] = useState(false);
+  const all = group.runs.reduce((sum, [length]) => sum + length, 0);
+  const tail = group.runs.at(-1)?.[1] === FREE ? group.runs.at(-1)![0] : 0; // free blocks at the end, not drawn
+  const hidden = whole || tail < LEAST_TAIL ? 0 : tail - SHOWN_TAIL;
+  const cells = all - hidden;
   const counts = STATES.map((_, state) => group.runs.reduce((all, [length, own]) => all + (own === state ? length : 0), 0) * group.cell_blocks);
 
+  const drawn = hidden ? [...group.runs.slice(0, -1), [SHOWN_TAIL, FREE, 0] as const] : group.runs;
   const { ref, redraw } = useCanvas((context, width) => {
     const { side, columns, height } = (grid.current = gridOf(cells, width));
     if (ref.current && ref.current.style.height !== `${height}px`) ref.current.style.height = `${height}px`;
     const gap = side > 4 ? 1 : side > 2 ? 0.5 : 0;
     let at = 0;
-    for (const [length, state, seq] of group.runs) {
+    for (const [length, state, seq] of drawn) {
       context.fillStyle =
         by === "request" && (state === HELD || state === SHARED) && seq ? `hsl(${hue(seq)} 48% 52%)` : ink(INKS[state] ?? "c-free");
       context.globalAlpha = hover?.seq && hover.seq !== seq && state !== FREE ? 0.3 : 1;
@@ -81,12 +88,12 @@ export function PageMap({
     }
     context.globalAlpha = 1;
   });
-  useEffect(redraw, [group, by, hover?.seq]);
+  useEffect(redraw, [group, by, whole, hover?.seq]);
   const point = (event: PointerEvent): void => {
     const { side, columns } = grid.current;
     const cell = Math.floor(event.offsetY / side) * columns + Math.floor(event.offsetX / side);
     let at = 0;
-    for (const [length, state, seq] of group.runs) {
+    for (const [length, state, seq] of drawn) {
       if (cell < at + length && Math.floor(event.offsetX / side) < columns)
         return setHover({ x: event.clientX, y: event.clientY, cell, state, seq });
       at += length;
@@ -119,9 +126,21 @@ export function PageMap({
         onPointerMove={point}
         onPointerLeave={() => setHover(null)}
       />
+      {tail >= LEAST_TAIL && (
+        <p class="small">
+          <button type="button" class="link" aria-expanded={whole} onClick={() => setWhole(!whole)}>
+            {whole ? "Fold the free blocks at the end" : `${count(hidden * size)} more free blocks`}
+          </button>
+        </p>
+      )}
       <ul class="legend">
+        {by === "request" && (
+          <li>
+            <i class="hues" /> In use: one colour per request
+          </li>
+        )}
         {STATES.map(([colour, name], state) => (
-          <li key={name} data-state={name.toLowerCase().replace(" ", "-")} data-count={counts[state]}>
+          <li key={name} hidden={by === "request" && (colour === "decode" || colour === "shared")} data-state={name.toLowerCase().replace(" ", "-")} data-count={counts[state]}>
             <i data-colour={colour} />
             {name} <b>{count(counts[state])}</b>
           </li>

@@ -6,12 +6,12 @@ import { count, seconds } from "../../lib/format";
 import { usePolling } from "../../lib/frames";
 import { fetchJson, errorMessage } from "../../lib/http";
 import { ofSource } from "../../lib/source";
-import { requests, requestsVersion } from "../../lib/live";
+import { facts, requests, requestsVersion } from "../../lib/live";
 import { Card, Empty, Legend, Problem, Table } from "../../parts/basics";
 import { font, ink, useCanvas } from "../../parts/canvas";
 import { Tip, TipRows } from "../../parts/tip";
 
-const LEAF = 16;
+const LEAF = 18;
 const MOST_LEAVES = 400;
 const TALLEST = 340; // pixels; a taller tree scrolls, and only the visible part is drawn
 const COLOURS: Record<TreeNode["state"], string> = { held: "c-decode", cached: "c-cached", evicted: "c-output" };
@@ -88,10 +88,16 @@ export function PrefixTree({ held }: { held: boolean }) {
         context.lineWidth = 1.5;
         context.strokeRect(x + 0.75, y + 0.75, wide - 1.5, tall - 1.5);
       }
-      const label = node.hits ? `${count(node.tokens)} · ${count(node.hits)}×` : count(node.tokens);
+      const size = node.hits ? `${count(node.tokens)} · ${count(node.hits)}×` : count(node.tokens);
+      const label = node.text ? `${size}  ${node.text.replace(/\s+/g, " ").trim()}` : size;
       if (wide > 64 && tall >= 12) {
         context.fillStyle = ink("text");
-        context.fillText(label, x + 6, y + tall / 2, wide - 10);
+        context.save();
+        context.beginPath();
+        context.rect(x, y, wide - 4, tall);
+        context.clip();
+        context.fillText(label, x + 6, Math.max(y, 0) + Math.min(tall, height) / 2);
+        context.restore();
       }
     }
   });
@@ -106,7 +112,7 @@ export function PrefixTree({ held }: { held: boolean }) {
   return (
     <Card
       title="Prefix tree"
-      note="Cached prompt prefixes, left to right. Box width: tokens. Branch: prompts diverge. Colour strength: hits."
+      note={`Cached prompt prefixes, left to right. Box width: tokens. Branch: prompts diverge. The stronger the colour, the more hits; an outline marks the highlighted request.${facts.value?.keep_texts ? "" : " With --keep-texts boxes show how they begin."}`}
       aside={
         open.length > 0 && (
           <select aria-label="Highlight the path of a request" value={marked.value} onChange={(event) => (marked.value = event.currentTarget.value)}>
@@ -165,7 +171,7 @@ export function PrefixTree({ held }: { held: boolean }) {
             {top.map((node) => (
               <tr key={node.id}>
                 <td>
-                  {count(node.tokens)} tokens <span class="muted">after {count((node.depth * node.tokens) / Math.max(1, node.blocks))}</span>
+                  {node.text && <span class="node-text">“{node.text}”</span>} {count(node.tokens)} tokens <span class="muted">after {count((node.depth * node.tokens) / Math.max(1, node.blocks))}</span>
                 </td>
                 <td class="num">{count(node.hits)}</td>
                 <td>{stateOf(node)}</td>
@@ -182,6 +188,7 @@ export function PrefixTree({ held }: { held: boolean }) {
               ["hits", count(hover.node.hits)],
               ["state", stateOf(hover.node)],
               ["blocks", count(hover.node.blocks)],
+              ...(hover.node.text ? ([["begins", hover.node.text]] as const) : []),
             ]}
           />
         </Tip>

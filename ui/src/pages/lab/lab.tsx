@@ -40,7 +40,7 @@ export function Lab() {
         <div class="stack">
           <Prompt />
           {lab.problem.value && <Problem message={lab.problem.value} />}
-          {now ? <Path now={now} take={take} back={back} /> : <Empty icon="lab" title="Enter a prompt" />}
+          {now ? <Path now={now} take={take} back={back} /> : !lab.problem.value && <Empty icon="lab" title={lab.prompt.value ? "Computing…" : "Enter a prompt"} />}
           {now && <Matrix now={now} />}
         </div>
         <Sliders />
@@ -172,8 +172,11 @@ function Matrix({ now }: { now: LabAnswer }) {
   const off = now.stages.filter((stage) => !stage.on && stage.name !== "model").map((stage) => NAMES[stage.name] ?? stage.name);
   const most = Math.max(1e-9, ...stages.flatMap((stage) => stage.probs));
   const last = stages.at(-1);
+  const kept = (place: number): boolean => (last?.probs[place] ?? 0) > 0;
+  const order = now.tokens.map((_, place) => place).sort((a, b) => Number(kept(b)) - Number(kept(a)) || a - b); // survivors first
+  const out = order.filter((place) => !kept(place)).length;
   return (
-    <Card title="From logits to the sampled token" note={off.length ? `Off: ${off.join(", ")}.` : undefined}>
+    <Card title="From logits to the sampled token" aside={<Busy />} note={off.length ? `Off: ${off.join(", ")}.` : undefined}>
       <dl class="stats">
         <Stat name="Entropy" value={`${last?.entropy_bits.toFixed(2)} bits`} detail={`${stages[0]?.entropy_bits.toFixed(2)} before sampling parameters`} />
         <Stat name="Candidate tokens" value={count(last?.kept)} detail={`of ${count(now.vocab_size)}`} />
@@ -196,8 +199,8 @@ function Matrix({ now }: { now: LabAnswer }) {
           </tr>
         </thead>
         <tbody>
-          {now.tokens.map((token, place) => (
-            <tr key={token.id} data-token={token.id} data-drawn={token.id === now.drawn?.id} data-out={last?.probs[place] === 0}>
+          {order.map((place, row) => ({ token: now.tokens[place]!, place, row })).map(({ token, place, row }) => (
+            <tr key={token.id} data-first-out={out > 0 && row === order.length - out} data-token={token.id} data-drawn={token.id === now.drawn?.id} data-out={last?.probs[place] === 0}>
               <th scope="row">
                 <button type="button" class="choose mono" title={`Continue with token ${token.id}`} onClick={() => lab.choose(token.id)}>
                   {visible(token.text)}
@@ -213,6 +216,15 @@ function Matrix({ now }: { now: LabAnswer }) {
         </tbody>
       </Table>
     </Card>
+  );
+}
+
+/** Shown while an answer is on its way; the last one stays until then. */
+function Busy() {
+  return (
+    <span role="status" class="busy">
+      {lab.busy.value ? "Computing…" : ""}
+    </span>
   );
 }
 
