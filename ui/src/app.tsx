@@ -85,7 +85,9 @@ export function App() {
               <a href={`#/${name}`} aria-current={name === page.name ? "page" : undefined} aria-label={title}>
                 <Icon name={icon} size={20} />
                 <span class="long">{title}</span>
-                <span class="brief">{brief}</span>
+                <span class="brief" aria-hidden="true">
+                  {brief}
+                </span>
                 {name === "dashboard" && alerts.value.length > 0 && (
                   <em class="count" aria-label={`${alerts.value.length} open alerts`}>
                     {alerts.value.length}
