@@ -189,7 +189,7 @@ def test_a_step_that_fails_is_raised_and_leaves_the_engine_whole(llm: LLM, monke
     def broken(*_: object) -> None:
         raise RuntimeError("the device is on fire")
 
-    monkeypatch.setattr(backend._slots, "apply", broken)
+    monkeypatch.setattr(backend.slots, "apply", broken)
     with pytest.raises(PenstockError, match="on fire"):
         llm.embed([[5, 6], [7, 8]])
     monkeypatch.undo()

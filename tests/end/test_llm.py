@@ -252,7 +252,7 @@ def test_a_step_that_fails_ends_its_requests_and_nothing_else(llm: LLM, monkeypa
     def broken(*_: object) -> None:
         raise RuntimeError("the device is on fire")
 
-    monkeypatch.setattr(backend._slots, "apply", broken)
+    monkeypatch.setattr(backend.slots, "apply", broken)
     result = llm.generate("the tea", SHORT)
     assert result.finish is FinishReason.ERROR
     assert "on fire" in (result.error or "")
