@@ -250,6 +250,13 @@ def test_the_timeline_draws_steps_as_they_happen(visit: Visit, busy: Server) -> 
     expect(page.get_by_role("button", name="Resume")).to_be_visible()
     page.get_by_label("Zoom in").click()
     until(lambda: colours(page, canvas) > 3, "the timeline being drawn anew")
+    picture = f"() => document.querySelector('{canvas}').toDataURL()"
+    by_step = page.evaluate(picture)
+    page.get_by_role("button", name="By time").click()
+    expect(page.get_by_role("img", name="Timeline of the engine's steps, by time")).to_be_visible()
+    until(lambda: page.evaluate(picture) != by_step and colours(page, canvas) > 3, "the same steps by time")
+    until(pointed, "a step beneath the pointer")
+    expect(page.locator(".tip")).to_contain_text("Step #")
 
 
 def test_the_replay_is_the_servers_and_says_that_it_is_computed(visit: Visit, busy: Server) -> None:

@@ -11,7 +11,7 @@ export function Batch() {
   const reasons = Object.entries(now?.waiting_by_reason ?? {}).filter(([, waiting]) => waiting > 0);
   return (
     <>
-      <PageHeader title="Batch" terms="batch" lead="Every engine step: one row per sequence, one column per step. A click on a row opens its request." />
+      <PageHeader title="Batch" terms="batch" lead="Every engine step: one row per sequence, one column per step, or by time. A click on a row opens its request." />
       <div class="stack">
         <Card>
           <dl class="stats">

@@ -122,6 +122,20 @@ export class Timeline {
     return this.columns[Math.max(0, low - 1)]?.number ?? 0;
   }
 
+  /** When a step began; between two steps and beyond the known ones, in proportion. */
+  timeOf(step: number): number {
+    const { columns, stride } = this;
+    const first = columns[0];
+    const last = columns.at(-1);
+    if (!first || !last) return 0;
+    const mean = (last.start + last.us - first.start) / columns.length;
+    if (step < first.number) return first.start - ((first.number - step) / stride) * mean;
+    if (step >= this.end) return last.start + last.us + ((step - this.end) / stride) * mean;
+    const column = this.columnAt(step) ?? last;
+    const next = this.columnAt(column.number + stride)?.start ?? column.start + column.us;
+    return column.start + ((step - column.number) / stride) * (next - column.start);
+  }
+
   columnAt(step: number): Column | undefined {
     const at = Math.floor((step - this.first) / this.stride);
     const guess = this.columns[Math.max(0, Math.min(this.columns.length - 1, at))];

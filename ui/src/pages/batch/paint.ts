@@ -1,7 +1,8 @@
 /** Draws the visible part of the timeline: batch size and step time above, one row per sequence below. */
 import { duration } from "../../lib/format";
 import type { Viewport } from "../../lib/viewport";
-import { font, ink, ticks } from "../../parts/canvas";
+import { font, ink } from "../../parts/canvas";
+import type { Axis } from "./axis";
 import { DECODE, type Lane, type Timeline } from "./model";
 
 const ROWS = [20, 15]; // pixels, the first that fits; labels need 15
@@ -27,20 +28,19 @@ export function paint(
   height: number,
   model: Timeline,
   view: Viewport,
+  axis: Axis,
   lanes: Lane[],
   scrollTop: number,
   high: number,
   pointed: Pointed | null,
 ): void {
-  const scale = (width - LEFT) / view.span;
-  const x = (step: number): number => LEFT + (step - view.from) * scale;
   context.textBaseline = "middle";
-  grid(context, width, height, view, x);
+  grid(context, width, height, axis);
   context.save();
   context.beginPath();
   context.rect(LEFT, 0, width - LEFT, height);
   context.clip();
-  strips(context, model, view, x, scale);
+  strips(context, model, view, axis);
   context.restore();
   labels(context, model, view);
   context.save();
@@ -51,29 +51,26 @@ export function paint(
   const end = Math.min(lanes.length, Math.ceil((scrollTop + height - TOP) / high));
   for (let place = begin; place < end; place++) {
     const lane = lanes[place]!;
-    row(context, width, TOP + place * high - scrollTop, high, lane, model, view, x, scale, pointed?.lane === lane);
+    row(context, width, TOP + place * high - scrollTop, high, lane, model, view, axis, pointed?.lane === lane);
   }
   context.restore();
   if (pointed) {
     context.fillStyle = ink("text");
     context.globalAlpha = 0.25;
-    context.fillRect(x(Math.floor(pointed.step)), AXIS, Math.max(1, scale * model.stride), height);
+    const at = axis.x(Math.floor(pointed.step));
+    context.fillRect(at, AXIS, Math.max(1, axis.end(Math.floor(pointed.step)) - at), height);
     context.globalAlpha = 1;
   }
 }
 
-type X = (step: number) => number;
-
-function grid(context: CanvasRenderingContext2D, width: number, height: number, view: Viewport, x: X): void {
+function grid(context: CanvasRenderingContext2D, width: number, height: number, axis: Axis): void {
   context.font = font(13);
-  for (const tick of ticks(view.from, view.to, (width - LEFT) / 120)) {
-    if (tick % 1 !== 0) continue;
-    const at = x(tick);
+  for (const { x, text } of axis.ticks()) {
     context.fillStyle = ink("line");
-    context.fillRect(Math.round(at), AXIS - 4, 1, height);
+    context.fillRect(Math.round(x), AXIS - 4, 1, height);
     context.fillStyle = ink("text-3");
-    context.textAlign = at > width - 40 ? "right" : "left";
-    context.fillText(`#${tick}`, at, 9);
+    context.textAlign = x > width - 40 ? "right" : "left";
+    context.fillText(text, x, 9);
   }
   context.textAlign = "left";
 }
@@ -93,12 +90,13 @@ function peaks(model: Timeline, view: Viewport): { batch: number; us: number } {
   return { batch, us: Math.max(1, most > 2 * usual ? usual : most) };
 }
 
-function strips(context: CanvasRenderingContext2D, model: Timeline, view: Viewport, x: X, scale: number): void {
+function strips(context: CanvasRenderingContext2D, model: Timeline, view: Viewport, axis: Axis): void {
   const { batch, us } = peaks(model, view);
-  const wide = Math.max(scale * model.stride - (scale * model.stride > 4 ? 1 : 0), 0.75);
   for (const column of model.columns) {
     if (column.number + model.stride <= view.from || column.number >= view.to) continue;
-    const at = x(column.number);
+    const at = axis.x(column.number);
+    const room = axis.end(column.number) - at;
+    const wide = Math.max(room - (room > 4 ? 1 : 0), 0.75);
     const base = AXIS + STRIP;
     const high = (column.rows / batch) * STRIP;
     context.fillStyle = ink("c-decode");
@@ -138,8 +136,7 @@ function row(
   lane: Lane,
   model: Timeline,
   view: Viewport,
-  x: X,
-  scale: number,
+  axis: Axis,
   on: boolean,
 ): void {
   if (on) {
@@ -155,20 +152,20 @@ function row(
   context.rect(LEFT, top, width - LEFT, tall);
   context.clip();
   const bar = (from: number, to: number, colour: string, high: number): void => {
-    const left = Math.max(LEFT, x(from));
-    const right = Math.min(width, x(to));
+    const left = Math.max(LEFT, from);
+    const right = Math.min(width, to);
     if (right <= left) return;
     context.fillStyle = ink(colour);
     context.fillRect(left, top + (tall - high) / 2, Math.max(right - left, 0.75), high);
   };
   const own = lane.steps[0];
   const admitted = own ?? model.end;
-  if (lane.first < admitted) bar(lane.first, admitted, "c-wait", tall / 4.5);
+  if (lane.first < admitted) bar(axis.queued(lane), axis.x(admitted), "c-wait", tall / 4.5);
   for (const { step } of lane.preempted) {
     const next = lane.steps.find((other) => other > step) ?? (lane.about?.finished_at == null ? model.end : step + 1);
-    bar(step, next, "c-preempted", tall / 4.5);
+    bar(axis.x(step), axis.x(next), "c-preempted", tall / 4.5);
   }
-  cells(lane, model, view, scale, tall, bar);
+  cells(lane, model, view, axis, tall, bar);
   context.restore();
 }
 
@@ -177,13 +174,11 @@ function cells(
   lane: Lane,
   model: Timeline,
   view: Viewport,
-  scale: number,
+  axis: Axis,
   tall: number,
   bar: (from: number, to: number, colour: string, high: number) => void,
 ): void {
   const { stride } = model;
-  const apart = scale * stride >= 4;
-  const gap = apart ? 1 / scale : 0;
   const { steps, kinds } = lane;
   let low = 0;
   let high = steps.length;
@@ -193,14 +188,16 @@ function cells(
     else high = middle;
   }
   for (let at = low; at < steps.length && steps[at]! < view.to; ) {
-    const from = steps[at]!;
+    const first = steps[at]!;
     const kind = kinds[at]!;
-    let to = from + stride;
+    const left = axis.x(first);
+    const apart = axis.end(first) - left >= 4;
+    let last = first;
     at += 1;
-    while (!apart && at < steps.length && kinds[at] === kind && steps[at]! <= to) {
-      to = steps[at]! + stride;
+    while (!apart && at < steps.length && kinds[at] === kind && steps[at]! <= last + stride) {
+      last = steps[at]!;
       at += 1;
     }
-    bar(from, to - gap, kind === DECODE ? "c-decode" : "c-prefill", kind === DECODE ? tall * 0.56 : tall * 0.74);
+    bar(left, axis.end(last) - (apart ? 1 : 0), kind === DECODE ? "c-decode" : "c-prefill", kind === DECODE ? tall * 0.56 : tall * 0.74);
   }
 }

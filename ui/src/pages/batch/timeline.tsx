@@ -11,6 +11,7 @@ import { WAITS } from "../../lib/labels";
 import { Button, Card, Empty, Legend, Problem } from "../../parts/basics";
 import { useCanvas } from "../../parts/canvas";
 import { Tip, TipRows } from "../../parts/tip";
+import { stepAxis, timeAxis } from "./axis";
 import { DECODE, type Lane, Timeline } from "./model";
 import { Overview } from "./overview";
 import { LEFT, paint, type Pointed, rowHeight, TOP } from "./paint";
@@ -34,6 +35,8 @@ export function TimelineCard() {
   const [empty, setEmpty] = useState(true);
   const [hover, setHover] = useState<{ x: number; y: number; at: Pointed } | null>(null);
   const wanted = useRef(0);
+  const [byTime, setByTime] = useState(false);
+  const axis = (width: number) => (byTime ? timeAxis : stepAxis)(view, model.current, LEFT, width);
 
   const { ref, redraw } = useCanvas((context, width, height) => {
     lanes.current = model.current.visible(view.from, view.to);
@@ -42,7 +45,7 @@ export function TimelineCard() {
     const whole = TOP + lanes.current.length * row.current + 8;
     if (sizer.current) sizer.current.style.height = `${whole}px`;
     if (box && following.current && pinned.current) box.scrollTop = whole;
-    paint(context, width, height, model.current, view, lanes.current, box?.scrollTop ?? 0, row.current, hover?.at ?? null);
+    paint(context, width, height, model.current, view, axis(width), lanes.current, box?.scrollTop ?? 0, row.current, hover?.at ?? null);
   });
 
   const bounds = (): void => {
@@ -136,19 +139,22 @@ export function TimelineCard() {
   const point = (event: PointerEvent): void => {
     const canvas = ref.current;
     if (!canvas) return;
-    const step = view.from + (Math.max(0, event.offsetX - LEFT) / (canvas.clientWidth - LEFT)) * view.span;
+    const step = axis(canvas.clientWidth).stepAt(event.offsetX);
     const place = Math.floor((event.offsetY - TOP + (scroller.current?.scrollTop ?? 0)) / row.current);
     const lane = event.offsetY > TOP ? (lanes.current[place] ?? null) : null;
     if (event.offsetX < LEFT && !lane) return setHover(null);
     setHover({ x: event.clientX, y: event.clientY, at: { step, lane } });
   };
-  useEffect(redraw, [hover, follow]);
+  useEffect(redraw, [hover, follow, byTime]);
   bounds();
   return (
     <Card
       title="Timeline"
       aside={
         <>
+          <Button kind="quiet" aria-pressed={byTime} onClick={() => setByTime(!byTime)}>
+            By time
+          </Button>
           <Button icon="minus" kind="quiet" label="Zoom out" onClick={() => zoom(2)} />
           <Button icon="plus" kind="quiet" label="Zoom in" onClick={() => zoom(0.5)} />
           <Button icon={follow ? "pause" : "play"} aria-pressed={!follow} onClick={toggle}>
@@ -180,7 +186,7 @@ export function TimelineCard() {
               ref={ref}
               role="img"
               data-clickable={hover?.at.lane?.about !== undefined}
-              aria-label="Timeline of the engine's steps"
+              aria-label={byTime ? "Timeline of the engine's steps, by time" : "Timeline of the engine's steps"}
               onPointerMove={point}
               onPointerLeave={() => setHover(null)}
               onClick={() => hover?.at.lane?.about && hover.at.lane && go("requests", String(hover.at.lane.about.request))}
