@@ -36,7 +36,7 @@ export function ContextParts({ context }: { context: ContextTrace }) {
         <tr>
           <th colSpan={2}>Prompt</th>
           <th class="num">{count(context.prompt_tokens)}</th>
-          <th colSpan={2} />
+          <td colSpan={2} />
         </tr>
       </tfoot>
     </Table>

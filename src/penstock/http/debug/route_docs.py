@@ -58,7 +58,7 @@ CHECK = DebugRoute(
 SPECULATION = DebugRoute(
     description="Speculation of an engine since it started.",
     members={
-        "on": "Whether the engine drafts; if not, the other members are missing.",
+        "on": "Whether the engine drafts; if not, the other members are null.",
         "steps": "Steps with drafted tokens.",
         "drafted": "Tokens that were drafted.",
         "accepted": "Of those, tokens that the model drew itself.",

@@ -44,7 +44,8 @@ def add(app: App, service: Service, observer: Observer) -> None:
         """Drafted and accepted tokens by position, time saved, and what the audit found."""
         replica = replica_of_query(service, request, route_docs.SPECULATION.read_query(request))
         totals = (await ask_engine(replica, "stats")).get("speculation")
-        return encode_response({"on": totals is not None, **(totals or {})})
+        blank = dict.fromkeys(route_docs.SPECULATION.members)
+        return encode_response({**blank, **(totals or {}), "on": totals is not None})
 
 
 def _step_range(query: JsonObject, newest: int) -> tuple[int, int]:
