@@ -121,3 +121,14 @@ def test_many_answers_in_one_piece(server: Server) -> None:
     answers = asyncio.run(ask())
     assert [answer.choices[0].token_ids for answer in answers] == [[token] * 8 for token in range(66, 98)]
     until(server.idle, "the end of it all")
+
+
+def test_no_text_is_kept_without_keep_texts(server: Server) -> None:
+    secret = "The door opens at noon, and the key lies beneath the third stone from the left. " * 4
+    with server.client() as client, httpx.Client(base_url=server.url, timeout=PATIENCE_S) as http:
+        client.completions.create(model=server.model, prompt=secret, max_tokens=4)
+        until(server.idle, "the end of the request")
+        tree = http.get("/observe/cache/tree", params={"limit": 2000}).json()
+        assert tree["nodes"]
+        assert all(node["text"] is None for node in tree["nodes"])
+        assert secret[:12] not in http.get("/observe/requests").text
