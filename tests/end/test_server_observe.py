@@ -152,7 +152,10 @@ def test_the_page_map_agrees_with_the_engines_counters(http: httpx.Client, watch
     body = {"model": model, **ENDLESS, "prompt": [7] * 70, "n": 2}
     with http.stream("POST", "/v1/completions", json=body) as stream:
         lines = stream.iter_lines()  # held on to: a stream whose lines nobody has is closed
-        next(lines)
+        begun: set[int] = set()
+        while begun != {0, 1}:  # the second choice waits for the blocks of the first
+            if line := next(lines):
+                begun |= {choice["index"] for choice in json.loads(line.removeprefix("data: "))["choices"]}
         seen = shown(http, "/observe/cache")
         (group,) = seen["groups"]
         found = counted(group)

@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from helpers.browser import CLIPPED, SMALL_TEXT, PageErrors, violations
-from helpers.server_process import PATIENCE_S, Server, StartingServer
+from helpers.server_process import PATIENCE_S, Server, StartingServer, until
+from helpers.tiny_models import ENDLESS_TOKENS
 
 Visit = Callable[..., Page]
 PAGES = (
@@ -25,6 +26,10 @@ def used(server: Server) -> Server:
     """Pages with something on them: an empty one is easily accessible."""
     body = {"model": server.model, "messages": [{"role": "user", "content": "Something " * 8}], "max_tokens": 20}
     httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE_S).raise_for_status()
+    endless = body | {"max_tokens": ENDLESS_TOKENS, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=endless, timeout=PATIENCE_S) as stream:
+        next(stream.iter_lines())  # and hang up: the longest of usual finish reasons, cancelled
+    until(server.idle, "the engine being idle after a cancelled request")
     return server
 
 

@@ -187,7 +187,8 @@ function Siblings({ lane, message }: { lane: Lane; message: Message }) {
 function Figures({ message }: { message: Message }) {
   message.version.value;
   const { usage, timings, tokens, steps, sentAt, firstAt, lastAt } = message;
-  if (!firstAt) return null;
+  const ended = message.finish || message.state === "stopped";
+  if (!firstAt && !ended) return null; // an empty answer has an end, but no first token
   const made = tokens.filter((token) => !token.given).length;
   const outputs = usage?.completion_tokens ?? made;
   const rate = outputs > 1 && lastAt > firstAt ? ((outputs - 1) / (lastAt - firstAt)) * 1000 : null;
@@ -199,10 +200,12 @@ function Figures({ message }: { message: Message }) {
     : "";
   return (
     <dl class="figures" title={inside}>
-      <div>
-        <dt>TTFT</dt>
-        <dd data-figure="ttft">{ms(firstAt - sentAt)}</dd>
-      </div>
+      {firstAt > 0 && (
+        <div>
+          <dt>TTFT</dt>
+          <dd data-figure="ttft">{ms(firstAt - sentAt)}</dd>
+        </div>
+      )}
       {rate !== null && (
         <div>
           <dt>tok/s</dt>
@@ -238,7 +241,7 @@ function Figures({ message }: { message: Message }) {
           <dd>{percent(sure, 0)}</dd>
         </div>
       )}
-      {(message.finish || message.state === "stopped") && (
+      {ended && (
         <div>
           <dt>finish</dt>
           <dd data-figure="end">{message.state === "stopped" ? "stopped" : message.finish}</dd>
