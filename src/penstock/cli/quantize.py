@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -14,6 +14,7 @@ from penstock.store.resolve import resolve
 from penstock.system.extras import require_torch
 
 if TYPE_CHECKING:
+    from penstock.quantize.formats import Target
     from penstock.store.files import ModelFiles
 
 TARGETS = ("awq", "gptq", "int4", "int8", "fp8")
@@ -54,7 +55,7 @@ def quantize(model: str, out: Path, target: str, text: Path | None, group: int) 
     def progress(what: str, done: int, count: int) -> None:
         click.echo(f"\r{what} {done}/{count}", nl=done == count, err=True)
 
-    size = quantize_folder(files, out, target, group=group, chunks=chunks, progress=progress)  # type: ignore[arg-type]
+    size = quantize_folder(files, out, cast("Target", target), group=group, chunks=chunks, progress=progress)
     before = sum(path.stat().st_size for path in files.weights)
     click.echo(f"{out}: {target}, {size_text(size)} of weights ({size_text(before)} before)")
 

@@ -11,7 +11,7 @@ from penstock.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
-MAX_KEPT = 4  # results that nobody has asked for: their clients may have gone
+MAX_KEPT = 4  # results not yet fetched: their clients may have disconnected
 
 # trace(tokens, layer, position, stopped): what it found, or None if it was stopped.
 Trace = Callable[[list[int], int, int, Callable[[], bool]], dict[str, Any] | None]

@@ -1,4 +1,4 @@
-"""Ends an engine process whose frontend is gone, whatever the engine is doing."""
+"""Ends an engine process whose frontend is gone, in every state of the engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def watch_frontend(lifeline: int) -> None:
 
 
 def end_orphan() -> None:
-    """End this process at once: nobody is left to hand anything to, and an orderly exit may wait for threads."""
+    """End this process at once: no client is left, and an orderly exit may wait for threads."""
     logger.info("the frontend is gone; ending")
     logging.shutdown()
     os._exit(0)

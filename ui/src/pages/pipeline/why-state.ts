@@ -20,7 +20,7 @@ export const measured = signal<Measured[]>([]);
 export const measuring = signal(false);
 export const problem = signal("");
 
-/** One request per length, one after the other: prompts that nobody has sent before, so that none is cached. */
+/** One request per length, one after the other: new prompts, so that none is cached. */
 export async function measure(abort: AbortSignal): Promise<void> {
   const known = facts.value;
   if (!known || measuring.value) return;

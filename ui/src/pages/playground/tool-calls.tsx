@@ -12,7 +12,7 @@ import { type Message, pathTo, type ToolCall } from "./message";
 /** Answers in a row without a word of the user. */
 const MAX_STEPS = 8;
 const MAX_RESULT = 100_000; // characters that go back to the model
-/** Steps beyond that which the user allowed, by the message that began the loop. */
+/** Extra steps that the user allowed, by the message that began the loop. */
 const extended = signal(new Map<Message | undefined, number>());
 const REFUSED = "The user did not allow this call.";
 
