@@ -15,6 +15,7 @@
     ├── ModelInvalid                 422  the files exist but cannot be used
     │   ├── ArchitectureUnsupported  422
     │   └── WeightsMismatch          422  tensors missing or unexpected
+    ├── AdapterLoadFailed            422  an adapter's files cannot be read or do not fit its base model
     ├── PullFailed                   502  the download of a model failed
     ├── OutOfMemory                  507  the model or its cache does not fit
     ├── StorageFull                  507  no room on disk for a file
@@ -116,6 +117,11 @@ class ArchitectureUnsupported(ModelInvalid):
 
 class WeightsMismatch(ModelInvalid):
     code = "weights_mismatch"
+
+
+class AdapterLoadFailed(PenstockError):
+    status = 422
+    code = "adapter_load_failed"
 
 
 class PullFailed(PenstockError):

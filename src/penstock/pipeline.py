@@ -291,6 +291,7 @@ class Pipeline:
                 tier=request.tier,
                 weight=request.weight,
                 include_drafts=request.include_drafts,
+                adapter=request.adapter,
             )
             for choice in range(params.n)
         ]

@@ -22,6 +22,7 @@ from penstock.cache.eviction_history import EvictionHistory
 from penstock.cache.pool import Pool, Usage
 from penstock.cache.prefix_chain import ChainLink, PrefixChain
 from penstock.errors import PenstockError
+from penstock.flow import Adapter
 from penstock.flow.prefix import draw_secret, root_key
 from penstock.store.spec import CacheGroup
 
@@ -70,9 +71,9 @@ class CacheManager:
 
     # --- reads
 
-    def chain(self, tenant: str, salt: str) -> PrefixChain:
+    def chain(self, tenant: str, salt: str, adapter: Adapter | None = None) -> PrefixChain:
         """An empty chain for a new sequence."""
-        return PrefixChain(root_key(self._secret, tenant, salt), self.block_size, tenant)
+        return PrefixChain(root_key(self._secret, tenant, salt, adapter), self.block_size, tenant)
 
     def lookup_prefix(self, chain: PrefixChain, tokens: Sequence[int]) -> PrefixHit:
         """Prefix lookup: how many of the leading `tokens` are cached in all groups. Grows the chain to all full blocks.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from penstock.flow import Adapter
 from penstock.flow.prefix import block_key, pack_tokens, root_key
 
 MAX_KEYS = 1024  # of one prompt: hashing more would cost milliseconds
@@ -20,12 +21,19 @@ TRUSTED = 0.5  # of predicted tokens must have been found, by moving averages
 SHRINK, GROW = 0.95, 1.01  # of the number of keys held, after a wrong and after a right prediction
 
 
-def prompt_keys(secret: bytes, tenant: str, salt: str, tokens: Sequence[int], block_size: int) -> list[bytes]:
+def prompt_keys(
+    secret: bytes,
+    tenant: str,
+    salt: str,
+    tokens: Sequence[int],
+    block_size: int,
+    adapter: Adapter | None = None,
+) -> list[bytes]:
     """The keys of the full blocks of a prompt, as the engine computes them."""
     count = min(len(tokens) // block_size, MAX_KEYS)
     packed = pack_tokens(tokens[: count * block_size])
     width = len(packed) // count if count else 0
-    keys, parent = [], root_key(secret, tenant, salt)
+    keys, parent = [], root_key(secret, tenant, salt, adapter)
     for place in range(count):
         parent = block_key(parent, packed[place * width : (place + 1) * width])
         keys.append(parent)

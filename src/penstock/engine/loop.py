@@ -97,6 +97,8 @@ class EngineLoop:
         self.backend.restore_memory()
 
     def _submit(self, message: Submit) -> None:
+        if message.adapter is not None:
+            raise InvalidRequest("this engine has no adapters", param="model")
         constraint = message.params.constraint if message.task == "generate" else None
         if constraint is None:
             return self.scheduler.submit(message)

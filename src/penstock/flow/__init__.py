@@ -8,6 +8,7 @@ Only plain msgspec structs that can be sent to another process, and functions on
 torch, no HTTP.
 """
 
+from penstock.flow.adapter import Adapter
 from penstock.flow.constraint import Constraint
 from penstock.flow.messages import (
     Cancel,
@@ -35,6 +36,7 @@ from penstock.flow.step import Admit, Extend, Row, RowResult, StepPlan, StepResu
 from penstock.flow.tools import CallDelta, Tool, ToolCall, ToolUse
 
 __all__ = [
+    "Adapter",
     "Admit",
     "Backend",
     "CallDelta",

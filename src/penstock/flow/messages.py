@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from penstock.flow.adapter import Adapter
 from penstock.flow.params import SamplingParams
 
 Task = Literal["generate", "embed"]
@@ -73,6 +74,7 @@ class Submit(Wire, frozen=True):
     tier: int = STANDARD_TIER  # of its tenant's service: a smaller one goes first
     weight: float = 1.0  # of its tenant among those of the same tier, when they share the engine
     include_drafts: bool = False  # its Deltas have `drafts`
+    adapter: Adapter | None = None  # None: the base model
 
 
 class Cancel(Wire, frozen=True):

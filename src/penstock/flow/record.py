@@ -1,6 +1,6 @@
 """The packed record of one engine step, on the Frame that carries the step's Deltas.
 
-    header | per cache group: blocks | per admission | per preemption | per row
+    header | per cache group: blocks | per admission | per preemption | per row | adapters of rows
 
 The scheduler calls `pack` once per step, so it has to be fast; the observer calls `unpack`.
 Times are `time.monotonic()` seconds, spans are microseconds.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 # Wait reasons: why a sequence is not admitted yet. "step": only the step in flight; "budget", "slot" and "blocks" are
@@ -31,7 +32,7 @@ TOKENS_OF_DECODE = (1 << ACCEPTED_BIT) - 1
 LONGEST = 2**32 - 1  # span, in its unit
 
 # Counts that only grow have 64 bits: a busy engine evicts 2^32 blocks within days.
-_HEADER = struct.Struct(f"<QdIII{len(WAITS)}IIQBIIIB")
+_HEADER = struct.Struct(f"<QdIII{len(WAITS)}IIQBIIIBH")
 _BLOCKS = struct.Struct("<IIIII")
 _ADMISSION = struct.Struct(f"<IdI{len(WAITS)}IIIBIII")
 _PREEMPTION = struct.Struct("<IB")
@@ -92,6 +93,7 @@ class StepRecord(NamedTuple):
     preemptions: list[Preemption]
     numbers: list[int]  # [rows] sequence number
     words: list[int]  # [rows]: see DECODE
+    adapters: list[str]  # [rows] name of its adapter, "" without; empty: no row has one
 
     @property
     def waiting(self) -> int:
@@ -135,15 +137,20 @@ def pack(
     admissions: list[bytes],
     preemptions: list[tuple[int, int]],
     rows: array[int],
+    adapters: Sequence[str] = (),
 ) -> bytes:
     """`spans_us`, `waits` and `state` are the fields of StepRecord in order; `rows` is an array("I"): number, word,
-    number, …"""
+    number, …; `adapters` as in StepRecord."""
+    names = {name: place for place, name in enumerate(dict.fromkeys(("", *adapters)))} if adapters else {}
     header = _HEADER.pack(
-        number, start, *spans_us, *waits, *state, len(rows) // 2, len(admissions), len(preemptions), len(blocks)
-    )
+        number, start, *spans_us, *waits, *state,
+        len(rows) // 2, len(admissions), len(preemptions), len(blocks), len(names),
+    )  # fmt: skip
     parts = [header, *(_BLOCKS.pack(*group) for group in blocks), *admissions]
     parts += [_PREEMPTION.pack(*entry) for entry in preemptions]
     parts.append(rows.tobytes())
+    if names:
+        parts += [array("H", [names[name] for name in adapters]).tobytes(), "\0".join(names).encode()]
     return b"".join(parts)
 
 
@@ -151,7 +158,7 @@ def unpack(data: bytes) -> StepRecord:
     """Unpack what `pack` packed."""
     number, start, *fields = _HEADER.unpack_from(data)
     spans_us, waits, rest = fields[:3], tuple(fields[3 : 3 + len(WAITS)]), fields[3 + len(WAITS) :]
-    *state, rows, num_admissions, num_preemptions, groups = rest
+    *state, rows, num_admissions, num_preemptions, groups, num_names = rest
     offset = _HEADER.size
     blocks = [Blocks._make(_BLOCKS.unpack_from(data, offset + index * _BLOCKS.size)) for index in range(groups)]
     offset += groups * _BLOCKS.size
@@ -164,8 +171,15 @@ def unpack(data: bytes) -> StepRecord:
     offset += num_preemptions * _PREEMPTION.size
     packed = array("I", data[offset : offset + 8 * rows])
     numbers, words = packed[::2].tolist(), packed[1::2].tolist()
-    lists = (blocks, admissions, preemptions, numbers, words)
+    adapters = _unpack_adapters(data[offset + 8 * rows :], rows) if num_names else []
+    lists = (blocks, admissions, preemptions, numbers, words, adapters)
     return StepRecord._make((number, start, *spans_us, waits, *state, *lists))
+
+
+def _unpack_adapters(data: bytes, rows: int) -> list[str]:
+    """Indices of the rows' names, then the names."""
+    names = data[2 * rows :].decode().split("\0")
+    return [names[place] for place in array("H", data[: 2 * rows])]
 
 
 def counts_by_reason(counts: dict[int, int]) -> tuple[int, ...]:

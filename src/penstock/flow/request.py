@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.flow.adapter import Adapter
 from penstock.flow.context import ContextTrace, Document
 from penstock.flow.messages import STANDARD_TIER, FinishReason, Pooling, Task, Timings, TokenLogprobs
 from penstock.flow.params import SamplingParams
@@ -53,6 +54,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     )
     context_trace: ContextTrace | None = None  # of a prompt that was assembled, if the response is to have it
     include_drafts: bool = False  # as in Submit
+    adapter: Adapter | None = None  # as in Submit
     shows_token_ids: bool = False  # the response has token ids, or texts of the prompt's tokens
     warnings: tuple[str, ...] = ()  # for the client: fields that were accepted without effect
 

@@ -119,7 +119,7 @@ class Router:
         if size is None or policy not in BY_PREFIX or not call.active_requests:
             return []
         submit = call.active_requests[0].submits[0]
-        return prompt_keys(self._secret, submit.tenant, submit.salt, submit.tokens, size)
+        return prompt_keys(self._secret, submit.tenant, submit.salt, submit.tokens, size, submit.adapter)
 
     def _record(self, decision: Decision, candidates: Sequence[Candidate]) -> None:
         """Count it, and log a signal when it becomes stale and when it is back."""

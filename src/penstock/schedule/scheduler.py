@@ -270,10 +270,11 @@ class Scheduler:
             and cache.prefix_caching
             and message.choice == before.message.choice + 1  # else comparing thousands of tokens is wasted
             and (before.message.tenant, before.message.salt) == (message.tenant, message.salt)
+            and before.message.adapter == message.adapter
             and before.message.tokens == message.tokens
         ):
             return before.chain.share(message.tokens)
-        return cache.chain(message.tenant, message.salt)
+        return cache.chain(message.tenant, message.salt, message.adapter)
 
     def _settle_row(self, sequence: Sequence, row: Row, outcome: RowResult, now: float) -> None:
         if outcome.prompt_logprobs:

@@ -150,7 +150,7 @@ class StepRecorder:
         spans = (planned.planned_us, micros(collected - start), micros(self._clock() - start))
         return record.pack(
             step.plan.number, start, spans, planned.waits, planned.state, blocks,
-            planned.admissions, planned.preemptions, rows,
+            planned.admissions, planned.preemptions, rows, _adapter_names(step.sequences),
         )  # fmt: skip
 
     def drop_steps(self) -> None:
@@ -196,3 +196,9 @@ class StepRecorder:
             return self._running
 
         return explain(sequence.chain, sequence.tokens, hit.tokens, cache.history, running)
+
+
+def _adapter_names(sequences: Items[Sequence]) -> list[str]:
+    """As in `record.StepRecord`."""
+    adapters = [sequence.message.adapter for sequence in sequences]
+    return [adapter.name if adapter is not None else "" for adapter in adapters] if any(adapters) else []

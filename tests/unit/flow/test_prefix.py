@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from penstock.flow import Adapter
 from penstock.flow.prefix import KEY_BYTES, SECRET_BYTES, block_key, draw_secret, pack_tokens, root_key
 
 SECRET = bytes(range(SECRET_BYTES))
@@ -32,6 +33,15 @@ def test_no_two_tenants_or_salts_share_a_root() -> None:
         ("a", "\0b"),
     ]
     assert len({root_key(SECRET, *one) for one in asked}) == len(asked)
+
+
+def test_no_two_adapters_share_a_root() -> None:
+    """Neither by name nor by version; where the files lie does not matter."""
+    pirate = Adapter("pirate", "00ff", "/adapters/pirate", 16)
+    others = [None, Adapter("pirate", "00fe", pirate.path, 16), Adapter("poet", "00ff", pirate.path, 16)]
+    roots = {root_key(SECRET, "alice", "salt", adapter) for adapter in (pirate, *others)}
+    assert len(roots) == 4
+    assert root_key(SECRET, "alice", "salt", Adapter("pirate", "00ff", "/moved", 16)) in roots
 
 
 def test_keys_cannot_be_computed_without_the_secret() -> None:

@@ -26,17 +26,20 @@ LET_IN = st.builds(
     admissions=st.lists(LET_IN, max_size=3),
     preemptions=st.lists(st.builds(Preemption, WORDS, st.integers(0, len(record.WAITS) - 1)), max_size=3),
     rows=st.lists(st.tuples(WORDS, WORDS), max_size=20),
+    names=st.none() | st.lists(st.sampled_from(["", "pirate", "Ünï/8-b"]), min_size=20, max_size=20),
 )
 def test_what_is_packed_comes_out_again(
-    number, start, spans, waits, state, blocks, admissions, preemptions, rows
+    number, start, spans, waits, state, blocks, admissions, preemptions, rows, names
 ) -> None:
+    adapters = [] if names is None else names[: len(rows)]
     flat = array("I", [value for row in rows for value in row])
     packed = record.pack(
-        number, start, spans, waits, state, blocks, list(map(record.pack_admission, admissions)), preemptions, flat
-    )
+        number, start, spans, waits, state, blocks,
+        list(map(record.pack_admission, admissions)), preemptions, flat, adapters,
+    )  # fmt: skip
     numbers, words = [row[0] for row in rows], [row[1] for row in rows]
     assert record.unpack(packed) == StepRecord(
-        number, start, *spans, waits, *state, blocks, admissions, preemptions, numbers, words
+        number, start, *spans, waits, *state, blocks, admissions, preemptions, numbers, words, adapters
     )
 
 
