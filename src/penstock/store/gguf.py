@@ -63,8 +63,8 @@ class Header:
         return self.metadata.get(key, self.metadata.get(f"{self.architecture}.{key}", default))
 
 
-def read_header(path: Path) -> Header:
-    return _read(path, lists=True)
+def read_header(path: Path, *, max_header_bytes: int | None = None) -> Header:
+    return _read(path, lists=True, max_header_bytes=max_header_bytes)
 
 
 def read_tensors(path: Path) -> dict[str, TensorInfo]:
@@ -72,12 +72,12 @@ def read_tensors(path: Path) -> dict[str, TensorInfo]:
     return _read(path, lists=False).tensors
 
 
-def _read(path: Path, *, lists: bool) -> Header:
+def _read(path: Path, *, lists: bool, max_header_bytes: int | None = None) -> Header:
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-        return _Reader(path, content, lists=lists).header()
+        return _Reader(path, content, lists=lists, max_header_bytes=max_header_bytes).header()
     except FileNotFoundError:
         raise ModelNotFound(f"no such file: {path}", param="model") from None
     except OSError as error:
@@ -92,12 +92,15 @@ _LENGTH = struct.Struct("<Q")
 
 
 class _Reader:
-    def __init__(self, path: Path, content: mmap.mmap | bytes, *, lists: bool) -> None:
+    def __init__(
+        self, path: Path, content: mmap.mmap | bytes, *, lists: bool, max_header_bytes: int | None = None
+    ) -> None:
         """Without `lists`, lists of texts are empty."""
         self.path = path
         self.content = content
         self.lists = lists
         self.size = len(content)
+        self.header_end = self.size if max_header_bytes is None else min(self.size, max_header_bytes)
         self.at = 0
 
     def header(self) -> Header:
@@ -194,11 +197,11 @@ class _Reader:
         return self.content[self.at - count : self.at]
 
     def require(self, count: int) -> None:
-        if count > MAX_HEADER_BYTES or self.at + count > self.size:
+        if count > MAX_HEADER_BYTES or self.at + count > self.header_end:
             raise self.cut()
 
     def cut(self) -> ModelInvalid:
-        return self.invalid_file(f"it ends inside its header, at byte {self.size}")
+        return self.invalid_file(f"it ends inside its header, at byte {self.header_end}")
 
     def invalid_file(self, what: str) -> ModelInvalid:
         return ModelInvalid(f"{self.path} is not a valid GGUF file: {what}", param="model")

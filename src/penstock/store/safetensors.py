@@ -63,12 +63,12 @@ def read_index(paths: Iterable[Path]) -> dict[str, TensorEntry]:
     return tensors
 
 
-def read_header(path: Path) -> dict[str, TensorEntry]:
+def read_header(path: Path, *, max_header_bytes: int = MAX_HEADER_BYTES) -> dict[str, TensorEntry]:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            if size < 8 or length > MAX_HEADER_BYTES:
+            if size < 8 or length > max_header_bytes:
                 raise _invalid_file(path, "it does not start with the length of a header")
             if 8 + length > size:
                 raise _invalid_file(path, f"it is truncated: its header ends at byte {8 + length}, the file at {size}")
