@@ -19,7 +19,7 @@ from penstock.kernels.cuda import (
     split_kv,
 )
 from penstock.kernels.cuda import norm as norm_
-from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Pages, Rotary
+from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Pages, Rotary, UnreducedProduct
 from penstock.kernels.per_batch import PerBatch
 from penstock.kernels.reference import linear as linear_
 from penstock.kernels.reference import logits
@@ -48,7 +48,9 @@ class CudaOperations:
         return norm_.norm(x, norm, onto)
 
     def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
-        weight, bias, norm, activation = linear
+        weight, bias, norm, activation, reduce = linear
+        if reduce:
+            raise UnreducedProduct
         matrix = weight.dense
         if norm is not None and not skinny_gemm.fuses_norm(x, matrix):
             x, norm = self.norm(x, norm), None

@@ -97,16 +97,22 @@ class HeadNorms(NamedTuple):
 
 class Linear(NamedTuple):
     """A product with a weight [out, in] and what surrounds it, described once, when the model is built. In this order:
-    norm of x, product, bias, gated activation. The sum with the residual is an argument of the operation.
+    norm of x, product, sum over ranks, bias, gated activation. The sum with the residual is an argument of the
+    operation.
 
     Implementations unpack all fields. So each of them has to honour or to reject a new one (the low-rank delta of an
-    adapter, the all-reduce of tensor parallelism), and none can overlook it.
+    adapter), and none can overlook it.
     """
 
     weight: Weight
     bias: Tensor | None = None  # [out]
     norm: Norm | None = None  # of x
     gate: Activation | None = None  # the rows of the weight are gate and up: gives activation(gate) * up, [out / 2]
+    reduce: bool = False  # of tensor parallelism: a rank's product is a partial sum; only `rank_ops` reduces
+
+
+class UnreducedProduct(TypeError):
+    """An operation was given a product of one rank of several, and knows no other ranks."""
 
 
 class Operations(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Pages, Rotary
+from penstock.kernels.interface import Batch, BlockMap, HeadNorms, Linear, Norm, Pages, Rotary, UnreducedProduct
 from penstock.kernels.per_batch import PerBatch
 from penstock.kernels.reference import attention, embed, gate, logits, rotate_store
 from penstock.kernels.reference import linear as linear_
@@ -27,7 +27,9 @@ class TorchOperations:
         return y if onto is None else onto.add_(y)
 
     def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
-        weight, bias, norm, activation = linear
+        weight, bias, norm, activation, reduce = linear
+        if reduce:
+            raise UnreducedProduct
         y = _product(x if norm is None else self.norm(x, norm), weight, bias)
         if activation is not None:
             y = gate.reference(y, activation)

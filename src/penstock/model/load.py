@@ -14,27 +14,31 @@ from penstock.model.layers.rope import rotary_table
 from penstock.model.weights import loader
 from penstock.model.weights.form import DeviceForm, PackedForm
 from penstock.model.weights.gguf import GgufSource
+from penstock.model.weights.place import WHOLE, Shard
 from penstock.model.weights.quantized_hf import QuantizedSource
 from penstock.model.weights.safetensors import SafetensorsSource
 from penstock.model.weights.source import Source
 from penstock.store.hf_quantization import Quantization
 from penstock.store.spec import ModelSpec, Rope
+from penstock.store.tensor_parallel import rank_spec
 
 
-def load(spec: ModelSpec, source: Source, form: DeviceForm, *, context: int, threads: int = 1) -> Decoder:
+def load(
+    spec: ModelSpec, source: Source, form: DeviceForm, *, context: int, threads: int = 1, shard: Shard = WHOLE
+) -> Decoder:
     """`context`: the longest sequence it will run, up to spec.context; less saves memory."""
     kind = registry.architecture(spec.architecture)
-    weights = loader.load(kind.weight_map, source, spec, form, threads=threads)
+    weights = loader.load(kind.weight_map, source, spec, form, shard, threads=threads)
 
     def rotary(rope: Rope) -> Rotary:
         return Rotary(form.constant(rotary_table(rope, context)), rope.dim)
 
-    return kind(spec, weights, rotary)
+    return kind(rank_spec(spec, shard.world), weights, rotary, shard.world)
 
 
-def parameter_bytes(spec: ModelSpec, dtype: Dtype) -> int:
+def parameter_bytes(spec: ModelSpec, dtype: Dtype, shard: Shard = WHOLE) -> int:
     """Bytes of all parameters as tensors of `dtype`, from the spec alone."""
-    return loader.parameter_bytes(registry.architecture(spec.architecture).weight_map, spec, dtype)
+    return loader.parameter_bytes(registry.architecture(spec.architecture).weight_map, spec, dtype, shard)
 
 
 def packed_bytes(spec: ModelSpec, source: Source, form: PackedForm) -> int:

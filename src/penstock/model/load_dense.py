@@ -10,6 +10,7 @@ from penstock.kernels.reference import linear
 from penstock.model.layers.decoder import Decoder
 from penstock.model.load import load, parameter_bytes
 from penstock.model.weights.dense_form import Allocate, DenseForm
+from penstock.model.weights.place import WHOLE, Shard
 from penstock.model.weights.source import Source
 from penstock.store.spec import ModelSpec
 
@@ -31,21 +32,24 @@ def load_dense(
     context: int,
     threads: int = 1,
     allocate: Allocate | None = None,
+    shard: Shard = WHOLE,
 ) -> Decoder:
     """`load` with tensors of `dtype`."""
+    form = DenseForm(dtype, device, allocate)
     try:
-        return load(spec, source, DenseForm(dtype, device, allocate), context=context, threads=threads)
+        return load(spec, source, form, context=context, threads=threads, shard=shard)
     except torch.OutOfMemoryError:
-        needed = weight_bytes(spec, dtype=dtype, device=device) / 2**30
+        needed = weight_bytes(spec, dtype=dtype, device=device, shard=shard) / 2**30
         raise OutOfMemory(
             f"weights of {spec.name} take {needed:.1f} GiB as {NAMES[dtype]}, more than is free on {device}",
             param="model",
         ) from None
 
 
-def weight_bytes(spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -> int:
+def weight_bytes(spec: ModelSpec, *, dtype: torch.dtype, device: torch.device, shard: Shard = WHOLE) -> int:
     """Bytes of the loaded weights, from the spec alone."""
-    size = parameter_bytes(spec, NAMES[dtype])
+    size = parameter_bytes(spec, NAMES[dtype], shard)
     if spec.tied and linear.prefers_onednn(dtype, device):  # the head is a copy of the table, in another layout
-        size += spec.vocab_size * spec.hidden_size * dtype.itemsize
+        begin, end = shard.tokens(spec.vocab_size)
+        size += (end - begin) * spec.hidden_size * dtype.itemsize
     return size

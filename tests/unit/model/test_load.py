@@ -26,6 +26,7 @@ from penstock.model.load_dense import load_dense, weight_bytes
 from penstock.model.weights.dummy_tensors import BlankSource, DeviceDummySource
 from penstock.model.weights.pack import FORMATS, Quantization, kind_of
 from penstock.model.weights.safetensors import DTYPES
+from penstock.model.weights.source import Region
 from penstock.store.gguf import TENSOR_TYPES
 
 CPU = torch.device("cpu")
@@ -109,7 +110,7 @@ class StoredAs:
     def __init__(self, stored: str) -> None:
         self.kind = next(kind for kind in TENSOR_TYPES.values() if kind.name == stored)
 
-    def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    def read(self, name: str, shape: tuple[int, ...], region: Region | None = None) -> np.ndarray:
         return np.zeros(shape, DTYPES.get(self.kind.name, np.float32))
 
     def stored_type(self, name: str) -> str:

@@ -20,7 +20,7 @@ from penstock.model.weights.dense_form import DenseForm
 from penstock.model.weights.form import DeviceForm
 from penstock.model.weights.loaded import Weights
 from penstock.model.weights.place import WHOLE, Shard, placements
-from penstock.model.weights.source import Rows
+from penstock.model.weights.source import Rows, Span
 from penstock.store.hf_config import spec_from_config
 from penstock.store.spec import ModelSpec
 
@@ -41,6 +41,8 @@ def joined(name: str, ranks: list[Tensor], spec: ModelSpec) -> Tensor:
     if part.removesuffix("_bias") in ("qkv", "gate_up"):
         shares = [rank.split([rows // len(ranks) for rows in sections(part, spec)]) for rank in ranks]
         return torch.cat([piece for section in zip(*shares, strict=True) for piece in section])
+    if part in ("embedding", "head"):
+        return torch.cat(ranks)
     assert all(rank.equal(ranks[0]) for rank in ranks)  # whole on every rank
     return ranks[0]
 
@@ -81,10 +83,21 @@ def test_quantized_blocks_are_sliced_and_permuted(form: DeviceForm, tmp_path: Pa
     check(spec_of(folder), [path], "gguf", form)
 
 
+def test_ranks_beyond_the_kv_heads_share_them(tmp_path: Path) -> None:
+    spec = spec_of(tiny_models.make("llama", tmp_path))  # 4 heads, 2 KV heads
+
+    def rows(rank: int) -> list[Span]:
+        placed = {one.name: one for one in placements(Llama.weight_map.parameters, "hf", spec, Shard(rank, 4))}
+        return [span for piece in placed["layers.0.qkv"].pieces for span in piece.region.rows]
+
+    assert [rows(rank)[0] for rank in range(4)] == [(0, 16), (16, 32), (32, 48), (48, 64)]
+    assert [rows(rank)[1] for rank in range(4)] == [(0, 16), (0, 16), (16, 32), (16, 32)]
+
+
 def test_heads_are_not_divided(tmp_path: Path) -> None:
-    spec = spec_of(tiny_models.make("llama", tmp_path))  # 2 KV heads
-    with pytest.raises(ValueError, match=r"2 \(kv\) cannot be divided among 4 ranks"):
-        list(placements(Llama.weight_map.parameters, "hf", spec, Shard(0, 4)))
+    spec = spec_of(tiny_models.make("llama", tmp_path))  # 4 heads
+    with pytest.raises(ValueError, match=r"4 \(q\) cannot be divided among 3 ranks"):
+        list(placements(Llama.weight_map.parameters, "hf", spec, Shard(0, 3)))
 
 
 def test_blocks_are_not_divided() -> None:

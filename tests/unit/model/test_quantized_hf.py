@@ -21,6 +21,7 @@ from penstock.model import PackedForm, Source, load, open_source, packed_bytes
 from penstock.model.architectures.qwen2 import Qwen2
 from penstock.model.load_dense import load_dense
 from penstock.model.weights import loader
+from penstock.model.weights.source import Region, Span
 from penstock.store.files import ModelFiles
 from penstock.store.hf_folder import read
 
@@ -75,7 +76,10 @@ def test_codes_keep_their_values(floats: Path, tmp_path: Path, name: str, option
     source = open_files(files)
     expected = weights[f"{GATE}.weight"].numpy()
     assert source.stored_type(f"{GATE}.weight") == kind
-    assert np.allclose(source.read(f"{GATE}.weight", expected.shape), expected, rtol=1e-6, atol=0)
+    whole = source.read(f"{GATE}.weight", expected.shape)
+    assert np.allclose(whole, expected, rtol=1e-6, atol=0)
+    odd = Region((Span(5, 21), Span(40, 57)), Span(3, 61))  # across words, groups and blocks
+    np.testing.assert_array_equal(source.read(f"{GATE}.weight", expected.shape, odd), odd.of(whole))
     # float16 rounds products of codes and scales, and the offsets of zero points, by 1 part in 2048
     bound = np.abs(expected).max() / 2048
     packed = loader.load(Qwen2.weight_map, source, files.spec, PackedForm())

@@ -28,6 +28,7 @@ from penstock.kernels.interface import (
     Operations,
     Pages,
     Rotary,
+    UnreducedProduct,
     as_array,
 )
 from penstock.kernels.weight import Weight
@@ -145,7 +146,9 @@ class ProgramRecorder:
         return onto
 
     def linear(self, x: Tensor, linear: Linear, onto: Tensor | None = None) -> Tensor:
-        weight, bias, norm, activation = linear
+        weight, bias, norm, activation, reduce = linear
+        if reduce:
+            raise UnreducedProduct
         if activation is not None and onto is not None:
             raise NotImplementedError("the native program has no operation that adds a gated product")
         source, matrix = _value(x), self._matrix(weight)

@@ -27,10 +27,10 @@ class Gemma3Layer:
     def __init__(self, build: LayerBuilder) -> None:
         self.qkv = build.linear("qkv", norm=build.norm("attention_norm"))
         self.attention = build.attention(head_norms=build.head_norms())
-        self.output = build.linear("output")
+        self.output = build.linear("output", reduce=True)
         self.post_attention_norm = build.norm("post_attention_norm")
         self.gate_up = build.linear("gate_up", norm=build.norm("mlp_norm"), gate=build.spec.activation)
-        self.down = build.linear("down")
+        self.down = build.linear("down", reduce=True)
         self.post_mlp_norm = build.norm("post_mlp_norm")
 
     def forward(self, ops: Operations, x: Tensor, step: LayerStep) -> Tensor:

@@ -36,9 +36,9 @@ class LlamaLayer:
     def __init__(self, build: LayerBuilder) -> None:
         self.qkv = build.linear("qkv", norm=build.norm("attention_norm"))
         self.attention = build.attention()
-        self.output = build.linear("output")
+        self.output = build.linear("output", reduce=True)
         self.gate_up = build.linear("gate_up", norm=build.norm("mlp_norm"), gate=build.spec.activation)
-        self.down = build.linear("down")
+        self.down = build.linear("down", reduce=True)
 
     def forward(self, ops: Operations, x: Tensor, step: LayerStep) -> Tensor:
         mixed = self.attention(ops, ops.linear(x, self.qkv), step)

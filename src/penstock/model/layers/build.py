@@ -18,10 +18,14 @@ class LayerBuilder:
     number: int
     weights: Weights
     rotary: Rotary
+    ranks: int = 1  # that the model is split over
 
-    def linear(self, name: str, *, norm: Norm | None = None, gate: Activation | None = None) -> Linear:
-        """With the bias `{name}_bias` where the model has one."""
-        return Linear(self.weights.matrices[name], self.weights.vectors.get(f"{name}_bias"), norm, gate)
+    def linear(
+        self, name: str, *, norm: Norm | None = None, gate: Activation | None = None, reduce: bool = False
+    ) -> Linear:
+        """With the bias `{name}_bias` where the model has one. `reduce`: its columns are split over the ranks."""
+        bias = self.weights.vectors.get(f"{name}_bias")
+        return Linear(self.weights.matrices[name], bias, norm, gate, reduce and self.ranks > 1)
 
     def norm(self, name: str) -> Norm:
         return Norm(self.weights.vectors[name], self.spec.norm_eps)

@@ -34,8 +34,9 @@ class Decoder:
     layer: ClassVar[type[Layer]]
     weight_map: ClassVar[WeightMap]
 
-    def __init__(self, spec: ModelSpec, weights: Weights, rotary: Callable[[Rope], Rotary]) -> None:
-        """`rotary` makes the table of cos and sin, on the device."""
+    def __init__(self, spec: ModelSpec, weights: Weights, rotary: Callable[[Rope], Rotary], ranks: int = 1) -> None:
+        """`rotary` makes the table of cos and sin, on the device. `ranks` that the model is split over: spec and
+        weights are those of one of them."""
         self.spec = spec
         self.num_bytes = weights.num_bytes
         self.embedding, self.head = weights.matrices["embedding"], weights.matrices["head"]
@@ -46,7 +47,9 @@ class Decoder:
         in_windows = rotary(spec.local_rope) if spec.local_rope else everywhere
         self.layers = [
             self.layer(
-                LayerBuilder(spec, number, weights.layer(number), in_windows if spec.window(number) else everywhere)
+                LayerBuilder(
+                    spec, number, weights.layer(number), in_windows if spec.window(number) else everywhere, ranks
+                )
             )
             for number in range(spec.num_layers)
         ]

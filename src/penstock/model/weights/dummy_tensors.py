@@ -10,7 +10,7 @@ from penstock.kernels.arrays import Array
 from penstock.kernels.interface import as_array
 from penstock.model.weights.dummy import POOL, pool_offset
 from penstock.model.weights.map import Format
-from penstock.model.weights.source import Shape
+from penstock.model.weights.source import Region, Shape
 
 
 class DeviceDummySource:
@@ -24,16 +24,17 @@ class DeviceDummySource:
         generator = torch.Generator(device).manual_seed(seed)
         self._pool = torch.randn(POOL, generator=generator, device=device)
 
-    def read(self, name: str, shape: Shape) -> Array:
+    def read(self, name: str, shape: Shape, region: Region | None = None) -> Array:
         if len(shape) == 1:
-            return torch.ones(shape).numpy()
+            return torch.ones(shape if region is None else region.shape).numpy()
         drawn = torch.empty(shape[0] * shape[1], device=self._pool.device)
         begin, start = 0, pool_offset(name, self._seed)
         while begin < len(drawn):
             piece = self._pool[start : start + len(drawn) - begin]
             drawn[begin : begin + len(piece)] = piece
             begin, start = begin + len(piece), 0
-        return as_array(drawn.mul_(float(shape[1]) ** -0.5).view(shape))
+        values = as_array(drawn.mul_(float(shape[1]) ** -0.5).view(shape))
+        return values if region is None else region.of(values)
 
     def stored_type(self, name: str) -> str:
         return "F32"
@@ -55,7 +56,8 @@ class BlankSource:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def read(self, name: str, shape: Shape) -> Array:
+    def read(self, name: str, shape: Shape, region: Region | None = None) -> Array:
+        shape = shape if region is None else region.shape
         if len(shape) == 1:
             return torch.zeros(shape).numpy()
         zero: Tensor = torch.zeros(1, device=self._device)

@@ -55,11 +55,11 @@ def load(
     return Weights(matrices, vectors)
 
 
-def parameter_bytes(weight_map: WeightMap, spec: ModelSpec, dtype: Dtype) -> int:
+def parameter_bytes(weight_map: WeightMap, spec: ModelSpec, dtype: Dtype, shard: Shard = WHOLE) -> int:
     """Of all parameters as tensors of `dtype`; norms are float32."""
     return sum(
         prod(one.shape) * ITEMSIZES["float32" if one.kind == "norm" else dtype]
-        for one in placements(weight_map.parameters, "hf", spec)
+        for one in placements(weight_map.parameters, "hf", spec, shard)
     )
 
 

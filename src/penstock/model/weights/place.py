@@ -2,7 +2,9 @@
 
 Checkpoint tensors are sliced (for one rank of several), permuted, and fused in the order of their parts. Under tensor
 parallelism attention is split by heads and the MLP by its inner dimension: the rows of qkv and gate_up and the columns
-of output and down. Each rank's products with the latter are partial sums. All else is whole on every rank.
+of output and down. Each rank's products with the latter are partial sums. Where there are fewer KV heads than ranks,
+several ranks have the same one. Embedding table and head are split by tokens. Norms, and the biases of partial sums,
+are whole on every rank.
 """
 
 from __future__ import annotations
@@ -11,11 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
-from penstock.kernels.arrays import Array
 from penstock.model.weights.map import SECTIONS, Extent, Format, Kind, Parameter, Transform, extents
-from penstock.model.weights.source import Rows, Shape
+from penstock.model.weights.source import Region, Rows, Shape, Span
 from penstock.store.spec import ModelSpec
 
 
@@ -25,13 +24,12 @@ class Shard(NamedTuple):
     rank: int = 0
     world: int = 1
 
+    def tokens(self, vocab_size: int) -> Span:
+        """Of which it has the rows of embedding table and head."""
+        return Span(vocab_size * self.rank // self.world, vocab_size * (self.rank + 1) // self.world)
+
 
 WHOLE = Shard()
-
-
-class Span(NamedTuple):
-    begin: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +38,20 @@ class Piece:
 
     name: str  # as the weight map spells it
     stored_shape: Shape  # of all of it
-    rows: tuple[Span, ...]
-    columns: Span | None  # None: a vector
+    region: Region
     transform: Transform | None
 
     @property
     def shape(self) -> Shape:
-        rows = sum(end - begin for begin, end in self.rows)
-        return (rows,) if self.columns is None else (rows, self.columns.end - self.columns.begin)
+        return self.region.shape
 
     def place(self, read: Rows, spec: ModelSpec) -> Rows:
-        """Slice and permute. Of quantized blocks, rows can be permuted, and columns be cut between blocks."""
-        placed = read._replace(data=_rows(read.data, self.rows))
-        if self.columns is not None:
-            placed = placed.cut_columns(*self.columns)
+        """Permute; of quantized blocks, slice too: columns can be cut between blocks. Floats are read as slices."""
+        placed = read
+        if read.is_blocks:
+            rows, columns = self.region
+            assert columns is not None
+            placed = read._replace(data=Region(rows, None).of(read.data)).cut_columns(*columns)
         if self.transform is not None:
             placed = placed._replace(data=self.transform(placed.data, spec))
         return placed
@@ -90,8 +88,7 @@ def placements(
                 Piece(
                     part.name(form).format(layer=layer),
                     (sizes[part.rows], *width),
-                    _spans(part.rows, spec, shard),
-                    columns,
+                    Region(_spans(part.rows, spec, shard), columns),
                     part.transform(form),
                 )
                 for part in parameter.parts
@@ -100,25 +97,34 @@ def placements(
 
 
 def _spans(extent: Extent, spec: ModelSpec, shard: Shard) -> tuple[Span, ...]:
-    """What a rank has of an extent: a share of each of its sections, in whole heads, or all of it."""
+    """What a rank has of an extent: a share of each of its sections, or all of it."""
     sizes = extents(spec)
-    units = {"q": spec.num_heads, "kv": spec.num_kv_heads, "ffn": spec.intermediate_size}
     if shard.world == 1:
         return (Span(0, sizes[extent]),)
     spans, start = [], 0
     for section in SECTIONS.get(extent, (extent,)):
-        size = sizes[section]
-        begin, end = 0, size
-        if section in units:
-            if units[section] % shard.world:
-                raise ValueError(f"{units[section]} ({section}) cannot be divided among {shard.world} ranks")
-            share = size // shard.world
-            begin, end = shard.rank * share, (shard.rank + 1) * share
+        begin, end = _share(section, spec, shard)
         spans.append(Span(start + begin, start + end))
-        start += size
+        start += sizes[section]
     return tuple(spans)
 
 
-def _rows(data: Array, spans: tuple[Span, ...]) -> Array:
-    slices = [data[begin:end] for begin, end in spans]
-    return slices[0] if len(slices) == 1 else np.concatenate(slices)
+def _share(section: Extent, spec: ModelSpec, shard: Shard) -> Span:
+    """The caller has checked the degree: `store.tensor_parallel`."""
+    rank, world = shard
+    match section:
+        case "vocab":
+            return shard.tokens(spec.vocab_size)
+        case "q":
+            units, width = spec.num_heads, spec.head_dim
+        case "kv":
+            copies = max(1, world // spec.num_kv_heads)  # ranks with the same head
+            rank, world, units, width = rank // copies, world // copies, spec.num_kv_heads, spec.head_dim
+        case "ffn":
+            units, width = spec.intermediate_size, 1
+        case _:
+            return Span(0, extents(spec)[section])
+    if units % world:
+        raise ValueError(f"{units} ({section}) cannot be divided among {shard.world} ranks")
+    share = units // world * width
+    return Span(rank * share, (rank + 1) * share)

@@ -17,7 +17,7 @@ from penstock.kernels.arrays import Array
 from penstock.model.weights.map import Format
 from penstock.model.weights.quantized_layers import LayerTensors, QuantizedMatrix, reader
 from penstock.model.weights.safetensors import SafetensorsSource
-from penstock.model.weights.source import Shape
+from penstock.model.weights.source import Region, Shape, Span
 from penstock.store.hf_quantization import Quantization
 
 # For engines that compute with 8-bit activations or have an 8-bit KV cache.
@@ -45,10 +45,13 @@ class QuantizedSource:
     def shapes(self) -> Mapping[str, Shape]:
         return self._shapes
 
-    def read(self, name: str, shape: Shape) -> Array:
+    def read(self, name: str, shape: Shape, region: Region | None = None) -> Array:
         if name not in self._matrices:
-            return self._source.read(name, shape)
-        values = self._matrices[name].floats()
+            return self._source.read(name, shape, region)
+        rows, columns = region or Region((Span(0, shape[0]),), Span(0, shape[1]))
+        assert columns is not None
+        parts = [self._matrices[name].floats(span, columns) for span in rows]
+        values: Array = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if not np.abs(values).max(initial=0) < LARGEST:  # NaN neither
             raise ModelInvalid(f"weights of {name} are not finite, or too large for float16", param="model")
         return values

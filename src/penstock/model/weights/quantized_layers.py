@@ -18,7 +18,7 @@ from penstock.kernels.arrays import Array, to_float32
 from penstock.model.weights.grouped_codes import FLOATS, GroupedCodes, block_type, unpack, unpack_awq, unpack_gptq
 from penstock.model.weights.safetensors import SafetensorsSource
 from penstock.model.weights.small_floats import E4M3, NVFP4_GROUP, fp8_to_floats, nvfp4_to_blocks, nvfp4_to_floats
-from penstock.model.weights.source import Shape
+from penstock.model.weights.source import Shape, Span
 from penstock.store.hf_quantization import Method, Quantization
 
 Bits = Literal[4, 8]
@@ -29,7 +29,7 @@ class QuantizedMatrix:
     shape: Shape
     tensors: tuple[str, ...]  # that it is stored in
     stored_type: str  # of its blocks; "F16": it has none
-    floats: Callable[[], Array]  # [rows, cols] float32
+    floats: Callable[[Span, Span], Array]  # of these rows and columns, float32
     blocks: Callable[[], Array]  # [rows, bytes of a row] uint8
 
 
@@ -61,9 +61,9 @@ class LayerTensors:
     def read(self, what: str) -> Array:
         return self.source.read_stored(self.name(what))
 
-    def floats(self, what: str) -> Array:
-        """Scales, float32"""
-        return to_float32(self.source.read(self.name(what), self.shape(what)))
+    def scales(self, what: str) -> Array:
+        """In any floating-point type, over the mapped file"""
+        return self.source.read(self.name(what), self.shape(what))
 
     def names(self, *required: str, optional: tuple[str, ...] = ()) -> tuple[str, ...]:
         for what in required:
@@ -102,13 +102,15 @@ def _awq(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
     def zeros() -> Array:
         return unpack_awq(tensors.read("qzeros"))
 
-    def decode() -> GroupedCodes:
-        return GroupedCodes(unpack_awq(tensors.read("qweight")), tensors.floats("scales").T, zeros())
+    def codes(rows: Span, columns: Span) -> Array:
+        taken = _words(rows, 8)
+        return unpack_awq(tensors.read("qweight")[slice(*columns), slice(*taken)])[_within(rows, taken, 8)]
 
     _check_groups(tensors, "scales", tensors.shape("scales")[::-1], (words * 8, cols))
     if tensors.shape("qzeros") != (tensors.shape("scales")[0], words):
         raise tensors.wrong_scales("qzeros", (words * 8, cols))
-    return _grouped((words * 8, cols), names, 4, tensors.shape("scales")[0], zeros(), decode)
+    grouped = _Grouped((words * 8, cols), 4, codes, lambda: tensors.scales("scales").T, zeros)
+    return grouped.matrix(names, tensors.shape("scales")[0])
 
 
 def _gptq(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
@@ -122,10 +124,13 @@ def _gptq(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
     def zeros() -> Array:
         return unpack(tensors.read("qzeros"), bits)[:, :rows].T + np.uint8(quantization.zero_offset)
 
-    def decode() -> GroupedCodes:
-        return GroupedCodes(unpack_gptq(tensors.read("qweight"), bits), tensors.floats("scales").T, zeros(), group_of)
+    def codes(rows: Span, columns: Span) -> Array:
+        taken = _words(columns, 32 // bits)
+        unpacked = unpack_gptq(tensors.read("qweight")[slice(*taken), slice(*rows)], bits)
+        return unpacked[:, _within(columns, taken, 32 // bits)]
 
-    return _grouped(shape, names, bits, tensors.shape("scales")[0], zeros(), decode, runs=group_of is None)
+    grouped = _Grouped(shape, bits, codes, lambda: tensors.scales("scales").T, zeros, group_of)
+    return grouped.matrix(names, tensors.shape("scales")[0])
 
 
 def _packed(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
@@ -145,11 +150,13 @@ def _packed(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
             return np.full((1, 1), 1 << (bits - 1), dtype=np.uint8)
         return unpack(tensors.read("weight_zero_point").T, bits)[:, :rows].T
 
-    def decode() -> GroupedCodes:
-        codes = unpack(tensors.read("weight_packed"), bits)[:, :cols]
-        return GroupedCodes(np.ascontiguousarray(codes), tensors.floats("weight_scale"), zeros(), group_of)
+    def codes(rows: Span, columns: Span) -> Array:
+        taken = _words(columns, 32 // bits)
+        unpacked = unpack(tensors.read("weight_packed")[slice(*rows), slice(*taken)], bits)
+        return np.ascontiguousarray(unpacked[:, _within(columns, taken, 32 // bits)])
 
-    return _grouped((rows, cols), names, bits, groups, zeros(), decode, runs=group_of is None)
+    grouped = _Grouped((rows, cols), bits, codes, lambda: tensors.scales("weight_scale"), zeros, group_of)
+    return grouped.matrix(names, groups)
 
 
 def _int8(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
@@ -169,12 +176,10 @@ def _int8(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
             return np.full((1, 1), 128, dtype=np.uint8)
         return by_row(tensors.read("weight_zero_point").view(np.uint8) ^ 0x80)
 
-    def decode() -> GroupedCodes:
-        return GroupedCodes(
-            tensors.read("weight").view(np.uint8) ^ 0x80, by_row(tensors.floats("weight_scale")), zeros()
-        )
+    def codes(rows: Span, columns: Span) -> Array:
+        return tensors.read("weight").view(np.uint8)[slice(*rows), slice(*columns)] ^ 0x80
 
-    return _grouped(shape, names, 8, groups, zeros(), decode)
+    return _Grouped(shape, 8, codes, lambda: by_row(tensors.scales("weight_scale")), zeros).matrix(names, groups)
 
 
 def _fp8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
@@ -188,8 +193,9 @@ def _fp8(tensors: LayerTensors, quantization: Quantization) -> QuantizedMatrix:
     if not whole and not by_row and scales != grid:
         raise tensors.wrong_scales(what, shape)
 
-    def floats() -> Array:
-        return fp8_to_floats(tensors.read("weight"), tensors.floats(what).reshape(grid), block)
+    def floats(rows: Span, columns: Span) -> Array:
+        codes = tensors.read("weight")[slice(*rows), slice(*columns)]
+        return fp8_to_floats(codes, to_float32(tensors.scales(what).reshape(grid)), block, (rows.begin, columns.begin))
 
     return QuantizedMatrix(shape, names, FLOATS, floats, _no_blocks)
 
@@ -203,33 +209,65 @@ def _nvfp4(tensors: LayerTensors, _: Quantization) -> QuantizedMatrix:
     if tensors.shape("weight_scale") != (rows, shape[1] // NVFP4_GROUP):
         raise tensors.wrong_scales("weight_scale", shape)
 
-    def scales() -> Array:
-        factor = tensors.floats(whole).reshape(())
-        return E4M3[tensors.read("weight_scale")] * (1 / factor if divides else factor)
+    def part(rows: Span, groups: Span) -> tuple[Array, Array]:
+        """Codes and scales of these groups of inputs."""
+        factor = to_float32(tensors.scales(whole)).reshape(())
+        scales = E4M3[tensors.read("weight_scale")[slice(*rows), slice(*groups)]]
+        octets = slice(groups.begin * NVFP4_GROUP // 2, groups.end * NVFP4_GROUP // 2)
+        return tensors.read(tensors.codes)[slice(*rows), octets], scales * (1 / factor if divides else factor)
+
+    def floats(rows: Span, columns: Span) -> Array:
+        groups = _words(columns, NVFP4_GROUP)
+        return nvfp4_to_floats(*part(rows, groups))[:, _within(columns, groups, NVFP4_GROUP)]
 
     return QuantizedMatrix(
         shape,
         names,
         "NVFP4" if shape[1] % 32 == 0 else FLOATS,
-        floats=lambda: nvfp4_to_floats(tensors.read(tensors.codes), scales()),
-        blocks=lambda: nvfp4_to_blocks(tensors.read(tensors.codes), scales()),
+        floats,
+        blocks=lambda: nvfp4_to_blocks(*part(Span(0, rows), Span(0, shape[1] // NVFP4_GROUP))),
     )
 
 
-def _grouped(
-    shape: tuple[int, int],
-    names: tuple[str, ...],
-    bits: Bits,
-    groups: int,
-    zeros: Array,
-    decode: Callable[[], GroupedCodes],
-    *,
-    runs: bool = True,
-) -> QuantizedMatrix:
-    kind = block_type(bits, shape[1], groups, zeros, runs=runs)
-    return QuantizedMatrix(
-        shape, names, kind, floats=lambda: decode().to_floats(), blocks=lambda: decode().to_blocks(kind)
-    )
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """Codes with a scale and a zero point for each group of inputs."""
+
+    shape: tuple[int, int]
+    bits: Bits
+    codes: Callable[[Span, Span], Array]  # of these rows and columns, uint8
+    scales: Callable[[], Array]  # [rows, groups]
+    zeros: Callable[[], Array]  # [rows, groups] or [1, 1]
+    group_of: Array | None = None  # [cols]: None if groups are runs of inputs
+
+    def matrix(self, names: tuple[str, ...], groups: int) -> QuantizedMatrix:
+        kind = block_type(self.bits, self.shape[1], groups, self.zeros(), runs=self.group_of is None)
+        rows, columns = Span(0, self.shape[0]), Span(0, self.shape[1])
+        return QuantizedMatrix(
+            self.shape,
+            names,
+            kind,
+            floats=lambda rows, columns: self.decode(rows, columns).to_floats(),
+            blocks=lambda: self.decode(rows, columns).to_blocks(kind),
+        )
+
+    def decode(self, rows: Span, columns: Span) -> GroupedCodes:
+        scales, zeros, group_of = to_float32(self.scales()[slice(*rows)]), self.zeros(), self.group_of
+        zeros = zeros[slice(*rows)] if len(zeros) > 1 else zeros
+        if columns != (0, self.shape[1]):
+            size = -(-self.shape[1] // scales.shape[1])
+            group_of = np.arange(*columns) // size if group_of is None else group_of[slice(*columns)]
+        return GroupedCodes(self.codes(rows, columns), scales, zeros, group_of)
+
+
+def _words(span: Span, size: int) -> Span:
+    """The words, of `size` elements each, that hold these elements."""
+    return Span(span.begin // size, -(-span.end // size))
+
+
+def _within(span: Span, words: Span, size: int) -> slice:
+    """Where these elements are in what the words hold."""
+    return slice(span.begin - words.begin * size, span.end - words.begin * size)
 
 
 def _check_groups(tensors: LayerTensors, what: str, found: Shape, shape: tuple[int, int]) -> None:

@@ -33,12 +33,13 @@ class Reader:
         return self._source.stored_type(self._names[piece.name])
 
     def read(self, piece: Piece) -> Rows:
-        """As floats."""
-        name, shape = self._names[piece.name], piece.stored_shape
-        return Rows(self._source.read(name, shape), self._source.stored_type(name), shape[-1])
+        """What the parameter has of it, as floats."""
+        name, shape, region = self._names[piece.name], piece.stored_shape, piece.region
+        values = self._source.read(name, shape, None if region.shape == shape else region)
+        return Rows(values, self._source.stored_type(name), region.shape[-1])
 
     def read_blocks(self, piece: Piece) -> Rows:
-        """As the blocks of the quantized type it is stored in."""
+        """All of it, as the blocks of the quantized type it is stored in."""
         name, shape = self._names[piece.name], piece.stored_shape
         return Rows(self._source.read_blocks(name, shape), self._source.stored_type(name), shape[-1], is_blocks=True)
 

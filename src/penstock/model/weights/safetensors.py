@@ -11,7 +11,7 @@ import numpy as np
 from penstock.errors import ModelInvalid
 from penstock.kernels.arrays import BFLOAT16, Array
 from penstock.model.weights.map import Format
-from penstock.model.weights.source import MappedFile, Shape
+from penstock.model.weights.source import MappedFile, Region, Shape
 from penstock.store.safetensors import read_index
 
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -44,17 +44,19 @@ class SafetensorsSource:
     def shapes(self) -> Mapping[str, Shape]:
         return self._shapes
 
-    def read(self, name: str, shape: Shape) -> Array:
+    def read(self, name: str, shape: Shape, region: Region | None = None) -> Array:
         entry = self._index[name]
         if entry.dtype not in DTYPES:
             raise ModelInvalid(
                 f"{entry.file}: tensor {name} has dtype {entry.dtype}; weights must be {', '.join(DTYPES)}",
                 param="model",
             )
-        return self.read_stored(name).reshape(shape)
+        values = self.read_stored(name).reshape(shape)
+        return values if region is None else region.of(values)
 
     def read_stored(self, name: str) -> Array:
-        """Integers too, in the type and shape they are stored in; numbers of FP8 as their bits."""
+        """Integers too, in the type and shape they are stored in; numbers of FP8 as their bits. Over the mapped
+        file."""
         entry = self._index[name]
         raw = self._files[entry.file].bytes(entry.begin, entry.end)
         values: Array = raw.view((DTYPES | CODES)[entry.dtype])

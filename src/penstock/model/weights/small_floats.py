@@ -24,15 +24,18 @@ E4M3 = _e4m3_values()
 _TWICE_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=np.int8)
 
 
-def fp8_to_floats(codes: Array, scales: Array, block: tuple[int, int]) -> Array:
-    """[rows, cols] uint8 and a scale for each `block` of them -> float32"""
+def fp8_to_floats(codes: Array, scales: Array, block: tuple[int, int], first: tuple[int, int] = (0, 0)) -> Array:
+    """[rows, cols] uint8 of a matrix, from its row and column `first` on, and the matrix's scales, one for each `block`
+    of it -> float32"""
     rows, cols = codes.shape
     values: Array = E4M3[codes]
     if scales.size == 1:
         values *= scales.reshape(())
     else:
-        factors = np.repeat(scales, block[0], axis=0)[:rows]
-        values *= factors if block[1] >= cols else np.repeat(factors, block[1], axis=1)[:, :cols]
+        factors = scales[np.arange(first[0], first[0] + rows) // block[0]]
+        if scales.shape[1] > 1:
+            factors = factors[:, np.arange(first[1], first[1] + cols) // block[1]]
+        values *= factors
     return values
 
 

@@ -18,6 +18,29 @@ Shape = tuple[int, ...]
 BLOCK_ELEMENTS = {kind.name: kind.block_elements for kind in TENSOR_TYPES.values()} | {"NVFP4": 32}
 
 
+class Span(NamedTuple):
+    begin: int
+    end: int
+
+
+class Region(NamedTuple):
+    """What of a tensor is read: some of its rows and some of its columns."""
+
+    rows: tuple[Span, ...]
+    columns: Span | None  # None: a vector
+
+    @property
+    def shape(self) -> Shape:
+        rows = sum(end - begin for begin, end in self.rows)
+        return (rows,) if self.columns is None else (rows, self.columns.end - self.columns.begin)
+
+    def of(self, values: Array) -> Array:
+        """Over the same memory if its rows are one span."""
+        slices = [values[begin:end] for begin, end in self.rows]
+        taken = slices[0] if len(slices) == 1 else np.concatenate(slices)
+        return taken if self.columns is None else taken[:, slice(*self.columns)]
+
+
 class Rows(NamedTuple):
     """Rows of a tensor of a checkpoint, as floats or as the blocks they are stored in."""
 
@@ -48,8 +71,9 @@ class Source(Protocol):
     def shapes(self) -> Mapping[str, Shape] | None:
         """Of all tensors; None: it makes tensors of any name and shape."""
 
-    def read(self, name: str, shape: Shape) -> Array:
-        """The tensor, in any floating-point type (`kernels.arrays`). Read-only."""
+    def read(self, name: str, shape: Shape, region: Region | None = None) -> Array:
+        """The tensor, in any floating-point type (`kernels.arrays`), or a region of it, of which alone memory is taken.
+        Read-only."""
 
     def stored_type(self, name: str) -> str:
         """The type it has in the checkpoint, by its name in GGUF: "F32", "Q4_0"."""
